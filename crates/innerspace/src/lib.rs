@@ -1,0 +1,9 @@
+//! mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds. Over any store, in safe Rust.
+#![warn(missing_docs)]
+
+pub mod store;
+pub mod sync;
+pub mod sys;
+mod units;
+
+pub use units::*;

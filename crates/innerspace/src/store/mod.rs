@@ -1,0 +1,1 @@
+//! (layer to come)

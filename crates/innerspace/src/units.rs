@@ -1,0 +1,146 @@
+//! Units as types: a frame number, a block number, a byte offset, an address and a count of pages are never mixed up.
+
+use std::fmt;
+
+/// One kibibyte, in bytes.
+pub const KIB: u64 = 1 << 10;
+/// One mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;
+/// One gibibyte, in bytes.
+pub const GIB: u64 = 1 << 30;
+
+/// log2 of the page size.
+pub const PAGE_SHIFT: u32 = 12;
+/// The page size: 4096 bytes, whatever the host's page size is.
+pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
+
+/// Names a frame of the arena. Frame 0 is the zero frame; the number is meaningless outside its `Memory`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FrameId(pub u32);
+
+impl FrameId {
+    /// The common zero frame: never written, counted, charged or listed (I4).
+    pub const ZERO: FrameId = FrameId(0);
+
+    /// The frame's number as an array index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The number of a block inside its file: the block's byte offset divided by the file's block size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockIndex(pub u64);
+
+/// A byte offset in a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileOffset(pub u64);
+
+/// An address in a space. It is not a host address and cannot be dereferenced.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VirtAddr(pub u64);
+
+impl VirtAddr {
+    /// The number of the page the address is in.
+    pub fn page(self) -> u64 {
+        self.0 >> PAGE_SHIFT
+    }
+
+    /// The address's offset inside its page, `0..PAGE_SIZE`.
+    pub fn page_offset(self) -> usize {
+        self.0 as usize & (PAGE_SIZE - 1)
+    }
+
+    /// The address `bytes` further on, or `None` past the end of 64 bits.
+    pub fn checked_add(self, bytes: u64) -> Option<VirtAddr> {
+        self.0.checked_add(bytes).map(VirtAddr)
+    }
+}
+
+impl std::ops::Add<u64> for VirtAddr {
+    type Output = VirtAddr;
+
+    /// The address `bytes` further on; wraps at 64 bits, where no mapping can be.
+    fn add(self, bytes: u64) -> VirtAddr {
+        VirtAddr(self.0.wrapping_add(bytes))
+    }
+}
+
+impl fmt::Debug for VirtAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for VirtAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A number of pages of [`PAGE_SIZE`] bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct PageCount(pub u64);
+
+impl PageCount {
+    /// The whole pages that fit into `bytes`.
+    pub fn floor(bytes: u64) -> PageCount {
+        PageCount(bytes >> PAGE_SHIFT)
+    }
+
+    /// The pages needed to hold `bytes`.
+    pub fn ceil(bytes: u64) -> PageCount {
+        PageCount(bytes.div_ceil(PAGE_SIZE as u64))
+    }
+
+    /// The size in bytes.
+    pub fn bytes(self) -> u64 {
+        self.0 << PAGE_SHIFT
+    }
+}
+
+/// Prints a byte count for people: `64.0 MiB`, `512 B`.
+#[derive(Clone, Copy, Debug)]
+pub struct ByteSize(pub u64);
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, name) = match self.0 {
+            n if n >= GIB => (GIB, "GiB"),
+            n if n >= MIB => (MIB, "MiB"),
+            n if n >= KIB => (KIB, "KiB"),
+            n => return write!(f, "{n} B"),
+        };
+        write!(f, "{:.1} {name}", self.0 as f64 / unit as f64)
+    }
+}
+
+/// Prints a number with thousands separators: `1,073,741,824`.
+#[derive(Clone, Copy, Debug)]
+pub struct Grouped(pub u64);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (i, digit) in digits.chars().enumerate() {
+            if i > 0 && (digits.len() - i) % 3 == 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_numbers_print_for_people() {
+        assert_eq!(ByteSize(512).to_string(), "512 B");
+        assert_eq!(ByteSize(64 * MIB).to_string(), "64.0 MiB");
+        assert_eq!(Grouped(7).to_string(), "7");
+        assert_eq!(Grouped(1_048_576).to_string(), "1,048,576");
+    }
+}
