@@ -1,1 +1,22 @@
-//! (layer to come)
+//! Platform primitives: the only place for system calls, assembly and processor specifics.
+//!
+//! Each primitive stands beside a portable form that needs nothing but std, and both pass the same
+//! tests:
+//!
+//! | module | x86-64 Linux | portable |
+//! |---|---|---|
+//! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
+//!
+//! The portable forms are chosen where the platform offers nothing better, under the model checkers
+//! and Miri, and by `--cfg portable`, which the build for ThreadSanitizer passes because that tool
+//! sees neither assembly nor lone fences.
+//!
+//! Locking: none. Neighbours: `sync` gives the atomics. It does not know of frames, files or
+//! spaces.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the layers above take these into use one by one"
+)]
+
+pub(crate) mod barrier;

@@ -1,0 +1,448 @@
+//! The shim itself: std, loom and shuttle under one set of names. See the parent module for its limits.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+#[cfg(loom)]
+use loom::sync as base;
+#[cfg(shuttle)]
+use shuttle::sync as base;
+#[cfg(not(any(loom, shuttle)))]
+use std::sync as base;
+
+pub(crate) use base::Arc;
+#[cfg(not(loom))]
+pub(crate) use base::Weak;
+pub(crate) use std::sync::OnceLock;
+
+/// Atomic integers and fences of the world this is built for.
+pub(crate) mod atomic {
+    pub(crate) use super::base::atomic::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+        fence,
+    };
+
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) use std::sync::atomic::compiler_fence;
+
+    /// Loom has no compiler fence; the strongest fence stands in for it.
+    #[cfg(loom)]
+    pub(crate) fn compiler_fence(_: Ordering) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Shuttle explores sequentially consistent interleavings alone: there is nothing to order.
+    #[cfg(shuttle)]
+    pub(crate) fn compiler_fence(_: Ordering) {}
+}
+
+/// std's atomics in every build, for words that live in raw memory and are reached by `from_ptr`.
+///
+/// A model checker does not see them: put [`interleave`] beside an access whose place in the schedule matters.
+pub(crate) mod raw {
+    pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+}
+
+/// Spawning, parking and naming threads.
+pub(crate) mod thread {
+    #[cfg(loom)]
+    pub(crate) use loom::thread::*;
+    #[cfg(shuttle)]
+    pub(crate) use shuttle::thread::*;
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) use std::thread::*;
+}
+
+/// The processor's hint for a busy loop; a scheduling point under the checkers.
+pub(crate) mod hint {
+    #[cfg(loom)]
+    pub(crate) use loom::hint::spin_loop;
+    #[cfg(shuttle)]
+    pub(crate) use shuttle::hint::spin_loop;
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) use std::hint::spin_loop;
+}
+
+#[cfg(loom)]
+pub(crate) use loom::thread_local;
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread_local;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::thread_local;
+
+/// A point where shuttle may run another thread; nothing in other builds.
+#[inline(always)]
+pub(crate) fn interleave() {
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+}
+
+/// A mutex whose `lock` has no error: a panic of an earlier holder is ignored.
+#[derive(Default)]
+pub(crate) struct Mutex<T: ?Sized>(base::Mutex<T>);
+
+/// Holds a [`Mutex`] locked; unlocks when dropped.
+#[must_use = "the mutex is unlocked when the guard is dropped"]
+pub(crate) struct MutexGuard<'a, T: ?Sized>(base::MutexGuard<'a, T>);
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex around `value`.
+    #[cfg(not(loom))]
+    pub(crate) const fn new(value: T) -> Mutex<T> {
+        Mutex(base::Mutex::new(value))
+    }
+
+    /// An unlocked mutex around `value`.
+    #[cfg(loom)]
+    pub(crate) fn new(value: T) -> Mutex<T> {
+        Mutex(base::Mutex::new(value))
+    }
+
+    /// The value, without locking: nobody else can hold the mutex.
+    pub(crate) fn into_inner(self) -> T {
+        self.0
+            .into_inner()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Locks, sleeping while another thread holds the mutex.
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(
+            self.0
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        )
+    }
+
+    /// Locks if nobody holds the mutex; never sleeps.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(MutexGuard(guard)),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => {
+                Some(MutexGuard(poisoned.into_inner()))
+            }
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The value, without locking: `&mut self` proves that nobody holds the mutex.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0
+            .get_mut()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+/// A reader-writer lock whose `read` and `write` have no error, as with [`Mutex`].
+#[derive(Default)]
+pub(crate) struct RwLock<T>(base::RwLock<T>);
+
+pub(crate) use base::{RwLockReadGuard, RwLockWriteGuard};
+
+impl<T> RwLock<T> {
+    /// An unlocked lock around `value`.
+    #[cfg(not(loom))]
+    pub(crate) const fn new(value: T) -> RwLock<T> {
+        RwLock(base::RwLock::new(value))
+    }
+
+    /// An unlocked lock around `value`.
+    #[cfg(loom)]
+    pub(crate) fn new(value: T) -> RwLock<T> {
+        RwLock(base::RwLock::new(value))
+    }
+}
+
+impl<T> RwLock<T> {
+    /// Locks for reading, sleeping while a writer holds the lock.
+    #[inline]
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Locks for writing, sleeping while anyone holds the lock.
+    #[inline]
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Locks for reading if no writer holds the lock; never sleeps.
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        match self.0.try_read() {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Locks for writing if nobody holds the lock; never sleeps.
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        match self.0.try_write() {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The value, without locking: `&mut self` proves that nobody holds the lock.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0
+            .get_mut()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// How a wait with a timeout ended. Both may be spurious; look at the condition again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WaitEnd {
+    /// Somebody notified, or the wait ended for no reason.
+    Woken,
+    /// The time was up.
+    TimedOut,
+}
+
+/// A condition variable for [`Mutex`].
+#[derive(Default)]
+pub(crate) struct Condvar(base::Condvar);
+
+impl Condvar {
+    /// A condition variable nobody waits on.
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Condvar {
+        Condvar(base::Condvar::new())
+    }
+
+    /// A condition variable nobody waits on.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Condvar {
+        Condvar(base::Condvar::new())
+    }
+
+    /// Unlocks, sleeps until notified (or for no reason), locks again.
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard(
+            self.0
+                .wait(guard.0)
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        )
+    }
+
+    /// Like [`Condvar::wait`], for at most `timeout`; under the checkers time does not pass.
+    pub(crate) fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> (MutexGuard<'a, T>, WaitEnd) {
+        let (guard, end) = self
+            .0
+            .wait_timeout(guard.0, timeout)
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let end = if end.timed_out() {
+            WaitEnd::TimedOut
+        } else {
+            WaitEnd::Woken
+        };
+        (MutexGuard(guard), end)
+    }
+
+    /// Wakes one waiter, if there is one.
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all waiters.
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mutex { .. }")
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RwLock { .. }")
+    }
+}
+
+impl fmt::Debug for Condvar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Condvar { .. }")
+    }
+}
+
+/// Paces a loop that waits for another thread's next few instructions: busy at first, then giving up the processor.
+///
+/// For waits that end soon by themselves; a wait that may be long parks instead ([`crate::sys::wait`]).
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    round: u32,
+}
+
+impl Backoff {
+    /// Rounds of busy waiting, of 1, 2, 4, .. 64 hints each, before the first yield.
+    const BUSY_ROUNDS: u32 = 7;
+    /// Rounds after which parking would have been cheaper.
+    const SPENT_ROUNDS: u32 = 12;
+
+    /// Starts busy.
+    pub(crate) const fn new() -> Backoff {
+        Backoff { round: 0 }
+    }
+
+    /// Waits a little, a little longer each time. Under the checkers every call yields.
+    pub(crate) fn snooze(&mut self) {
+        if cfg!(any(loom, shuttle)) || self.round >= Backoff::BUSY_ROUNDS {
+            thread::yield_now();
+        } else {
+            for _ in 0..1u32 << self.round {
+                hint::spin_loop();
+            }
+        }
+        self.round = (self.round + 1).min(Backoff::SPENT_ROUNDS);
+    }
+
+    /// Whether the loop has waited so long that it should park; always so under the checkers after one round.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.round
+            >= if cfg!(any(loom, shuttle)) {
+                1
+            } else {
+                Backoff::SPENT_ROUNDS
+            }
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_holder_leaves_the_lock_usable() {
+        let shared = Arc::new((Mutex::new(1), RwLock::new(2), Condvar::new()));
+        let theirs = shared.clone();
+        let end = thread::spawn(move || {
+            let _a = theirs.0.lock();
+            let _b = theirs.1.write();
+            panic!("on purpose");
+        })
+        .join();
+        assert!(end.is_err());
+        assert_eq!(*shared.0.lock(), 1);
+        assert_eq!(shared.0.try_lock().map(|guard| *guard), Some(1));
+        assert_eq!(*shared.1.read(), 2);
+        assert_eq!(shared.1.try_write().map(|guard| *guard), Some(2));
+        // The mutex is poisoned in std's eyes: every wait passes through that branch.
+        let mut guard = shared.0.lock();
+        let mut end = WaitEnd::Woken;
+        while end == WaitEnd::Woken {
+            (guard, end) = shared.2.wait_timeout(guard, Duration::from_nanos(1));
+        }
+        assert_eq!(*guard, 1);
+    }
+
+    #[test]
+    fn backoff_is_spent_after_its_rounds() {
+        let mut backoff = Backoff::new();
+        for _ in 0..Backoff::SPENT_ROUNDS {
+            assert!(!backoff.is_spent());
+            backoff.snooze();
+        }
+        assert!(backoff.is_spent());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::atomic::{AtomicU32, Ordering};
+    use super::*;
+
+    #[test]
+    fn a_condition_variable_hands_over_a_value() {
+        loom::model(|| {
+            let shared = Arc::new((Mutex::new(0), Condvar::new(), AtomicU32::new(0)));
+            let theirs = shared.clone();
+            let giver = thread::spawn(move || {
+                theirs.2.store(1, Ordering::Relaxed);
+                *theirs.0.lock() = 1;
+                theirs.1.notify_one();
+            });
+            let mut guard = shared.0.lock();
+            while *guard == 0 {
+                guard = shared.1.wait(guard);
+            }
+            assert_eq!(shared.2.load(Ordering::Relaxed), 1);
+            drop(guard);
+            giver.join().unwrap();
+        });
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod models {
+    use super::atomic::{AtomicU32, Ordering};
+    use super::*;
+
+    #[test]
+    fn interleave_lets_another_thread_run_between_two_raw_accesses() {
+        let torn = std::sync::Arc::new(raw::AtomicU32::new(0));
+        let seen = torn.clone();
+        shuttle::check_random(
+            move || {
+                let word = Arc::new(raw::AtomicU32::new(0));
+                let started = Arc::new(AtomicU32::new(0));
+                let (theirs, flag) = (word.clone(), started.clone());
+                let writer = thread::spawn(move || {
+                    theirs.store(1, Ordering::Relaxed);
+                    interleave();
+                    theirs.store(2, Ordering::Relaxed);
+                    flag.store(1, Ordering::Relaxed);
+                });
+                if started.load(Ordering::Relaxed) == 0 && word.load(Ordering::Relaxed) == 1 {
+                    seen.store(1, Ordering::Relaxed);
+                }
+                writer.join().unwrap();
+            },
+            100,
+        );
+        assert_eq!(
+            torn.load(Ordering::Relaxed),
+            1,
+            "the state between the stores was never seen"
+        );
+    }
+}
