@@ -43,6 +43,9 @@
     reason = "the layers above take these into use one by one"
 )]
 
+pub(crate) mod domain;
+pub(crate) mod gate;
 mod shim;
 
+pub(crate) use domain::Domain;
 pub(crate) use shim::*;
