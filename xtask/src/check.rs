@@ -1,0 +1,217 @@
+//! The suite, the lints, the documentation and the other platforms.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{cargo, output, program, root, step};
+
+/// The platforms that must at least compile. The last one has neither files nor threads.
+const OTHER_PLATFORMS: [&str; 4] = [
+    "aarch64-unknown-linux-gnu",
+    "aarch64-apple-darwin",
+    "x86_64-pc-windows-msvc",
+    "wasm32-unknown-unknown",
+];
+
+/// Everything but the models and the mutants, which have commands of their own.
+pub(crate) fn all() -> Result<()> {
+    lint()?;
+    test()?;
+    cross()
+}
+
+/// Compiler version, format, clippy, documentation; a warning is an error.
+pub(crate) fn lint() -> Result<()> {
+    compiler_version()?;
+    step("format", cargo().args(["fmt", "--all", "--check"]))?;
+    step(
+        "clippy",
+        cargo()
+            .args(["clippy", "--workspace", "--all-targets", "--all-features"])
+            .args(["--", "-D", "warnings"]),
+    )?;
+    // Twice: links of the public pages must not lead to private items, and the modules' own pages
+    // must be whole as well.
+    for (title, extra) in [
+        ("documentation", None),
+        (
+            "documentation of private items",
+            Some("--document-private-items"),
+        ),
+    ] {
+        step(
+            title,
+            cargo()
+                .args([
+                    "doc",
+                    "--package",
+                    "innerspace",
+                    "--no-deps",
+                    "--all-features",
+                ])
+                .args(extra)
+                .env("RUSTDOCFLAGS", "-D warnings"),
+        )?;
+    }
+    Ok(())
+}
+
+/// The command that README.md names: all tests, then every example, which must exit with 0.
+pub(crate) fn test() -> Result<()> {
+    step(
+        "tests",
+        cargo().args(["test", "--workspace", "--all-features"]),
+    )?;
+    for name in examples()? {
+        step(
+            &format!("example {name}"),
+            cargo()
+                .args([
+                    "run",
+                    "--quiet",
+                    "--package",
+                    "innerspace",
+                    "--all-features",
+                ])
+                .args(["--example", &name]),
+        )?;
+    }
+    Ok(())
+}
+
+/// The names of the library's examples: a file each.
+fn examples() -> Result<Vec<String>> {
+    let folder = root().join("crates/innerspace/examples");
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).context("cannot list the examples")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(
+                path.file_stem()
+                    .map(|stem| stem.to_string_lossy().into_owned()),
+            );
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Type-checks the library for every other platform whose standard library is here or can be had.
+pub(crate) fn cross() -> Result<()> {
+    let mut skipped = Vec::new();
+    for target in OTHER_PLATFORMS {
+        if let Err(reason) = ensure_target(target) {
+            skipped.push(format!("{target} ({reason:#})"));
+            continue;
+        }
+        step(
+            &format!("check for {target}"),
+            cargo().args([
+                "check",
+                "--package",
+                "innerspace",
+                "--all-features",
+                "--target",
+                target,
+            ]),
+        )?;
+    }
+    for line in &skipped {
+        eprintln!("    skipped: {line}");
+    }
+    if skipped.len() == OTHER_PLATFORMS.len() {
+        eprintln!("    no other platform was checked");
+    }
+    Ok(())
+}
+
+/// Sees to it that the standard library for `target` is installed.
+fn ensure_target(target: &str) -> Result<()> {
+    let folder = output(program("rustc").args(["--print", "target-libdir", "--target", target]))?;
+    if fs::read_dir(folder.trim()).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Ok(());
+    }
+    output(program("rustup").args(["target", "add", target])).map(|_| ())
+}
+
+/// The compiler must be at least the `rust-version` of the manifest. Where it is newer, and the
+/// stated one is installed too, the workspace must compile with that as well.
+fn compiler_version() -> Result<()> {
+    let manifest =
+        fs::read_to_string(root().join("Cargo.toml")).context("cannot read Cargo.toml")?;
+    let stated = stated_version(&manifest).context("Cargo.toml states no rust-version")?;
+    let version = output(program("rustc").arg("--version"))?;
+    let here = version
+        .split_whitespace()
+        .nth(1)
+        .and_then(parse_version)
+        .with_context(|| format!("cannot read the compiler's version: {version}"))?;
+    let (major, minor) = stated;
+    if here < stated {
+        bail!(
+            "the manifest asks for Rust {major}.{minor}, but this is {}",
+            version.trim()
+        );
+    }
+    eprintln!(
+        "==> compiler: {} (at least {major}.{minor} is asked for)",
+        version.trim()
+    );
+    if here == stated {
+        return Ok(());
+    }
+    let toolchain = format!("{major}.{minor}");
+    let installed = output(program("rustup").args(["run", &toolchain, "rustc", "--version"]));
+    if installed.is_err() {
+        eprintln!("    Rust {toolchain} itself is not installed, so it was not tried");
+        return Ok(());
+    }
+    step(
+        &format!("check with Rust {toolchain}"),
+        program("rustup")
+            .args([
+                "run",
+                &toolchain,
+                "cargo",
+                "check",
+                "--workspace",
+                "--all-features",
+            ])
+            .env("CARGO_TARGET_DIR", root().join("target/rust-version")),
+    )
+}
+
+/// The `rust-version = "X.Y"` of a manifest.
+fn stated_version(manifest: &str) -> Option<(u32, u32)> {
+    let line = manifest
+        .lines()
+        .find(|line| line.trim_start().starts_with("rust-version"))?;
+    parse_version(line.split('"').nth(1)?)
+}
+
+/// Major and minor number of `1.95`, `1.95.0` or `1.95.0-nightly`.
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(['.', '-']).map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert_eq!(
+            stated_version("[package]\nrust-version = \"1.95\"\n"),
+            Some((1, 95))
+        );
+        assert_eq!(stated_version("[package]\n"), None);
+        assert_eq!(parse_version("1.100.0-nightly"), Some((1, 100)));
+        assert!(parse_version("1.100.0") > parse_version("1.95"));
+        assert_eq!(parse_version("nightly"), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! Building a crate's test binary in one of three modes, listing its tests, running some of them.
+//!
+//! Each mode has a target directory of its own, so that switching between them rebuilds nothing; a
+//! mutant's binary has a name of its own in it. The models are built optimised but with debug
+//! assertions: they explore many executions, and the assertions are half of what they check.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use wait_timeout::ChildExt;
+
+use crate::process::{add_rustflags, cargo, root};
+
+/// How a test binary is built.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Mode {
+    /// The plain suite.
+    Test,
+    /// `--cfg loom`.
+    Loom,
+    /// `--cfg shuttle`.
+    Shuttle,
+}
+
+impl Mode {
+    /// The mode's name, on the command line and in the comments beside mutants.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Test => "test",
+            Mode::Loom => "loom",
+            Mode::Shuttle => "shuttle",
+        }
+    }
+
+    /// The mode called `name`.
+    pub(crate) fn named(name: &str) -> Option<Mode> {
+        [Mode::Test, Mode::Loom, Mode::Shuttle]
+            .into_iter()
+            .find(|mode| mode.name() == name)
+    }
+
+    /// `cargo VERB` with the mode's flags, features and target directory.
+    fn cargo(self, verb: &str) -> Command {
+        let mut command = cargo();
+        command.arg(verb);
+        match self {
+            Mode::Test => command.arg("--all-features"),
+            Mode::Loom | Mode::Shuttle => {
+                add_rustflags(&mut command, &format!("--cfg {}", self.name()));
+                command
+                    .env("CARGO_TARGET_DIR", root().join("target").join(self.name()))
+                    .env("CARGO_PROFILE_DEV_OPT_LEVEL", "3")
+                    .args(["--features", "test-util"])
+            }
+        };
+        command
+    }
+}
+
+/// Which test binary: of which package, and the library's own or that of one integration test.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Target {
+    pub(crate) mode: Mode,
+    pub(crate) package: String,
+    pub(crate) integration: Option<String>,
+}
+
+/// Where the compiler's messages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Messages {
+    /// To the terminal.
+    Shown,
+    /// Into the error, if the build fails.
+    Kept,
+}
+
+/// Builds the target, with the mutant `id` put in, and returns the path of the test binary.
+pub(crate) fn build(target: &Target, id: Option<&str>, messages: Messages) -> Result<PathBuf> {
+    let cfg = id.map(|id| format!("mutant=\"{id}\""));
+    let mut command = match &target.integration {
+        // The flag goes to this one crate, so its dependencies are built once for all mutants.
+        None => {
+            let mut command = target.mode.cargo("rustc");
+            command.args(["--profile", "test", "--lib"]);
+            command
+        }
+        Some(name) => {
+            let mut command = target.mode.cargo("test");
+            command.args(["--no-run", "--test", name]);
+            if let Some(cfg) = &cfg {
+                add_rustflags(&mut command, &format!("--cfg {cfg}"));
+            }
+            command
+        }
+    };
+    command.args([
+        "--package",
+        &target.package,
+        "--message-format=json-render-diagnostics",
+    ]);
+    if let (None, Some(cfg)) = (&target.integration, &cfg) {
+        command.args(["--", "--cfg", cfg]);
+    }
+    command.stdout(Stdio::piped()).stderr(match messages {
+        Messages::Shown => Stdio::inherit(),
+        Messages::Kept => Stdio::piped(),
+    });
+    let output = command.output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!(
+            "the build failed\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    test_binary(&String::from_utf8_lossy(&output.stdout))
+        .with_context(|| format!("cargo built no test binary for {}", target.package))
+}
+
+/// The test binary that cargo's messages name; the last one is that of the crate asked for.
+fn test_binary(messages: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["profile"]["test"] == Value::Bool(true))
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back()
+}
+
+/// The full names of all tests in the binary.
+pub(crate) fn list(binary: &Path) -> Result<Vec<String>> {
+    let output =
+        crate::process::output(Command::new(binary).args(["--list", "--format", "terse"]))?;
+    Ok(output
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .map(str::to_owned)
+        .collect())
+}
+
+/// How a run of tests ended.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// `None`: it was ended after its time was up.
+    pub(crate) status: Option<ExitStatus>,
+    /// Both output streams together.
+    pub(crate) output: String,
+}
+
+/// Runs exactly the named tests, for at most `time`, with their output written to `log`.
+pub(crate) fn run(
+    binary: &Path,
+    package: &str,
+    tests: &[String],
+    time: Duration,
+    log: &Path,
+) -> Result<Run> {
+    if let Some(folder) = log.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut child = Command::new(binary)
+        .current_dir(root().join("crates").join(package))
+        .args(tests)
+        .arg("--exact")
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()
+        .with_context(|| format!("cannot run {}", binary.display()))?;
+    let status = child.wait_timeout(time)?;
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    let output = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+    Ok(Run { status, output })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_binary_is_read_from_the_messages() {
+        let messages = r#"
+            {"reason":"compiler-artifact","profile":{"test":false},"executable":"/a"}
+            not json
+            {"reason":"compiler-artifact","profile":{"test":true},"executable":"/b"}
+            {"reason":"build-finished","success":true}
+        "#;
+        assert_eq!(test_binary(messages), Some(PathBuf::from("/b")));
+        assert_eq!(test_binary(r#"{"reason":"build-finished"}"#), None);
+    }
+
+    #[test]
+    fn modes_are_found_by_name() {
+        assert_eq!(Mode::named("loom"), Some(Mode::Loom));
+        assert_eq!(Mode::named("Loom"), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! The slow tools: model checkers, ThreadSanitizer, Miri.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::harness::{self, Messages, Mode, Target};
+use crate::process::{add_rustflags, output, program, root, step};
+
+/// The modules that Miri can run: no foreign calls beyond what it emulates, no assembly, and models
+/// of a size it finishes. Everything that maps memory or files is absent.
+const MIRI_CAN: [&str; 4] = ["units::", "group::", "store::memory", "store::identity"];
+
+/// Runs the models of one checker: unit tests that have its name in theirs.
+pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
+    let target = Target {
+        mode,
+        package: "innerspace".to_owned(),
+        integration: None,
+    };
+    eprintln!("==> {} models: build", mode.name());
+    let binary = harness::build(&target, None, Messages::Shown)?;
+    let models: Vec<String> = harness::list(&binary)?
+        .into_iter()
+        .filter(|name| name.contains(mode.name()))
+        .filter(|name| filter.is_none_or(|filter| name.contains(filter)))
+        .collect();
+    if models.is_empty() {
+        bail!(
+            "no {} model has a name that contains \"{}\"",
+            mode.name(),
+            filter.unwrap_or("")
+        );
+    }
+    step(
+        &format!("{} models: {} of them", mode.name(), models.len()),
+        program(&binary.to_string_lossy())
+            .args(&models)
+            .arg("--exact"),
+    )
+}
+
+/// The suite under ThreadSanitizer, with the portable forms of the primitives, because it models
+/// neither assembly nor lone fences. The standard library is built with it, so needs its source.
+pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
+    const HOST: &str = "x86_64-unknown-linux-gnu";
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        bail!("this command is written for {HOST}");
+    }
+    let sysroot = output(program("rustc").args(["--print", "sysroot"]))?;
+    if !Path::new(sysroot.trim())
+        .join("lib/rustlib/src/rust/library/Cargo.toml")
+        .exists()
+    {
+        step(
+            "install rust-src",
+            program("rustup").args(["component", "add", "rust-src"]),
+        )
+        .context("ThreadSanitizer needs the component rust-src")?;
+    }
+    let mut command = crate::process::cargo();
+    command
+        .args([
+            "test",
+            "--package",
+            "innerspace",
+            "--all-features",
+            "--lib",
+            "--tests",
+        ])
+        .args(["-Zbuild-std", "--target", HOST])
+        .args(filter)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_DIR", root().join("target/tsan"));
+    add_rustflags(&mut command, "-Zsanitizer=thread --cfg portable");
+    step("ThreadSanitizer", &mut command)
+}
+
+/// The parts that can go under Miri. It has to be a nightly toolchain's.
+pub(crate) fn miri(filter: Option<&str>) -> Result<()> {
+    output(program("cargo").args(["+nightly", "miri", "--version"])).context(
+        "Miri is missing; install it with: rustup toolchain install nightly \
+         --component miri --component rust-src",
+    )?;
+    let mut command = program("cargo");
+    command
+        .args([
+            "+nightly",
+            "miri",
+            "test",
+            "--package",
+            "innerspace",
+            "--all-features",
+            "--lib",
+        ])
+        .arg("--")
+        .env_remove("CARGO")
+        .env("CARGO_TARGET_DIR", root().join("target/miri"));
+    match filter {
+        Some(filter) => command.arg(filter),
+        None => command.args(MIRI_CAN),
+    };
+    step("Miri", &mut command)
+}
