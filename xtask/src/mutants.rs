@@ -8,11 +8,11 @@
 //! ```
 //!
 //! In the brackets stand one or more claims, separated by `;`, each of the form
-//! `MODE [TARGET]: NAME [, may hang] [, may abort]`. MODE is `test`, `loom` or `shuttle`; TARGET is an integration test of the crate
-//! (default: its unit tests); NAME is the end of a test's path, or else a part of it. A claim holds
-//! if the mutant compiles, the tests of that name run, and the run is reported as failed (exit code
-//! 101, `test result: FAILED`). A run that hangs or aborts counts only where the claim says that it
-//! may. Several identifiers, `Z1, Z2 (...)`, share their claims.
+//! `MODE [TARGET]: NAME [, may hang] [, may abort]`. MODE is `test`, `loom` or `shuttle`; TARGET is
+//! an integration test of the crate (default: its unit tests); NAME is the end of a test's path, or
+//! else a part of it. A claim holds if the mutant compiles, the tests of that name run, and the run
+//! is reported as failed (exit code 101, `test result: FAILED`). A run that hangs or aborts counts
+//! only where the claim says that it may. Several identifiers, `Z1, Z2 (...)`, share their claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
