@@ -11,7 +11,8 @@ use crate::process::{add_rustflags, output, program, root, step};
 /// of a size it finishes. Everything that maps memory or files is absent.
 const MIRI_CAN: [&str; 4] = ["units::", "group::", "store::memory", "store::identity"];
 
-/// Runs the models of one checker: unit tests that have its name in theirs.
+/// Runs the models of one checker: the unit tests, in a build for it, that have its name in theirs or
+/// stand in a module `models`. The other tests there are plain ones that the build could keep.
 pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
     let target = Target {
         mode,
@@ -22,7 +23,7 @@ pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
     let binary = harness::build(&target, None, Messages::Shown)?;
     let models: Vec<String> = harness::list(&binary)?
         .into_iter()
-        .filter(|name| name.contains(mode.name()))
+        .filter(|name| name.contains(mode.name()) || name.contains("models::"))
         .filter(|name| filter.is_none_or(|filter| name.contains(filter)))
         .collect();
     if models.is_empty() {
