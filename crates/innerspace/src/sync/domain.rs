@@ -599,7 +599,8 @@ mod tests {
                     let mut sections = Domain::register(&domain);
                     while !stop.load(Ordering::Relaxed) {
                         sections.enter();
-                        let which = slot.load(Ordering::Relaxed) as usize;
+                        // Acquire: pairs with the store below, which says that the cell is clean again.
+                        let which = slot.load(Ordering::Acquire) as usize;
                         for _ in 0..3 {
                             assert_eq!(cells[which].load(Ordering::Relaxed), 0, "reused in use");
                         }
@@ -609,7 +610,7 @@ mod tests {
             };
             for round in 0..2_000u64 {
                 let old = (round & 1) as usize;
-                slot.store(1 - old as u64, Ordering::Relaxed);
+                slot.store(1 - old as u64, Ordering::Release);
                 domain.synchronize();
                 cells[old].store(1, Ordering::Relaxed); // "reused"
                 cells[old].store(0, Ordering::Release);
