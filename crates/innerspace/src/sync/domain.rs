@@ -375,7 +375,7 @@ mod reader {
     }
 
     crate::sync::thread_local! {
-        static OWN: RefCell<Vec<Own>> = RefCell::new(Vec::new());
+        static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
     }
 
     /// An open section of the calling thread; closed when dropped. May be nested.
