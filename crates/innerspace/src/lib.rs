@@ -2,8 +2,8 @@
 #![warn(missing_docs)]
 
 pub mod store;
-pub mod sync;
-pub mod sys;
+mod sync;
+mod sys;
 mod units;
 
 pub use units::*;
