@@ -6,4 +6,6 @@ mod sync;
 mod sys;
 mod units;
 
+#[cfg(not(loom))]
+pub use sys::copy::{AtomicScalar, Scalar};
 pub use units::*;

@@ -6,6 +6,7 @@
 //! | module | x86-64 Linux | portable |
 //! |---|---|---|
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
+//! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
 //! and Miri, and by `--cfg portable`, which the build for ThreadSanitizer passes because that tool
@@ -20,3 +21,5 @@
 )]
 
 pub(crate) mod barrier;
+#[cfg(not(loom))]
+pub(crate) mod copy;

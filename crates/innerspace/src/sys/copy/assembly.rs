@@ -1,0 +1,159 @@
+//! The x86-64 form. Short ranges go through the portable loops, which compile to plain moves.
+
+use std::arch::asm;
+
+use super::Form;
+use super::words::{WORD, Words};
+
+/// String instructions and moves of 16 bytes.
+#[derive(Debug)]
+pub(super) struct Assembly;
+
+/// From here on, in words, a string instruction is worth its start-up (256 bytes: 12 ns either way).
+const STRING_WORDS: usize = 32;
+
+/// The size in words of a block of [`block_in`] and [`block_out`].
+const BLOCK_WORDS: usize = 8;
+
+impl Form for Assembly {
+    #[inline]
+    unsafe fn words_in(mut dst: *mut u8, mut src: *const u64, mut words: usize) {
+        // SAFETY: every step takes words off the front of the two ranges the caller vouches for.
+        unsafe {
+            if words >= STRING_WORDS && dst.cast::<u64>().is_aligned() {
+                return move_words(dst, src.cast(), words);
+            }
+            if words >= BLOCK_WORDS {
+                let odd = usize::from(!src.addr().is_multiple_of(16));
+                Words::words_in(dst, src, odd);
+                (dst, src, words) = (dst.add(odd * WORD), src.add(odd), words - odd);
+                while words >= BLOCK_WORDS {
+                    block_in(dst, src);
+                    (dst, src) = (dst.add(BLOCK_WORDS * WORD), src.add(BLOCK_WORDS));
+                    words -= BLOCK_WORDS;
+                }
+            }
+            Words::words_in(dst, src, words);
+        }
+    }
+
+    #[inline]
+    unsafe fn words_out(mut dst: *mut u64, mut src: *const u8, mut words: usize) {
+        // SAFETY: as above.
+        unsafe {
+            if words >= STRING_WORDS && src.cast::<u64>().is_aligned() {
+                return move_words(dst.cast(), src, words);
+            }
+            if words >= BLOCK_WORDS {
+                let odd = usize::from(!dst.addr().is_multiple_of(16));
+                Words::words_out(dst, src, odd);
+                (dst, src, words) = (dst.add(odd), src.add(odd * WORD), words - odd);
+                while words >= BLOCK_WORDS {
+                    block_out(dst, src);
+                    (dst, src) = (dst.add(BLOCK_WORDS), src.add(BLOCK_WORDS * WORD));
+                    words -= BLOCK_WORDS;
+                }
+            }
+            Words::words_out(dst, src, words);
+        }
+    }
+
+    #[inline]
+    unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) {
+        // SAFETY: the trait's promise, word for word.
+        unsafe {
+            if words >= STRING_WORDS {
+                move_words(dst.cast(), src.cast(), words);
+            } else {
+                Words::words_across(dst, src, words);
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn words_fill(dst: *mut u64, value: u64, words: usize) {
+        if words < STRING_WORDS {
+            // SAFETY: the trait's promise, word for word.
+            return unsafe { Words::words_fill(dst, value, words) };
+        }
+        // SAFETY: writes `words` words at `dst`, which the trait's promise covers. The direction flag
+        // is clear at every assembly block.
+        unsafe {
+            asm!(
+                "rep stosq",
+                inout("rcx") words => _,
+                inout("rdi") dst => _,
+                in("rax") value,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// Copies whole words by the string instruction. Safety: both ranges as in [`Form`].
+#[inline(always)]
+unsafe fn move_words(dst: *mut u8, src: *const u8, words: usize) {
+    // SAFETY: reads and writes `words` words, which the caller vouches for. The direction flag is
+    // clear at every assembly block.
+    unsafe {
+        asm!(
+            "rep movsq",
+            inout("rcx") words => _,
+            inout("rdi") dst => _,
+            inout("rsi") src => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Reads a block of 8 shared words. Aligned moves of 16 bytes are atomic (at the very least their
+/// halves are); the unaligned side is private. Safety: `src` is aligned to 16; both as in [`Form`].
+#[inline(always)]
+unsafe fn block_in(dst: *mut u8, src: *const u64) {
+    // SAFETY: reads and writes 64 bytes, which the caller vouches for.
+    unsafe {
+        asm!(
+            "movdqa {a}, [{src}]",
+            "movdqa {b}, [{src} + 16]",
+            "movdqa {c}, [{src} + 32]",
+            "movdqa {d}, [{src} + 48]",
+            "movdqu [{dst}], {a}",
+            "movdqu [{dst} + 16], {b}",
+            "movdqu [{dst} + 32], {c}",
+            "movdqu [{dst} + 48], {d}",
+            src = in(reg) src,
+            dst = in(reg) dst,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Writes a block of 8 shared words; see [`block_in`]. Safety: `dst` is aligned to 16; both as in
+/// [`Form`].
+#[inline(always)]
+unsafe fn block_out(dst: *mut u64, src: *const u8) {
+    // SAFETY: reads and writes 64 bytes, which the caller vouches for.
+    unsafe {
+        asm!(
+            "movdqu {a}, [{src}]",
+            "movdqu {b}, [{src} + 16]",
+            "movdqu {c}, [{src} + 32]",
+            "movdqu {d}, [{src} + 48]",
+            "movdqa [{dst}], {a}",
+            "movdqa [{dst} + 16], {b}",
+            "movdqa [{dst} + 32], {c}",
+            "movdqa [{dst} + 48], {d}",
+            src = in(reg) src,
+            dst = in(reg) dst,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}

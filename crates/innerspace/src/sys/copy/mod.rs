@@ -1,0 +1,303 @@
+//! Bulk operations on shared bytes: bytes that other threads may be writing at the same time.
+//!
+//! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
+//! not: whatever others do meanwhile, they end, touch nothing outside their range, and treat each
+//! *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a word that
+//! is read is some word that was written, never a mixture (A16). Aligned halves and quarters at the
+//! two ends of a range are one access each, too. Order between words is not promised: bytes that are
+//! handed over, rather than raced for, are ordered by whatever hands them over.
+//!
+//! Two forms of the inner loops, tested against each other:
+//! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
+//!   ThreadSanitizer (`--cfg portable`) understand.
+//! - [`assembly::Assembly`], x86-64: `rep movsq` and `rep stosq` where both sides are aligned alike,
+//!   moves of 16 bytes where they are not. `rep movsb` promises nothing about words; `rep movsq` is
+//!   defined as a sequence of moves of 8 bytes, runs as fast, and aligned moves of 8 bytes are atomic.
+//!
+//! [`scalar`] has the single loads, stores and read-modify-writes. Neighbours: everything that moves
+//! the bytes of frames and of device memory. It checks no address: callers have translated already.
+
+use std::cmp::Ordering;
+
+#[cfg(target_arch = "x86_64")]
+mod assembly;
+mod scalar;
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
+mod words;
+
+use scalar::load_inside;
+pub use scalar::{AtomicScalar, Scalar};
+pub(crate) use scalar::{compare_exchange, fetch_add, load, store, swap};
+use words::{WORD, Words, get_piece, put_piece};
+
+use crate::units::PAGE_SIZE;
+
+#[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
+use assembly::Assembly as Native;
+#[cfg(not(all(target_arch = "x86_64", not(any(portable, shuttle, miri)))))]
+use words::Words as Native;
+
+/// The inner loops on whole words. *Shared* sides are aligned to a word; *private* ones need not be.
+///
+/// Safety of all four: both ranges are valid for `words` words, the source for reads, the destination
+/// for writes; they do not overlap; nobody else uses the private one.
+trait Form {
+    /// Shared words to private bytes.
+    unsafe fn words_in(dst: *mut u8, src: *const u64, words: usize);
+    /// Private bytes to shared words.
+    unsafe fn words_out(dst: *mut u64, src: *const u8, words: usize);
+    /// Shared words to shared words.
+    unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize);
+    /// `value` into shared words.
+    unsafe fn words_fill(dst: *mut u64, value: u64, words: usize);
+}
+
+/// Copies shared bytes into private ones.
+///
+/// # Safety
+/// `src` is valid for reads of `dst.len()` bytes for the time of the call. Others may write them,
+/// through this module or atomics alone.
+#[inline]
+pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
+    // SAFETY: the caller's promise for `src`; `dst` is exclusive, so it overlaps nothing shared.
+    unsafe { copy_in_by::<Native>(dst.as_mut_ptr(), src, dst.len()) }
+}
+
+/// Copies private bytes to shared ones.
+///
+/// # Safety
+/// `dst` is valid for writes of `src.len()` bytes for the time of the call. Others may read and write
+/// them, through this module or atomics alone.
+#[inline]
+pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
+    // SAFETY: the caller's promise for `dst`; nobody writes `src` while it is borrowed.
+    unsafe { copy_out_by::<Native>(dst, src.as_ptr(), src.len()) }
+}
+
+/// Copies `len` shared bytes to other shared bytes.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes for the time of the call, and the two
+/// ranges do not overlap. Others may read and write both, through this module or atomics alone.
+#[inline]
+pub(crate) unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise, word for word.
+    unsafe { copy_shared_by::<Native>(dst, src, len) }
+}
+
+/// Sets `len` shared bytes to `byte`.
+///
+/// # Safety
+/// `dst` is valid for writes of `len` bytes for the time of the call. Others may read and write them,
+/// through this module or atomics alone.
+#[inline]
+pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
+    // SAFETY: the caller's promise, word for word.
+    unsafe { fill_by::<Native>(dst, byte, len) }
+}
+
+/// Compares shared bytes with private ones, in the order of `memcmp`: by the first byte that differs.
+///
+/// Where others write meanwhile, the answer is right for some mixture of old and new words.
+///
+/// # Safety
+/// `a` is valid for reads of `b.len()` bytes for the time of the call. Others may write them, through
+/// this module or atomics alone.
+pub(crate) unsafe fn compare(a: *const u8, b: &[u8]) -> Ordering {
+    // SAFETY: the caller's promise for `a`; nobody writes `b` while it is borrowed.
+    unsafe {
+        compare_with(
+            a,
+            b.len(),
+            |i| b.as_ptr().add(i).cast::<u64>().read_unaligned(),
+            |i| b[i],
+        )
+    }
+}
+
+/// Compares `len` shared bytes with other shared bytes; see [`compare`]. The ranges may overlap.
+///
+/// # Safety
+/// `a` and `b` are valid for reads of `len` bytes for the time of the call. Others may write them,
+/// through this module or atomics alone.
+pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> Ordering {
+    // SAFETY: the caller's promise; both closures are called with offsets inside the range.
+    unsafe {
+        compare_with(
+            a,
+            len,
+            |i| load_inside::<u64>(b.add(i)),
+            |i| load_inside::<u8>(b.add(i)),
+        )
+    }
+}
+
+/// Sets the 4096 shared bytes at `dst` to zero.
+///
+/// # Safety
+/// As for [`fill`] with 4096 bytes, and `dst` is aligned to 8.
+#[inline]
+pub(crate) unsafe fn zero_page(dst: *mut u8) {
+    debug_assert!(dst.cast::<u64>().is_aligned());
+    // SAFETY: the caller's promise, word for word.
+    unsafe { Native::words_fill(dst.cast(), 0, PAGE_SIZE / WORD) }
+}
+
+/// Copies the 4096 shared bytes at `src` to `dst`.
+///
+/// # Safety
+/// As for [`copy_shared`] with 4096 bytes, and both are aligned to 8.
+#[inline]
+pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
+    debug_assert!(dst.cast::<u64>().is_aligned() && src.cast::<u64>().is_aligned());
+    // SAFETY: the caller's promise, word for word.
+    unsafe { Native::words_across(dst.cast(), src.cast(), PAGE_SIZE / WORD) }
+}
+
+/// How many of `len` bytes at `address` stand before the first aligned word; all when there is none.
+fn head_of(address: *const u8, len: usize) -> usize {
+    (address.addr().wrapping_neg() % WORD).min(len)
+}
+
+/// The pieces of 1, 2 and 4 bytes, each aligned, that `len < 8` bytes at `address` consist of, as
+/// (offset, size) pairs. They cross no aligned word.
+fn pieces_of(address: *const u8, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    debug_assert!(address.addr() % WORD + len <= WORD);
+    let mut offset = 0;
+    std::iter::from_fn(move || {
+        let left = len - offset;
+        if left == 0 {
+            return None;
+        }
+        let aligned_to = 1 << (address.addr() + offset).trailing_zeros().min(2);
+        let fits = 1 << left.ilog2().min(2);
+        let piece = (offset, aligned_to.min(fits));
+        offset += piece.1;
+        Some(piece)
+    })
+}
+
+/// [`copy_in`] in a given form. Safety: as there, with `dst` private and valid for `len` bytes.
+unsafe fn copy_in_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
+    crate::sync::interleave();
+    let head = head_of(src, len);
+    let words = (len - head) / WORD;
+    let tail = head + words * WORD;
+    // SAFETY: head, words and tail are the parts of a range the caller vouches for; the words begin
+    // at an aligned address by the choice of `head`.
+    unsafe {
+        for (offset, size) in pieces_of(src, head) {
+            let piece = get_piece(src.add(offset), size);
+            dst.add(offset)
+                .copy_from_nonoverlapping(piece.as_ptr(), size);
+        }
+        F::words_in(dst.add(head), src.add(head).cast(), words);
+        for (offset, size) in pieces_of(src.add(tail), len - tail) {
+            let piece = get_piece(src.add(tail + offset), size);
+            dst.add(tail + offset)
+                .copy_from_nonoverlapping(piece.as_ptr(), size);
+        }
+    }
+}
+
+/// [`copy_out`] in a given form. Safety: as there, with `src` private and valid for `len` bytes.
+unsafe fn copy_out_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
+    crate::sync::interleave();
+    let head = head_of(dst, len);
+    let words = (len - head) / WORD;
+    let tail = head + words * WORD;
+    // SAFETY: as in `copy_in_by`, with the sides exchanged.
+    unsafe {
+        for (offset, size) in pieces_of(dst, head) {
+            put_piece(dst.add(offset), src.add(offset), size);
+        }
+        F::words_out(dst.add(head).cast(), src.add(head), words);
+        for (offset, size) in pieces_of(dst.add(tail), len - tail) {
+            put_piece(dst.add(tail + offset), src.add(tail + offset), size);
+        }
+    }
+}
+
+/// [`copy_shared`] in a given form. Safety: as there.
+unsafe fn copy_shared_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
+    crate::sync::interleave();
+    if !(dst.addr() ^ src.addr()).is_multiple_of(WORD) {
+        // SAFETY: the caller's promise; the alignments differ, as the function asks.
+        return unsafe { words::copy_shifted(dst, src, len) };
+    }
+    let head = head_of(dst, len);
+    let words = (len - head) / WORD;
+    let tail = head + words * WORD;
+    // SAFETY: as in `copy_in_by`; both sides reach an aligned address at the same offset.
+    unsafe {
+        for (offset, size) in pieces_of(dst, head) {
+            put_piece(
+                dst.add(offset),
+                get_piece(src.add(offset), size).as_ptr(),
+                size,
+            );
+        }
+        F::words_across(dst.add(head).cast(), src.add(head).cast(), words);
+        for (offset, size) in pieces_of(dst.add(tail), len - tail) {
+            let at = tail + offset;
+            put_piece(dst.add(at), get_piece(src.add(at), size).as_ptr(), size);
+        }
+    }
+}
+
+/// [`fill`] in a given form. Safety: as there.
+unsafe fn fill_by<F: Form>(dst: *mut u8, byte: u8, len: usize) {
+    crate::sync::interleave();
+    let value = [byte; WORD];
+    let head = head_of(dst, len);
+    let words = (len - head) / WORD;
+    let tail = head + words * WORD;
+    // SAFETY: as in `copy_in_by`; `value` has room for every piece.
+    unsafe {
+        for (offset, size) in pieces_of(dst, head) {
+            put_piece(dst.add(offset), value.as_ptr(), size);
+        }
+        F::words_fill(dst.add(head).cast(), u64::from_ne_bytes(value), words);
+        for (offset, size) in pieces_of(dst.add(tail), len - tail) {
+            put_piece(dst.add(tail + offset), value.as_ptr(), size);
+        }
+    }
+}
+
+/// Compares `len` shared bytes at `a` with what `word_at` and `byte_at` give for an offset.
+///
+/// Safety: `a` is valid for reads of `len` bytes that others may write.
+unsafe fn compare_with(
+    a: *const u8,
+    len: usize,
+    word_at: impl Fn(usize) -> u64,
+    byte_at: impl Fn(usize) -> u8,
+) -> Ordering {
+    crate::sync::interleave();
+    let bytes = |from: usize, to: usize| {
+        (from..to)
+            .map(|offset| {
+                // SAFETY: `to` is at most `len`.
+                let ours = unsafe { load_inside::<u8>(a.add(offset)) };
+                ours.cmp(&byte_at(offset))
+            })
+            .find(|order| order.is_ne())
+    };
+    let head = head_of(a, len);
+    let tail = len - (len - head) % WORD;
+    if let Some(order) = bytes(0, head) {
+        return order;
+    }
+    for offset in (head..tail).step_by(WORD) {
+        // SAFETY: whole words between `head` and `tail` lie inside the range.
+        let (ours, theirs) = (
+            unsafe { load_inside::<u64>(a.add(offset)) },
+            word_at(offset),
+        );
+        if ours != theirs {
+            return ours.to_be().cmp(&theirs.to_be());
+        }
+    }
+    bytes(tail, len).unwrap_or(Ordering::Equal)
+}

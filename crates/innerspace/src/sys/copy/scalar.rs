@@ -1,0 +1,448 @@
+//! Single accesses to shared bytes: loads and stores of 1 to 16 bytes at any alignment, and
+//! read-modify-writes at aligned addresses.
+//!
+//! Up to 8 bytes, an aligned load or store is one access. On x86-64 every load or store of up to 8
+//! bytes compiles to a single `mov` without a branch: a volatile access of an unaligned type, whose
+//! races are the target's to define, and this target's moves are atomic when aligned. Elsewhere
+//! (and under Miri, the models and `--cfg portable`) an aligned one is a relaxed atomic and an
+//! unaligned one goes byte by byte. 16 bytes are two halves of 8.
+
+use std::sync::atomic::{
+    AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
+};
+
+/// A plain number of 1, 2, 4, 8 or 16 bytes: what a typed load or store moves. Every pattern of bits
+/// is a value, and there is no padding.
+///
+/// Implemented for the integers `u8` to `u128` and `i8` to `i128`, `f32` and `f64`, in the byte
+/// order of the machine. It cannot be implemented elsewhere.
+pub trait Scalar: Copy + Send + Sync + 'static + private::Access {}
+
+/// An integer of 1, 2, 4 or 8 bytes: what an atomic access works on. The address must be a multiple
+/// of its size.
+///
+/// It cannot be implemented elsewhere.
+pub trait AtomicScalar: Scalar + Eq + private::AtomicAccess {}
+
+/// Whether loads and stores are plain moves here.
+const MOVES: bool = cfg!(all(
+    target_arch = "x86_64",
+    not(any(portable, shuttle, miri, loom))
+));
+
+mod private {
+    /// How a scalar is moved; the forms are apart so that they can be tested against each other.
+    ///
+    /// Safety of all: the address is valid for the access for the time of the call, at any
+    /// alignment; others may access the same bytes, through this module or atomics alone.
+    #[allow(
+        clippy::missing_safety_doc,
+        reason = "stated once for the whole trait, which is private"
+    )]
+    pub trait Access: Sized {
+        unsafe fn load_moving(address: *const u8) -> Self;
+        unsafe fn store_moving(address: *mut u8, value: Self);
+        unsafe fn load_portable(address: *const u8) -> Self;
+        unsafe fn store_portable(address: *mut u8, value: Self);
+    }
+
+    /// Read-modify-writes. Safety: as for [`Access`], and the address is a multiple of the size.
+    #[allow(
+        clippy::missing_safety_doc,
+        reason = "stated once for the whole trait, which is private"
+    )]
+    pub trait AtomicAccess: Sized {
+        unsafe fn compare_exchange(at: *mut u8, current: Self, new: Self) -> Result<Self, Self>;
+        unsafe fn swap(at: *mut u8, new: Self) -> Self;
+        unsafe fn fetch_add(at: *mut u8, operand: Self) -> Self;
+    }
+}
+
+/// Loads from shared bytes.
+///
+/// # Safety
+/// `address` is valid for reads of `size_of::<T>()` bytes for the time of the call, at any alignment.
+/// Others may write them, through this module or atomics alone.
+#[inline(always)]
+pub(crate) unsafe fn load<T: Scalar>(address: *const u8) -> T {
+    crate::sync::interleave();
+    // SAFETY: the caller's promise, word for word.
+    unsafe { load_inside(address) }
+}
+
+/// [`load`] without a scheduling point for the models: one step of a longer operation.
+///
+/// # Safety
+/// As for [`load`].
+#[inline(always)]
+pub(super) unsafe fn load_inside<T: Scalar>(address: *const u8) -> T {
+    // SAFETY: the caller's promise, word for word.
+    unsafe {
+        if MOVES {
+            T::load_moving(address)
+        } else {
+            T::load_portable(address)
+        }
+    }
+}
+
+/// Stores to shared bytes.
+///
+/// # Safety
+/// `address` is valid for writes of `size_of::<T>()` bytes for the time of the call, at any
+/// alignment. Others may read and write them, through this module or atomics alone.
+#[inline(always)]
+pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
+    crate::sync::interleave();
+    // SAFETY: the caller's promise, word for word.
+    unsafe {
+        if MOVES {
+            T::store_moving(address, value)
+        } else {
+            T::store_portable(address, value)
+        }
+    }
+}
+
+/// Replaces `current` by `new`, sequentially consistently; `Err` has what stood there instead.
+///
+/// # Safety
+/// `address` is valid for reads and writes of `size_of::<T>()` bytes and a multiple of that size.
+/// Others may read and write them, through this module or atomics alone.
+#[inline(always)]
+pub(crate) unsafe fn compare_exchange<T: AtomicScalar>(
+    address: *mut u8,
+    current: T,
+    new: T,
+) -> Result<T, T> {
+    debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
+    crate::sync::interleave();
+    // SAFETY: the caller's promise, word for word.
+    unsafe { T::compare_exchange(address, current, new) }
+}
+
+/// Writes `new`, sequentially consistently, and gives what stood there before.
+///
+/// # Safety
+/// As for [`compare_exchange`].
+#[inline(always)]
+pub(crate) unsafe fn swap<T: AtomicScalar>(address: *mut u8, new: T) -> T {
+    debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
+    crate::sync::interleave();
+    // SAFETY: the caller's promise, word for word.
+    unsafe { T::swap(address, new) }
+}
+
+/// Adds `operand`, wrapping, sequentially consistently, and gives what stood there before.
+///
+/// # Safety
+/// As for [`compare_exchange`].
+#[inline(always)]
+pub(crate) unsafe fn fetch_add<T: AtomicScalar>(address: *mut u8, operand: T) -> T {
+    debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
+    crate::sync::interleave();
+    // SAFETY: the caller's promise, word for word.
+    unsafe { T::fetch_add(address, operand) }
+}
+
+/// Takes the alignment of 1, so that a volatile access to it is one unaligned move.
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
+macro_rules! moving_forms {
+    () => {
+        #[inline(always)]
+        unsafe fn load_moving(address: *const u8) -> Self {
+            // SAFETY: valid by the trait's promise; aligned, because the type's alignment is 1.
+            unsafe { address.cast::<Unaligned<Self>>().read_volatile().0 }
+        }
+
+        #[inline(always)]
+        unsafe fn store_moving(address: *mut u8, value: Self) {
+            // SAFETY: as above.
+            unsafe {
+                address
+                    .cast::<Unaligned<Self>>()
+                    .write_volatile(Unaligned(value))
+            }
+        }
+    };
+}
+
+macro_rules! integers {
+    ($($integer:ty, $atomic:ty;)*) => {$(
+        impl Scalar for $integer {}
+        impl AtomicScalar for $integer {}
+
+        impl private::Access for $integer {
+            moving_forms!();
+
+            #[inline]
+            unsafe fn load_portable(address: *const u8) -> Self {
+                // SAFETY: the trait's promise; the atomic type asks for the alignment tested.
+                unsafe {
+                    if address.cast::<$atomic>().is_aligned() {
+                        <$atomic>::from_ptr(address.cast_mut().cast()).load(Ordering::Relaxed)
+                    } else {
+                        <$integer>::from_ne_bytes(load_bytes(address))
+                    }
+                }
+            }
+
+            #[inline]
+            unsafe fn store_portable(address: *mut u8, value: Self) {
+                // SAFETY: as above.
+                unsafe {
+                    if address.cast::<$atomic>().is_aligned() {
+                        <$atomic>::from_ptr(address.cast()).store(value, Ordering::Relaxed);
+                    } else {
+                        store_bytes(address, value.to_ne_bytes());
+                    }
+                }
+            }
+        }
+
+        impl private::AtomicAccess for $integer {
+            #[inline(always)]
+            unsafe fn compare_exchange(at: *mut u8, current: Self, new: Self) -> Result<Self, Self> {
+                // SAFETY: valid and aligned by the trait's promise.
+                let word = unsafe { <$atomic>::from_ptr(at.cast()) };
+                word.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+            }
+
+            #[inline(always)]
+            unsafe fn swap(at: *mut u8, new: Self) -> Self {
+                // SAFETY: valid and aligned by the trait's promise.
+                unsafe { <$atomic>::from_ptr(at.cast()) }.swap(new, Ordering::SeqCst)
+            }
+
+            #[inline(always)]
+            unsafe fn fetch_add(at: *mut u8, operand: Self) -> Self {
+                // SAFETY: valid and aligned by the trait's promise.
+                unsafe { <$atomic>::from_ptr(at.cast()) }.fetch_add(operand, Ordering::SeqCst)
+            }
+        }
+    )*};
+}
+
+integers! {
+    u8, AtomicU8;
+    u16, AtomicU16;
+    u32, AtomicU32;
+    u64, AtomicU64;
+    i8, AtomicI8;
+    i16, AtomicI16;
+    i32, AtomicI32;
+    i64, AtomicI64;
+}
+
+macro_rules! floats {
+    ($($float:ty, $integer:ty;)*) => {$(
+        impl Scalar for $float {}
+
+        impl private::Access for $float {
+            moving_forms!();
+
+            #[inline]
+            unsafe fn load_portable(address: *const u8) -> Self {
+                // SAFETY: the trait's promise, for the integer of the same size.
+                <$float>::from_bits(unsafe { <$integer>::load_portable(address) })
+            }
+
+            #[inline]
+            unsafe fn store_portable(address: *mut u8, value: Self) {
+                // SAFETY: as above.
+                unsafe { <$integer>::store_portable(address, value.to_bits()) }
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32, u32;
+    f64, u64;
+}
+
+macro_rules! wide_integers {
+    ($($integer:ty;)*) => {$(
+        impl Scalar for $integer {}
+
+        impl private::Access for $integer {
+            #[inline(always)]
+            unsafe fn load_moving(address: *const u8) -> Self {
+                // SAFETY: the trait's promise covers both halves.
+                unsafe {
+                    let first = u64::load_moving(address);
+                    from_halves([first, u64::load_moving(address.add(8))]) as $integer
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn store_moving(address: *mut u8, value: Self) {
+                let [first, second] = to_halves(value as u128);
+                // SAFETY: the trait's promise covers both halves.
+                unsafe {
+                    u64::store_moving(address, first);
+                    u64::store_moving(address.add(8), second);
+                }
+            }
+
+            #[inline]
+            unsafe fn load_portable(address: *const u8) -> Self {
+                // SAFETY: the trait's promise covers both halves.
+                unsafe {
+                    let first = u64::load_portable(address);
+                    from_halves([first, u64::load_portable(address.add(8))]) as $integer
+                }
+            }
+
+            #[inline]
+            unsafe fn store_portable(address: *mut u8, value: Self) {
+                let [first, second] = to_halves(value as u128);
+                // SAFETY: the trait's promise covers both halves.
+                unsafe {
+                    u64::store_portable(address, first);
+                    u64::store_portable(address.add(8), second);
+                }
+            }
+        }
+    )*};
+}
+
+wide_integers! {
+    u128;
+    i128;
+}
+
+/// The number whose memory holds these two words, in this order.
+#[inline(always)]
+fn from_halves([first, second]: [u64; 2]) -> u128 {
+    if cfg!(target_endian = "little") {
+        u128::from(first) | u128::from(second) << 64
+    } else {
+        u128::from(second) | u128::from(first) << 64
+    }
+}
+
+/// The two words of a number, in memory order.
+#[inline(always)]
+fn to_halves(value: u128) -> [u64; 2] {
+    let (low, high) = (value as u64, (value >> 64) as u64);
+    if cfg!(target_endian = "little") {
+        [low, high]
+    } else {
+        [high, low]
+    }
+}
+
+/// Loads byte by byte. Safety: valid for reads of `N` bytes that others may race with.
+unsafe fn load_bytes<const N: usize>(address: *const u8) -> [u8; N] {
+    // SAFETY: `i < N`.
+    std::array::from_fn(|i| unsafe {
+        AtomicU8::from_ptr(address.cast_mut().add(i)).load(Ordering::Relaxed)
+    })
+}
+
+/// Stores byte by byte. Safety: valid for writes of `N` bytes that others may race with.
+unsafe fn store_bytes<const N: usize>(address: *mut u8, bytes: [u8; N]) {
+    for (i, byte) in bytes.into_iter().enumerate() {
+        // SAFETY: `i < N`.
+        unsafe { AtomicU8::from_ptr(address.add(i)).store(byte, Ordering::Relaxed) }
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use std::fmt::Debug;
+
+    use super::*;
+
+    /// Stores and loads `value` at every alignment in all four pairs of forms; the neighbours stay.
+    fn round_trip<T: Scalar + PartialEq + Debug>(value: T) {
+        let size = size_of::<T>();
+        type Load<T> = unsafe fn(*const u8) -> T;
+        type Store<T> = unsafe fn(*mut u8, T);
+        let mut loads: Vec<Load<T>> = vec![T::load_portable, load::<T>];
+        let mut stores: Vec<Store<T>> = vec![T::store_portable, store::<T>];
+        if !cfg!(miri) {
+            loads.push(T::load_moving);
+            stores.push(T::store_moving);
+        }
+        for offset in 0..16 {
+            for store in &stores {
+                let mut room = [0xA5_u8; 48];
+                // SAFETY: offset 16 + 15 and 16 bytes more are inside the 48 bytes.
+                let seen = unsafe {
+                    let address = room.as_mut_ptr().add(16 + offset);
+                    store(address, value);
+                    loads.iter().map(|load| load(address)).collect::<Vec<_>>()
+                };
+                assert!(
+                    seen.iter().all(|seen| *seen == value),
+                    "{seen:?} for {value:?}"
+                );
+                let around = room.iter().enumerate().all(|(i, byte)| {
+                    (16 + offset..16 + offset + size).contains(&i) || *byte == 0xA5
+                });
+                assert!(
+                    around,
+                    "a store of {size} bytes at {offset} wrote beside them: {room:x?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn scalars_round_trip_at_every_alignment() {
+        round_trip(0x12_u8);
+        round_trip(0x1234_u16);
+        round_trip(0x1234_5678_u32);
+        round_trip(0x1234_5678_9abc_def0_u64);
+        round_trip(0x1234_5678_9abc_def0_0fed_cba9_8765_4321_u128);
+        round_trip(-2_i8);
+        round_trip(-2345_i16);
+        round_trip(-234_567_i32);
+        round_trip(-2_345_678_901_234_i64);
+        round_trip(-170_141_183_460_469_231_731_687_303_715_i128);
+        round_trip(1.5_f32);
+        round_trip(-2.25e100_f64);
+    }
+
+    #[test]
+    fn memory_order_is_the_machines() {
+        let bytes: [u8; 16] = std::array::from_fn(|i| i as u8 + 1);
+        // SAFETY: 16 bytes are there.
+        unsafe {
+            assert_eq!(load::<u128>(bytes.as_ptr()), u128::from_ne_bytes(bytes));
+            assert_eq!(
+                load::<u16>(bytes.as_ptr().add(1)),
+                u16::from_ne_bytes([2, 3])
+            );
+        }
+    }
+
+    #[test]
+    fn read_modify_writes_do_what_their_names_say() {
+        fn check<T: AtomicScalar + Debug>(three: T, four: T, seven: T) {
+            let mut room = 0_u64;
+            let address = (&raw mut room).cast::<u8>();
+            // SAFETY: 8 aligned bytes are there.
+            unsafe {
+                store(address, three);
+                assert_eq!(compare_exchange(address, four, seven), Err(three));
+                assert_eq!(compare_exchange(address, three, four), Ok(three));
+                assert_eq!(fetch_add(address, three), four);
+                assert_eq!(swap(address, three), seven);
+                assert_eq!(load::<T>(address), three);
+            }
+        }
+        check::<u8>(3, 4, 7);
+        check::<u16>(3, 4, 7);
+        check::<u32>(3, 4, 7);
+        check::<u64>(3, 4, 7);
+        check::<i8>(-3, -4, -7);
+        check::<i16>(-3, -4, -7);
+        check::<i32>(-3, -4, -7);
+        check::<i64>(-3, -4, -7);
+    }
+}

@@ -1,0 +1,309 @@
+//! Both forms against plain vectors, and against a second thread (A16).
+
+use std::cmp::Ordering::{Equal, Less};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::*;
+
+/// A repeatable source of numbers (xorshift64*, Marsaglia and Vigna).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % end
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.below(256) as u8).collect()
+    }
+
+    /// Mostly short, sometimes long: every path of a form has its share.
+    fn len(&mut self) -> usize {
+        let end = [17, 80, 600, 5000][self.below(4)];
+        self.below(end)
+    }
+}
+
+/// Both copies of `bytes` with up to 15 bytes of room on both sides, to be used at `offset`.
+fn placed(bytes: &[u8], offset: usize) -> Vec<u8> {
+    let mut room = vec![0xEE; bytes.len() + 64];
+    room[offset..offset + bytes.len()].copy_from_slice(bytes);
+    room
+}
+
+/// What the operations of form `F` do to vectors, compared with what they should do.
+fn does_what_plain_copies_do<F: Form>(seed: u64) {
+    let mut random = Random(seed);
+    for _ in 0..if cfg!(miri) { 60 } else { 4000 } {
+        let len = random.len();
+        let (from, to) = (random.below(16), random.below(16));
+        let (old, new) = (random.bytes(len), random.bytes(len));
+        let expected = placed(&new, to);
+        let mut source = placed(&new, from);
+
+        let check = |name: &str, copy: &dyn Fn(*mut u8, *const u8)| {
+            let mut target = placed(&old, to);
+            // SAFETY: both have at least `len + 16` bytes.
+            unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from)) };
+            assert_eq!(
+                target, expected,
+                "{name} of {len} bytes from {from} to {to}"
+            );
+        };
+        // SAFETY: `check` passes ranges of `len` bytes that nobody else uses.
+        check("copy_in", &|dst, src| unsafe {
+            copy_in_by::<F>(dst, src, len)
+        });
+        // SAFETY: as above.
+        check("copy_out", &|dst, src| unsafe {
+            copy_out_by::<F>(dst, src, len)
+        });
+        // SAFETY: as above.
+        check("copy_shared", &|dst, src| unsafe {
+            copy_shared_by::<F>(dst, src, len)
+        });
+
+        // SAFETY: the range is inside the vector.
+        unsafe { fill_by::<F>(source.as_mut_ptr().add(from), 0x5A, len) };
+        assert_eq!(
+            source,
+            placed(&vec![0x5A; len], from),
+            "fill of {len} bytes at {from}"
+        );
+    }
+}
+
+#[test]
+fn the_portable_form_does_what_plain_copies_do() {
+    does_what_plain_copies_do::<Words>(0x1234_5678);
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[test]
+fn the_assembly_form_does_what_plain_copies_do() {
+    does_what_plain_copies_do::<assembly::Assembly>(0x8765_4321);
+}
+
+#[test]
+fn comparison_finds_the_first_difference() {
+    let mut random = Random(99);
+    for _ in 0..if cfg!(miri) { 60 } else { 4000 } {
+        let len = random.len() + 1;
+        let (left, right) = (random.below(16), random.below(16));
+        let a = random.bytes(len);
+        let mut b = a.clone();
+        for _ in 0..random.below(3) {
+            b[random.below(len)] = random.below(256) as u8;
+        }
+        let (ours, theirs) = (placed(&a, left), placed(&b, right));
+        // SAFETY: both ranges of `len` bytes are inside their vectors.
+        let found = unsafe {
+            let ours = ours.as_ptr().add(left);
+            [
+                compare(ours, &b),
+                compare_shared(ours, theirs.as_ptr().add(right), len),
+            ]
+        };
+        assert_eq!(found, [a.cmp(&b); 2], "{len} bytes at {left} and {right}");
+    }
+    // SAFETY: nothing is read at length 0, one byte at length 1.
+    unsafe {
+        assert_eq!(compare([].as_ptr(), &[]), Equal);
+        assert_eq!(compare([1].as_ptr(), &[2]), Less);
+    }
+}
+
+#[test]
+fn pages_are_copied_and_cleared_whole() {
+    let mut random = Random(5);
+    let mut room = vec![0_u64; 3 * PAGE_SIZE / WORD];
+    for word in &mut room[PAGE_SIZE / WORD..] {
+        *word = random.below(usize::MAX) as u64;
+    }
+    let before = room.clone();
+    let pages = room.as_mut_ptr().cast::<u8>();
+    // SAFETY: three pages, aligned to 8.
+    unsafe { copy_page(pages, pages.add(PAGE_SIZE)) };
+    // SAFETY: the slices below are not in use during the calls.
+    unsafe { zero_page(pages.add(PAGE_SIZE)) };
+    let (first, rest) = room.split_at(PAGE_SIZE / WORD);
+    let (second, third) = rest.split_at(PAGE_SIZE / WORD);
+    assert_eq!(first, &before[PAGE_SIZE / WORD..2 * PAGE_SIZE / WORD]);
+    assert!(second.iter().all(|word| *word == 0));
+    assert_eq!(third, &before[2 * PAGE_SIZE / WORD..]);
+}
+
+/// Memory that two threads race for.
+struct Raced(Vec<AtomicU64>);
+
+impl Raced {
+    fn new(words: usize) -> Raced {
+        Raced((0..words).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The address of a byte, which must be inside.
+    fn at(&self, offset: usize) -> *mut u8 {
+        // SAFETY: callers stay inside the words.
+        unsafe { self.0.as_ptr().cast_mut().cast::<u8>().add(offset) }
+    }
+
+    /// Writes every word once, all bytes of a word equal to `byte`.
+    fn write_words(&self, byte: u8) {
+        for word in &self.0 {
+            word.store(u64::from_ne_bytes([byte; WORD]), Ordering::Relaxed);
+        }
+    }
+
+    /// A range that covers all but the first and last two words, and begins and ends inside those.
+    /// Miri refuses races between atomics of different sizes: there, it is whole words.
+    fn range(&self, random: &mut Random) -> (usize, usize) {
+        let step = if cfg!(miri) { WORD } else { 1 };
+        let (begin, end) = (random.below(16), self.0.len() * WORD - random.below(16));
+        (
+            begin / step * step,
+            (end - begin / step * step) / step * step,
+        )
+    }
+
+    /// Looks at the words inside every [`Raced::range`] (less one for a shift); gives the last byte.
+    ///
+    /// Panics if a word is a mixture where it must not be: its first `split` bytes come from one
+    /// written word, the others from another.
+    fn look(&self, split: usize) -> u8 {
+        let mut last = 0;
+        for word in &self.0[2..self.0.len() - 3] {
+            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            assert_whole(bytes, split);
+            last = bytes[WORD - 1];
+        }
+        last
+    }
+}
+
+/// Panics unless the first `split` bytes of a word are equal, and the others, too.
+fn assert_whole(bytes: [u8; WORD], split: usize) {
+    // A byte of `steps` is zero where the byte equals its predecessor; the first one's is the last.
+    let word = u64::from_le_bytes(bytes);
+    let mut steps = (word ^ word.rotate_left(8)).to_le_bytes();
+    (steps[0], steps[split]) = (0, 0);
+    assert!(
+        steps == [0; WORD],
+        "a word was torn: {bytes:x?}, parts at {split}"
+    );
+}
+
+/// Runs `theirs` over and over in a second thread while `ours` runs many times, and on until what
+/// `ours` returns has changed often enough to show that the two did race.
+fn race(mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() -> u8) {
+    struct Finish<'a>(&'a AtomicBool);
+    impl Drop for Finish<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let (races, least_changes) = if cfg!(miri) { (8, 1) } else { (200, 10) };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in (0..=u8::MAX).cycle() {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                theirs(turn);
+            }
+        });
+        // Ends the other thread also where an assertion in `ours` fails.
+        let _finish = Finish(&done);
+        let (mut changes, mut turns, mut last) = (0, 0, 0);
+        while turns < races || changes < least_changes {
+            let seen = ours();
+            changes += usize::from(seen != last);
+            (turns, last) = (turns + 1, seen);
+            if turns > races || cfg!(miri) {
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
+/// The races for every direction. The second thread writes words whose bytes are all equal.
+fn words_stay_whole<F: Form>(words: usize) {
+    let (raced, other) = (Raced::new(words), Raced::new(words));
+    let (mut ours, mut theirs) = (Random(0xA16), Random(0xB16));
+
+    // Words written while they are copied in.
+    let mut private = vec![0; words * WORD + 16];
+    race(
+        |turn| raced.write_words(turn),
+        || {
+            let ((begin, len), to) = (raced.range(&mut ours), ours.below(16));
+            // SAFETY: the range is inside `raced`, and `private` has 16 bytes more than that.
+            unsafe { copy_in_by::<F>(private.as_mut_ptr().add(to), raced.at(begin), len) };
+            let copied = &private[to..to + len][head_of(raced.at(begin), len)..];
+            let (words, _) = copied.as_chunks::<WORD>();
+            words.iter().for_each(|word| assert_whole(*word, 0));
+            copied[0]
+        },
+    );
+
+    // Words read while they are copied out and filled.
+    let mut private = vec![0; words * WORD + 16];
+    race(
+        |turn| {
+            let ((begin, len), from) = (raced.range(&mut theirs), theirs.below(16));
+            private.fill(turn);
+            // SAFETY: as above.
+            unsafe {
+                copy_out_by::<F>(raced.at(begin), private.as_ptr().add(from), len);
+                fill_by::<F>(raced.at(begin), !turn, len);
+            }
+        },
+        || raced.look(0),
+    );
+
+    // Words copied to words, at every difference of alignment: first the source is written
+    // meanwhile, then the destination is read.
+    for shift in 0..if cfg!(miri) { 1 } else { WORD } {
+        let split = (WORD - shift) % WORD;
+        let copy = |random: &mut Random| {
+            let (begin, len) = raced.range(random);
+            let len = len.min(words * WORD - begin - shift);
+            // SAFETY: both ranges are inside their words.
+            unsafe { copy_shared_by::<F>(other.at(begin), raced.at(begin + shift), len) };
+        };
+        other.write_words(0);
+        race(
+            |turn| raced.write_words(turn),
+            || {
+                copy(&mut ours);
+                other.look(split)
+            },
+        );
+        race(
+            |turn| {
+                raced.write_words(turn);
+                copy(&mut theirs);
+            },
+            || other.look(split),
+        );
+    }
+}
+
+// spec: A16
+#[test]
+fn raced_words_stay_whole_in_the_portable_form() {
+    words_stay_whole::<Words>(12);
+    words_stay_whole::<Words>(if cfg!(miri) { 40 } else { 640 });
+}
+
+// spec: A16
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[test]
+fn raced_words_stay_whole_in_the_assembly_form() {
+    words_stay_whole::<assembly::Assembly>(12);
+    words_stay_whole::<assembly::Assembly>(30);
+    words_stay_whole::<assembly::Assembly>(640);
+}
