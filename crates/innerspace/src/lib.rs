@@ -1,6 +1,7 @@
 //! mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds. Over any store, in safe Rust.
 #![warn(missing_docs)]
 
+mod frame;
 pub mod store;
 mod sync;
 mod sys;

@@ -1,0 +1,179 @@
+//! The flags byte of a frame: eight bits, of which the lock bit and the waiters bit share the sign trick of [`super::lock`].
+//!
+//! Every access is one byte wide. Mixing widths on one word costs a store-forwarding stall, so nothing reads the
+//! byte together with its neighbours in [`super::meta::Meta`].
+//!
+//! | bit | name | set by | cleared by |
+//! |---|---|---|---|
+//! | 0 | LOCKED | `lock` (or its handoff) | `unlock`, `end_read` |
+//! | 1 | UPTODATE | `end_read`, or the owner before publishing | the owner of the next life |
+//! | 2 | DIRTY | a writer, under the lock | writeback, under the lock, after the grace period |
+//! | 3 | WRITEBACK | `set_writeback`, under the lock | `end_writeback` |
+//! | 4 | REFERENCED | any access | aging |
+//! | 5 | ACTIVE | the LRU | the LRU |
+//! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
+//! | 7 | WAITERS | a waiter, under its queue's lock | a waker, under the queue's lock |
+//!
+//! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and called for frames that
+//! nobody else can see ([`super::owned::OwnedFrame`]): I2.
+
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign};
+
+use super::interim::atomic::{AtomicU8, Ordering};
+
+/// A set of the bits of the flags byte.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct FlagSet(pub(super) u8);
+
+impl FlagSet {
+    /// No bit.
+    pub(crate) const EMPTY: FlagSet = FlagSet(0);
+    /// The frame's lock is held.
+    pub(crate) const LOCKED: FlagSet = FlagSet(1 << 0);
+    /// The bytes are those of the store, or newer.
+    pub(crate) const UPTODATE: FlagSet = FlagSet(1 << 1);
+    /// The bytes are newer than those of the store.
+    pub(crate) const DIRTY: FlagSet = FlagSet(1 << 2);
+    /// The bytes are being written to the store and must not change.
+    pub(crate) const WRITEBACK: FlagSet = FlagSet(1 << 3);
+    /// Used since the LRU last looked.
+    pub(crate) const REFERENCED: FlagSet = FlagSet(1 << 4);
+    /// On (or on the way to) the active list.
+    pub(crate) const ACTIVE: FlagSet = FlagSet(1 << 5);
+    /// The last read or write of the store failed.
+    pub(crate) const ERROR: FlagSet = FlagSet(1 << 6);
+    /// Somebody may wait for LOCKED or WRITEBACK to clear.
+    pub(crate) const WAITERS: FlagSet = FlagSet(1 << 7);
+
+    /// What only the lock protocol may change on a published frame.
+    pub(super) const PROTOCOL: FlagSet =
+        FlagSet(FlagSet::LOCKED.0 | FlagSet::WRITEBACK.0 | FlagSet::WAITERS.0);
+
+    /// Whether every bit of `other` is in this set.
+    #[inline]
+    pub(crate) const fn contains(self, other: FlagSet) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any bit of `other` is in this set.
+    #[inline]
+    pub(crate) const fn intersects(self, other: FlagSet) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for FlagSet {
+    type Output = FlagSet;
+
+    fn bitor(self, other: FlagSet) -> FlagSet {
+        FlagSet(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for FlagSet {
+    fn bitor_assign(&mut self, other: FlagSet) {
+        self.0 |= other.0;
+    }
+}
+
+impl fmt::Debug for FlagSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 8] = [
+            "LOCKED",
+            "UPTODATE",
+            "DIRTY",
+            "WRITEBACK",
+            "REFERENCED",
+            "ACTIVE",
+            "ERROR",
+            "WAITERS",
+        ];
+        let mut names = NAMES
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| (self.0 >> bit) & 1 != 0);
+        match names.next() {
+            None => f.write_str("-")?,
+            Some((_, first)) => f.write_str(first)?,
+        }
+        names.try_for_each(|(_, name)| write!(f, "|{name}"))
+    }
+}
+
+// The unlock primitive reads the sign of the byte.
+const _: () = assert!(FlagSet::WAITERS.0 == 1 << 7);
+const _: () = assert!(FlagSet::LOCKED.0 < 1 << 7 && FlagSet::UPTODATE.0 < 1 << 7);
+
+/// The flags byte in a frame's metadata: atomic setters only.
+pub(crate) struct Flags(AtomicU8);
+
+impl Flags {
+    /// A byte with `set` in it.
+    pub(super) fn new(set: FlagSet) -> Flags {
+        Flags(AtomicU8::new(set.0))
+    }
+
+    /// The bits now. Acquire: who sees UPTODATE also sees the bytes it speaks of; pairs with the release of
+    /// `end_read` and of [`Flags::set`].
+    #[inline]
+    pub(crate) fn load(&self) -> FlagSet {
+        FlagSet(self.0.load(Ordering::Acquire))
+    }
+
+    /// Sets bits. Release, so that what was done before is seen by whoever sees the bit.
+    #[inline]
+    pub(crate) fn set(&self, set: FlagSet) {
+        debug_assert!(
+            !set.intersects(FlagSet::PROTOCOL),
+            "{set:?} belongs to the lock protocol"
+        );
+        self.0.fetch_or(set.0, Ordering::Release);
+    }
+
+    /// Clears bits. Release, as in [`Flags::set`].
+    #[inline]
+    pub(crate) fn clear(&self, set: FlagSet) {
+        debug_assert!(
+            !set.intersects(FlagSet::PROTOCOL),
+            "{set:?} belongs to the lock protocol"
+        );
+        self.0.fetch_and(!set.0, Ordering::Release);
+    }
+
+    /// Sets bits and returns what was there before.
+    pub(crate) fn test_and_set(&self, set: FlagSet) -> FlagSet {
+        debug_assert!(
+            !set.intersects(FlagSet::PROTOCOL),
+            "{set:?} belongs to the lock protocol"
+        );
+        FlagSet(self.0.fetch_or(set.0, Ordering::AcqRel))
+    }
+
+    /// Clears bits and returns what was there before.
+    pub(crate) fn test_and_clear(&self, set: FlagSet) -> FlagSet {
+        debug_assert!(
+            !set.intersects(FlagSet::PROTOCOL),
+            "{set:?} belongs to the lock protocol"
+        );
+        FlagSet(self.0.fetch_and(!set.0, Ordering::AcqRel))
+    }
+
+    /// A plain store, for a frame nobody else can see (I2).
+    #[inline]
+    pub(super) fn store_owned(&self, set: FlagSet) {
+        self.0.store(set.0, Ordering::Relaxed);
+    }
+
+    /// The byte itself, for the lock protocol.
+    #[inline]
+    pub(super) fn byte(&self) -> &AtomicU8 {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.load().fmt(f)
+    }
+}

@@ -1,0 +1,348 @@
+//! The hold word: who keeps a frame from being freed, and who may see its bytes stand still.
+//!
+//! ```text
+//!  63 62      61     60     59..40   39..20  19..0
+//!  -- WMAPPED WRITER CACHED  mapped    refs   views
+//! ```
+//!
+//! | field | counts |
+//! |---|---|
+//! | views | guards that were promised bytes that never change |
+//! | refs | the file's index (1), leaves that own an anonymous frame, transient users |
+//! | mapped | file pages installed in page tables |
+//! | CACHED | the frame is what its file's index says; without it the frame is anonymous, or viewed-only, or dying |
+//! | WRITER | somebody holding the block's lock copies into the frame |
+//! | WMAPPED | write translations of the frame may exist |
+//!
+//! States of a published frame, and the function that makes each transition:
+//!
+//! | from | function | to | condition |
+//! |---|---|---|---|
+//! | owned (0) | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
+//! | refs=n | `try_get` / `put` | refs=n+1 / n-1 | get: n > 0 |
+//! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
+//! | views=n | `try_clone_view` / `put_view` | views=n+1 / n-1 | clone: n > 0 |
+//! | CACHED | `try_begin_write` / `end_write` | + / - WRITER | views = 0; block lock held |
+//! | CACHED | `try_set_wmapped` / `clear_wmapped` | + / - WMAPPED | views = 0, no WRITER; block lock held; clear: revoked and grace passed |
+//! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
+//! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
+//! | CACHED refs=n | `uncache` | refs=n-1, viewed-only if views > 0 | block lock held |
+//!
+//! Whoever brings the word to 0 (`Dropped::Last`) frees the frame; the word stays 0 until it is published again, so
+//! every `try_` on a free frame fails.
+//!
+//! Orderings. All changes are RMWs of one word, so each sees the newest value. What they pair with:
+//! - taking (`try_get`, `try_view`, `try_map`: Acquire) pairs with `publish` (Release): the holder sees the metadata
+//!   and bytes the owner wrote;
+//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of whoever ends the life (the last dropper,
+//!   `freeze`) or changes the bytes (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
+//! - `end_write` and `clear_wmapped` (Release) pair with `try_view` (Acquire): a view sees all the bytes written.
+//!
+//! A 20-bit field that is full refuses (`try_` fails) and never wraps into its neighbour.
+
+use std::fmt;
+
+use super::interim::atomic::{AtomicU64, Ordering};
+
+const FIELD: u64 = (1 << 20) - 1;
+const VIEW: u64 = 1;
+const REF: u64 = 1 << 20;
+const MAPPED: u64 = 1 << 40;
+const CACHED: u64 = 1 << 60;
+const WRITER: u64 = 1 << 61;
+const WMAPPED: u64 = 1 << 62;
+
+/// The value of a hold word at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct HoldState(u64);
+
+impl HoldState {
+    /// Held by nobody: owned or free.
+    pub(crate) const NONE: HoldState = HoldState(0);
+    /// The most that each of the three counts can hold.
+    pub(crate) const MAX: u32 = FIELD as u32;
+
+    /// A block in its file's index, with `refs` references of which the index has one.
+    pub(crate) const fn cached(refs: u32) -> HoldState {
+        assert!(refs >= 1 && refs <= HoldState::MAX);
+        HoldState(CACHED | refs as u64 * REF)
+    }
+
+    /// A frame of no file (anonymous, table, index node) with `refs` references.
+    pub(crate) const fn refs_only(refs: u32) -> HoldState {
+        assert!(refs >= 1 && refs <= HoldState::MAX);
+        HoldState(refs as u64 * REF)
+    }
+
+    /// The number of views.
+    pub(crate) const fn views(self) -> u32 {
+        ((self.0 / VIEW) & FIELD) as u32
+    }
+
+    /// The number of references.
+    pub(crate) const fn refs(self) -> u32 {
+        ((self.0 / REF) & FIELD) as u32
+    }
+
+    /// The number of file pages installed in page tables.
+    pub(crate) const fn mapped(self) -> u32 {
+        ((self.0 / MAPPED) & FIELD) as u32
+    }
+
+    /// Whether the frame is in its file's index.
+    pub(crate) const fn is_cached(self) -> bool {
+        self.0 & CACHED != 0
+    }
+
+    /// Whether a writer copies into the frame.
+    pub(crate) const fn has_writer(self) -> bool {
+        self.0 & WRITER != 0
+    }
+
+    /// Whether write translations may exist.
+    pub(crate) const fn is_wmapped(self) -> bool {
+        self.0 & WMAPPED != 0
+    }
+
+    /// Whether views alone keep the frame (a state of I1).
+    pub(crate) const fn is_viewed_only(self) -> bool {
+        !self.is_cached() && self.refs() == 0 && self.views() > 0
+    }
+
+    const fn after_drop(self) -> Dropped {
+        if self.0 == 0 {
+            Dropped::Last
+        } else {
+            Dropped::Held
+        }
+    }
+}
+
+impl fmt::Debug for HoldState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "views {} refs {} mapped {}",
+            self.views(),
+            self.refs(),
+            self.mapped()
+        )?;
+        for (set, name) in [
+            (self.is_cached(), " CACHED"),
+            (self.has_writer(), " WRITER"),
+            (self.is_wmapped(), " WMAPPED"),
+        ] {
+            if set {
+                f.write_str(name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is left of a frame after a hold on it was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "whoever drops the last hold frees the frame"]
+pub(crate) enum Dropped {
+    /// Others hold the frame.
+    Held,
+    /// Nobody does: the caller frees it.
+    Last,
+}
+
+/// The hold word of a frame's metadata.
+pub(crate) struct Hold(AtomicU64);
+
+impl Hold {
+    /// A word that starts as `state`.
+    pub(super) fn new(state: HoldState) -> Hold {
+        Hold(AtomicU64::new(state.0))
+    }
+
+    /// The word now; another thread may change it the next moment.
+    #[inline]
+    pub(crate) fn load(&self) -> HoldState {
+        HoldState(self.0.load(Ordering::Acquire))
+    }
+
+    /// Makes an owned frame visible. Release: pairs with the Acquire of every taker.
+    pub(super) fn publish(&self, state: HoldState) {
+        debug_assert_eq!(
+            self.load(),
+            HoldState::NONE,
+            "I1: an owned frame is held by nobody"
+        );
+        self.0.store(state.0, Ordering::Release);
+    }
+
+    /// Applies `change` by compare-exchange until it sticks; `None` refuses.
+    #[inline]
+    fn update(
+        &self,
+        success: Ordering,
+        change: impl Fn(HoldState) -> Option<u64>,
+    ) -> Result<HoldState, HoldState> {
+        let mut now = self.0.load(Ordering::Relaxed);
+        loop {
+            let Some(next) = change(HoldState(now)) else {
+                return Err(HoldState(now));
+            };
+            match self
+                .0
+                .compare_exchange_weak(now, next, success, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(HoldState(next)),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Takes a reference if there is one already and the count has room: the speculative get of a lookup, which must
+    /// then read again where it found the frame. Acquire: pairs with `publish`.
+    #[inline]
+    pub(crate) fn try_get(&self) -> bool {
+        self.update(Ordering::Acquire, |now| {
+            (now.refs() > 0 && now.refs() < HoldState::MAX).then_some(now.0 + REF)
+        })
+        .is_ok()
+    }
+
+    /// Drops a reference. Release: pairs with whoever ends the frame's life; Acquire: that may be this caller.
+    #[inline]
+    pub(crate) fn put(&self) -> Dropped {
+        let before = HoldState(self.0.fetch_sub(REF, Ordering::AcqRel));
+        assert!(
+            before.refs() > 0,
+            "put of a reference that nobody had: {before:?}"
+        );
+        HoldState(before.0 - REF).after_drop()
+    }
+
+    /// Takes a view if the frame is cached and nobody can write to it. Acquire: pairs with `publish`, `end_write` and
+    /// `clear_wmapped`. The caller checks UPTODATE afterwards.
+    #[inline]
+    pub(crate) fn try_view(&self) -> bool {
+        self.update(Ordering::Acquire, |now| {
+            (now.0 & (CACHED | WRITER | WMAPPED) == CACHED && now.views() < HoldState::MAX)
+                .then_some(now.0 + VIEW)
+        })
+        .is_ok()
+    }
+
+    /// Takes one more view for somebody who has one; fails only when the count is full. Relaxed: what the new view may
+    /// read, the old one could.
+    #[inline]
+    pub(crate) fn try_clone_view(&self) -> bool {
+        self.update(Ordering::Relaxed, |now| {
+            debug_assert!(
+                now.views() > 0,
+                "clone of a view that is not there: {now:?}"
+            );
+            (now.views() < HoldState::MAX).then_some(now.0 + VIEW)
+        })
+        .is_ok()
+    }
+
+    /// Drops a view. Orderings as in [`Hold::put`].
+    #[inline]
+    pub(crate) fn put_view(&self) -> Dropped {
+        let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
+        assert!(
+            before.views() > 0,
+            "put of a view that nobody had: {before:?}"
+        );
+        HoldState(before.0 - VIEW).after_drop()
+    }
+
+    /// Starts writing to a cached frame if nobody views it; the caller holds the block's lock. Acquire: pairs with
+    /// `put_view`, so that the reads of the last view come before the bytes change.
+    pub(crate) fn try_begin_write(&self) -> bool {
+        self.update(Ordering::Acquire, |now| {
+            assert!(
+                !now.has_writer(),
+                "I7: two writers hold one block's lock: {now:?}"
+            );
+            (now.views() == 0).then_some(now.0 | WRITER)
+        })
+        .is_ok()
+    }
+
+    /// Ends what `try_begin_write` started. Release: pairs with `try_view`.
+    pub(crate) fn end_write(&self) {
+        let before = HoldState(self.0.fetch_and(!WRITER, Ordering::Release));
+        debug_assert!(
+            before.has_writer(),
+            "end of a write that never began: {before:?}"
+        );
+    }
+
+    /// Allows write translations if nobody views the frame; the caller holds the block's lock. Acquire: as in
+    /// `try_begin_write`.
+    pub(crate) fn try_set_wmapped(&self) -> bool {
+        self.update(Ordering::Acquire, |now| {
+            (now.views() == 0 && !now.has_writer()).then_some(now.0 | WMAPPED)
+        })
+        .is_ok()
+    }
+
+    /// Says that no write translation is left: revoked, and a grace period has passed (I6); the caller holds the
+    /// block's lock. Release: pairs with `try_view`.
+    pub(crate) fn clear_wmapped(&self) {
+        self.0.fetch_and(!WMAPPED, Ordering::Release);
+    }
+
+    /// Counts one more installed page, for somebody who holds the frame; fails only when the count is full. Relaxed: the
+    /// caller's own hold gave it the bytes.
+    #[inline]
+    pub(crate) fn try_map(&self) -> bool {
+        self.update(Ordering::Relaxed, |now| {
+            debug_assert!(now != HoldState::NONE, "map of a frame that nobody holds");
+            (now.mapped() < HoldState::MAX).then_some(now.0 + MAPPED)
+        })
+        .is_ok()
+    }
+
+    /// Counts one installed page less. Orderings as in [`Hold::put`].
+    #[inline]
+    pub(crate) fn unmap(&self) -> Dropped {
+        let before = HoldState(self.0.fetch_sub(MAPPED, Ordering::AcqRel));
+        assert!(
+            before.mapped() > 0,
+            "unmap of a page that was not counted: {before:?}"
+        );
+        HoldState(before.0 - MAPPED).after_drop()
+    }
+
+    /// Takes a cached frame out of everybody's reach, if it is held by exactly `refs` references (the index's and the
+    /// caller's own), no view and no installed page: the frame is owned again. A left-over WMAPPED does not matter,
+    /// there is no translation for it to speak of. Acquire: pairs with every dropper's Release.
+    pub(crate) fn freeze(&self, refs: u32) -> bool {
+        self.update(Ordering::AcqRel, |now| {
+            (now.0 & !WMAPPED == HoldState::cached(refs).0).then_some(0)
+        })
+        .is_ok()
+    }
+
+    /// Takes the frame out of its file: removes CACHED (and WMAPPED, which speaks of the file's mappings) and the
+    /// index's reference at once, so that no view can be taken afterwards. The caller holds the block's lock.
+    pub(crate) fn uncache(&self) -> Dropped {
+        let next = self.update(Ordering::AcqRel, |now| {
+            assert!(
+                now.is_cached() && now.refs() > 0,
+                "uncache of what is not cached: {now:?}"
+            );
+            assert!(!now.has_writer(), "I7: uncache under a writer: {now:?}");
+            Some((now.0 & !(CACHED | WMAPPED)) - REF)
+        });
+        match next {
+            Ok(next) => next.after_drop(),
+            Err(_) => unreachable!("the change above never refuses"),
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.load().fmt(f)
+    }
+}

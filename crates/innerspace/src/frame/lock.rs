@@ -1,0 +1,449 @@
+//! The lock bit and the writeback bit of a frame: taking, releasing, waiting.
+//!
+//! Almost nobody ever waits, so the fast paths touch the flags byte alone: locking is one compare-exchange, unlocking
+//! one RMW whose sign says whether WAITERS is set (both bits are in one byte for that). The wait table is for the rest.
+//!
+//! **No wake-up is lost.** A waiter, holding its queue's mutex, sets WAITERS *first*, then tries the bit once, and only
+//! then enqueues. All three bits are in one atomic byte, so either the try comes after the release and succeeds, or the
+//! release comes after WAITERS was set and sees it; then the releaser locks the queue's mutex and finds the entry.
+//!
+//! **Fairness is bounded.** A released lock is free for all, which is fast; a queued waiter that was passed over
+//! `patience` times gets it handed over: the bit stays set and changes hands. An unlocker that sees WAITERS *before* it
+//! releases decides that under the queue's mutex with the bit still set, so no thief comes between. The only release
+//! that can precede the look at the queue is one whose WAITERS was set at that very moment; a waiter meets it at most
+//! once (it is queued, and WAITERS set, ever after), which is why one chance less is given than `patience`. With
+//! `patience` 0 a fast path that sees WAITERS keeps its hands off, and the order is strictly first come, first served.
+//!
+//! **A waker never wakes for the past.** It looks at the bit again under the queue's mutex: if somebody set it anew, that
+//! one's release will see WAITERS and wake. So a woken waiter's bit was clear after it had begun to wait, and it need
+//! not look again (after `put_and_wait` it must not).
+//!
+//! Every caller of an unlocking function holds the frame until the function returns, so the byte and the key it works
+//! on are those of the same life of the frame. Nobody sleeps holding a queue's mutex.
+
+use std::fmt;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::flags::{FlagSet, Flags};
+use super::hold::Dropped;
+use super::interim::atomic::{AtomicU8, Ordering};
+use super::interim::{Arc, MutexGuard};
+use super::wait_table::{Bit, Key, Queue, Roused, Shared, SleepEnd, Sleeper, WaitTable, WakeList};
+use crate::FrameId;
+
+const LOCKED: u8 = FlagSet::LOCKED.0;
+const WRITEBACK: u8 = FlagSet::WRITEBACK.0;
+const WAITERS: u8 = FlagSet::WAITERS.0;
+
+/// How a lock with a deadline ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the lock may not be held"]
+pub(crate) enum LockResult {
+    /// The caller has the lock.
+    Locked,
+    /// The time was up first; the caller does not have the lock.
+    TimedOut,
+}
+
+/// How a wait with a deadline ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WaitResult {
+    /// The bit was clear at some moment since the call.
+    Cleared,
+    /// The time was up first.
+    TimedOut,
+}
+
+/// How reading a block from its store ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadEnd {
+    /// The bytes are the store's: UPTODATE.
+    Filled,
+    /// They are not: ERROR.
+    Failed,
+}
+
+/// A frame's flags byte together with the table its waiters sleep in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameLock<'a> {
+    pub(super) id: FrameId,
+    pub(super) flags: &'a Flags,
+    pub(super) waits: &'a Arc<WaitTable>,
+}
+
+impl<'a> FrameLock<'a> {
+    fn byte(&self) -> &'a AtomicU8 {
+        self.flags.byte()
+    }
+
+    fn queue(&self) -> MutexGuard<'a, Queue> {
+        self.waits.queue(self.id)
+    }
+
+    fn key(&self, bit: Bit) -> Key {
+        (self.id, bit)
+    }
+
+    /// Takes the lock if it is free; never sleeps.
+    #[inline]
+    pub(super) fn try_lock(&self) -> bool {
+        // Under strict order a set WAITERS bars the way past those who wait.
+        let barred = if self.waits.patience() == 0 {
+            WAITERS
+        } else {
+            0
+        };
+        let mut now = self.byte().load(Ordering::Relaxed);
+        while now & LOCKED == 0 {
+            if now & barred != 0 {
+                return self.try_lock_behind_waiters();
+            }
+            // Acquire: pairs with the Release of the unlock before.
+            match self.byte().compare_exchange_weak(
+                now,
+                now | LOCKED,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+        false
+    }
+
+    /// Under strict order: WAITERS is set, perhaps by waiters that have gone.
+    #[cold]
+    fn try_lock_behind_waiters(&self) -> bool {
+        let mut queue = self.queue();
+        queue.head_ticket(self.key(Bit::Locked)).is_none() && self.take_and_tidy(&mut queue)
+    }
+
+    /// Takes the lock, sleeping until it is free.
+    #[inline]
+    pub(super) fn lock(&self) {
+        if !self.try_lock() {
+            let end = self.lock_slow(None);
+            debug_assert_eq!(end, LockResult::Locked, "no deadline, no timeout");
+        }
+    }
+
+    /// Takes the lock, sleeping at most `timeout`.
+    pub(super) fn lock_timeout(&self, timeout: Duration) -> LockResult {
+        if self.try_lock() {
+            LockResult::Locked
+        } else {
+            self.lock_slow(deadline(timeout))
+        }
+    }
+
+    #[cold]
+    fn lock_slow(&self, deadline: Option<Instant>) -> LockResult {
+        let key = self.key(Bit::Locked);
+        let sleeper = Sleeper::new();
+        let ticket = {
+            let mut queue = self.queue();
+            if self.set_waiters_then_try(&mut queue) {
+                return LockResult::Locked;
+            }
+            queue.push_exclusive(key, sleeper.clone())
+        };
+        loop {
+            let end = sleeper.sleep(deadline);
+            let mut queue = self.queue();
+            if sleeper.was_handed() {
+                return LockResult::Locked;
+            }
+            // Only the first in the queue is ever roused. It also tries when its time is up: the chance it was given
+            // must not be lost with it, or those behind would sleep on beside a free lock.
+            if queue.head_ticket(key) == Some(ticket) && self.take() {
+                queue.remove_exclusive(key, ticket);
+                self.tidy(&queue);
+                return LockResult::Locked;
+            }
+            if end == SleepEnd::TimedOut {
+                // WAITERS may now be stale; the next unlock clears it.
+                queue.remove_exclusive(key, ticket);
+                return LockResult::TimedOut;
+            }
+            sleeper.rest();
+        }
+    }
+
+    /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
+    fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
+        // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind the mutex.
+        self.byte().fetch_or(WAITERS, Ordering::Relaxed);
+        let strict = self.waits.patience() == 0;
+        if strict && queue.head_ticket(self.key(Bit::Locked)).is_some() {
+            return false;
+        }
+        self.take_and_tidy(queue)
+    }
+
+    /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock before.
+    fn take(&self) -> bool {
+        self.byte().fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
+    }
+
+    fn take_and_tidy(&self, queue: &mut Queue) -> bool {
+        let taken = self.take();
+        if taken {
+            self.tidy(queue);
+        }
+        taken
+    }
+
+    /// Clears WAITERS when nobody waits for this frame any more.
+    fn tidy(&self, queue: &Queue) {
+        if !queue.has_waiters(self.id) {
+            self.byte().fetch_and(!WAITERS, Ordering::Relaxed);
+        }
+    }
+
+    /// Releases the lock.
+    #[inline]
+    pub(super) fn unlock(&self) {
+        let seen = self.byte().load(Ordering::Relaxed);
+        debug_assert!(
+            seen & LOCKED != 0,
+            "unlock of {:?}, which is not locked",
+            self.id
+        );
+        if seen & WAITERS != 0 {
+            self.release_contended(FlagSet::EMPTY);
+        } else if unlock_byte(self.byte()) {
+            self.wake_cleared(Bit::Locked);
+        }
+    }
+
+    /// Releases the lock of a block that was read, and sets UPTODATE (or ERROR) in the same atomic operation.
+    pub(super) fn end_read(&self, end: ReadEnd) {
+        let (set, clear) = match end {
+            ReadEnd::Filled => (FlagSet::UPTODATE, FlagSet::ERROR),
+            ReadEnd::Failed => (FlagSet::ERROR, FlagSet::EMPTY),
+        };
+        let seen = self.byte().load(Ordering::Relaxed);
+        debug_assert!(
+            seen & LOCKED != 0,
+            "end_read of {:?}, which is not locked",
+            self.id
+        );
+        if clear.0 & seen != 0 {
+            self.byte().fetch_and(!clear.0, Ordering::Relaxed);
+        }
+        if seen & WAITERS != 0 {
+            self.release_contended(set);
+        } else if self.change(set.0, LOCKED) & WAITERS != 0 {
+            self.wake_cleared(Bit::Locked);
+        }
+    }
+
+    /// Marks the block as being written; the caller holds its lock.
+    pub(super) fn set_writeback(&self) {
+        let before = self.byte().fetch_or(WRITEBACK, Ordering::Relaxed);
+        debug_assert!(
+            before & WRITEBACK == 0,
+            "{:?} is under writeback already",
+            self.id
+        );
+    }
+
+    /// Ends what `set_writeback` began; the caller holds the frame, not its lock.
+    pub(super) fn end_writeback(&self) {
+        // Release: who sees the bit clear may change the bytes; the store's reads of them came before.
+        let before = self.byte().fetch_and(!WRITEBACK, Ordering::Release);
+        debug_assert!(
+            before & WRITEBACK != 0,
+            "{:?} is not under writeback",
+            self.id
+        );
+        if before & WAITERS != 0 {
+            self.wake_cleared(Bit::Writeback);
+        }
+    }
+
+    /// Sets and clears bits in one atomic operation and returns what was there before. Release: pairs with the Acquire
+    /// of the next holder and of whoever sees UPTODATE.
+    fn change(&self, set: u8, clear: u8) -> u8 {
+        let mut now = self.byte().load(Ordering::Relaxed);
+        loop {
+            match self.byte().compare_exchange_weak(
+                now,
+                (now | set) & !clear,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(before) => return before,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Releases a lock whose WAITERS bit was seen while it was held: the bit is still set when the queue is looked at,
+    /// so it can change hands without a thief coming between.
+    #[cold]
+    fn release_contended(&self, set: FlagSet) {
+        let key = self.key(Bit::Locked);
+        let mut queue = self.queue();
+        let mut wake = queue.take_shared(key);
+        let locked = if self.handoff_is_due(&mut queue) {
+            self.hand_over(&mut queue, &mut wake);
+            0
+        } else {
+            self.rouse(&mut queue, &mut wake);
+            LOCKED
+        };
+        let waiters = if queue.has_waiters(self.id) {
+            0
+        } else {
+            WAITERS
+        };
+        self.change(set.0, locked | waiters);
+        drop(queue);
+        wake.wake();
+    }
+
+    /// Gives the lock to the first exclusive waiter. The bit is set, and the caller's to give.
+    fn hand_over(&self, queue: &mut Queue, wake: &mut WakeList) {
+        if let Some(head) = queue.pop_exclusive(self.key(Bit::Locked)) {
+            head.sleeper.hand_over();
+            wake.exclusive = Some(head.sleeper);
+        }
+    }
+
+    /// Lets the first exclusive waiter try for a lock that is, or is about to be, free for all.
+    fn rouse(&self, queue: &mut Queue, wake: &mut WakeList) {
+        if let Some(head) = queue.head(self.key(Bit::Locked)) {
+            head.chances += 1;
+            if head.sleeper.rouse() == Roused::WasAsleep {
+                wake.exclusive = Some(head.sleeper.clone());
+            }
+        }
+    }
+
+    /// Whether the first exclusive waiter has had its chances.
+    fn handoff_is_due(&self, queue: &mut Queue) -> bool {
+        let patience = self.waits.patience();
+        queue
+            .head(self.key(Bit::Locked))
+            .is_some_and(|head| head.chances + 1 >= patience)
+    }
+
+    /// Wakes after a bit was cleared by somebody who did not know of the waiters.
+    #[cold]
+    fn wake_cleared(&self, bit: Bit) {
+        let key = self.key(bit);
+        let mut queue = self.queue();
+        // Relaxed: only the order on this byte matters, and the mutex orders the queue.
+        if self.byte().load(Ordering::Relaxed) & bit.flag().0 != 0 {
+            // Set again by somebody whose release will see WAITERS.
+            return;
+        }
+        let mut wake = queue.take_shared(key);
+        if bit == Bit::Locked {
+            if !self.handoff_is_due(&mut queue) {
+                self.rouse(&mut queue, &mut wake);
+            } else if self.take() {
+                self.hand_over(&mut queue, &mut wake);
+            }
+        }
+        self.tidy(&queue);
+        drop(queue);
+        wake.wake();
+    }
+
+    /// Waits until the bit is clear, without taking it.
+    pub(super) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitResult {
+        let sleeper = Sleeper::new();
+        let Some(ticket) = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone())) else {
+            return WaitResult::Cleared;
+        };
+        if sleeper.sleep(deadline) == SleepEnd::TimedOut
+            && self.queue().remove_shared(self.key(bit), ticket).is_some()
+        {
+            return WaitResult::TimedOut;
+        }
+        WaitResult::Cleared
+    }
+
+    /// Drops the caller's reference, then waits until the bit is clear. From the `put` on the frame may be freed and
+    /// live another life: nothing here touches it again.
+    pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
+        let sleeper = Sleeper::new();
+        let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));
+        let dropped = put();
+        if ticket.is_some() {
+            // Whoever clears the bit holds the frame until the entry is out of the queue.
+            let end = sleeper.sleep(None);
+            debug_assert_eq!(end, SleepEnd::Woken, "no deadline, no timeout");
+        }
+        dropped
+    }
+
+    /// Has `waker` called once when the bit clears; `None` if it is clear now.
+    pub(super) fn wait_waker(&self, bit: Bit, waker: &Waker) -> Option<WakeToken> {
+        let ticket = self.enqueue_shared(bit, || Shared::Waker(waker.clone()))?;
+        Some(WakeToken {
+            waits: self.waits.clone(),
+            key: self.key(bit),
+            ticket,
+        })
+    }
+
+    /// Enqueues a waiter that wants to see the bit clear; `None` if it is clear now.
+    fn enqueue_shared(&self, bit: Bit, waiter: impl FnOnce() -> Shared) -> Option<u64> {
+        // Acquire, here and below: pairs with the Release of whoever cleared the bit.
+        if !self.flags.load().contains(bit.flag()) {
+            return None;
+        }
+        let waiter = waiter();
+        let mut queue = self.queue();
+        self.byte().fetch_or(WAITERS, Ordering::Relaxed);
+        if self.byte().load(Ordering::Acquire) & bit.flag().0 == 0 {
+            self.tidy(&queue);
+            drop(queue);
+            return None;
+        }
+        Some(queue.push_shared(self.key(bit), waiter))
+    }
+}
+
+/// Clears LOCKED with one RMW and says whether WAITERS is set. Release: pairs with the Acquire of the next `try_lock`.
+#[inline]
+fn unlock_byte(byte: &AtomicU8) -> bool {
+    byte.fetch_and(!LOCKED, Ordering::Release) & WAITERS != 0
+}
+
+/// The moment `timeout` from now; `None` (no deadline) when that is past the end of the clock.
+pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
+/// A waker registered for a bit of a frame. Dropping it takes the waker back, if it was not called yet.
+#[must_use = "dropping the token takes the waker back"]
+pub(crate) struct WakeToken {
+    waits: Arc<WaitTable>,
+    key: Key,
+    ticket: u64,
+}
+
+impl Drop for WakeToken {
+    fn drop(&mut self) {
+        // The waker's own drop is foreign code: it runs after the mutex is released.
+        let removed = self
+            .waits
+            .queue(self.key.0)
+            .remove_shared(self.key, self.ticket);
+        drop(removed);
+    }
+}
+
+impl fmt::Debug for WakeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WakeToken")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,223 @@
+//! The metadata of a frame: one cache line.
+//!
+//! | field | changed by |
+//! |---|---|
+//! | `flags` | anybody who holds the frame, atomically; plain stores on owned frames alone (I2) |
+//! | `kind`, `order`, `group`, `owner`, `index` | the owner of an owned frame, and the allocator; read by anybody |
+//! | `hold` | anybody, atomically, by the table in [`super::hold`] |
+//! | `lru` | the LRU of `reclaim` |
+//! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
+//! | `extra` | tables: the page table; cached blocks: the cache |
+//!
+//! Metadata is type-stable: it exists as long as the arena, so a reader may look at that of a frame that was freed a
+//! moment ago and finds valid fields of the wrong life; it then takes a hold and re-checks.
+
+use std::fmt;
+
+use super::flags::{FlagSet, Flags};
+use super::hold::{Hold, HoldState};
+use super::interim::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::FrameId;
+
+/// What a frame is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Inside a block whose first frame holds the state. All-zero metadata says this.
+    Part = 0,
+    /// First frame of a free block, in the buddy allocator's lists.
+    Free = 1,
+    /// A free single frame in a thread's magazine.
+    Magazine = 2,
+    /// In the hands of one owner; nobody else can see it.
+    Owned = 3,
+    /// A block of a file.
+    Cached = 4,
+    /// A page of a space that belongs to no file.
+    Anonymous = 5,
+    /// A page-table node.
+    Table = 6,
+    /// A node of a file's index.
+    IndexNode = 7,
+    /// The zero frame.
+    Zero = 8,
+}
+
+impl Kind {
+    const ALL: [Kind; 9] = [
+        Kind::Part,
+        Kind::Free,
+        Kind::Magazine,
+        Kind::Owned,
+        Kind::Cached,
+        Kind::Anonymous,
+        Kind::Table,
+        Kind::IndexNode,
+        Kind::Zero,
+    ];
+
+    fn from_byte(byte: u8) -> Kind {
+        Kind::ALL[usize::from(byte)]
+    }
+
+    /// Whether the frame is allocated (the zero frame is not: nobody ever frees it).
+    pub(crate) const fn is_live(self) -> bool {
+        matches!(
+            self,
+            Kind::Owned | Kind::Cached | Kind::Anonymous | Kind::Table | Kind::IndexNode
+        )
+    }
+
+    /// Whether the frame's bytes are 64-bit words that several threads change at once.
+    pub(crate) const fn has_words(self) -> bool {
+        matches!(self, Kind::Table | Kind::IndexNode)
+    }
+}
+
+/// A place in a doubly linked list threaded through the metadata; 0 is the end (the zero frame is on no list).
+pub(crate) struct Links {
+    pub(super) prev: AtomicU32,
+    pub(super) next: AtomicU32,
+}
+
+/// The metadata of one frame.
+#[repr(C, align(64))]
+pub(crate) struct Meta {
+    /// Lock, waiters and state bits.
+    pub(crate) flags: Flags,
+    kind: AtomicU8,
+    order: AtomicU8,
+    /// For the LRU: which list or batch the frame is in.
+    pub(crate) lru: AtomicU8,
+    group: AtomicU16,
+    owner: AtomicU32,
+    pub(super) links: Links,
+    index: AtomicU64,
+    /// Who keeps the frame.
+    pub(crate) hold: Hold,
+    /// Tables: parents, borrowers, depth. Cached blocks: the barrier number.
+    pub(crate) extra: AtomicU64,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Meta>() == 64 && align_of::<Meta>() == 64);
+
+impl Meta {
+    /// Metadata as all-zero bytes have it: inside a block of nobody.
+    #[cfg_attr(
+        not(any(loom, shuttle, test)),
+        expect(dead_code, reason = "ordinary builds take zeroed memory")
+    )]
+    pub(super) fn new() -> Meta {
+        Meta {
+            flags: Flags::new(FlagSet::EMPTY),
+            kind: AtomicU8::new(Kind::Part as u8),
+            order: AtomicU8::new(0),
+            lru: AtomicU8::new(0),
+            group: AtomicU16::new(0),
+            owner: AtomicU32::new(0),
+            links: Links {
+                prev: AtomicU32::new(0),
+                next: AtomicU32::new(0),
+            },
+            index: AtomicU64::new(0),
+            hold: Hold::new(HoldState::NONE),
+            extra: AtomicU64::new(0),
+        }
+    }
+
+    /// What the frame is used for. Acquire: who sees the kind sees what was set before it.
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::from_byte(self.kind.load(Ordering::Acquire))
+    }
+
+    /// log2 of the number of frames in the block that starts here.
+    #[inline]
+    pub(crate) fn order(&self) -> u8 {
+        self.order.load(Ordering::Relaxed)
+    }
+
+    /// The group the frame is charged to.
+    #[inline]
+    pub(crate) fn group(&self) -> u16 {
+        self.group.load(Ordering::Relaxed)
+    }
+
+    /// The owner (file or space) the frame belongs to, as registered with `reclaim`.
+    #[inline]
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    /// The frame's place in its owner: a block number, a page number.
+    #[inline]
+    pub(crate) fn index(&self) -> u64 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Ordering::Release);
+    }
+
+    pub(super) fn set_order(&self, order: u8) {
+        self.order.store(order, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_group(&self, group: u16) {
+        self.group.store(group, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_owner(&self, owner: u32) {
+        self.owner.store(owner, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_index(&self, index: u64) {
+        self.index.store(index, Ordering::Relaxed);
+    }
+
+    /// Starts a life: the metadata of an owned frame with nothing set.
+    pub(super) fn begin(&self, order: u8) {
+        self.flags.store_owned(FlagSet::EMPTY);
+        self.lru.store(0, Ordering::Relaxed);
+        self.set_group(0);
+        self.set_owner(0);
+        self.set_index(0);
+        self.extra.store(0, Ordering::Relaxed);
+        self.set_order(order);
+        self.set_kind(Kind::Owned);
+    }
+
+    /// Ends a life; the second of two frees of one frame finds a kind that is not live.
+    pub(super) fn end(&self, id: FrameId) {
+        let hold = self.hold.load();
+        assert_eq!(hold, HoldState::NONE, "I1: {id:?} is freed while held");
+        let kind = self.kind();
+        assert!(kind.is_live(), "I1: {id:?} is freed but it is {kind:?}");
+        debug_assert!(
+            !self
+                .flags
+                .load()
+                .intersects(FlagSet::LOCKED | FlagSet::WRITEBACK),
+            "{id:?} is freed with {:?}",
+            self.flags
+        );
+        self.set_kind(Kind::Magazine);
+    }
+}
+
+impl fmt::Debug for Meta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} order {} {:?} [{:?}] group {} owner {} index {}",
+            self.kind(),
+            self.order(),
+            self.flags,
+            self.hold,
+            self.group(),
+            self.owner(),
+            self.index()
+        )
+    }
+}

@@ -1,0 +1,157 @@
+//! A frame (or block of frames) that nobody else can see: plain stores, plain bytes.
+
+use std::fmt;
+use std::mem;
+
+use super::Frames;
+use super::flags::FlagSet;
+use super::hold::HoldState;
+use super::interim::raw::AtomicU64;
+use super::meta::{Kind, Meta};
+use crate::{FrameId, PAGE_SIZE};
+
+/// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block; publishing consumes it.
+///
+/// This type alone has plain setters (I2). Its bytes are what the block's last user left: zero or fill them.
+#[must_use = "dropping an owned frame frees it"]
+pub(crate) struct OwnedFrame<'f> {
+    id: FrameId,
+    order: u8,
+    frames: &'f Frames,
+}
+
+impl<'f> OwnedFrame<'f> {
+    /// Takes charge of a block whose metadata says `Kind::Owned` and whose hold word is 0.
+    pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8) -> OwnedFrame<'f> {
+        OwnedFrame { id, order, frames }
+    }
+
+    /// The block's first frame.
+    pub(crate) fn id(&self) -> FrameId {
+        self.id
+    }
+
+    /// log2 of the number of frames.
+    pub(crate) fn order(&self) -> u8 {
+        self.order
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        PAGE_SIZE << self.order
+    }
+
+    /// The arena the block is from.
+    pub(crate) fn frames(&self) -> &'f Frames {
+        self.frames
+    }
+
+    /// The block's bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when mapped), and nobody else
+        // reads or writes it: the allocator gave it to this owner alone, and whoever froze or last dropped it before
+        // had waited for its readers (I6).
+        unsafe { std::slice::from_raw_parts(self.frames.host(self.id), self.len()) }
+    }
+
+    /// The block's bytes, to change.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only slice.
+        unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.id), self.len()) }
+    }
+
+    /// Clears the bytes.
+    pub(crate) fn zero(&mut self) {
+        self.bytes_mut().fill(0);
+    }
+
+    /// Copies as many bytes as this block has from the block at `source`, which may be written to meanwhile: each
+    /// aligned word is then one that was written.
+    pub(crate) fn copy_from(&mut self, source: FrameId) {
+        let len = self.len();
+        let end = FrameId(source.0 + (1 << self.order) - 1);
+        debug_assert!(end.0 < self.frames.arena_frames());
+        // SAFETY: both blocks are inside the arena and do not overlap: this one is owned, and `source` is not this one.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.frames.host(source), self.frames.host(self.id), len)
+        }
+    }
+
+    /// The frame's bytes as the 512 words of a table or index node, to fill before it is published.
+    pub(crate) fn words(&mut self) -> &[AtomicU64; 512] {
+        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory that only this owner touches.
+        unsafe { &*self.frames.host(self.id).cast() }
+    }
+
+    /// The flags the frame will be published with; replaces what was set before.
+    pub(crate) fn set_flags(&mut self, flags: FlagSet) {
+        debug_assert!(
+            !flags.contains(FlagSet::WAITERS),
+            "nobody can wait for an owned frame"
+        );
+        self.meta().flags.store_owned(flags);
+    }
+
+    /// The owner (file or space), as registered with `reclaim`.
+    pub(crate) fn set_owner(&mut self, owner: u32) {
+        self.meta().set_owner(owner);
+    }
+
+    /// The place in the owner.
+    pub(crate) fn set_index(&mut self, index: u64) {
+        self.meta().set_index(index);
+    }
+
+    /// The group that pays.
+    pub(crate) fn set_group(&mut self, group: u16) {
+        self.meta().set_group(group);
+    }
+
+    /// What the frame will be used for.
+    pub(crate) fn set_kind(&mut self, kind: Kind) {
+        assert!(kind.is_live(), "an owned frame cannot become {kind:?}");
+        self.meta().set_kind(kind);
+    }
+
+    /// The metadata, with its atomic setters.
+    pub(crate) fn meta(&self) -> &'f Meta {
+        self.frames.meta(self.id)
+    }
+
+    /// Makes the frame visible to whoever finds its number, held as `initial` says. Everything set and written before
+    /// is seen by whoever takes a hold.
+    pub(crate) fn publish(self, initial: HoldState) -> FrameId {
+        let meta = self.meta();
+        debug_assert_ne!(
+            meta.kind(),
+            Kind::Owned,
+            "a published frame has a use: set_kind first"
+        );
+        debug_assert_ne!(
+            initial,
+            HoldState::NONE,
+            "a published frame is held by somebody"
+        );
+        meta.hold.publish(initial);
+        self.into_id()
+    }
+
+    /// Gives up the guard: the caller frees the frame by its number, or wraps it again with [`Frames::own`].
+    pub(crate) fn into_id(self) -> FrameId {
+        let id = self.id;
+        mem::forget(self);
+        id
+    }
+}
+
+impl Drop for OwnedFrame<'_> {
+    fn drop(&mut self) {
+        self.frames.free(self.id);
+    }
+}
+
+impl fmt::Debug for OwnedFrame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedFrame({}: {:?})", self.id.0, self.meta())
+    }
+}

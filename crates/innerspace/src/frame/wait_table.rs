@@ -1,0 +1,374 @@
+//! The wait table: who waits for which bit of which frame.
+//!
+//! 256 queues on cache lines of their own, chosen by a hash of the frame. Inside a queue the waiters are kept by their
+//! key (frame, bit), so a wake-up reaches its own waiters whatever else hashes there, and finds them in logarithmic
+//! time; inside a key they are ordered by ticket, which is the order of their arrival.
+//!
+//! There are two kinds of waiter. An *exclusive* one wants to take the lock and stays queued until it has it (or gives
+//! up), also while it is awake and trying: the frame's WAITERS bit therefore stays set, every unlock meanwhile comes by
+//! here, and nobody is overlooked. A *shared* one wants to see the bit clear: it is a thread or a `Waker`, and is unlinked when
+//! woken.
+//!
+//! A sleeping thread is represented by an `Arc<Sleeper>`, shared by the thread and the queue: a waker may touch it after
+//! the thread went on, and the last of them frees it. Nothing here points to a stack.
+//!
+//! Invariants, kept under a queue's mutex:
+//! - a frame with an entry in the queue has WAITERS set;
+//! - the state of a queued exclusive sleeper is changed under the mutex alone.
+//!
+//! Locks: a queue's mutex; nothing is taken inside. Threads are unparked and wakers called after it is released.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::flags::FlagSet;
+use super::interim::atomic::{AtomicU8, Ordering};
+use super::interim::{Arc, Mutex, MutexGuard, thread};
+use crate::FrameId;
+
+/// The number of queues.
+#[cfg(not(loom))]
+const QUEUES: usize = 256;
+#[cfg(loom)]
+const QUEUES: usize = 1;
+
+/// How often a waiter may lose the lock to a thread that came later, unless told otherwise.
+pub(crate) const DEFAULT_PATIENCE: u32 = 5;
+
+/// A bit of the flags byte that can be waited for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Bit {
+    /// The frame's lock.
+    Locked,
+    /// The frame is being written to the store.
+    Writeback,
+}
+
+impl Bit {
+    /// The bit in the flags byte.
+    pub(crate) const fn flag(self) -> FlagSet {
+        match self {
+            Bit::Locked => FlagSet::LOCKED,
+            Bit::Writeback => FlagSet::WRITEBACK,
+        }
+    }
+}
+
+/// What an entry waits for.
+pub(super) type Key = (FrameId, Bit);
+
+/// How a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SleepEnd {
+    Woken,
+    TimedOut,
+}
+
+const SLEEPING: u8 = 0;
+const WOKEN: u8 = 1;
+const HANDED: u8 = 2;
+
+/// A thread that sleeps, or is about to.
+///
+/// | state | changed to by | meaning |
+/// |---|---|---|
+/// | SLEEPING | `new`, `rest` | keep sleeping |
+/// | WOKEN | `rouse` | shared: the bit was clear; exclusive: try to take it |
+/// | HANDED | `hand_over` | exclusive: the lock is this thread's; unlinked |
+pub(super) struct Sleeper {
+    state: AtomicU8,
+    thread: thread::Thread,
+}
+
+impl Sleeper {
+    /// The calling thread, about to sleep.
+    pub(super) fn new() -> Arc<Sleeper> {
+        Arc::new(Sleeper {
+            state: AtomicU8::new(SLEEPING),
+            thread: thread::current(),
+        })
+    }
+
+    /// Sleeps until the state changes or the deadline passes; `None` is no deadline.
+    pub(super) fn sleep(&self, deadline: Option<Instant>) -> SleepEnd {
+        // Acquire: pairs with the Release of `set`, so what the waker did before is seen.
+        while self.state.load(Ordering::Acquire) == SLEEPING {
+            match deadline {
+                None => thread::park(),
+                #[cfg(not(any(loom, shuttle)))]
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return SleepEnd::TimedOut;
+                    }
+                    thread::park_timeout(left);
+                }
+                // A model checker has no time: the deadline passes after others had a chance to run.
+                #[cfg(any(loom, shuttle))]
+                Some(_) => {
+                    thread::yield_now();
+                    if self.state.load(Ordering::Acquire) == SLEEPING {
+                        return SleepEnd::TimedOut;
+                    }
+                }
+            }
+        }
+        SleepEnd::Woken
+    }
+
+    /// Makes the thread runnable; the caller unparks it afterwards if this says so (it was asleep).
+    pub(super) fn rouse(&self) -> Roused {
+        if self.state.load(Ordering::Relaxed) != SLEEPING {
+            return Roused::WasAwake;
+        }
+        self.state.store(WOKEN, Ordering::Release);
+        Roused::WasAsleep
+    }
+
+    /// Tells the thread that it has the lock; the caller unparks it afterwards.
+    pub(super) fn hand_over(&self) {
+        self.state.store(HANDED, Ordering::Release);
+    }
+
+    /// Whether the lock was handed to this thread.
+    pub(super) fn was_handed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == HANDED
+    }
+
+    /// Back to sleep, after a try that failed.
+    pub(super) fn rest(&self) {
+        self.state.store(SLEEPING, Ordering::Relaxed);
+    }
+
+    /// Wakes the thread up to look at the state.
+    pub(super) fn unpark(&self) {
+        self.thread.unpark();
+    }
+}
+
+/// Whether a rouse changed anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Roused {
+    WasAsleep,
+    WasAwake,
+}
+
+/// A waiter that wants the lock.
+pub(super) struct Exclusive {
+    pub(super) sleeper: Arc<Sleeper>,
+    /// How often the lock became free in front of this waiter without being handed to it.
+    pub(super) chances: u32,
+}
+
+/// A waiter that wants to see the bit clear.
+pub(super) enum Shared {
+    Thread(Arc<Sleeper>),
+    Waker(Waker),
+}
+
+impl Shared {
+    /// Wakes it; called without any lock.
+    pub(super) fn wake(self) {
+        match self {
+            Shared::Thread(sleeper) => {
+                if sleeper.rouse() == Roused::WasAsleep {
+                    sleeper.unpark();
+                }
+            }
+            Shared::Waker(waker) => waker.wake(),
+        }
+    }
+}
+
+/// The waiters of one key, by ticket.
+#[derive(Default)]
+struct Waiters {
+    exclusive: BTreeMap<u64, Exclusive>,
+    shared: BTreeMap<u64, Shared>,
+}
+
+impl Waiters {
+    fn is_empty(&self) -> bool {
+        self.exclusive.is_empty() && self.shared.is_empty()
+    }
+}
+
+/// One queue of the table.
+#[derive(Default)]
+pub(super) struct Queue {
+    keys: BTreeMap<Key, Waiters>,
+    next_ticket: u64,
+    visits: u64,
+}
+
+impl Queue {
+    /// Adds a waiter that wants the lock, at the tail.
+    pub(super) fn push_exclusive(&mut self, key: Key, sleeper: Arc<Sleeper>) -> u64 {
+        let ticket = self.ticket();
+        self.keys.entry(key).or_default().exclusive.insert(
+            ticket,
+            Exclusive {
+                sleeper,
+                chances: 0,
+            },
+        );
+        ticket
+    }
+
+    /// Adds a waiter that wants to see the bit clear.
+    pub(super) fn push_shared(&mut self, key: Key, waiter: Shared) -> u64 {
+        let ticket = self.ticket();
+        self.keys
+            .entry(key)
+            .or_default()
+            .shared
+            .insert(ticket, waiter);
+        ticket
+    }
+
+    /// The exclusive waiter that came first.
+    pub(super) fn head(&mut self, key: Key) -> Option<&mut Exclusive> {
+        self.keys.get_mut(&key)?.exclusive.values_mut().next()
+    }
+
+    /// The ticket of the exclusive waiter that came first.
+    pub(super) fn head_ticket(&self, key: Key) -> Option<u64> {
+        self.keys
+            .get(&key)?
+            .exclusive
+            .first_key_value()
+            .map(|(&ticket, _)| ticket)
+    }
+
+    /// Takes the first exclusive waiter out.
+    pub(super) fn pop_exclusive(&mut self, key: Key) -> Option<Exclusive> {
+        let waiters = self.keys.get_mut(&key)?;
+        let (_, head) = waiters.exclusive.pop_first()?;
+        self.forget_if_empty(key);
+        Some(head)
+    }
+
+    /// Takes one exclusive waiter out.
+    pub(super) fn remove_exclusive(&mut self, key: Key, ticket: u64) -> Option<Exclusive> {
+        let removed = self.keys.get_mut(&key)?.exclusive.remove(&ticket)?;
+        self.forget_if_empty(key);
+        Some(removed)
+    }
+
+    /// Takes one shared waiter out, if nobody has woken it yet.
+    pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Shared> {
+        let removed = self.keys.get_mut(&key)?.shared.remove(&ticket)?;
+        self.forget_if_empty(key);
+        Some(removed)
+    }
+
+    /// Takes all shared waiters out at once, however many; the caller wakes them without the mutex.
+    pub(super) fn take_shared(&mut self, key: Key) -> WakeList {
+        let Some(waiters) = self.keys.get_mut(&key) else {
+            return WakeList::default();
+        };
+        let shared = std::mem::take(&mut waiters.shared);
+        self.forget_if_empty(key);
+        WakeList {
+            shared,
+            exclusive: None,
+        }
+    }
+
+    /// Whether anybody waits for any bit of the frame.
+    pub(super) fn has_waiters(&self, id: FrameId) -> bool {
+        self.keys.contains_key(&(id, Bit::Locked)) || self.keys.contains_key(&(id, Bit::Writeback))
+    }
+
+    fn forget_if_empty(&mut self, key: Key) {
+        if self.keys.get(&key).is_some_and(Waiters::is_empty) {
+            self.keys.remove(&key);
+        }
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+}
+
+/// Waiters taken out of a queue (or roused in it), to be woken once its mutex is released.
+#[derive(Default)]
+#[must_use = "the waiters sleep until `wake`"]
+pub(super) struct WakeList {
+    pub(super) shared: BTreeMap<u64, Shared>,
+    pub(super) exclusive: Option<Arc<Sleeper>>,
+}
+
+impl WakeList {
+    /// Wakes them all; called without any lock.
+    pub(super) fn wake(self) {
+        if let Some(sleeper) = self.exclusive {
+            sleeper.unpark();
+        }
+        self.shared.into_values().for_each(Shared::wake);
+    }
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Padded(Mutex<Queue>);
+
+/// The table.
+pub(crate) struct WaitTable {
+    queues: Box<[Padded]>,
+    patience: u32,
+}
+
+impl WaitTable {
+    /// An empty table. A waiter loses the lock at most `patience` times to a later comer; 0 is strict first come, first
+    /// served.
+    pub(crate) fn new(patience: u32) -> WaitTable {
+        WaitTable {
+            queues: (0..QUEUES).map(|_| Padded::default()).collect(),
+            patience,
+        }
+    }
+
+    /// How often a waiter may lose.
+    #[inline]
+    pub(super) fn patience(&self) -> u32 {
+        self.patience
+    }
+
+    /// Locks the queue of a frame and counts the visit.
+    pub(super) fn queue(&self, id: FrameId) -> MutexGuard<'_, Queue> {
+        // Fibonacci hashing: neighbours, and frames a power of two apart, go to different queues.
+        let hash = u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let mut queue = self.queues[hash as usize % QUEUES].0.lock();
+        queue.visits += 1;
+        queue
+    }
+
+    /// How often any queue was locked by the lock protocol: uncontended operations never do.
+    pub(crate) fn visits(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.0.lock().visits).sum()
+    }
+
+    /// The number of entries in the table.
+    pub(crate) fn entries(&self) -> usize {
+        let count = |queue: &Queue| -> usize {
+            queue
+                .keys
+                .values()
+                .map(|w| w.exclusive.len() + w.shared.len())
+                .sum()
+        };
+        self.queues.iter().map(|queue| count(&queue.0.lock())).sum()
+    }
+}
+
+impl fmt::Debug for WaitTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitTable")
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
