@@ -65,7 +65,7 @@ impl HoldState {
     /// A block in its file's index, with `refs` references of which the index has one.
     pub(crate) const fn cached(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
-        HoldState(CACHED | refs as u64 * REF)
+        HoldState(CACHED | (refs as u64 * REF))
     }
 
     /// A frame of no file (anonymous, table, index node) with `refs` references.
