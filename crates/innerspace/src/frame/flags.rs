@@ -20,7 +20,7 @@
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
-use super::interim::atomic::{AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicU8, Ordering};
 
 /// A set of the bits of the flags byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

@@ -42,7 +42,7 @@
 
 use std::fmt;
 
-use super::interim::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 const FIELD: u64 = (1 << 20) - 1;
 const VIEW: u64 = 1;

@@ -2,9 +2,9 @@
 //!
 //! The links are atomics for the compiler's sake only; the list's owner serialises all access, so every one is relaxed.
 
-use super::interim::atomic::Ordering;
 use super::meta::Meta;
 use crate::FrameId;
+use crate::sync::atomic::Ordering;
 
 /// A doubly linked list of frames, threaded through their metadata; whoever owns the list holds its lock.
 ///

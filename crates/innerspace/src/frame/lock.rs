@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 
 use super::flags::{FlagSet, Flags};
 use super::hold::Dropped;
-use super::interim::atomic::{AtomicU8, Ordering};
-use super::interim::{Arc, MutexGuard};
 use super::wait_table::{Bit, Key, Queue, Roused, Shared, SleepEnd, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Arc, MutexGuard};
 
 const LOCKED: u8 = FlagSet::LOCKED.0;
 const WRITEBACK: u8 = FlagSet::WRITEBACK.0;

@@ -12,10 +12,10 @@
 //! Locks: a slot's mutex, then the buddy mutex; nothing is taken inside either.
 
 use super::buddy::Buddy;
-use super::interim::atomic::{AtomicU32, Ordering};
-use super::interim::{Mutex, raw, thread, thread_local};
 use super::meta::{Kind, Meta};
 use crate::FrameId;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, raw, thread, thread_local};
 
 /// The most frames a magazine holds.
 const CAPACITY: usize = 32;

@@ -16,8 +16,8 @@ use std::fmt;
 
 use super::flags::{FlagSet, Flags};
 use super::hold::{Hold, HoldState};
-use super::interim::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::FrameId;
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// What a frame is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -34,7 +34,6 @@ mod arena;
 mod buddy;
 pub(crate) mod flags;
 pub(crate) mod hold;
-mod interim;
 pub(crate) mod list;
 mod lock;
 mod magazine;
@@ -47,8 +46,8 @@ mod wait_table;
 use std::task::Waker;
 use std::time::Duration;
 
-use interim::Arc;
-use interim::raw::AtomicU64;
+use crate::sync::Arc;
+use crate::sync::raw::AtomicU64;
 use thiserror::Error;
 
 pub(crate) use buddy::MAX_ORDER;

@@ -6,8 +6,8 @@ use std::mem;
 use super::Frames;
 use super::flags::FlagSet;
 use super::hold::HoldState;
-use super::interim::raw::AtomicU64;
 use super::meta::{Kind, Meta};
+use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PAGE_SIZE};
 
 /// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block; publishing consumes it.

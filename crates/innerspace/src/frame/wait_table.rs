@@ -24,9 +24,9 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::flags::FlagSet;
-use super::interim::atomic::{AtomicU8, Ordering};
-use super::interim::{Arc, Mutex, MutexGuard, thread};
 use crate::FrameId;
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, thread};
 
 /// The number of queues.
 #[cfg(not(loom))]
