@@ -2,6 +2,8 @@
 #![warn(missing_docs)]
 
 mod frame;
+#[cfg(not(loom))]
+mod group;
 pub mod store;
 mod sync;
 mod sys;
@@ -9,4 +11,7 @@ mod units;
 
 #[cfg(not(loom))]
 pub use sys::copy::{AtomicScalar, Scalar};
+pub use group::{
+    Group, GroupError, GroupStats, Holders, LimitDetails, LimitError, LimitReason, MAX_DEPTH,
+};
 pub use units::*;

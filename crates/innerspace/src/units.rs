@@ -80,6 +80,7 @@ impl fmt::Display for VirtAddr {
 
 /// A number of pages of [`PAGE_SIZE`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PageCount(pub u64);
 
 impl PageCount {

@@ -1,0 +1,366 @@
+//! What a group says when it refuses: which group, how full, and what holds its memory.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::GroupId;
+use crate::units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SIZE, PageCount};
+
+/// A charge that did not fit. No counter moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Refused {
+    /// The group whose `max` stood in the way: the charged one or one above it.
+    pub(crate) group: GroupId,
+}
+
+/// More was given back to a group than it had been charged: an accounting bug of the caller (M14). Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("group {}: {wanted} pages given back, but only {charged} are charged", group.0)]
+pub(crate) struct Underflow {
+    pub(crate) group: GroupId,
+    pub(crate) charged: u64,
+    pub(crate) wanted: u64,
+}
+
+/// What keeps the memory of a group and everything below it from being evicted, counted when a request failed.
+///
+/// A page stands in one row only: the first that applies, in the order of the fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Holders {
+    /// Views that are alive on the pages in `viewed`.
+    pub views: u64,
+    /// Pages kept by views.
+    pub viewed: PageCount,
+    /// Cached pages that must be written before they can go, or are being written.
+    pub dirty: PageCount,
+    /// Cached pages that are locked, pinned or otherwise in use.
+    pub pinned: PageCount,
+    /// Cached pages that are mapped and were just used.
+    pub mapped: PageCount,
+    /// Page-table nodes and index nodes.
+    pub tables: PageCount,
+    /// Everything else: anonymous memory, accessors, pages being set up.
+    pub anonymous: PageCount,
+    /// The group was too large to count in full: the figures are lower bounds.
+    pub partial: bool,
+}
+
+/// Why a request for memory ended where it did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LimitReason {
+    /// Reclaim ran and freed too little.
+    NothingEvictable,
+    /// The caller asked not to wait, so reclaim did not run.
+    WouldBlock,
+    /// The group had room, but no free run of pages was long enough for the block, and eviction did not make one.
+    Fragmented,
+    /// A request that may go over the limit found the reserve empty too.
+    ReserveEmpty,
+}
+
+/// A group is full: the memory asked for was not given, and nothing was changed.
+#[derive(Clone, PartialEq, Eq, Error)]
+pub struct LimitError(Box<LimitDetails>);
+
+/// The facts of a [`LimitError`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LimitDetails {
+    /// The name of the group that refused; the one charged, or one above it.
+    pub group: String,
+    /// That group's number, for the layers above.
+    pub(crate) id: GroupId,
+    /// Its limit when it refused.
+    pub max: PageCount,
+    /// What was charged to it and to the groups below it.
+    pub usage: PageCount,
+    /// What was asked for.
+    pub requested: PageCount,
+    /// Why it ended there.
+    pub reason: LimitReason,
+    /// What held the memory. All zero with [`LimitReason::WouldBlock`], where nothing is counted.
+    pub holders: Holders,
+}
+
+impl LimitError {
+    pub(crate) fn new(details: LimitDetails) -> LimitError {
+        LimitError(Box::new(details))
+    }
+
+    /// The facts: group, limit, usage, holders.
+    pub fn details(&self) -> &LimitDetails {
+        &self.0
+    }
+
+    /// Waiting might have helped: the request was one that must not wait.
+    pub fn would_block(&self) -> bool {
+        self.0.reason == LimitReason::WouldBlock
+    }
+}
+
+impl fmt::Debug for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The unit that suits `bytes`: its size and its name.
+fn unit_for(bytes: u64) -> (u64, &'static str) {
+    match bytes {
+        n if n >= GIB => (GIB, "GiB"),
+        n if n >= MIB => (MIB, "MiB"),
+        _ => (KIB, "KiB"),
+    }
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LimitDetails {
+            group,
+            max,
+            usage,
+            requested,
+            reason,
+            holders,
+            ..
+        } = &*self.0;
+        let (unit, unit_name) = unit_for(max.bytes());
+        let amount = |pages: PageCount| format!("{:.1}", pages.bytes() as f64 / unit as f64);
+        let (usage_text, max_text) = (amount(*usage), amount(*max));
+        write!(
+            f,
+            "group {group} is full: {usage_text} of {max_text} {unit_name}"
+        )?;
+        let at_least = if holders.partial { "at least " } else { "" };
+        let mut lead = ", of which ";
+        for (pages, what) in holders.rows() {
+            // A row under a hundredth of the usage explains nothing.
+            if pages.0 > 0 && pages.0 * 100 >= usage.0 {
+                write!(f, "{lead}{at_least}{} {what}", amount(pages))?;
+                lead = ", ";
+            }
+        }
+        match reason {
+            LimitReason::NothingEvictable => {
+                write!(f, "; nothing can be evicted. {}", holders.advice())
+            }
+            LimitReason::WouldBlock => f.write_str("; the request may not wait"),
+            LimitReason::Fragmented => write!(
+                f,
+                "; no free run of {} is left for a block. {}",
+                ByteSize(requested.bytes()),
+                holders.advice()
+            ),
+            LimitReason::ReserveEmpty => {
+                write!(f, "; the reserve is used up too. {}", holders.advice())
+            }
+        }
+    }
+}
+
+impl Holders {
+    /// Everything counted here together.
+    pub(crate) fn counted(&self) -> PageCount {
+        PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())
+    }
+
+    fn rows(&self) -> [(PageCount, String); 6] {
+        let views = match self.views {
+            1 => "pinned by 1 view".to_string(),
+            n => format!("pinned by {} views", Grouped(n)),
+        };
+        [
+            (self.viewed, views),
+            (self.dirty, "dirty".to_string()),
+            (self.pinned, "locked or in use".to_string()),
+            (self.mapped, "mapped".to_string()),
+            (self.tables, "page tables and index nodes".to_string()),
+            (self.anonymous, "anonymous".to_string()),
+        ]
+    }
+
+    /// What the caller can do, by the largest holder.
+    fn advice(&self) -> &'static str {
+        let choices = [
+            (self.viewed, "Drop views or raise the limit"),
+            (
+                self.dirty,
+                "Sync or discard the dirty files, or raise the limit",
+            ),
+            (self.pinned, "Let running operations end or raise the limit"),
+            (self.mapped, "Unmap files or raise the limit"),
+            (self.tables, "Drop spaces and files or raise the limit"),
+            (self.anonymous, "Unmap anonymous memory or raise the limit"),
+        ];
+        let mut best = (PageCount(0), "Raise the limit");
+        for choice in choices {
+            if choice.0 > best.0 {
+                best = choice;
+            }
+        }
+        best.1
+    }
+}
+
+/// A group could not be made or changed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// The limit is so small that a single access across two pages could fail for ever.
+    #[error(
+        "group {name}: limit {} is below the minimum of {} (8 pages and 2 for each of {accessors} accessor(s))",
+        ByteSize(*max), ByteSize(*minimum)
+    )]
+    TooSmall {
+        /// The group.
+        name: String,
+        /// The limit asked for, in bytes.
+        max: u64,
+        /// The smallest limit it may have now, in bytes.
+        minimum: u64,
+        /// The accessors it was counted for.
+        accessors: u32,
+    },
+    /// A name has to be 1 to 128 bytes long, with no `/` and no control characters.
+    #[error("group name {name:?} is not usable: 1 to 128 bytes, no '/', no control characters")]
+    BadName {
+        /// The name given.
+        name: String,
+    },
+    /// The parent already has a group of that name.
+    #[error("group {parent} already has a group {name}")]
+    Exists {
+        /// The parent.
+        parent: String,
+        /// The name that is taken.
+        name: String,
+    },
+    /// Groups nest at most [`super::MAX_DEPTH`] deep.
+    #[error("group {name}: groups nest at most {} deep", super::MAX_DEPTH)]
+    TooDeep {
+        /// The group that was to be made.
+        name: String,
+    },
+    /// All 65,536 group numbers are in use (deleted groups count until their last page is gone).
+    #[error("group {name}: all 65,536 group numbers are in use")]
+    TooMany {
+        /// The group that was to be made.
+        name: String,
+    },
+    /// The group is gone, or was never there.
+    #[error("group number {number} is not in use")]
+    Gone {
+        /// Its number.
+        number: u16,
+    },
+    /// A group is deleted after the groups below it.
+    #[error("group {name} still has {children} group(s) below it")]
+    HasChildren {
+        /// The group.
+        name: String,
+        /// The groups below it.
+        children: usize,
+    },
+    /// The root stays.
+    #[error("the root group cannot be deleted")]
+    IsRoot,
+    /// The limit was lowered and stays so, but usage could not be brought under it.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
+/// The smallest limit of a group with this many accessors: 8 pages, and 2 for each (at least one accessor is assumed).
+pub(crate) fn minimum_pages(accessors: u32) -> PageCount {
+    PageCount(8 + 2 * u64::from(accessors.max(1)))
+}
+
+const _: () = assert!(
+    PAGE_SIZE == 4096,
+    "the texts of this module name pages of 4 KiB"
+);
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn full(holders: Holders, reason: LimitReason) -> LimitError {
+        LimitError::new(LimitDetails {
+            group: "tenant-a".into(),
+            id: GroupId(1),
+            max: PageCount::floor(64 * MIB),
+            usage: PageCount::floor(64 * MIB),
+            requested: PageCount(16),
+            reason,
+            holders,
+        })
+    }
+
+    #[test]
+    fn the_error_names_the_group_and_what_holds_it() {
+        let viewed = Holders {
+            views: 16_358,
+            viewed: PageCount(16_358),
+            tables: PageCount(26),
+            ..Holders::default()
+        };
+        assert_eq!(
+            full(viewed, LimitReason::NothingEvictable).to_string(),
+            "group tenant-a is full: 64.0 of 64.0 MiB, of which 63.9 pinned by 16,358 views; \
+             nothing can be evicted. Drop views or raise the limit"
+        );
+        let mixed = Holders {
+            views: 1,
+            viewed: PageCount(4096),
+            anonymous: PageCount(8192),
+            dirty: PageCount(1024),
+            ..Holders::default()
+        };
+        assert_eq!(
+            full(mixed, LimitReason::NothingEvictable).to_string(),
+            "group tenant-a is full: 64.0 of 64.0 MiB, of which 16.0 pinned by 1 view, 4.0 dirty, \
+             32.0 anonymous; nothing can be evicted. Unmap anonymous memory or raise the limit"
+        );
+        assert_eq!(mixed.counted(), PageCount(4096 + 8192 + 1024));
+    }
+
+    #[test]
+    fn other_reasons_say_so() {
+        assert_eq!(
+            full(Holders::default(), LimitReason::WouldBlock).to_string(),
+            "group tenant-a is full: 64.0 of 64.0 MiB; the request may not wait"
+        );
+        assert_eq!(
+            full(Holders::default(), LimitReason::Fragmented).to_string(),
+            "group tenant-a is full: 64.0 of 64.0 MiB; no free run of 64.0 KiB is left for a block. \
+             Raise the limit"
+        );
+        let huge = Holders {
+            partial: true,
+            dirty: PageCount(16_000),
+            ..Holders::default()
+        };
+        assert_eq!(
+            full(huge, LimitReason::ReserveEmpty).to_string(),
+            "group tenant-a is full: 64.0 of 64.0 MiB, of which at least 62.5 dirty; the reserve is \
+             used up too. Sync or discard the dirty files, or raise the limit"
+        );
+    }
+
+    #[test]
+    fn group_errors_are_one_clear_line() {
+        let small = GroupError::TooSmall {
+            name: "a".into(),
+            max: 8 * KIB,
+            minimum: minimum_pages(3).bytes(),
+            accessors: 3,
+        };
+        assert_eq!(
+            small.to_string(),
+            "group a: limit 8.0 KiB is below the minimum of 56.0 KiB (8 pages and 2 for each of 3 accessor(s))"
+        );
+        assert_eq!(minimum_pages(0), minimum_pages(1));
+    }
+}

@@ -1,0 +1,71 @@
+//! Memory groups: who pays for a page, how much each may have, and who refused.
+//!
+//! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to one group and counts in that
+//! group and in all above it; each group has a hard limit, `max`. The root's limit is the whole memory.
+//!
+//! **Key types.** [`GroupTree`] holds the nodes; a [`GroupId`] names one and is followed without a lock (two loads). A
+//! [`Charge`] is a guard: dropped, it gives the pages back; `commit` hands them to the frame that carries the group's number.
+//! [`Group`] is the public handle; the last clone deletes the group. [`Reclaimer`] is the upcall by which a group that is over
+//! its limit gets pages freed: `reclaim` implements it. [`LimitError`] says which group is full and what holds its memory.
+//!
+//! **States of a node.** Free -> Live (`create`) -> Deleted (`remove`) -> Free (its last page was given back). A deleted node
+//! stays between its pages and its parent: it takes no new charge, has no name and no limit, and its pages count as the
+//! parent's own. That is what hands the charges to the parent in constant time. Nodes are never moved or unmapped.
+//!
+//! **Numbers.** Per node: `usage` (the node and all below it) and `own` (charged to the node itself). At rest
+//! `usage = own + sum(usage of children)` (I8). A charge adds level by level with compare-and-swap, so `usage` never exceeds
+//! `max` even for an instant; a level that refuses has the levels below it undone, and nothing else moved.
+//!
+//! **Locking.** Charging takes none. The tree's shape (names, children, free numbers) is under one mutex, which is near the end
+//! of the lock order: nothing is allocated from the pool, reclaimed or waited for under it. The caller of a charge keeps the
+//! group alive (a [`Group`] handle, or a page charged to it).
+//!
+//! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements [`Reclaimer`].
+//!
+//! **Not here.** No frames, no lists, no retry: a refusal is an answer. No per-thread stock of charges; it would
+//! stand in front of [`GroupTree::try_charge`] and [`GroupTree::uncharge`], which are the only two ways in.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the layers above take these into use one by one"
+)]
+
+mod charge;
+mod error;
+mod handle;
+mod slab;
+mod tree;
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
+
+pub(crate) use charge::Charge;
+pub use error::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
+pub(crate) use error::{Refused, Underflow, minimum_pages};
+pub use handle::{Group, GroupStats};
+pub(crate) use slab::Slab;
+pub(crate) use tree::{GroupTree, MAX_LEVELS, Shape};
+
+use crate::units::PageCount;
+
+/// How deep groups nest below the root.
+pub const MAX_DEPTH: usize = 8;
+
+/// Names a group of one [`GroupTree`]. Written into the metadata of every frame charged to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct GroupId(pub(crate) u16);
+
+impl GroupId {
+    /// The root: the whole memory.
+    pub(crate) const ROOT: GroupId = GroupId(0);
+}
+
+/// How a group that is over its limit gets pages back. Implemented by the layer above; called with no lock held.
+pub(crate) trait Reclaimer: Send + Sync {
+    /// Tries to free `pages` that are charged to `group` or below it; returns what was freed. Bounded work; 0 means that
+    /// nothing there can be freed now.
+    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount;
+
+    /// Counts what keeps the memory of `group` and below from being freed.
+    fn holders(&self, group: GroupId) -> Holders;
+}

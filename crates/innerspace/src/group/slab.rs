@@ -1,0 +1,80 @@
+//! A growing array whose elements never move: the home of everything that is looked up by a group's number.
+
+use crate::sync::OnceLock;
+
+/// log2 of the first chunk's length; each further chunk is twice as long as the one before.
+const FIRST_SHIFT: u32 = 4;
+/// Chunks needed for every `u16`: 16 + 32 + ... is past 65,536 with the thirteenth.
+const CHUNKS: usize = 13;
+
+/// A chunked slab over all `u16` numbers: elements are made on demand, never moved and never dropped before the slab,
+/// so a number can be followed with no lock (two loads: the chunk, the element).
+pub(crate) struct Slab<T> {
+    chunks: [OnceLock<Box<[T]>>; CHUNKS],
+}
+
+/// Which chunk holds `number`, and where in it.
+const fn place(number: u16) -> (usize, usize) {
+    let shifted = number as u32 + (1 << FIRST_SHIFT);
+    let chunk = shifted.ilog2() - FIRST_SHIFT;
+    let start = (1 << (chunk + FIRST_SHIFT)) - (1 << FIRST_SHIFT);
+    (chunk as usize, number as usize - start as usize)
+}
+
+const _: () = assert!(place(u16::MAX).0 == CHUNKS - 1);
+
+impl<T> Slab<T> {
+    /// An empty slab.
+    pub(crate) fn new() -> Slab<T> {
+        Slab {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+        }
+    }
+
+    /// The element with this number, if its chunk was made.
+    #[inline]
+    pub(crate) fn get(&self, number: u16) -> Option<&T> {
+        let (chunk, offset) = place(number);
+        self.chunks[chunk].get()?.get(offset)
+    }
+
+    /// The element with this number; makes its chunk of fresh elements on first use.
+    #[inline]
+    pub(crate) fn get_or_make(&self, number: u16, make: impl Fn() -> T) -> &T {
+        let (chunk, offset) = place(number);
+        let elements = self.chunks[chunk].get_or_init(|| {
+            (0..1usize << (chunk as u32 + FIRST_SHIFT))
+                .map(|_| make())
+                .collect()
+        });
+        &elements[offset]
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_place_of_its_own() {
+        let mut next = (0, 0);
+        for number in 0..=u16::MAX {
+            assert_eq!(place(number), next);
+            next.1 += 1;
+            if next.1 == 1 << (next.0 as u32 + FIRST_SHIFT) {
+                next = (next.0 + 1, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn elements_stay_where_they_are() {
+        let slab = Slab::new();
+        assert!(slab.get(3).is_none());
+        let first: *const u32 = slab.get_or_make(3, || 7u32);
+        slab.get_or_make(60_000, || 9);
+        assert!(std::ptr::eq(first, slab.get(3).expect("made above")));
+        assert_eq!(slab.get(60_000), Some(&9));
+        assert!(slab.get(16).is_none());
+    }
+}

@@ -1,0 +1,441 @@
+//! Behaviour of the tree of counters.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, thread};
+use crate::units::KIB;
+
+fn pages(count: u64) -> PageCount {
+    PageCount(count)
+}
+
+/// root (1000) / a (max 100) / b (max 50) / c (no limit)
+fn four_levels() -> (GroupTree, [GroupId; 4]) {
+    let tree = GroupTree::new(pages(1000));
+    let root = tree.root();
+    let a = tree.create(root, "a", Some(pages(100))).unwrap();
+    let b = tree.create(a, "b", Some(pages(50))).unwrap();
+    let c = tree.create(b, "c", None).unwrap();
+    (tree, [root, a, b, c])
+}
+
+fn usages(tree: &GroupTree, ids: &[GroupId]) -> Vec<u64> {
+    ids.iter().map(|id| tree.usage(*id).0).collect()
+}
+
+// spec: M2
+#[test]
+fn a_charge_is_kept_by_commit_and_given_back_by_drop() {
+    let (tree, ids @ [_, _, _, c]) = four_levels();
+    drop(tree.try_charge(c, pages(7)).unwrap());
+    assert_eq!(usages(&tree, &ids), [0, 0, 0, 0]);
+    assert_eq!(tree.try_charge(c, pages(7)).unwrap().commit(), c);
+    assert_eq!(usages(&tree, &ids), [7, 7, 7, 7]);
+    // Commit of nothing leaves nothing to give back.
+    assert_eq!(tree.try_charge(c, pages(0)).unwrap().commit(), c);
+    assert_eq!(usages(&tree, &ids), [7, 7, 7, 7]);
+    tree.uncharge(c, pages(7));
+    assert_eq!(usages(&tree, &ids), [0, 0, 0, 0]);
+    assert_eq!(tree.peak(c), pages(7));
+    tree.validate().unwrap();
+}
+
+// spec: M4
+#[test]
+fn a_refusal_undoes_exactly_the_levels_below_it_and_names_itself() {
+    let (tree, ids @ [root, a, b, c]) = four_levels();
+    let in_a = tree.try_charge(a, pages(60)).unwrap();
+    let in_c = tree.try_charge(c, pages(35)).unwrap();
+    let before = usages(&tree, &ids);
+    let peaks = ids.map(|id| tree.peak(id));
+    for (wanted, refuser) in [(16, b), (6, a), (1000, b)] {
+        let refused = tree.try_charge(c, pages(wanted)).unwrap_err();
+        assert_eq!(refused.group, refuser, "{wanted} pages");
+        assert_eq!(usages(&tree, &ids), before);
+        assert_eq!(
+            ids.map(|id| tree.peak(id)),
+            peaks,
+            "a refused charge is no peak"
+        );
+    }
+    assert_eq!(tree.try_charge(root, pages(906)).unwrap_err().group, root);
+    assert_eq!(ids.map(|id| tree.refusals(id)), [1, 1, 2, 0]);
+    drop((in_a, in_c));
+    tree.validate().unwrap();
+}
+
+// spec: M13
+#[test]
+fn a_block_is_charged_whole_or_not_at_all() {
+    let (tree, ids @ [_, _, b, c]) = four_levels();
+    let block = tree.try_charge(c, pages(32)).unwrap();
+    assert_eq!(tree.try_charge(c, pages(32)).unwrap_err().group, b);
+    assert_eq!(
+        usages(&tree, &ids),
+        [32; 4],
+        "no part of the second block stayed"
+    );
+    drop(block);
+    assert_eq!(usages(&tree, &ids), [0; 4]);
+}
+
+// spec: M14
+#[test]
+fn giving_back_more_than_was_charged_is_reported_and_changes_nothing() {
+    let (tree, ids @ [_, _, b, c]) = four_levels();
+    tree.try_charge(b, pages(5)).unwrap().commit();
+    tree.try_charge(c, pages(3)).unwrap().commit();
+    let before = usages(&tree, &ids);
+    let underflow = tree.try_uncharge(c, pages(4)).unwrap_err();
+    assert_eq!(
+        (underflow.group, underflow.charged, underflow.wanted),
+        (c, 3, 4)
+    );
+    // b has 8 in all, but only 5 of its own to give back.
+    assert_eq!(tree.try_uncharge(b, pages(6)).unwrap_err().charged, 5);
+    assert_eq!(usages(&tree, &ids), before);
+    tree.validate().unwrap();
+    let panic =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tree.uncharge(c, pages(4))));
+    assert!(
+        panic.is_err(),
+        "the plain form does not go on with wrong books"
+    );
+}
+
+// spec: M11
+#[test]
+fn a_must_succeed_charge_goes_over_and_raises_one_event() {
+    let (tree, ids @ [_, _, b, c]) = four_levels();
+    let full = tree.try_charge(c, pages(50)).unwrap();
+    assert!(tree.try_charge(c, pages(1)).is_err());
+    let over = tree.charge_must(c, pages(60));
+    assert_eq!(usages(&tree, &ids), [110; 4]);
+    assert_eq!(
+        ids.map(|id| tree.forced(id)),
+        [0, 0, 1, 0],
+        "b is the nearest that is over"
+    );
+    drop(over);
+    // Under the limit it is an ordinary charge: no event.
+    drop(full);
+    drop(tree.charge_must(c, pages(50)));
+    assert_eq!(tree.forced(b), 1);
+}
+
+#[test]
+fn a_deleted_group_leaves_its_charges_to_its_parent_and_its_number_is_used_again() {
+    let (tree, [root, a, b, c]) = four_levels();
+    assert!(matches!(
+        tree.remove(b),
+        Err(GroupError::HasChildren { children: 1, .. })
+    ));
+    assert_eq!(tree.remove(root), Err(GroupError::IsRoot));
+    tree.try_charge(c, pages(9)).unwrap().commit();
+    tree.try_charge(b, pages(4)).unwrap().commit();
+    tree.remove(c).unwrap();
+    assert_eq!(tree.remove(c), Err(GroupError::Gone { number: c.0 }));
+    assert_eq!(tree.stats(b).unwrap().own, pages(13));
+    tree.remove(b).unwrap();
+    assert_eq!(tree.stats(a).unwrap().own, pages(13));
+    assert_eq!(tree.usage(a), pages(13));
+    assert_eq!(tree.name(c), "a", "its pages count for a");
+    assert_eq!(
+        tree.subtree(a),
+        [a, b, c],
+        "reclaim still finds the lists of deleted groups"
+    );
+    assert_eq!(tree.all_stats().len(), 2);
+    tree.validate().unwrap();
+
+    tree.uncharge(b, pages(4));
+    assert_eq!(tree.usage(a), pages(9));
+    let other = tree.create(root, "other", None).unwrap();
+    assert!(other != b && other != c, "their last page is not back yet");
+    tree.uncharge(c, pages(9));
+    assert_eq!(tree.usage(root), pages(0));
+    let mut reused = [
+        tree.create(root, "x", None).unwrap(),
+        tree.create(root, "y", None).unwrap(),
+    ];
+    reused.sort();
+    assert_eq!(reused, [b, c]);
+    tree.validate().unwrap();
+}
+
+#[test]
+fn groups_with_bad_limits_names_or_places_are_refused() {
+    let tree = GroupTree::new(pages(1000));
+    let root = tree.root();
+    let small = tree.create(root, "small", Some(pages(9))).unwrap_err();
+    assert!(
+        matches!(
+            small,
+            GroupError::TooSmall {
+                minimum: 40_960,
+                ..
+            }
+        ),
+        "{small}"
+    );
+    for name in ["", "a/b", "a\nb", &"x".repeat(129)] {
+        let error = tree.create(root, name, None).unwrap_err();
+        assert_eq!(error, GroupError::BadName { name: name.into() });
+    }
+    tree.create(root, "twin", None).unwrap();
+    let exists = tree.create(root, "twin", None).unwrap_err();
+    assert_eq!(exists.to_string(), "group root already has a group twin");
+    let mut deepest = root;
+    for level in 0..MAX_DEPTH {
+        deepest = tree
+            .create(deepest, &format!("level{level}"), None)
+            .unwrap();
+    }
+    assert!(matches!(
+        tree.create(deepest, "deeper", None),
+        Err(GroupError::TooDeep { .. })
+    ));
+    drop(tree.try_charge(deepest, pages(1)).unwrap());
+}
+
+#[test]
+fn the_minimum_grows_with_the_accessors() {
+    let tree = GroupTree::new(pages(1000));
+    let group = tree.create(tree.root(), "g", Some(pages(12))).unwrap();
+    tree.attach_accessor(group).unwrap();
+    tree.attach_accessor(group).unwrap();
+    assert!(matches!(
+        tree.attach_accessor(group),
+        Err(GroupError::TooSmall { accessors: 3, .. })
+    ));
+    assert!(tree.set_max(group, Some(pages(11))).is_err());
+    tree.detach_accessor(group);
+    tree.set_max(group, Some(pages(11))).unwrap();
+    assert_eq!(tree.stats(group).unwrap().accessors, 1);
+}
+
+/// Gives back up to `left` pages that were charged to `group`, at most `step` a call.
+struct Bucket {
+    tree: Arc<GroupTree>,
+    left: AtomicU64,
+    step: u64,
+}
+
+impl Reclaimer for Bucket {
+    fn reclaim(&self, group: GroupId, wanted: PageCount) -> PageCount {
+        let freed = wanted
+            .0
+            .min(self.step)
+            .min(self.left.load(Ordering::Relaxed));
+        self.left.fetch_sub(freed, Ordering::Relaxed);
+        self.tree.uncharge(group, PageCount(freed));
+        PageCount(freed)
+    }
+
+    fn holders(&self, _: GroupId) -> Holders {
+        Holders {
+            views: 2,
+            viewed: PageCount(40),
+            ..Holders::default()
+        }
+    }
+}
+
+#[test]
+fn lowering_the_limit_evicts_or_says_what_stayed() {
+    let tree = Arc::new(GroupTree::new(pages(1000)));
+    let bucket = Arc::new(Bucket {
+        tree: tree.clone(),
+        left: AtomicU64::new(60),
+        step: 7,
+    });
+    let as_reclaimer: Arc<dyn Reclaimer> = bucket.clone();
+    tree.set_reclaimer(Arc::downgrade(&as_reclaimer));
+    let group = tree.create(tree.root(), "g", Some(pages(256))).unwrap();
+    tree.try_charge(group, pages(100)).unwrap().commit();
+    tree.set_max(group, Some(pages(64))).unwrap();
+    assert_eq!(tree.usage(group), pages(64));
+    let Err(GroupError::Limit(error)) = tree.set_max(group, Some(pages(16))) else {
+        panic!("40 pages cannot be freed");
+    };
+    assert_eq!(
+        error.to_string(),
+        "group g is full: 160.0 of 64.0 KiB, of which 160.0 pinned by 2 views; nothing can be evicted. \
+         Drop views or raise the limit"
+    );
+    assert_eq!(tree.max(group), Some(pages(16)), "the limit stays lowered");
+    assert!(tree.try_charge(group, pages(1)).is_err());
+}
+
+#[test]
+fn handles_delete_their_group_and_keep_the_ones_above() {
+    let tree = Arc::new(GroupTree::new(pages(1000)));
+    let root = Group::root(tree.clone());
+    let outer = root.child("outer", 512 * KIB).unwrap();
+    let inner = outer.child_unlimited("inner").unwrap();
+    let twin = inner.clone();
+    drop(outer);
+    assert_eq!(tree.all_stats().len(), 3);
+    assert_eq!(inner.parent().unwrap().name(), "outer");
+    assert_eq!(
+        inner.stats().to_string(),
+        "root/outer/inner: 0 B of no limit, peak 0 B, 0 refusals"
+    );
+    drop(inner);
+    assert_eq!(tree.all_stats().len(), 3);
+    drop(twin);
+    assert_eq!(tree.all_stats().len(), 1);
+    assert_eq!(root.name(), "root");
+}
+
+#[test]
+fn concurrent_charges_never_pass_the_limit_and_end_at_zero() {
+    let tree = Arc::new(GroupTree::new(pages(100)));
+    let root = tree.root();
+    let group = tree.create(root, "g", Some(pages(60))).unwrap();
+    let leaves: Vec<GroupId> = (0..2)
+        .map(|n| {
+            tree.create(group, &format!("leaf{n}"), Some(pages(40)))
+                .unwrap()
+        })
+        .collect();
+    let workers: Vec<_> = (0..4)
+        .map(|n| {
+            let (tree, leaf) = (tree.clone(), leaves[n % 2]);
+            thread::spawn(move || {
+                let mut refusals = 0u64;
+                for round in 0..20_000u64 {
+                    match tree.try_charge(leaf, PageCount(1 + round % 19)) {
+                        Ok(charge) => {
+                            assert!(tree.usage(group).0 <= 60 && tree.usage(leaf).0 <= 40);
+                            drop(charge);
+                        }
+                        Err(_) => refusals += 1,
+                    }
+                }
+                refusals
+            })
+        })
+        .collect();
+    let refusals: u64 = workers
+        .into_iter()
+        .map(|worker| worker.join().unwrap())
+        .sum();
+    assert_eq!(
+        tree.all_stats()
+            .iter()
+            .map(|stats| stats.usage.0)
+            .sum::<u64>(),
+        0
+    );
+    assert_eq!(
+        tree.all_stats()
+            .iter()
+            .map(|stats| stats.refusals)
+            .sum::<u64>(),
+        refusals
+    );
+    assert!(tree.peak(group).0 <= 60 && tree.peak(root).0 <= 60);
+    tree.validate().unwrap();
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create {
+        parent: usize,
+        max: u64,
+    },
+    Remove {
+        group: usize,
+    },
+    Charge {
+        group: usize,
+        pages: u64,
+        must: bool,
+    },
+    GiveBack {
+        charge: usize,
+    },
+    SetMax {
+        group: usize,
+        max: u64,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        (any::<usize>(), 10..200u64).prop_map(|(parent, max)| Op::Create { parent, max }),
+        any::<usize>().prop_map(|group| Op::Remove { group }),
+        (any::<usize>(), 0..60u64, prop::bool::weighted(0.1))
+            .prop_map(|(group, pages, must)| Op::Charge { group, pages, must }),
+        (any::<usize>(), 0..60u64, Just(false)).prop_map(|(group, pages, must)| Op::Charge {
+            group,
+            pages,
+            must
+        }),
+        any::<usize>().prop_map(|charge| Op::GiveBack { charge }),
+        (any::<usize>(), 10..200u64).prop_map(|(group, max)| Op::SetMax { group, max }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    // spec: M3
+    #[test]
+    fn random_trees_add_up_and_end_at_zero(ops in prop::collection::vec(op(), 1..120)) {
+        let tree = GroupTree::new(pages(300));
+        let mut live = vec![tree.root()];
+        let mut charges: Vec<(GroupId, PageCount)> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Create { parent, max } => {
+                    let parent = live[parent % live.len()];
+                    let name = format!("g{}", tree.all_stats().len() + charges.len() * 1000);
+                    if let Ok(id) = tree.create(parent, &name, Some(pages(max))) {
+                        prop_assert!(!live.contains(&id));
+                        live.push(id);
+                    }
+                }
+                Op::Remove { group } => {
+                    let index = group % live.len();
+                    if tree.remove(live[index]).is_ok() {
+                        live.swap_remove(index);
+                    }
+                }
+                Op::Charge { group, pages, must } => {
+                    let id = live[group % live.len()];
+                    let wanted = PageCount(pages);
+                    if must {
+                        charges.push((tree.charge_must(id, wanted).commit(), wanted));
+                    } else if let Ok(charge) = tree.try_charge(id, wanted) {
+                        charges.push((charge.commit(), wanted));
+                    }
+                }
+                Op::GiveBack { charge } if !charges.is_empty() => {
+                    let (id, count) = charges.swap_remove(charge % charges.len());
+                    tree.uncharge(id, count);
+                }
+                Op::GiveBack { .. } => {}
+                Op::SetMax { group, max } => {
+                    // Nobody frees anything here: an error when usage is above is right.
+                    let _ = tree.set_max(live[group % live.len()], Some(pages(max)));
+                }
+            }
+            if let Err(message) = tree.validate() {
+                prop_assert!(false, "{message}");
+            }
+            let total: u64 = charges.iter().map(|(_, count)| count.0).sum();
+            prop_assert_eq!(tree.usage(tree.root()).0, total);
+        }
+        for (id, count) in charges {
+            tree.uncharge(id, count);
+        }
+        for id in tree.subtree(tree.root()) {
+            prop_assert_eq!((tree.usage(id).0, tree.own(id).0), (0, 0));
+        }
+        prop_assert_eq!(tree.subtree(tree.root()).len(), live.len(), "drained deleted groups are gone");
+    }
+}
