@@ -4,6 +4,8 @@
 mod frame;
 #[cfg(not(loom))]
 mod group;
+#[cfg(not(loom))]
+mod stats;
 pub mod store;
 mod sync;
 mod sys;
@@ -14,4 +16,6 @@ pub use sys::copy::{AtomicScalar, Scalar};
 pub use group::{
     Group, GroupError, GroupStats, Holders, LimitDetails, LimitError, LimitReason, MAX_DEPTH,
 };
+#[cfg(not(loom))]
+pub use stats::Totals;
 pub use units::*;

@@ -1,0 +1,175 @@
+//! The list of events and gauges, and the struct made of it.
+
+use std::fmt;
+
+use crate::units::Grouped;
+
+/// Makes [`Event`], [`Totals`] and the walk over both from one list.
+macro_rules! counters {
+    (
+        events { $($event:ident $field:ident $help:literal)* }
+        gauges { $($gauge:ident $gauge_help:literal)* }
+    ) => {
+        /// Something that is counted. The names are those of [`Totals`].
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub(crate) enum Event {
+            $(#[doc = $help] $event,)*
+        }
+
+        /// The number of kinds of events.
+        pub(super) const EVENTS: usize = [$(Event::$event),*].len();
+
+        /// Everything a memory counted since it was made, and its gauges now. `Display` prints a line each, as `/proc/vmstat` does.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub struct Totals {
+            $(#[doc = concat!($help, ".")] pub $field: u64,)*
+            $(#[doc = concat!($gauge_help, ".")] pub $gauge: u64,)*
+        }
+
+        impl Totals {
+            /// The events' sums, in the order of [`Event`]; gauges are 0.
+            pub(super) fn from_sums(sums: [u64; EVENTS]) -> Totals {
+                let mut totals = Totals::default();
+                $(totals.$field = sums[Event::$event as usize];)*
+                totals
+            }
+
+            /// Calls `each` with name, meaning, kind and value of every field, in order.
+            fn walk<E>(
+                &self,
+                mut each: impl FnMut(&'static str, &'static str, Kind, u64) -> Result<(), E>,
+            ) -> Result<(), E> {
+                $(each(stringify!($field), $help, Kind::Counter, self.$field)?;)*
+                $(each(stringify!($gauge), $gauge_help, Kind::Gauge, self.$gauge)?;)*
+                Ok(())
+            }
+        }
+    };
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+counters! {
+    events {
+        PgAlloc pgalloc "Pages given out"
+        PgFree pgfree "Pages given back"
+        PgFault pgfault "Faults handled"
+        PgMajFault pgmajfault "Faults that read from a store"
+        ZeroMap zero_map "Read faults answered with the zero frame"
+        Cow cow "Pages copied by a write to a shared page"
+        CowReuse cow_reuse "Copy-on-write faults whose page nobody else had: made writable in place"
+        Fork fork "Spaces forked"
+        TableUnshare table_unshare "Page-table nodes copied because a fork shared them"
+        PgIn pgin "Pages read from stores"
+        PgOut pgout "Pages written to stores"
+        PgReadAhead pgreadahead "Pages read ahead of use"
+        PgDirtied pgdirtied "Pages that became dirty"
+        PgCleaned pgcleaned "Pages that became clean, by a write or because their range went away"
+        PgWriteback pgwriteback "Pages handed to writeback by reclaim or the background step"
+        WriteError write_error "Writes to a store that failed"
+        ViewMove view_move "Pages moved because a writer met a view"
+        ViewCopy view_copy "Pages copied for views across blocks"
+        PgActivate pgactivate "Pages moved to the active list"
+        PgDeactivate pgdeactivate "Pages moved back to the inactive list"
+        PgRefill pgrefill "Pages of active lists looked at by reclaim"
+        PgScan pgscan "Pages of inactive lists looked at by reclaim"
+        PgSteal pgsteal "Pages evicted"
+        PgBusy pgbusy "Pages that reclaim had to leave: locked, viewed, pinned or just used"
+        Refault refault "Pages read again after they had been evicted"
+        RefaultActivate refault_activate "Of these, pages that were missed so soon that they became active at once"
+        DirectReclaim direct_reclaim "Requests that had to reclaim before they got memory"
+        ChargeRefused charge_refused "Charges that a group refused at first"
+        LimitError limit_error "Requests that failed for lack of memory"
+        WouldBlock would_block "Requests that failed because they may not wait"
+        ReserveUse reserve_use "Pages taken from the reserve"
+        GracePeriod grace_period "Waits until every open section was left"
+        LockWait lock_wait "Waits for a locked block"
+        GateWait gate_wait "Waits of faults for a space that was being changed"
+        MailboxPost mailbox_post "Translations revoked by a post to an accessor"
+        MailboxFlush mailbox_flush "Accessors that dropped all translations at once"
+    }
+    gauges {
+        frames_total "Pages of the arena that can be given out"
+        frames_free "Pages free now"
+        frames_reserve "Pages only writeback may take, as set"
+        usage "Pages charged, of everything"
+        active "Pages on active lists"
+        inactive "Pages on inactive lists"
+        unevictable "Pages on lists that reclaim passes over"
+        dirty "Dirty pages"
+        retired "Things waiting for a grace period before they are freed"
+        groups "Groups"
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.walk(|name, _, _, value| writeln!(f, "{name:<18}{:>16}", Grouped(value).to_string()))
+    }
+}
+
+impl Totals {
+    /// The Prometheus text format, version 0.0.4: `innerspace_NAME_total` for what is counted, `innerspace_NAME` for gauges.
+    pub fn prometheus(&self) -> String {
+        let mut text = String::new();
+        let written = self.walk(|name, help, kind, value| {
+            let (suffix, kind) = match kind {
+                Kind::Counter => ("_total", "counter"),
+                Kind::Gauge => ("", "gauge"),
+            };
+            let name = format!("innerspace_{name}{suffix}");
+            fmt::Write::write_fmt(
+                &mut text,
+                format_args!("# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}\n"),
+            )
+        });
+        debug_assert!(written.is_ok(), "a string takes all text");
+        text
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_print_for_people_and_for_prometheus() {
+        let totals = Totals {
+            pgfault: 1_234_567,
+            frames_free: 12,
+            ..Totals::default()
+        };
+        let text = totals.to_string();
+        assert!(
+            text.contains("\npgfault                  1,234,567\n"),
+            "{text}"
+        );
+        let text = totals.prometheus();
+        assert!(text.contains(
+            "# HELP innerspace_pgfault_total Faults handled.\n\
+             # TYPE innerspace_pgfault_total counter\n\
+             innerspace_pgfault_total 1234567\n"
+        ));
+        assert!(text.contains("# TYPE innerspace_frames_free gauge\ninnerspace_frames_free 12\n"));
+        assert_eq!(text.lines().count(), 3 * (EVENTS + 10));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn totals_serialize_by_name() {
+        let totals = Totals {
+            cow: 7,
+            ..Totals::default()
+        };
+        let value = serde_json::to_value(totals).unwrap();
+        assert_eq!(value["cow"], 7);
+        assert_eq!(value["frames_free"], 0);
+    }
+}
