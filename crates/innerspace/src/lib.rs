@@ -5,6 +5,8 @@ mod frame;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
+mod reclaim;
+#[cfg(not(loom))]
 mod stats;
 pub mod store;
 mod sync;

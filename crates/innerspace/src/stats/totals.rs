@@ -4,10 +4,12 @@ use std::fmt;
 
 use crate::units::Grouped;
 
-/// Makes [`Event`], [`Totals`] and the walk over both from one list.
+/// Makes [`Event`], [`Totals`] and the walk over both from one list: events are counted here, sums from elsewhere and gauges are
+/// filled in by whoever has them.
 macro_rules! counters {
     (
         events { $($event:ident $field:ident $help:literal)* }
+        elsewhere { $($sum:ident $sum_help:literal)* }
         gauges { $($gauge:ident $gauge_help:literal)* }
     ) => {
         /// Something that is counted. The names are those of [`Totals`].
@@ -26,11 +28,12 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Totals {
             $(#[doc = concat!($help, ".")] pub $field: u64,)*
+            $(#[doc = concat!($sum_help, ".")] pub $sum: u64,)*
             $(#[doc = concat!($gauge_help, ".")] pub $gauge: u64,)*
         }
 
         impl Totals {
-            /// The events' sums, in the order of [`Event`]; gauges are 0.
+            /// The events' sums, in the order of [`Event`]; everything else is 0.
             pub(super) fn from_sums(sums: [u64; EVENTS]) -> Totals {
                 let mut totals = Totals::default();
                 $(totals.$field = sums[Event::$event as usize];)*
@@ -43,6 +46,7 @@ macro_rules! counters {
                 mut each: impl FnMut(&'static str, &'static str, Kind, u64) -> Result<(), E>,
             ) -> Result<(), E> {
                 $(each(stringify!($field), $help, Kind::Counter, self.$field)?;)*
+                $(each(stringify!($sum), $sum_help, Kind::Counter, self.$sum)?;)*
                 $(each(stringify!($gauge), $gauge_help, Kind::Gauge, self.$gauge)?;)*
                 Ok(())
             }
@@ -89,11 +93,13 @@ counters! {
         LimitError limit_error "Requests that failed for lack of memory"
         WouldBlock would_block "Requests that failed because they may not wait"
         ReserveUse reserve_use "Pages taken from the reserve"
-        GracePeriod grace_period "Waits until every open section was left"
         LockWait lock_wait "Waits for a locked block"
         GateWait gate_wait "Waits of faults for a space that was being changed"
         MailboxPost mailbox_post "Translations revoked by a post to an accessor"
         MailboxFlush mailbox_flush "Accessors that dropped all translations at once"
+    }
+    elsewhere {
+        grace_period "Waits until every open section was left"
     }
     gauges {
         frames_total "Pages of the arena that can be given out"
@@ -158,7 +164,7 @@ mod tests {
              innerspace_pgfault_total 1234567\n"
         ));
         assert!(text.contains("# TYPE innerspace_frames_free gauge\ninnerspace_frames_free 12\n"));
-        assert_eq!(text.lines().count(), 3 * (EVENTS + 10));
+        assert_eq!(text.lines().count(), 3 * (EVENTS + 1 + 10));
     }
 
     #[cfg(feature = "serde")]

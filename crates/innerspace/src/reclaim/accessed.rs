@@ -1,0 +1,80 @@
+//! The accessed state of a frame: what a use does to it.
+//!
+//! | before | after a use |
+//! |---|---|
+//! | inactive | inactive, referenced |
+//! | inactive, referenced | active |
+//! | active | active, referenced |
+//! | active, referenced | the same |
+//! | unevictable | referenced is set, nothing else |
+//!
+//! "Active" is the flag ACTIVE; it changes only under the lock of the place the frame is in, so that list and flag agree.
+//! A frame in this thread's batch is marked there and joins the active list when the batch is drained; in another thread's batch it
+//! stays inactive and referenced, and the next use after the drain makes it active.
+
+use super::batch::own_batch;
+use super::lru::{ListKind, Lru, Place, pages_of};
+use super::pool::Pool;
+use crate::frame::{FlagSet, Frames, Meta};
+use crate::group::GroupId;
+use crate::stats::{Counters, Event};
+use crate::sync::atomic::Ordering;
+use crate::units::FrameId;
+
+impl Pool {
+    /// A block was used: the caller holds it (reference, view, or lock).
+    #[inline]
+    pub(crate) fn mark_accessed(&self, id: FrameId) {
+        let meta = self.frames.meta(id);
+        let flags = meta.flags.load();
+        if !flags.contains(FlagSet::REFERENCED) {
+            meta.flags.set(FlagSet::REFERENCED);
+        } else if !flags.contains(FlagSet::ACTIVE) {
+            self.activate(id, own_batch());
+        }
+    }
+
+    /// An inactive, referenced frame was used again, by a thread whose batch has the number `batch`.
+    #[cold]
+    pub(super) fn activate(&self, id: FrameId, batch: u8) {
+        let metas = self.frames.metas();
+        let meta = &metas[id.index()];
+        let place = Place::load(meta);
+        let activated = match place {
+            Place::None | Place::List(ListKind::Unevictable | ListKind::Active) => false,
+            Place::Batch(number) if number != batch => false,
+            Place::Batch(number) => {
+                let batch = &self.lru.batches[usize::from(number)];
+                batch.with(meta, number, || set_active(meta))
+            }
+            // Whoever isolated it puts it back to the list its flags say.
+            Place::Isolated => match self.lru.lock_at(meta, place) {
+                Some(_locked) => {
+                    set_active(meta);
+                    true
+                }
+                None => false,
+            },
+            Place::List(ListKind::Inactive) => match self.lru.lock_at(meta, place) {
+                Some(mut locked) => {
+                    set_active(meta);
+                    locked.take(metas, id, ListKind::Inactive);
+                    locked.insert(metas, id, ListKind::Active);
+                    true
+                }
+                None => false,
+            },
+        };
+        if activated {
+            let pages = pages_of(meta);
+            self.counters.add(Event::PgActivate, pages);
+            let lists = self.lru.group(GroupId(meta.group()));
+            lists.clock.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+}
+
+fn set_active(meta: &Meta) {
+    meta.flags.set(FlagSet::ACTIVE);
+    meta.flags.clear(FlagSet::REFERENCED);
+}

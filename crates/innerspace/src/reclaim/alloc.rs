@@ -1,0 +1,313 @@
+//! Getting a frame: charge, take, and what to do when either is refused.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use super::pool::Pool;
+use super::shrink::{Io, Shrunk};
+use crate::frame::{Bit, HoldState, OwnedFrame, Source};
+use crate::group::{Charge, GroupId, LimitError, LimitReason};
+use crate::stats::Event;
+use crate::sync::thread;
+use crate::units::{FrameId, PageCount};
+
+/// Rounds of reclaim one request makes at most; each frees something or is the last.
+const ROUNDS: usize = 16;
+
+/// How long one round waits for another thread that is freeing memory.
+const OTHERS_WAIT: Duration = Duration::from_millis(500);
+
+/// What one round of direct reclaim frees beyond the need, so that not every request reclaims.
+const EXTRA_PAGES: u64 = 32;
+
+/// How far a request for memory may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AllocMode {
+    /// Evict, write back, wait for others. Outside every section, with no block lock held.
+    Wait,
+    /// Take what is free or fail with "would block".
+    NoWait,
+    /// Evict clean blocks, never call a store. A block lock may be held.
+    NoIo,
+    /// Go over the limit and into the reserve. For writeback and for what cannot be undone.
+    Must,
+}
+
+/// An owned frame with its charge. Dropped, both go back; published, both stay.
+#[must_use = "dropping a frame frees it and gives its charge back"]
+#[derive(Debug)]
+pub(crate) struct PoolFrame<'p> {
+    // Dropped in this order: a charge that succeeds must find the frame.
+    frame: OwnedFrame<'p>,
+    charge: Charge<'p>,
+    pool: &'p Pool,
+}
+
+impl<'p> Deref for PoolFrame<'p> {
+    type Target = OwnedFrame<'p>;
+
+    fn deref(&self) -> &OwnedFrame<'p> {
+        &self.frame
+    }
+}
+
+impl<'p> DerefMut for PoolFrame<'p> {
+    fn deref_mut(&mut self) -> &mut OwnedFrame<'p> {
+        &mut self.frame
+    }
+}
+
+impl PoolFrame<'_> {
+    /// Makes the frame visible, held as `initial` says; it stays charged until [`Pool::free`].
+    pub(crate) fn publish(self, initial: HoldState) -> FrameId {
+        let PoolFrame {
+            frame,
+            charge,
+            pool,
+        } = self;
+        let pages = charge.pages();
+        debug_assert_eq!(
+            frame.meta().group(),
+            charge.group().0,
+            "I3: the frame names its payer"
+        );
+        let has_words = frame.meta().kind().has_words();
+        // Committed before anybody can find the frame, and free it.
+        let group = charge.commit();
+        if has_words {
+            pool.groups.count_tables(group, pages.0 as i64);
+        }
+        pool.counters.add(Event::PgAlloc, pages.0);
+        frame.publish(initial)
+    }
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug)]
+enum Stuck {
+    /// This group refused the charge.
+    Charge(GroupId),
+    /// The charge fits, but no block of this order is free.
+    NoFrame,
+}
+
+impl Stuck {
+    /// Where reclaim has to begin.
+    fn group(self) -> GroupId {
+        match self {
+            Stuck::Charge(group) => group,
+            Stuck::NoFrame => GroupId::ROOT,
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    pages: PageCount,
+    order: u8,
+}
+
+/// What a mode comes to, where the request is made.
+#[derive(Clone, Copy, Debug)]
+enum Effort {
+    Refuse,
+    Must,
+    Reclaim(Io),
+}
+
+impl Pool {
+    /// A block of `1 << order` frames charged to `group`. Its bytes are what its last user left.
+    ///
+    /// # Errors
+    /// The group, or one above it, is full (or the arena has no such block) and stayed so within what `mode` allows. The error says
+    /// what holds the memory; nothing was charged.
+    #[inline]
+    pub(crate) fn alloc(
+        &self,
+        group: GroupId,
+        order: u8,
+        mode: AllocMode,
+    ) -> Result<PoolFrame<'_>, LimitError> {
+        match self.attempt(group, order) {
+            Ok(frame) => Ok(frame),
+            Err(stuck) => self.alloc_slow(group, order, mode, stuck),
+        }
+    }
+
+    #[inline]
+    fn attempt(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
+        let pages = PageCount(1 << order);
+        let charge = self
+            .groups
+            .try_charge(group, pages)
+            .map_err(|refused| Stuck::Charge(refused.group))?;
+        let frame = self
+            .frames
+            .alloc(order, Source::Ordinary)
+            .ok_or(Stuck::NoFrame)?;
+        self.wake_background_if_low();
+        Ok(self.wrap(frame, charge))
+    }
+
+    fn wrap<'p>(&'p self, mut frame: OwnedFrame<'p>, charge: Charge<'p>) -> PoolFrame<'p> {
+        frame.set_group(charge.group().0);
+        PoolFrame {
+            frame,
+            charge,
+            pool: self,
+        }
+    }
+
+    #[cold]
+    fn alloc_slow(
+        &self,
+        group: GroupId,
+        order: u8,
+        mode: AllocMode,
+        stuck: Stuck,
+    ) -> Result<PoolFrame<'_>, LimitError> {
+        let want = Want {
+            pages: PageCount(1 << order),
+            order,
+        };
+        match self.effort(mode) {
+            Effort::Must => self.alloc_must(group, order),
+            Effort::Refuse => Err(self.would_block(stuck, want)),
+            Effort::Reclaim(io) => self.reclaiming(want, io, stuck, || self.attempt(group, order)),
+        }
+    }
+
+    /// Charges pages that are in no frame: what a layer above keeps on the heap.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`]; [`AllocMode::Must`] never fails.
+    pub(crate) fn charge(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        mode: AllocMode,
+    ) -> Result<Charge<'_>, LimitError> {
+        let attempt = || {
+            let charge = self.groups.try_charge(group, pages);
+            charge.map_err(|refused| Stuck::Charge(refused.group))
+        };
+        let want = Want { pages, order: 0 };
+        attempt().or_else(|stuck| match self.effort(mode) {
+            Effort::Must => Ok(self.groups.charge_must(group, pages)),
+            Effort::Refuse => Err(self.would_block(stuck, want)),
+            Effort::Reclaim(io) => self.reclaiming(want, io, stuck, attempt),
+        })
+    }
+
+    /// What a request that did not succeed at once may do.
+    fn effort(&self, mode: AllocMode) -> Effort {
+        match mode {
+            AllocMode::NoWait => Effort::Refuse,
+            AllocMode::Must => Effort::Must,
+            // A store's own requests: reclaim would call the store again.
+            _ if self.in_store_scope() => Effort::Must,
+            AllocMode::NoIo => Effort::Reclaim(Io::Forbidden),
+            AllocMode::Wait => Effort::Reclaim(Io::Allowed),
+        }
+    }
+
+    fn would_block(&self, stuck: Stuck, want: Want) -> LimitError {
+        self.counters.count(Event::WouldBlock);
+        let reason = LimitReason::WouldBlock;
+        self.groups
+            .limit_error(stuck.group(), want.pages, reason, None)
+    }
+
+    fn alloc_must(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, LimitError> {
+        let charge = self.groups.charge_must(group, PageCount(1 << order));
+        if let Some(frame) = self.frames.alloc(order, Source::Ordinary) {
+            return Ok(self.wrap(frame, charge));
+        }
+        match self.frames.alloc(order, Source::Reserve) {
+            Some(frame) => {
+                self.counters.add(Event::ReserveUse, 1 << order);
+                Ok(self.wrap(frame, charge))
+            }
+            None => {
+                drop(charge);
+                let pages = PageCount(1 << order);
+                Err(self.limit_error(GroupId::ROOT, pages, LimitReason::ReserveEmpty))
+            }
+        }
+    }
+
+    /// Frees memory where the request is stuck and attempts it again, in bounded rounds.
+    fn reclaiming<T>(
+        &self,
+        want: Want,
+        io: Io,
+        mut stuck: Stuck,
+        attempt: impl Fn() -> Result<T, Stuck>,
+    ) -> Result<T, LimitError> {
+        if let Stuck::Charge(_) = stuck {
+            self.counters.count(Event::ChargeRefused);
+        }
+        self.counters.count(Event::DirectReclaim);
+        for _ in 0..ROUNDS {
+            let finished = self.progress.finished();
+            // What waits for a grace period is free but for the waiting.
+            let flushed = self.flush_retired();
+            if flushed > 0 {
+                match attempt() {
+                    Ok(got) => return Ok(got),
+                    Err(still) => stuck = still,
+                }
+            }
+            let shrunk = self.shrink(stuck.group(), self.need(stuck, want), io);
+            match attempt() {
+                Ok(got) => return Ok(got),
+                Err(still) => stuck = still,
+            }
+            let progress = flushed > 0 || shrunk.freed.0 > 0;
+            if !progress && !self.wait_for_memory(finished, io, &shrunk) {
+                break;
+            }
+        }
+        let reason = match stuck {
+            Stuck::NoFrame if want.order > 0 => LimitReason::Fragmented,
+            _ => LimitReason::NothingEvictable,
+        };
+        Err(self.limit_error(stuck.group(), want.pages, reason))
+    }
+
+    /// Pages to free: what is missing and a little more, less in small groups.
+    fn need(&self, stuck: Stuck, want: Want) -> PageCount {
+        let group = stuck.group();
+        let usage = self.groups.usage(group).0;
+        let max = self.groups.max(group).map_or(u64::MAX, |max| max.0);
+        let missing = match stuck {
+            Stuck::Charge(_) => (usage + want.pages.0).saturating_sub(max),
+            // Free frames are there but apart, or in others' hands: make room for a whole block more.
+            Stuck::NoFrame => want.pages.0 * 2,
+        };
+        PageCount(missing + EXTRA_PAGES.min(max / 16))
+    }
+
+    /// Nothing could be freed: waits for those who may free something. False when there is nobody to wait for.
+    fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> bool {
+        if io == Io::Forbidden {
+            // The caller may hold a block that the others want: give way, but do not wait for them.
+            thread::yield_now();
+            return self.progress.finished() != finished;
+        }
+        if let Some(id) = shrunk.in_writeback
+            && self.frames.meta(id).hold.try_get()
+        {
+            self.frames.wait_timeout(id, Bit::Writeback, OTHERS_WAIT);
+            self.put(id);
+            return true;
+        }
+        self.progress.wait_for_others(finished, OTHERS_WAIT)
+    }
+
+    fn limit_error(&self, group: GroupId, pages: PageCount, reason: LimitReason) -> LimitError {
+        self.counters.count(Event::LimitError);
+        self.groups.limit_error(group, pages, reason, Some(self))
+    }
+}

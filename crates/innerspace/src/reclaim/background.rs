@@ -1,0 +1,235 @@
+//! What a service thread (or `tick`) does between requests: grace periods, free pages in stock, old dirty pages.
+
+use std::time::Duration;
+
+use super::owners::OwnerId;
+use super::pool::Pool;
+use super::shrink::Io;
+use crate::group::GroupId;
+use crate::stats::Event;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
+use crate::units::PageCount;
+
+/// Pages one step evicts at most.
+const STEP_PAGES: u64 = 128;
+
+/// Pages one step has one owner write at most.
+const FLUSH_PAGES: u64 = 256;
+
+/// Ticks after which a dirty block is written.
+const DIRTY_TICKS: u64 = 30;
+
+/// Dirty pages, in hundredths of the memory, above which blocks of any age are written.
+const DIRTY_PERCENT: u64 = 20;
+
+/// Whether a step left something for the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Call again at once.
+    More,
+    /// Nothing to do until something changes.
+    Idle,
+}
+
+/// What the background step wants written by an owner, oldest first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FlushRequest {
+    /// Blocks that became dirty at this tick or before; `u64::MAX` for any.
+    pub(crate) dirtied_by: u64,
+    /// Pages to write at most.
+    pub(crate) pages: PageCount,
+}
+
+/// State of the background work.
+pub(super) struct Background {
+    /// Below this many free pages eviction begins.
+    low: u64,
+    /// At this many it ends.
+    high: u64,
+    /// Pages in all.
+    total: u64,
+    evicting: AtomicBool,
+    /// The tick, plus 1, at which eviction last found nothing: not tried again before the next.
+    futile_at: AtomicU64,
+    /// Counts calls of `tick`.
+    clock: AtomicU64,
+    /// The tick up to which old blocks were looked for.
+    flushed_at: AtomicU64,
+    /// The owner that was asked last.
+    last_owner: AtomicU32,
+    /// Spreads the rounding of shares.
+    offset: AtomicU64,
+    /// Somebody asked for a step, and nobody took the request yet.
+    wanted: AtomicBool,
+    sleep: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Background {
+    pub(super) fn new(total: PageCount) -> Background {
+        let low = (total.0 / 64).clamp(1, 4096);
+        Background {
+            low,
+            high: low * 2,
+            total: total.0,
+            evicting: AtomicBool::new(false),
+            futile_at: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+            flushed_at: AtomicU64::new(0),
+            last_owner: AtomicU32::new(OwnerId::NONE.0),
+            offset: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// A number below `total`, another each time, spread evenly in the long run (steps of the golden ratio).
+    pub(super) fn next_offset(&self, total: u64) -> u64 {
+        let count = self.offset.fetch_add(1, Ordering::Relaxed);
+        let turn = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(turn) * u128::from(total)) >> 64) as u64
+    }
+}
+
+impl Pool {
+    /// Pages that a request could have without reclaim.
+    pub(crate) fn free_pages(&self) -> PageCount {
+        let usage = self.groups.usage(GroupId::ROOT).0;
+        let max = self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0);
+        let frames = self
+            .frames
+            .free_frames()
+            .saturating_sub(self.frames.reserve());
+        PageCount(max.saturating_sub(usage).min(frames.into()))
+    }
+
+    /// Dirty pages, as the owners have counted them.
+    pub(crate) fn dirty_pages(&self) -> PageCount {
+        // The two sums are read one after the other: a page cleaned in between must not wrap.
+        let cleaned = self.counters.sum(Event::PgCleaned);
+        PageCount(self.counters.sum(Event::PgDirtied).saturating_sub(cleaned))
+    }
+
+    /// The number of ticks so far: the time stamp of what becomes dirty.
+    pub(crate) fn now(&self) -> u64 {
+        self.background.clock.load(Ordering::Relaxed)
+    }
+
+    /// One tick of the clock: batches are drained, then steps are made until nothing is left to do (at most 64).
+    pub(crate) fn tick(&self) {
+        self.background.clock.fetch_add(1, Ordering::Relaxed);
+        self.lru.drain_batches(&self.frames);
+        for _ in 0..64 {
+            if self.background_step() == Step::Idle {
+                break;
+            }
+        }
+    }
+
+    /// A bounded piece of work: one grace period, up to 128 pages evicted, up to 256 pages written. Outside every section, with no
+    /// lock held.
+    pub(crate) fn background_step(&self) -> Step {
+        self.background.wanted.store(false, Ordering::Relaxed);
+        self.flush_retired();
+        let evicted = self.keep_free_pages();
+        let written = self.write_old_blocks();
+        match (evicted, written, self.retired.len()) {
+            (Step::Idle, Step::Idle, 0) => Step::Idle,
+            _ => Step::More,
+        }
+    }
+
+    /// Between the low and the high mark: begins evicting below the one, goes on up to the other.
+    fn keep_free_pages(&self) -> Step {
+        let background = &self.background;
+        let free = self.free_pages().0;
+        let evicting = background.evicting.load(Ordering::Relaxed);
+        if free >= background.high || (free >= background.low && !evicting) {
+            background.evicting.store(false, Ordering::Relaxed);
+            return Step::Idle;
+        }
+        let tick = self.now() + 1;
+        if background.futile_at.load(Ordering::Relaxed) == tick {
+            return Step::Idle;
+        }
+        let want = PageCount((background.high - free).min(STEP_PAGES));
+        let shrunk = self.shrink(GroupId::ROOT, want, Io::Allowed);
+        if shrunk.freed.0 == 0 {
+            background.futile_at.store(tick, Ordering::Relaxed);
+        }
+        let more = shrunk.freed.0 > 0 && self.free_pages().0 < background.high;
+        background.evicting.store(more, Ordering::Relaxed);
+        if more { Step::More } else { Step::Idle }
+    }
+
+    /// Asks one owner to write: whatever it has while too much is dirty, what is old otherwise.
+    fn write_old_blocks(&self) -> Step {
+        let background = &self.background;
+        let dirty = self.dirty_pages().0;
+        let now = self.now();
+        let too_much = dirty * 100 > background.total * DIRTY_PERCENT;
+        let looked = background.flushed_at.load(Ordering::Relaxed) >= now;
+        if dirty == 0 || (looked && !too_much) || (!too_much && now < DIRTY_TICKS) {
+            return Step::Idle;
+        }
+        let request = FlushRequest {
+            dirtied_by: if too_much {
+                u64::MAX
+            } else {
+                now - DIRTY_TICKS
+            },
+            pages: PageCount(FLUSH_PAGES),
+        };
+        // Owners one after the other, until one has something to write or all were asked.
+        for _ in 0..self.owners.len() {
+            let last = OwnerId(background.last_owner.load(Ordering::Relaxed));
+            let Some((id, owner)) = self.owners.next_after(last) else {
+                break;
+            };
+            background.last_owner.store(id.0, Ordering::Relaxed);
+            let _working = self.progress.begin();
+            let _scope = self.store_scope();
+            let count = owner.flush(&request);
+            self.counters.add(Event::PgWriteback, count.written.0);
+            self.counters.add(Event::WriteError, count.errors.into());
+            if count.written.0 > 0 {
+                return Step::More;
+            }
+        }
+        background.flushed_at.store(now, Ordering::Relaxed);
+        Step::Idle
+    }
+
+    /// Asks for a background step when free pages run low. One load of a line that charging has in hand, usually.
+    #[inline]
+    pub(super) fn wake_background_if_low(&self) {
+        let background = &self.background;
+        let used = self.groups.usage(GroupId::ROOT).0;
+        let max = self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0);
+        if used.saturating_add(background.low) > max && !background.wanted.load(Ordering::Relaxed) {
+            self.kick();
+        }
+    }
+
+    /// Asks for a background step; wakes the service thread if there is one.
+    #[cold]
+    pub(crate) fn kick(&self) {
+        let background = &self.background;
+        if !background.wanted.swap(true, Ordering::Relaxed) {
+            // Taken so that a thread between its check and its sleep is not missed.
+            drop(background.sleep.lock());
+            background.wake.notify_all();
+        }
+    }
+
+    /// Sleeps until a step is asked for, or for `at_most`. For the service thread.
+    pub(crate) fn wait_for_work(&self, at_most: Duration) {
+        let background = &self.background;
+        let guard = background.sleep.lock();
+        if !background.wanted.load(Ordering::Relaxed) {
+            let _ = background.wake.wait_timeout(guard, at_most);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The lists: where a frame is, and moving it.
+
+use super::batch::{BATCHES, Batch};
+use crate::frame::{FlagSet, FrameList, Frames, Meta};
+use crate::group::{GroupId, Slab};
+use crate::stats::{Counters, Event};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+use crate::units::{FrameId, PageCount};
+
+/// Where a frame is, as `Meta::lru` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Nowhere: not added, or removed.
+    None,
+    /// On one of its group's lists.
+    List(ListKind),
+    /// In the hands of a reclaimer.
+    Isolated,
+    /// In the batch of this number.
+    Batch(u8),
+}
+
+/// A group's lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ListKind {
+    /// Evicted from, at the tail.
+    Inactive,
+    /// Used at least twice.
+    Active,
+    /// Passed over by reclaim.
+    Unevictable,
+}
+
+impl ListKind {
+    pub(super) const ALL: [ListKind; 3] =
+        [ListKind::Inactive, ListKind::Active, ListKind::Unevictable];
+}
+
+const ISOLATED: u8 = 4;
+const BATCH: u8 = 0x40;
+
+const _: () = assert!(BATCHES <= BATCH as usize);
+
+impl Place {
+    /// Release in `store` and Acquire here: who reads a place also reads the group of the frame's life it was written in.
+    #[inline]
+    pub(super) fn load(meta: &Meta) -> Place {
+        match meta.lru.load(Ordering::Acquire) {
+            0 => Place::None,
+            byte @ 1..=3 => Place::List(ListKind::ALL[usize::from(byte) - 1]),
+            ISOLATED => Place::Isolated,
+            byte => {
+                debug_assert!(byte & BATCH != 0, "lru byte {byte:#x}");
+                Place::Batch(byte & !BATCH)
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn store(self, meta: &Meta) {
+        let byte = match self {
+            Place::None => 0,
+            Place::List(list) => list as u8 + 1,
+            Place::Isolated => ISOLATED,
+            Place::Batch(number) => BATCH | number,
+        };
+        meta.lru.store(byte, Ordering::Release);
+    }
+}
+
+/// Pages of the block that starts at this frame.
+#[inline]
+pub(super) fn pages_of(meta: &Meta) -> u64 {
+    1 << meta.order()
+}
+
+/// One group's lists.
+#[derive(Default)]
+pub(super) struct Lists {
+    lists: [FrameList; 3],
+    /// Pages taken off by reclaimers and not yet put back or freed.
+    pub(super) isolated: u64,
+}
+
+impl Lists {
+    pub(super) fn list(&self, kind: ListKind) -> &FrameList {
+        &self.lists[kind as usize]
+    }
+}
+
+/// A group's lists with what may be read without their lock.
+pub(super) struct GroupLists {
+    lists: Mutex<Lists>,
+    /// Pages on each list; written under the lock.
+    pages: [AtomicU64; 3],
+    /// Evictions and activations of this group so far, in pages: the clock of refault distances.
+    pub(super) clock: AtomicU64,
+}
+
+impl GroupLists {
+    fn new() -> GroupLists {
+        GroupLists {
+            lists: Mutex::new(Lists::default()),
+            pages: std::array::from_fn(|_| AtomicU64::new(0)),
+            clock: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(super) fn pages(&self, kind: ListKind) -> u64 {
+        self.pages[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Pages on the two lists that reclaim works on.
+    pub(super) fn evictable_pages(&self) -> u64 {
+        self.pages(ListKind::Inactive) + self.pages(ListKind::Active)
+    }
+
+    pub(super) fn lock(&self) -> LockedLists<'_> {
+        LockedLists {
+            group: self,
+            lists: self.lists.lock(),
+        }
+    }
+}
+
+/// A group's lists, locked.
+pub(super) struct LockedLists<'a> {
+    group: &'a GroupLists,
+    pub(super) lists: MutexGuard<'a, Lists>,
+}
+
+impl LockedLists<'_> {
+    fn change_pages(&self, kind: ListKind, change: i64) {
+        // Only the lock's holder writes, so load and store need not be one operation.
+        let pages = &self.group.pages[kind as usize];
+        let now = pages.load(Ordering::Relaxed).checked_add_signed(change);
+        pages.store(
+            now.expect("a list has no fewer than 0 pages"),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Puts a frame that is in no list at the head of one.
+    pub(super) fn insert(&mut self, metas: &[Meta], id: FrameId, kind: ListKind) {
+        let meta = &metas[id.index()];
+        self.lists.lists[kind as usize].push_front(metas, id);
+        self.change_pages(kind, pages_of(meta) as i64);
+        Place::List(kind).store(meta);
+    }
+
+    /// Takes a frame off the list it is on; the caller says its next place.
+    pub(super) fn take(&mut self, metas: &[Meta], id: FrameId, kind: ListKind) {
+        self.lists.lists[kind as usize].remove(metas, id);
+        self.change_pages(kind, -(pages_of(&metas[id.index()]) as i64));
+    }
+}
+
+/// The list a frame belongs on by its flags.
+pub(super) fn list_by_flags(meta: &Meta) -> ListKind {
+    match meta.flags.load().contains(FlagSet::ACTIVE) {
+        true => ListKind::Active,
+        false => ListKind::Inactive,
+    }
+}
+
+/// All lists and batches of one pool.
+pub(super) struct Lru {
+    groups: Slab<GroupLists>,
+    pub(super) batches: Box<[Batch]>,
+}
+
+impl Lru {
+    pub(super) fn new() -> Lru {
+        Lru {
+            groups: Slab::new(),
+            batches: (0..BATCHES).map(|_| Batch::new()).collect(),
+        }
+    }
+
+    /// The lists of a group.
+    #[inline]
+    pub(super) fn group(&self, id: GroupId) -> &GroupLists {
+        self.groups.get_or_make(id.0, GroupLists::new)
+    }
+
+    /// Locks the lists of the group a frame is charged to, if the frame is at `place` (a list, or isolated) once they are locked.
+    ///
+    /// The place is read before the group: a place of a later life of the frame brings that life's group with it (see
+    /// [`Place::load`]), and a place of this group's cannot change while its lists are locked.
+    pub(super) fn lock_at(&self, meta: &Meta, place: Place) -> Option<LockedLists<'_>> {
+        let group = meta.group();
+        let locked = self.group(GroupId(group)).lock();
+        (Place::load(meta) == place && meta.group() == group).then_some(locked)
+    }
+
+    /// Takes a frame off whatever it is on; the caller holds it, or is the one who frees it.
+    pub(super) fn remove(&self, frames: &Frames, id: FrameId) {
+        let metas = frames.metas();
+        let meta = &metas[id.index()];
+        loop {
+            match Place::load(meta) {
+                Place::None => return,
+                Place::Batch(number) => {
+                    if self.batches[usize::from(number)].remove(meta, number, id) {
+                        return;
+                    }
+                }
+                place => {
+                    let Some(mut locked) = self.lock_at(meta, place) else {
+                        continue;
+                    };
+                    match place {
+                        Place::List(kind) => locked.take(metas, id, kind),
+                        _ => locked.lists.isolated -= pages_of(meta),
+                    }
+                    Place::None.store(meta);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Moves a frame between the unevictable list and the one its flags say. In a batch it stays until the batch is
+    /// drained; returns whether it was moved.
+    pub(super) fn move_listed(&self, frames: &Frames, id: FrameId, to: Evictable) -> bool {
+        let metas = frames.metas();
+        let meta = &metas[id.index()];
+        loop {
+            let place = Place::load(meta);
+            let Place::List(kind) = place else {
+                return false;
+            };
+            let target = match to {
+                Evictable::Yes => list_by_flags(meta),
+                Evictable::No => ListKind::Unevictable,
+            };
+            if kind == target || (to == Evictable::Yes && kind != ListKind::Unevictable) {
+                return false;
+            }
+            if let Some(mut locked) = self.lock_at(meta, place) {
+                locked.take(metas, id, kind);
+                locked.insert(metas, id, target);
+                return true;
+            }
+        }
+    }
+
+    /// Takes up to `max` frames off the tail of a list, oldest first, and marks them isolated. Returns the pages taken.
+    pub(super) fn isolate(
+        &self,
+        frames: &Frames,
+        group: GroupId,
+        kind: ListKind,
+        max: usize,
+        out: &mut Vec<FrameId>,
+    ) -> u64 {
+        let metas = frames.metas();
+        let mut locked = self.group(group).lock();
+        let mut pages = 0;
+        for _ in 0..max {
+            let Some(id) = locked.lists.list(kind).back() else {
+                break;
+            };
+            let meta = &metas[id.index()];
+            locked.take(metas, id, kind);
+            locked.lists.isolated += pages_of(meta);
+            pages += pages_of(meta);
+            Place::Isolated.store(meta);
+            out.push(id);
+        }
+        pages
+    }
+
+    /// Puts isolated frames back: to the list their flags say, or to the unevictable one. Frames that were freed meanwhile, and
+    /// may be somebody else's now, are passed over.
+    pub(super) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
+        let metas = frames.metas();
+        // The lock is kept from one frame to the next while the group is the same.
+        let mut kept: Option<(u16, LockedLists<'_>)> = None;
+        for id in ids {
+            let meta = &metas[id.index()];
+            if Place::load(meta) != Place::Isolated {
+                continue;
+            }
+            let group = meta.group();
+            if kept.as_ref().is_none_or(|(of, _)| *of != group) {
+                drop(kept.take());
+                kept = Some((group, self.group(GroupId(group)).lock()));
+            }
+            let Some((_, locked)) = &mut kept else {
+                continue;
+            };
+            // Under the lock now; the order of the two reads is that of `lock_at`.
+            if Place::load(meta) != Place::Isolated || meta.group() != group {
+                continue;
+            }
+            let kind = match to {
+                Evictable::Yes => list_by_flags(meta),
+                Evictable::No => ListKind::Unevictable,
+            };
+            locked.lists.isolated -= pages_of(meta);
+            locked.insert(metas, *id, kind);
+        }
+    }
+}
+
+/// Whether reclaim looks at a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Evictable {
+    /// It does.
+    Yes,
+    /// It passes it over.
+    No,
+}
+
+/// Pages on a group's lists now: inactive, active, unevictable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ListSizes {
+    pub(crate) inactive: PageCount,
+    pub(crate) active: PageCount,
+    pub(crate) unevictable: PageCount,
+}
+
+impl Lru {
+    /// The sizes of one group's own lists.
+    pub(super) fn sizes(&self, group: GroupId) -> ListSizes {
+        let lists = self.group(group);
+        let [inactive, active, unevictable] =
+            ListKind::ALL.map(|kind| PageCount(lists.pages(kind)));
+        ListSizes {
+            inactive,
+            active,
+            unevictable,
+        }
+    }
+}

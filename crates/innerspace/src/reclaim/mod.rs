@@ -1,0 +1,68 @@
+//! The pool: where frames come from, who pays, which are given up when there are none.
+//!
+//! **What it is.** One [`Pool`] per memory ties frames, groups and the domain of sections together. The layers above ask it for
+//! frames and hand them back; when a group (or the arena) is full, the pool evicts what was used least.
+//!
+//! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a request may go; [`Owner`]: the
+//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period.
+//!
+//! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per stripe of threads, and are
+//! moved to their list fifteen at a time. `Meta::lru` says where a frame is ([`Place`]); the flag ACTIVE says which list it is on,
+//! or will be put on.
+//!
+//! ```text
+//!            add                 batch full             twice used
+//!   None ----------> Batch ----------------> Inactive -------------> Active
+//!    ^  ^ remove       | remove                | ^  isolate/put back   | ^
+//!    |  +--------------+                       v |                     v |
+//!    +-------------------------------------- Isolated <---------------- +
+//! ```
+//!
+//! **Accessed state** ([`accessed`]): inactive -> inactive, referenced -> active -> active, referenced. Reclaim goes the other way.
+//!
+//! **Locking.** A batch's mutex, then a group's list mutex; both held for a few frames' worth of work, never while an owner is
+//! called, a grace period is waited for, or a store is written. `Meta::lru` changes under the lock of the place it names:
+//! the batch's mutex, or the list mutex of the frame's group. The retire queue and the owner table have a mutex each, innermost.
+//! A frame that reclaim has isolated is named, not held: the owner re-checks under the block's lock that it is still its own.
+//!
+//! | operation | beside | made safe by |
+//! |---|---|---|
+//! | `free`, `lru_remove` | isolation by reclaim | list lock: `Isolated` becomes `None`, put-back then passes the frame over |
+//! | `mark_accessed` | `lru_remove`, drain | the caller's hold keeps the frame's life; the place is checked again under its lock |
+//! | `shrink` | `shrink` | isolation: a frame is in one reclaimer's hands |
+//! | group deletion | `shrink` | lists are never moved; a deleted group's lists are found through the tree until they are empty |
+//!
+//! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as owners), `space`.
+//!
+//! **Not here.** No thread: `background` offers the steps, the facade runs them. No swap: anonymous frames are never listed as
+//! evictable. No stock of charges per thread.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the layers above take these into use one by one"
+)]
+
+mod accessed;
+mod alloc;
+mod background;
+mod batch;
+mod holders;
+mod lru;
+mod owners;
+mod pool;
+mod retire;
+mod shrink;
+mod validate;
+mod workingset;
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
+
+pub(crate) use alloc::{AllocMode, PoolFrame};
+pub(crate) use background::{FlushRequest, Step};
+pub(crate) use lru::Place;
+pub(crate) use owners::{Aged, CleanCount, EvictCount, Owner, OwnerId};
+pub(crate) use pool::{Pool, PoolOptions, StoreScope};
+pub(crate) use retire::Retired;
+pub(crate) use shrink::{Io, Shrunk};
+pub(crate) use workingset::Refault;

@@ -1,0 +1,122 @@
+//! Who can age, clean and evict a frame: the upcall to the layer above, and the table of those who implement it.
+
+use super::FlushRequest;
+use crate::sync::{Arc, Mutex, Weak};
+use crate::units::{FrameId, PageCount};
+
+/// Names a registered [`Owner`] in a frame's metadata. 0 is nobody.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct OwnerId(pub(crate) u32);
+
+impl OwnerId {
+    /// No owner: the frame cannot be evicted.
+    pub(crate) const NONE: OwnerId = OwnerId(0);
+}
+
+/// Whether the mappings of a frame had been used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Aged {
+    /// At least one accessed bit was set (and is cleared now).
+    Referenced,
+    /// None was.
+    Idle,
+}
+
+/// What [`Owner::evict`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct EvictCount {
+    /// Pages given back to the pool.
+    pub(crate) freed: PageCount,
+    /// Frames (blocks) that could not go: locked, viewed, pinned, dirty again, or no longer the owner's.
+    pub(crate) busy: u32,
+}
+
+/// What [`Owner::clean`] or [`Owner::flush`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct CleanCount {
+    /// Pages written.
+    pub(crate) written: PageCount,
+    /// Writes that failed; their pages are dirty still.
+    pub(crate) errors: u32,
+}
+
+/// Something frames belong to: a file. Called with no lock of this layer held, never inside a section.
+///
+/// The frames are *named, not held*: any of them may have been freed, and used again by somebody else, since reclaim picked them. The
+/// owner takes each by `try_lock` (never by a lock that waits: reclaim may run below somebody who holds the block) and re-checks that
+/// the frame is still its own and at the index it says.
+pub(crate) trait Owner: Send + Sync {
+    /// Clears the accessed bits of all mappings of the block and says whether one was set. No waiting, no grace period.
+    fn age(&self, frame: FrameId, index: u64) -> Aged;
+
+    /// Evicts clean blocks: try_lock, revoke, one grace period for all, freeze, out of the index (leaving
+    /// `Pool::shadow_pack`), `Pool::free`. What is dirty, viewed or busy stays and is counted busy.
+    fn evict(&self, frames: &[FrameId]) -> EvictCount;
+
+    /// Writes dirty blocks back. They stay cached.
+    fn clean(&self, frames: &[FrameId]) -> CleanCount;
+
+    /// Writes back what the request asks for, oldest first. For the background step; an owner that is never dirty needs none.
+    fn flush(&self, _request: &FlushRequest) -> CleanCount {
+        CleanCount::default()
+    }
+}
+
+/// The registered owners, by number.
+#[derive(Default)]
+pub(super) struct Owners {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// `entries[n]` is owner `n + 1`.
+    entries: Vec<Option<Weak<dyn Owner>>>,
+    free: Vec<u32>,
+}
+
+impl Owners {
+    pub(super) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {
+        let mut table = self.table.lock();
+        match table.free.pop() {
+            Some(number) => {
+                table.entries[number as usize - 1] = Some(owner);
+                OwnerId(number)
+            }
+            None => {
+                table.entries.push(Some(owner));
+                OwnerId(u32::try_from(table.entries.len()).expect("fewer than 2^32 files"))
+            }
+        }
+    }
+
+    pub(super) fn unregister(&self, id: OwnerId) {
+        let mut table = self.table.lock();
+        let gone = table.entries[id.0 as usize - 1].take();
+        assert!(gone.is_some(), "owner {} is unregistered twice", id.0);
+        table.free.push(id.0);
+    }
+
+    pub(super) fn get(&self, id: OwnerId) -> Option<Arc<dyn Owner>> {
+        let table = self.table.lock();
+        let index = (id.0 as usize).checked_sub(1)?;
+        table.entries.get(index)?.as_ref()?.upgrade()
+    }
+
+    /// The next registered owner after `id`, going round; `None` when there is none at all.
+    pub(super) fn next_after(&self, id: OwnerId) -> Option<(OwnerId, Arc<dyn Owner>)> {
+        let table = self.table.lock();
+        let count = table.entries.len();
+        (0..count)
+            .map(|step| (id.0 as usize + step) % count)
+            .find_map(|index| {
+                let owner = table.entries[index].as_ref()?.upgrade()?;
+                Some((OwnerId(index as u32 + 1), owner))
+            })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let table = self.table.lock();
+        table.entries.len() - table.free.len()
+    }
+}

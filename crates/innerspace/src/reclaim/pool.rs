@@ -1,0 +1,277 @@
+//! The pool itself: its parts, freeing, and the small calls of the layers above.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use super::background::Background;
+use super::batch::own_batch;
+use super::lru::{Evictable, ListSizes, Lru, Place, pages_of};
+use super::owners::{Owner, OwnerId, Owners};
+use super::retire::RetireQueue;
+use super::shrink::Io;
+use crate::frame::{ArenaError, ArenaOptions, Dropped, Frames};
+use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
+use crate::stats::{Counters, Event, Totals};
+use crate::sync::{Arc, Condvar, Domain, Mutex, Weak};
+use crate::sys::barrier::BarrierMode;
+use crate::units::{FrameId, PageCount};
+
+/// How to make a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolOptions {
+    /// The arena. The root group's limit is its ordinary frames: all but the reserve.
+    pub(crate) arena: ArenaOptions,
+    /// The barrier of the pool's domain; `None` for the best of this machine.
+    pub(crate) barrier: Option<BarrierMode>,
+}
+
+impl PoolOptions {
+    /// Usual options for `frames` usable frames.
+    pub(crate) fn new(frames: u32) -> PoolOptions {
+        PoolOptions {
+            arena: ArenaOptions::new(frames),
+            barrier: None,
+        }
+    }
+}
+
+/// Frames, groups, lists and the retire queue of one memory. See the module's documentation.
+pub(crate) struct Pool {
+    pub(crate) frames: Frames,
+    pub(crate) groups: Arc<GroupTree>,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) counters: Counters,
+    pub(super) lru: Lru,
+    pub(super) owners: Owners,
+    pub(super) retired: RetireQueue,
+    pub(super) progress: Progress,
+    pub(super) background: Background,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("groups", &self.groups)
+            .field("retired", &self.retired.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A pool with an arena of its own, all free.
+    pub(crate) fn new(options: &PoolOptions) -> Result<Arc<Pool>, ArenaError> {
+        let frames = Frames::new(&options.arena)?;
+        let ordinary = PageCount(u64::from(frames.total() - frames.reserve()));
+        let domain = match options.barrier {
+            Some(mode) => Domain::with_mode(mode),
+            None => Domain::new(),
+        };
+        let pool = Arc::new(Pool {
+            groups: Arc::new(GroupTree::new(ordinary)),
+            domain,
+            counters: Counters::new(),
+            lru: Lru::new(),
+            owners: Owners::default(),
+            retired: RetireQueue::default(),
+            progress: Progress::default(),
+            background: Background::new(ordinary),
+            frames,
+        });
+        let weak: Weak<Pool> = Arc::downgrade(&pool);
+        pool.groups.set_reclaimer(weak);
+        Ok(pool)
+    }
+
+    /// The handle of the root group.
+    pub(crate) fn root_group(&self) -> Group {
+        Group::root(self.groups.clone())
+    }
+
+    /// Frees a block whose hold word is 0: off its list, back to the arena, and off its group's account, in this order, so that
+    /// a charge that succeeds finds a frame.
+    pub(crate) fn free(&self, id: FrameId) {
+        let meta = self.frames.meta(id);
+        if Place::load(meta) != Place::None {
+            self.lru.remove(&self.frames, id);
+        }
+        let pages = pages_of(meta);
+        let group = GroupId(meta.group());
+        if meta.kind().has_words() {
+            self.groups.count_tables(group, -(pages as i64));
+        }
+        self.frames.free(id);
+        self.groups.uncharge(group, PageCount(pages));
+        self.counters.add(Event::PgFree, pages);
+    }
+
+    /// Drops a reference that the caller has; frees the block if it was the last hold.
+    pub(crate) fn put(&self, id: FrameId) {
+        if self.frames.meta(id).hold.put() == Dropped::Last {
+            self.free(id);
+        }
+    }
+
+    /// Lists a published block: on the active list if it is flagged ACTIVE, else on the inactive one; by way of this thread's batch.
+    /// The caller holds the block.
+    #[inline]
+    pub(crate) fn lru_add(&self, id: FrameId) {
+        self.lru.add(&self.frames, id, own_batch());
+    }
+
+    /// Takes a block off its list; nothing happens if it is on none. The caller holds the block or is the one who frees it.
+    pub(crate) fn lru_remove(&self, id: FrameId) {
+        self.lru.remove(&self.frames, id);
+    }
+
+    /// Has reclaim pass a listed block over, or look at it again. The caller holds the block.
+    pub(crate) fn lru_set(&self, id: FrameId, evictable: Evictable) {
+        let meta = self.frames.meta(id);
+        if let Place::Batch(_) = Place::load(meta) {
+            self.lru.drain_batches(&self.frames);
+        }
+        self.lru.move_listed(&self.frames, id, evictable);
+    }
+
+    /// Pages on the lists of one group, those below it not counted.
+    pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
+        self.lru.sizes(group)
+    }
+
+    /// Makes frames with the returned number in their metadata evictable through `owner`.
+    pub(crate) fn register_owner(&self, owner: Weak<dyn Owner>) -> OwnerId {
+        self.owners.register(owner)
+    }
+
+    /// The number may be used again: no frame carries it any more.
+    pub(crate) fn unregister_owner(&self, id: OwnerId) {
+        self.owners.unregister(id);
+    }
+
+    /// Opens a scope for calls of a store (or an owner): requests of this thread to this pool may use the reserve and never reclaim.
+    pub(crate) fn store_scope(&self) -> StoreScope {
+        let pool = self.domain.id();
+        SCOPES.with(|scopes| scopes.borrow_mut().push(pool));
+        StoreScope {
+            pool,
+            _of_thread: std::marker::PhantomData,
+        }
+    }
+
+    /// Whether this thread is in a [`StoreScope`] of this pool.
+    pub(super) fn in_store_scope(&self) -> bool {
+        let pool = self.domain.id();
+        SCOPES.with(|scopes| scopes.borrow().contains(&pool))
+    }
+
+    /// All counters and gauges.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = self.counters.totals();
+        totals.frames_total = self.frames.total().into();
+        totals.frames_free = self.frames.free_frames().into();
+        totals.frames_reserve = self.frames.reserve().into();
+        totals.usage = self.groups.usage(GroupId::ROOT).0;
+        for group in self.groups.subtree(GroupId::ROOT) {
+            let sizes = self.lru.sizes(group);
+            totals.inactive += sizes.inactive.0;
+            totals.active += sizes.active.0;
+            totals.unevictable += sizes.unevictable.0;
+        }
+        totals.dirty = self.dirty_pages().0;
+        totals.retired = self.retired.len() as u64;
+        totals.groups = self.groups.all_stats().len() as u64;
+        totals.grace_period = self.domain.grace_periods();
+        totals
+    }
+}
+
+impl Reclaimer for Pool {
+    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
+        let before = self.groups.usage(group);
+        self.flush_retired();
+        let flushed = before.0.saturating_sub(self.groups.usage(group).0);
+        let left = PageCount(pages.0.saturating_sub(flushed));
+        if left.0 == 0 {
+            return PageCount(flushed);
+        }
+        PageCount(flushed + self.shrink(group, left, Io::Allowed).freed.0)
+    }
+
+    fn holders(&self, group: GroupId) -> Holders {
+        self.count_holders(group)
+    }
+}
+
+crate::sync::thread_local! {
+    /// The pools in whose store calls this thread is.
+    static SCOPES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// While it lives, this thread calls a store for the pool. Not `Send`.
+#[must_use = "the scope ends when this is dropped"]
+#[derive(Debug)]
+pub(crate) struct StoreScope {
+    pool: u64,
+    _of_thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for StoreScope {
+    fn drop(&mut self) {
+        SCOPES.with(|scopes| {
+            let mut scopes = scopes.borrow_mut();
+            let at = scopes.iter().rposition(|pool| *pool == self.pool);
+            scopes.remove(at.expect("a scope is closed once, by its thread"));
+        });
+    }
+}
+
+/// Who is freeing memory right now: a request that finds nothing to free waits for them before it fails.
+#[derive(Default)]
+pub(super) struct Progress {
+    state: Mutex<ProgressState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct ProgressState {
+    /// Threads that may be about to free something.
+    active: u32,
+    /// How often one of them was done.
+    finished: u64,
+}
+
+/// Counts the calling thread among those who free memory.
+pub(super) struct Working<'a>(&'a Progress);
+
+impl Progress {
+    pub(super) fn begin(&self) -> Working<'_> {
+        self.state.lock().active += 1;
+        Working(self)
+    }
+
+    pub(super) fn finished(&self) -> u64 {
+        self.state.lock().finished
+    }
+
+    /// Waits until a thread that is freeing memory is done, or was since `finished` was read; false when nobody is. The caller is not
+    /// one of them itself. The wait is bounded: the store that holds another up may hang.
+    pub(super) fn wait_for_others(&self, finished: u64, at_most: Duration) -> bool {
+        let mut state = self.state.lock();
+        if state.finished == finished && state.active == 0 {
+            return false;
+        }
+        if state.finished == finished {
+            (state, _) = self.changed.wait_timeout(state, at_most);
+        }
+        drop(state);
+        true
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.active -= 1;
+        state.finished += 1;
+        self.0.changed.notify_all();
+    }
+}

@@ -1,0 +1,404 @@
+//! Eviction: which frames go when a group has to become smaller.
+//!
+//! One call frees about what it was asked for, in passes. Each pass gives every group of the subtree a share in proportion to its size
+//! and looks at that many pages of its inactive tail; each further pass looks at four times as many; the last looks at everything and
+//! no longer spares what is in use but could go. So a call looks at a small multiple of its target when memory is easy to free, at
+//! each page a bounded number of times when it is not, and then says 0: it always ends.
+
+use super::lru::{Evictable, ListKind, pages_of};
+use super::owners::{Aged, Owner, OwnerId};
+use super::pool::Pool;
+use crate::frame::{FlagSet, Kind, Meta};
+use crate::group::GroupId;
+use crate::stats::Event;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::{FrameId, PageCount};
+
+/// Frames in one reclaimer's hands at a time.
+const CLUSTER: usize = 32;
+
+/// Passes before the last one.
+const PASSES: u32 = 4;
+
+/// Whether stores may be called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Io {
+    /// Dirty blocks are written.
+    Allowed,
+    /// Dirty blocks stay.
+    Forbidden,
+}
+
+/// What one call of [`Pool::shrink`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Shrunk {
+    /// Pages freed.
+    pub(crate) freed: PageCount,
+    /// Pages looked at.
+    pub(crate) scanned: PageCount,
+    /// Pages written.
+    pub(crate) written: PageCount,
+    /// Some block that could not go because it is being written; named, not held.
+    pub(crate) in_writeback: Option<FrameId>,
+}
+
+/// How hard a pass tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effort {
+    /// Frames that were used since they were last looked at stay.
+    Spare,
+    /// Whatever can go goes.
+    Force,
+}
+
+/// What becomes of an isolated frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// Back to the head of the list its flags say.
+    Keep,
+    /// To the unevictable list: nothing will change until it is freed.
+    SetAside,
+    /// Evict it.
+    Evict,
+    /// Write it, then evict it.
+    Clean,
+}
+
+/// Lists reused from cluster to cluster.
+#[derive(Default)]
+struct Hands {
+    taken: Vec<FrameId>,
+    keep: Vec<FrameId>,
+    set_aside: Vec<FrameId>,
+    evict: Vec<FrameId>,
+    clean: Vec<FrameId>,
+    /// The owner asked last: neighbours on a list often have the same.
+    owner: Option<(OwnerId, Option<Arc<dyn Owner>>)>,
+}
+
+impl Pool {
+    /// Frees about `target` pages charged to `group` or below it; fewer when there are fewer to free. No section open.
+    pub(crate) fn shrink(&self, group: GroupId, target: PageCount, io: Io) -> Shrunk {
+        let _working = self.progress.begin();
+        // What owners and stores ask for meanwhile must not come back here.
+        let _scope = self.store_scope();
+        self.lru.drain_batches(&self.frames);
+        let groups = self.groups.subtree(group);
+        let mut done = Shrunk::default();
+        let mut hands = Hands::default();
+        for pass in 0..=PASSES {
+            let left = target.0.saturating_sub(done.freed.0);
+            if left == 0 {
+                break;
+            }
+            let effort = match pass {
+                PASSES => Effort::Force,
+                _ => Effort::Spare,
+            };
+            self.shrink_pass(&groups, left, pass, effort, io, &mut hands, &mut done);
+        }
+        self.counters.add(Event::PgSteal, done.freed.0);
+        done
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one pass of `shrink`, split for reading"
+    )]
+    fn shrink_pass(
+        &self,
+        groups: &[GroupId],
+        want: u64,
+        pass: u32,
+        effort: Effort,
+        io: Io,
+        hands: &mut Hands,
+        done: &mut Shrunk,
+    ) {
+        let sizes: Vec<u64> = groups
+            .iter()
+            .map(|group| self.lru.group(*group).evictable_pages())
+            .collect();
+        let total: u64 = sizes.iter().sum();
+        if total == 0 {
+            return;
+        }
+        let mut shares = Shares::new(want, total, self.background.next_offset(total));
+        for (group, size) in groups.iter().zip(sizes) {
+            let share = shares.of(size);
+            let scan = match effort {
+                // The whole of both lists: also what the first half of the pass has moved over.
+                Effort::Force => size,
+                Effort::Spare => (share << (2 * pass)).min(size),
+            };
+            let enough = match effort {
+                Effort::Force => done.freed.0 + share.max(1),
+                Effort::Spare => done.freed.0 + share,
+            };
+            if scan > 0 {
+                self.balance(*group, scan, effort, hands, done);
+                self.shrink_inactive(*group, scan, enough, effort, io, hands, done);
+            }
+        }
+    }
+
+    /// Moves frames from the tail of the active list to the inactive one while the inactive list is the shorter.
+    fn balance(
+        &self,
+        group: GroupId,
+        scan: u64,
+        effort: Effort,
+        hands: &mut Hands,
+        done: &mut Shrunk,
+    ) {
+        let lists = self.lru.group(group);
+        let mut scanned = 0;
+        while scanned < scan {
+            let (active, inactive) = (
+                lists.pages(ListKind::Active),
+                lists.pages(ListKind::Inactive),
+            );
+            if active == 0 || (effort == Effort::Spare && inactive >= active) {
+                break;
+            }
+            hands.taken.clear();
+            let max = CLUSTER.min((scan - scanned) as usize);
+            let pages =
+                self.lru
+                    .isolate(&self.frames, group, ListKind::Active, max, &mut hands.taken);
+            if pages == 0 {
+                break;
+            }
+            scanned += pages;
+            for at in 0..hands.taken.len() {
+                let meta = self.frames.meta(hands.taken[at]);
+                let used = meta
+                    .flags
+                    .test_and_clear(FlagSet::REFERENCED)
+                    .contains(FlagSet::REFERENCED);
+                let mapped_use = self.was_used(hands, at, meta) == Aged::Referenced;
+                if effort == Effort::Force || !(used || mapped_use) {
+                    meta.flags.clear(FlagSet::ACTIVE);
+                    self.counters.add(Event::PgDeactivate, pages_of(meta));
+                }
+            }
+            self.lru
+                .put_back(&self.frames, &hands.taken, Evictable::Yes);
+        }
+        self.counters.add(Event::PgRefill, scanned);
+        done.scanned.0 += scanned;
+    }
+
+    /// Looks at up to `scan` pages from the tail of the inactive list, until `enough` pages are freed in all.
+    #[expect(clippy::too_many_arguments, reason = "the inner step of `shrink_pass`")]
+    fn shrink_inactive(
+        &self,
+        group: GroupId,
+        scan: u64,
+        enough: u64,
+        effort: Effort,
+        io: Io,
+        hands: &mut Hands,
+        done: &mut Shrunk,
+    ) {
+        let mut scanned = 0;
+        while scanned < scan && done.freed.0 < enough {
+            hands.taken.clear();
+            let max = CLUSTER.min((scan - scanned) as usize);
+            let pages = self.lru.isolate(
+                &self.frames,
+                group,
+                ListKind::Inactive,
+                max,
+                &mut hands.taken,
+            );
+            if pages == 0 {
+                break;
+            }
+            scanned += pages;
+            self.counters.add(Event::PgScan, pages);
+            self.judge(effort, io, hands, done);
+            self.lru.put_back(&self.frames, &hands.keep, Evictable::Yes);
+            self.lru
+                .put_back(&self.frames, &hands.set_aside, Evictable::No);
+            self.evict_chosen(hands, done);
+        }
+        done.scanned.0 += scanned;
+    }
+
+    /// Sorts the isolated frames by what is to become of them.
+    fn judge(&self, effort: Effort, io: Io, hands: &mut Hands, done: &mut Shrunk) {
+        for list in [
+            &mut hands.keep,
+            &mut hands.set_aside,
+            &mut hands.evict,
+            &mut hands.clean,
+        ] {
+            list.clear();
+        }
+        for at in 0..hands.taken.len() {
+            let id = hands.taken[at];
+            let meta = self.frames.meta(id);
+            if meta.flags.load().contains(FlagSet::WRITEBACK) {
+                done.in_writeback.get_or_insert(id);
+            }
+            let list = match self.verdict(effort, io, hands, at, meta) {
+                Verdict::Keep => &mut hands.keep,
+                Verdict::SetAside => &mut hands.set_aside,
+                Verdict::Evict => &mut hands.evict,
+                Verdict::Clean => &mut hands.clean,
+            };
+            list.push(id);
+        }
+        let busy = hands.keep.len() + hands.set_aside.len();
+        self.counters.add(Event::PgBusy, busy as u64);
+    }
+
+    fn verdict(
+        &self,
+        effort: Effort,
+        io: Io,
+        hands: &mut Hands,
+        at: usize,
+        meta: &Meta,
+    ) -> Verdict {
+        let hold = meta.hold.load();
+        if hold.is_viewed_only() || meta.kind() == Kind::Anonymous {
+            return Verdict::SetAside;
+        }
+        let flags = meta.flags.load();
+        let in_hand = flags.intersects(FlagSet::LOCKED | FlagSet::WRITEBACK | FlagSet::ACTIVE);
+        if !hold.is_cached() || hold.views() > 0 || hold.refs() > 1 || hold.has_writer() || in_hand
+        {
+            // Dying, in use this moment, or marked active while it was in our hands.
+            return Verdict::Keep;
+        }
+        if hold.mapped() > 0
+            && effort == Effort::Spare
+            && self.was_used(hands, at, meta) == Aged::Referenced
+        {
+            // Used once through a mapping: another round. Used again since: active.
+            if meta
+                .flags
+                .test_and_set(FlagSet::REFERENCED)
+                .contains(FlagSet::REFERENCED)
+            {
+                self.activate(hands.taken[at], super::batch::own_batch());
+            }
+            return Verdict::Keep;
+        }
+        // Referenced once by a read is no reason to stay: twice made it active.
+        match (flags.contains(FlagSet::DIRTY), io) {
+            (false, _) => Verdict::Evict,
+            (true, Io::Allowed) => Verdict::Clean,
+            (true, Io::Forbidden) => Verdict::Keep,
+        }
+    }
+
+    /// Clears the accessed bits of a mapped frame; an unmapped one, or one without owner, is idle.
+    fn was_used(&self, hands: &mut Hands, at: usize, meta: &Meta) -> Aged {
+        if meta.hold.load().mapped() == 0 {
+            return Aged::Idle;
+        }
+        let id = OwnerId(meta.owner());
+        if hands.owner.as_ref().is_none_or(|(of, _)| *of != id) {
+            hands.owner = Some((id, self.owners.get(id)));
+        }
+        match &hands.owner {
+            Some((_, Some(owner))) => owner.age(hands.taken[at], meta.index()),
+            _ => Aged::Idle,
+        }
+    }
+
+    /// Has the owners write and evict what was chosen; what did not go is put back.
+    fn evict_chosen(&self, hands: &mut Hands, done: &mut Shrunk) {
+        let Hands { evict, clean, .. } = hands;
+        if !clean.is_empty() {
+            self.by_owner(clean, |owner, frames| {
+                let count = owner.clean(frames);
+                done.written.0 += count.written.0;
+                self.counters.add(Event::PgWriteback, count.written.0);
+                self.counters.add(Event::WriteError, count.errors.into());
+            });
+            evict.append(clean);
+        }
+        self.by_owner(evict, |owner, frames| {
+            let count = owner.evict(frames);
+            done.freed.0 += count.freed.0;
+            self.counters.add(Event::PgBusy, count.busy.into());
+        });
+        self.lru.put_back(&self.frames, evict, Evictable::Yes);
+    }
+
+    /// Calls `each` once per owner with its frames, in the order of their place in it.
+    fn by_owner(&self, frames: &mut [FrameId], mut each: impl FnMut(&dyn Owner, &[FrameId])) {
+        let key = |id: &FrameId| {
+            let meta = self.frames.meta(*id);
+            (meta.owner(), meta.index())
+        };
+        frames.sort_by_cached_key(key);
+        let same_owner = |a: &FrameId, b: &FrameId| key(a).0 == key(b).0;
+        for of_one in frames.chunk_by(same_owner) {
+            if let Some(owner) = self.owners.get(OwnerId(key(&of_one[0]).0)) {
+                each(&*owner, of_one);
+            }
+        }
+    }
+}
+
+/// Splits a number of pages among groups in proportion to their sizes, without losing any to rounding: the shares add up, and over
+/// many calls with spread offsets each small group gets its part.
+struct Shares {
+    want: u64,
+    total: u64,
+    offset: u64,
+    before: u64,
+}
+
+impl Shares {
+    fn new(want: u64, total: u64, offset: u64) -> Shares {
+        Shares {
+            want,
+            total,
+            offset,
+            before: 0,
+        }
+    }
+
+    /// The share of the next group, of `size`.
+    fn of(&mut self, size: u64) -> u64 {
+        let up_to = |sum: u64| {
+            (u128::from(sum) * u128::from(self.want) + u128::from(self.offset))
+                / u128::from(self.total)
+        };
+        let share = up_to(self.before + size) - up_to(self.before);
+        self.before += size;
+        share as u64
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_and_follow_the_sizes() {
+        let sizes = [1000, 10, 0, 500, 490];
+        let total = sizes.iter().sum();
+        let mut sums = [0; 5];
+        for offset in 0..total {
+            let mut shares = Shares::new(32, total, offset);
+            let round = sizes.map(|size| shares.of(size));
+            assert_eq!(round.iter().sum::<u64>(), 32);
+            sums.iter_mut()
+                .zip(round)
+                .for_each(|(sum, share)| *sum += share);
+        }
+        assert_eq!(
+            sums,
+            sizes.map(|size| size * 32),
+            "exactly proportional over all offsets"
+        );
+    }
+}
