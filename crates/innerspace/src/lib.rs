@@ -15,6 +15,7 @@ mod units;
 
 #[cfg(not(loom))]
 pub use sys::copy::{AtomicScalar, Scalar};
+#[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupStats, Holders, LimitDetails, LimitError, LimitReason, MAX_DEPTH,
 };
