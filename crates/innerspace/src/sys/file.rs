@@ -1,0 +1,156 @@
+//! Files as `FileStore` needs them: positioned I/O that leaves no trace in the kernel's page cache,
+//! holes, what the kernel still caches, and who holds a lock.
+//!
+//! | primitive | Linux | elsewhere |
+//! |---|---|---|
+//! | uncached I/O | `preadv2`, `pwritev2` with `RWF_DONTCACHE` (6.14) | `F_NOCACHE` on macOS |
+//! | direct I/O | `O_DIRECT`, alignment from `statx` | none |
+//! | drop after use | `sync_file_range`, `posix_fadvise` | none |
+//! | holes | `SEEK_DATA`, `SEEK_HOLE`, `fallocate` | none: all is data, a punch writes zeros |
+//! | identity | device and inode number | Unix: the same; Windows: unknown |
+//! | who holds a lock | `/proc/locks` | unknown |
+//! | cached pages | `cachestat` (6.5), else `mincore` | unsupported |
+//!
+//! Windows moves the file's cursor with positioned I/O; nothing here uses the cursor.
+
+#[cfg(all(target_os = "linux", not(miri)))]
+#[path = "file_linux.rs"]
+mod platform;
+#[cfg(not(all(target_os = "linux", not(miri))))]
+#[path = "file_portable.rs"]
+mod platform;
+
+use std::fs::{File, FileType, Metadata};
+use std::io;
+use std::path::Path;
+
+pub(crate) use platform::{
+    CAN_DROP, cached_bytes, direct_alignment, drop_cached, enable_dontcache, expect_random,
+    next_data, next_hole, open_direct, punch, read_at, start_writeback, wait_writeback, write_at,
+    write_vectored_at,
+};
+
+/// What the kernel may keep of the bytes of one read or write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Keep {
+    /// Whatever it likes.
+    Cached,
+    /// Nothing; only after [`enable_dontcache`] said that this works.
+    Nothing,
+}
+
+/// Opens that never wait for the other end of a FIFO and never acquire a terminal.
+#[cfg(unix)]
+pub(crate) fn without_waiting(options: &mut std::fs::OpenOptions) {
+    use std::os::unix::fs::OpenOptionsExt;
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+}
+
+/// Opens that never wait for the other end of a FIFO: there are none.
+#[cfg(not(unix))]
+pub(crate) fn without_waiting(_: &mut std::fs::OpenOptions) {}
+
+/// Device and inode number: equal for two names of one file.
+#[cfg(unix)]
+pub(crate) fn identity(metadata: &Metadata) -> Option<[u64; 2]> {
+    use std::os::unix::fs::MetadataExt;
+    Some([metadata.dev(), metadata.ino()])
+}
+
+/// Std does not give a file's number here.
+#[cfg(not(unix))]
+pub(crate) fn identity(_: &Metadata) -> Option<[u64; 2]> {
+    None
+}
+
+/// What a file that is neither regular nor a directory is, for messages.
+#[cfg(unix)]
+pub(crate) fn special_kind(kind: FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match () {
+        () if kind.is_fifo() => "FIFO",
+        () if kind.is_socket() => "socket",
+        () if kind.is_char_device() => "character device",
+        () if kind.is_block_device() => "block device",
+        () => "special file",
+    }
+}
+
+/// What a file that is neither regular nor a directory is, for messages.
+#[cfg(not(unix))]
+pub(crate) fn special_kind(_: FileType) -> &'static str {
+    "special file"
+}
+
+/// Whether an error number says that the device failed, not the request.
+pub(crate) fn is_device_error(number: i32) -> bool {
+    #[cfg(unix)]
+    return matches!(number, libc::EIO | libc::ENXIO | libc::ENODEV | libc::EBADMSG)
+        // EUCLEAN and EREMOTEIO, which other systems do not have.
+        || (cfg!(target_os = "linux") && matches!(number, 117 | 121));
+    // ERROR_NOT_READY, ERROR_CRC, ERROR_GEN_FAILURE, ERROR_IO_DEVICE, ERROR_DISK_OPERATION_FAILED.
+    #[cfg(windows)]
+    return matches!(number, 21 | 23 | 31 | 1117 | 1127);
+    #[cfg(not(any(unix, windows)))]
+    {
+        let _ = number;
+        false
+    }
+}
+
+/// The process that holds a `flock` on the file with this device and inode number, where the
+/// system tells: not for a process outside our pid namespace, nor on file systems that give
+/// `stat` another device number than they lock by (btrfs).
+pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
+    holder_in(&std::fs::read_to_string("/proc/locks").ok()?, identity)
+}
+
+/// Finds the holder in text like `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
+fn holder_in(locks: &str, [device, inode]: [u64; 2]) -> Option<u32> {
+    // The kernel's way of packing a device number, see makedev(3).
+    let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);
+    let minor = (device & 0xff) | (device >> 12 & 0xffff_ff00);
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| {
+        // A line of a process that waits has `->` in the second column.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, _, pid, of, ..] if of == file => pid.parse().ok().filter(|&p| p > 0),
+            _ => None,
+        }
+    })
+}
+
+/// Bytes of the file at `path` that the kernel keeps in its page cache, in whole host pages.
+pub(crate) fn cached_bytes_of(path: &Path) -> io::Result<u64> {
+    cached_bytes(&File::open(path)?)
+}
+
+/// A folder for tests beside their executable: on a disk, where `/tmp` may be memory.
+#[cfg(test)]
+pub(crate) fn disk_dir() -> tempfile::TempDir {
+    let executable = std::env::current_exe().unwrap();
+    tempfile::tempdir_in(executable.parent().unwrap()).unwrap()
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_among_other_locks_and_waiters() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 fe:00:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 22 fe:00:78 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 33 fe:01:77 0 EOF\n\
+                     4: FLOCK  ADVISORY  WRITE 44 fe:00:77 0 EOF\n\
+                     4: -> FLOCK  ADVISORY  WRITE 55 fe:00:77 0 EOF\n";
+        assert_eq!(holder_in(locks, [0xfe00, 77]), Some(44));
+        assert_eq!(holder_in(locks, [0xfe00, 79]), None);
+        let waiting_alone = "4: -> FLOCK  ADVISORY  WRITE 55 fe:00:77 0 EOF\n";
+        assert_eq!(holder_in(waiting_alone, [0xfe00, 77]), None);
+        let other_namespace = "4: FLOCK  ADVISORY  WRITE 0 fe:00:77 0 EOF\n";
+        assert_eq!(holder_in(other_namespace, [0xfe00, 77]), None);
+        let wide_minor = "1: FLOCK  ADVISORY  WRITE 9 00:123:5 0 EOF\n";
+        assert_eq!(holder_in(wide_minor, [0x10_0023, 5]), Some(9));
+    }
+}
