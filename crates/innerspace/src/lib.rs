@@ -8,6 +8,7 @@ mod group;
 mod reclaim;
 #[cfg(not(loom))]
 mod stats;
+#[cfg(not(loom))]
 pub mod store;
 mod sync;
 mod sys;

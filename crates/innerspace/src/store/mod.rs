@@ -1,1 +1,296 @@
-//! (layer to come)
+//! Where a file's bytes live when they are not cached: the [`Store`] trait and its backends.
+//!
+//! A store is to the cache what a block device is to a kernel: positioned reads and writes, a
+//! length, a barrier. It knows nothing of frames, blocks, limits or errors that stick; the cache
+//! above adds those.
+//!
+//! | backend | bytes are in | for |
+//! |---|---|---|
+//! | [`MemoryStore`] | sparse chunks of this process's memory | tests, small targets |
+//!
+//! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]; [`Store::write_at`],
+//! [`Store::set_len`], [`Store::sync`] and [`Store::writable`] when it can be written. Everything
+//! else has a right default.
+//!
+//! **Rules every store keeps**, and the layers above rely on:
+//! - `read_at` and `write_at` may transfer less than asked; 0 bytes read at a non-empty buffer
+//!   means the end of the store. [`read_exact_or_eof`] and [`write_all_at`] are the retry loops.
+//! - Every offset and length is accepted; [`Limits`] says which take the short way.
+//! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
+//!   other.
+//! - Two handles with equal [`Store::identity`] reach the same bytes.
+//! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
+//!
+//! Errors are `io::Error`s without the store's name: the cache wraps them with file and offset.
+//! [`StoreErrorKind::of`] sorts them; [`StoreError`] travels inside for what `io::ErrorKind` has no
+//! word for.
+//!
+//! Locking: a store call may hold a block lock or a WRITEBACK bit of its caller. What a backend
+//! locks is a leaf of the lock order and is never held across a call back into this crate.
+//!
+//! Neighbours: `sys::file` below has the system calls; `cache` above is the only user. This layer
+//! does not cache, does not retry failed writes and does not order them.
+
+mod batch;
+mod error;
+mod memory;
+mod transfer;
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
+use std::io::{self, IoSlice};
+
+use crate::sync::Arc;
+
+pub use batch::{Batch, Operation, Request};
+pub use error::{KnownSince, StoreError, StoreErrorKind};
+pub use memory::{MemoryStore, StoreCounts};
+pub use transfer::{
+    read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,
+};
+
+/// What a [`Store::sync`] must have made durable when it returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncWhat {
+    /// The bytes, and of the rest only what is needed to read them back (fdatasync).
+    Data,
+    /// The bytes and everything the store keeps about itself (fsync).
+    All,
+}
+
+/// Names what a store reaches: two stores with equal identities have the same bytes.
+///
+/// Valid while a store that returned it is open; a closed file's numbers may be given to another
+/// file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    kind: &'static str,
+    numbers: [u64; 2],
+}
+
+impl Identity {
+    /// An identity among the stores of one `kind`, a name the backend chooses for itself ("file",
+    /// "memory").
+    pub fn new(kind: &'static str, numbers: [u64; 2]) -> Identity {
+        Identity { kind, numbers }
+    }
+
+    /// The backend's name for itself.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+}
+
+/// A value that differs after somebody else changed the store; only equality means something.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Version(u64);
+
+impl Version {
+    /// A version from a generation number, or from a hash of an entity tag.
+    pub fn new(number: u64) -> Version {
+        Version(number)
+    }
+}
+
+/// Which requests a store serves without a detour. Others are right too, only slower.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Offsets and lengths in bytes that are multiples of this take the short way. A power of two,
+    /// at least 1.
+    pub alignment: usize,
+    /// Buffer addresses that are multiples of this take the short way. A power of two, at least 1.
+    pub memory_alignment: usize,
+    /// The request size in bytes the store likes best; 0 when it has no preference.
+    pub preferred_size: usize,
+}
+
+impl Default for Limits {
+    /// No alignment, no preferred size.
+    fn default() -> Limits {
+        Limits {
+            alignment: 1,
+            memory_alignment: 1,
+            preferred_size: 0,
+        }
+    }
+}
+
+impl Limits {
+    /// Limits with the same alignment in bytes for offsets, lengths and memory.
+    ///
+    /// # Panics
+    /// When `alignment` is not a power of two.
+    pub fn aligned(alignment: usize) -> Limits {
+        assert!(
+            alignment.is_power_of_two(),
+            "alignment {alignment} is not a power of two"
+        );
+        Limits {
+            alignment,
+            memory_alignment: alignment,
+            preferred_size: 0,
+        }
+    }
+
+    /// The same limits with a preferred request size in bytes.
+    pub fn prefer(self, preferred_size: usize) -> Limits {
+        Limits {
+            preferred_size,
+            ..self
+        }
+    }
+}
+
+/// A place for a file's bytes. See the module's rules.
+#[allow(
+    clippy::len_without_is_empty,
+    reason = "a length in bytes that may fail, not a collection"
+)]
+pub trait Store: Send + Sync + 'static {
+    /// The length in bytes, as of now.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Reads up to `buf.len()` bytes at `offset`; less at the store's convenience, 0 at or past the
+    /// end alone.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes up to `buf.len()` bytes at `offset`, lengthening the store where needed; at least one
+    /// byte unless `buf` is empty. Bytes between the old end and `offset` read as zeros. Default:
+    /// the store is read-only.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let _ = (buf, offset);
+        Err(StoreError::ReadOnly.into())
+    }
+
+    /// Writes the buffers one behind the other at `offset`, as [`Store::write_at`] does. Default:
+    /// writes the first one that is not empty.
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        bufs.iter()
+            .find(|buf| !buf.is_empty())
+            .map_or(Ok(0), |buf| self.write_at(buf, offset))
+    }
+
+    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. Default: the store is
+    /// read-only.
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let _ = len;
+        Err(StoreError::ReadOnly.into())
+    }
+
+    /// Returns when all writes that ended before the call survive a power cut. Default: they
+    /// already do.
+    fn sync(&self, what: SyncWhat) -> io::Result<()> {
+        let _ = what;
+        Ok(())
+    }
+
+    /// Makes a range read as zeros, giving its room back where the store can. The length does not
+    /// change; what lies past the end is left out. Default: writes zeros.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.saturating_add(len).min(self.len()?);
+        write_zeros(self, offset, end.saturating_sub(offset))
+    }
+
+    /// The first offset at or after `offset` that is not in a hole; `None` when only a hole or the
+    /// end follows. Default: there are no holes.
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        Ok((offset < self.len()?).then_some(offset))
+    }
+
+    /// The first offset at or after `offset` that is in a hole or at the end. Default: the end.
+    fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        Ok(self.len()?.max(offset))
+    }
+
+    /// What the store reaches, so that a second open of the same thing is recognised. Default:
+    /// unknown.
+    fn identity(&self) -> Option<Identity> {
+        None
+    }
+
+    /// Changes when somebody else changed the store, and not by calls through this handle. Default:
+    /// cannot tell.
+    fn version(&self) -> io::Result<Option<Version>> {
+        Ok(None)
+    }
+
+    /// Which requests take the short way. Default: all of them.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// Whether the store takes writes. Default: no.
+    fn writable(&self) -> bool {
+        false
+    }
+
+    /// The name used in messages; a path as the user gave it. Default: `store`.
+    fn name(&self) -> String {
+        "store".to_owned()
+    }
+
+    /// Runs a batch of requests in any order and completes each one; returns when all are complete.
+    /// Default: one after the other in the calling thread.
+    fn submit(&self, mut batch: Batch<'_>) {
+        while let Some(request) = batch.take() {
+            request.run(self);
+        }
+    }
+}
+
+macro_rules! forward_store {
+    ($pointer:ident) => {
+        impl<S: Store + ?Sized> Store for $pointer<S> {
+            fn len(&self) -> io::Result<u64> {
+                (**self).len()
+            }
+            fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+                (**self).read_at(buf, offset)
+            }
+            fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+                (**self).write_at(buf, offset)
+            }
+            fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+                (**self).write_vectored_at(bufs, offset)
+            }
+            fn set_len(&self, len: u64) -> io::Result<()> {
+                (**self).set_len(len)
+            }
+            fn sync(&self, what: SyncWhat) -> io::Result<()> {
+                (**self).sync(what)
+            }
+            fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+                (**self).punch(offset, len)
+            }
+            fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+                (**self).next_data(offset)
+            }
+            fn next_hole(&self, offset: u64) -> io::Result<u64> {
+                (**self).next_hole(offset)
+            }
+            fn identity(&self) -> Option<Identity> {
+                (**self).identity()
+            }
+            fn version(&self) -> io::Result<Option<Version>> {
+                (**self).version()
+            }
+            fn limits(&self) -> Limits {
+                (**self).limits()
+            }
+            fn writable(&self) -> bool {
+                (**self).writable()
+            }
+            fn name(&self) -> String {
+                (**self).name()
+            }
+            fn submit(&self, batch: Batch<'_>) {
+                (**self).submit(batch)
+            }
+        }
+    };
+}
+
+forward_store!(Arc);
+forward_store!(Box);

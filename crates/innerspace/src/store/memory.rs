@@ -1,0 +1,361 @@
+//! [`MemoryStore`]: a sparse store in this process's memory, which counts what is asked of it.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::{Identity, Store, SyncWhat, Version, read_exact_or_eof, write_all_at};
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes in a chunk: the unit in which the store is sparse.
+const CHUNK: u64 = 64 << 10;
+/// The longest store: as with files, an offset fits in 63 bits.
+const MAX_LEN: u64 = i64::MAX as u64;
+
+/// A store in memory. Ranges never written, punched or cut off are holes in units of 64 KiB.
+///
+/// Writable, empty at first. Share one between a file and a test by an `Arc`, which is a store too.
+pub struct MemoryStore {
+    /// Boxed so that its address, the store's identity, does not move with the store.
+    state: Box<State>,
+}
+
+struct State {
+    /// Protects the bytes and the length; a call holds it for one copy.
+    bytes: RwLock<Bytes>,
+    counters: Counters,
+    /// Changes made by [`MemoryStore::change_outside`].
+    generation: AtomicU64,
+}
+
+#[derive(Default)]
+struct Bytes {
+    len: u64,
+    /// By offset divided by [`CHUNK`]. An absent chunk is a hole; bytes at or past `len` are zero.
+    chunks: BTreeMap<u64, Box<[u8]>>,
+}
+
+/// Statistics only: relaxed, ordered with nothing.
+#[derive(Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    syncs: AtomicU64,
+    punches: AtomicU64,
+}
+
+/// What was asked of a [`MemoryStore`] since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct StoreCounts {
+    /// Calls of `read_at`.
+    pub reads: u64,
+    /// Bytes that they returned.
+    pub read_bytes: u64,
+    /// Calls of `write_at`.
+    pub writes: u64,
+    /// Bytes that they took.
+    pub written_bytes: u64,
+    /// Calls of `sync`.
+    pub syncs: u64,
+    /// Calls of `punch`.
+    pub punches: u64,
+}
+
+/// The pieces of a byte range, chunk by chunk.
+struct Pieces {
+    at: u64,
+    end: u64,
+}
+
+/// The part of a range that lies in one chunk.
+struct Piece {
+    chunk: u64,
+    /// Bytes of the chunk.
+    inside: std::ops::Range<usize>,
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let chunk = self.at / CHUNK;
+        let begin = self.at % CHUNK;
+        let count = (CHUNK - begin).min(self.end.checked_sub(self.at).filter(|&left| left > 0)?);
+        self.at += count;
+        Some(Piece {
+            chunk,
+            inside: begin as usize..(begin + count) as usize,
+        })
+    }
+}
+
+impl Bytes {
+    fn read(&self, buf: &mut [u8], offset: u64) -> usize {
+        let count = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let mut rest = &mut buf[..count];
+        for piece in (Pieces {
+            at: offset,
+            end: offset + count as u64,
+        }) {
+            let (to, after) = rest.split_at_mut(piece.inside.len());
+            match self.chunks.get(&piece.chunk) {
+                Some(chunk) => to.copy_from_slice(&chunk[piece.inside]),
+                None => to.fill(0),
+            }
+            rest = after;
+        }
+        count
+    }
+
+    fn write(&mut self, buf: &[u8], offset: u64, end: u64) {
+        let mut rest = buf;
+        for piece in (Pieces { at: offset, end }) {
+            let (from, after) = rest.split_at(piece.inside.len());
+            let chunk = self.chunks.entry(piece.chunk);
+            chunk.or_insert_with(|| vec![0; CHUNK as usize].into_boxed_slice())[piece.inside]
+                .copy_from_slice(from);
+            rest = after;
+        }
+        self.len = self.len.max(end);
+    }
+
+    /// Makes `begin..end` zero, dropping the chunks that it covers.
+    fn clear(&mut self, begin: u64, end: u64) {
+        let (first, last) = (begin / CHUNK, end.div_ceil(CHUNK));
+        let touched: Vec<u64> = self
+            .chunks
+            .range(first..last.max(first))
+            .map(|(&k, _)| k)
+            .collect();
+        for key in touched {
+            let from = begin.saturating_sub(key * CHUNK).min(CHUNK) as usize;
+            let to = (end - key * CHUNK).min(CHUNK) as usize;
+            if from == 0 && to == CHUNK as usize {
+                self.chunks.remove(&key);
+            } else if let Some(chunk) = self.chunks.get_mut(&key) {
+                chunk[from..to].fill(0);
+            }
+        }
+    }
+
+    fn set_len(&mut self, len: u64) {
+        if len < self.len {
+            self.clear(len, self.len.next_multiple_of(CHUNK));
+        }
+        self.len = len;
+    }
+
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        let (&chunk, _) = self.chunks.range(offset / CHUNK..).next()?;
+        Some(offset.max(chunk * CHUNK)).filter(|&at| at < self.len)
+    }
+
+    fn next_hole(&self, offset: u64) -> u64 {
+        let mut chunk = offset / CHUNK;
+        while self.chunks.contains_key(&chunk) {
+            chunk += 1;
+        }
+        offset.max(chunk * CHUNK).min(self.len.max(offset))
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> MemoryStore {
+        MemoryStore {
+            state: Box::new(State {
+                bytes: RwLock::new(Bytes::default()),
+                counters: Counters::default(),
+                generation: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// A store of `len` zero bytes, all of it one hole.
+    ///
+    /// # Panics
+    /// When `len` does not fit in 63 bits.
+    pub fn with_len(len: u64) -> MemoryStore {
+        assert!(len <= MAX_LEN, "a store of {len} bytes");
+        let store = MemoryStore::new();
+        store.state.bytes.write().set_len(len);
+        store
+    }
+
+    /// A store with a copy of `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> MemoryStore {
+        let store = MemoryStore::new();
+        store
+            .state
+            .bytes
+            .write()
+            .write(bytes, 0, bytes.len() as u64);
+        store
+    }
+
+    /// What was asked of the store so far.
+    pub fn counts(&self) -> StoreCounts {
+        let counters = &self.state.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StoreCounts {
+            reads: get(&counters.reads),
+            read_bytes: get(&counters.read_bytes),
+            writes: get(&counters.writes),
+            written_bytes: get(&counters.written_bytes),
+            syncs: get(&counters.syncs),
+            punches: get(&counters.punches),
+        }
+    }
+
+    /// A copy of the whole content, uncounted.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let bytes = self.state.bytes.read();
+        let mut copy = vec![0; bytes.len as usize];
+        bytes.read(&mut copy, 0);
+        copy
+    }
+
+    /// Bytes of memory that the content takes: what is not a hole, in units of 64 KiB.
+    pub fn resident_bytes(&self) -> u64 {
+        self.state.bytes.read().chunks.len() as u64 * CHUNK
+    }
+
+    /// Writes as another process would: uncounted, and [`Store::version`] shows it.
+    pub fn change_outside(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.state
+            .bytes
+            .write()
+            .write(buf, offset, end_of(offset, buf.len())?);
+        self.state.generation.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Changes the length as another process would, see [`MemoryStore::change_outside`].
+    pub fn set_len_outside(&self, len: u64) -> io::Result<()> {
+        self.state.bytes.write().set_len(end_of(len, 0)?);
+        self.state.generation.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A new store with the same content, read and written through the plain calls.
+    pub fn copy_of<S: Store + ?Sized>(store: &S) -> io::Result<MemoryStore> {
+        let copy = MemoryStore::with_len(store.len()?);
+        let mut buf = vec![0; CHUNK as usize];
+        let mut at = 0;
+        while let Some(data) = store.next_data(at)? {
+            let count = read_exact_or_eof(store, &mut buf, data)?;
+            if count == 0 {
+                break;
+            }
+            write_all_at(&copy, &buf[..count], data)?;
+            at = data + count as u64;
+        }
+        Ok(copy)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> MemoryStore {
+        MemoryStore::new()
+    }
+}
+
+/// Where `len` bytes at `offset` end, if a store can be so long.
+fn end_of(offset: u64, len: usize) -> io::Result<u64> {
+    let end = offset.checked_add(len as u64).filter(|&end| end <= MAX_LEN);
+    end.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+}
+
+impl Store for MemoryStore {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state.bytes.read().len)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let count = self.state.bytes.read().read(buf, offset);
+        self.state.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.state
+            .counters
+            .read_bytes
+            .fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let end = end_of(offset, buf.len())?;
+        self.state.counters.writes.fetch_add(1, Ordering::Relaxed);
+        if !buf.is_empty() {
+            self.state.bytes.write().write(buf, offset, end);
+            self.state
+                .counters
+                .written_bytes
+                .fetch_add(buf.len() as u64, Ordering::Relaxed);
+        }
+        Ok(buf.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.state.bytes.write().set_len(end_of(len, 0)?);
+        Ok(())
+    }
+
+    fn sync(&self, _: SyncWhat) -> io::Result<()> {
+        self.state.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.state.counters.punches.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = self.state.bytes.write();
+        let end = offset.saturating_add(len);
+        // Past the end there are zeros already, so the last chunk goes whole.
+        let end = if end >= bytes.len {
+            bytes.len.next_multiple_of(CHUNK)
+        } else {
+            end
+        };
+        if offset < bytes.len && offset < end {
+            bytes.clear(offset, end);
+        }
+        Ok(())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        Ok(self.state.bytes.read().next_data(offset))
+    }
+
+    fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        Ok(self.state.bytes.read().next_hole(offset))
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        Some(Identity::new("memory", [&raw const *self.state as u64, 0]))
+    }
+
+    fn version(&self) -> io::Result<Option<Version>> {
+        Ok(Some(Version::new(
+            self.state.generation.load(Ordering::Relaxed),
+        )))
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes = self.state.bytes.read();
+        f.debug_struct("MemoryStore")
+            .field("len", &bytes.len)
+            .field("resident_bytes", &(bytes.chunks.len() as u64 * CHUNK))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,142 @@
+//! The retry loops over a store's short transfers, for the cache and for anyone who writes a tool
+//! on a store.
+
+use std::io::{self, IoSlice};
+
+use super::{KnownSince, Store, StoreError};
+
+/// Reads until `buf` is full or the store ends; returns the number of bytes read. Short reads and
+/// interruptions are retried. A store that ends before bytes it once had is an error, worded for
+/// the whole read.
+pub fn read_exact_or_eof<S: Store + ?Sized>(
+    store: &S,
+    buf: &mut [u8],
+    offset: u64,
+) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match store.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(widen(error, offset, buf.len() as u64)),
+        }
+    }
+    Ok(done)
+}
+
+/// Makes the error of a later part of a read speak of the whole read.
+fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
+    match error.downcast::<StoreError>() {
+        Ok(StoreError::Shrank {
+            now, was, since, ..
+        }) => {
+            let (offset, wanted) = (whole_offset, whole_len);
+            StoreError::Shrank {
+                offset,
+                wanted,
+                now,
+                was,
+                since,
+            }
+            .into()
+        }
+        Ok(other) => other.into(),
+        Err(error) => error,
+    }
+}
+
+/// The error for a read of `wanted` bytes at `offset` that ended after `got`, in a store that had
+/// `was` bytes when it was opened: it shrank, or it delivered less than it has, or telling the two
+/// apart failed.
+pub fn short_read_error<S: Store + ?Sized>(
+    store: &S,
+    offset: u64,
+    wanted: u64,
+    got: u64,
+    was: u64,
+) -> io::Error {
+    match store.len() {
+        Ok(now) if now < was => StoreError::Shrank {
+            offset,
+            wanted,
+            now,
+            was,
+            since: KnownSince::Opened,
+        }
+        .into(),
+        Ok(len) => StoreError::ShortRead {
+            offset,
+            wanted,
+            got,
+            len,
+        }
+        .into(),
+        Err(error) => error,
+    }
+}
+
+/// Writes all of `buf` at `offset`; short writes and interruptions are retried. After an error any
+/// part may be written.
+pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        let rest = &buf[done..];
+        done += progress(
+            store.write_at(rest, offset + done as u64),
+            rest.len(),
+            offset,
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes all of the buffers one behind the other at `offset`, as [`write_all_at`] does. `bufs` is
+/// used up.
+pub fn write_all_vectored_at<S: Store + ?Sized>(
+    store: &S,
+    mut bufs: &mut [IoSlice<'_>],
+    mut offset: u64,
+) -> io::Result<()> {
+    IoSlice::advance_slices(&mut bufs, 0);
+    while !bufs.is_empty() {
+        let wanted = bufs.iter().map(|buf| buf.len()).sum();
+        let count = progress(store.write_vectored_at(bufs, offset), wanted, offset)?;
+        IoSlice::advance_slices(&mut bufs, count);
+        offset += count as u64;
+    }
+    Ok(())
+}
+
+/// How far one write call came: 0 when it was interrupted, an error when it took nothing.
+fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(StoreError::WriteZero {
+            offset,
+            wanted: wanted as u64,
+        }
+        .into()),
+        Ok(count) => Ok(count),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Zeros in memory, aligned so that direct I/O takes them as they are.
+#[repr(align(4096))]
+struct Zeros([u8; 64 << 10]);
+
+static ZEROS: Zeros = Zeros([0; 64 << 10]);
+
+/// Writes `len` zeros at `offset`, allocating nothing. Lengthens the store like any write.
+pub fn write_zeros<S: Store + ?Sized>(store: &S, offset: u64, len: u64) -> io::Result<()> {
+    let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut at = offset;
+    while at < end {
+        // The first step ends at a multiple of the buffer, so that the following ones are aligned.
+        let step = (ZEROS.0.len() as u64 - at % ZEROS.0.len() as u64).min(end - at);
+        write_all_at(store, &ZEROS.0[..step as usize], at)?;
+        at += step;
+    }
+    Ok(())
+}
