@@ -7,6 +7,7 @@
 //! | backend | bytes are in | for |
 //! |---|---|---|
 //! | [`MemoryStore`] | sparse chunks of this process's memory | tests, small targets |
+//! | `FaultyStore` | another store, after faults by plan or by seed | tests (feature `test-util`) |
 //!
 //! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]; [`Store::write_at`],
 //! [`Store::set_len`], [`Store::sync`] and [`Store::writable`] when it can be written. Everything
@@ -33,6 +34,8 @@
 
 mod batch;
 mod error;
+#[cfg(any(test, feature = "test-util"))]
+pub mod faulty;
 mod memory;
 mod transfer;
 
@@ -45,6 +48,8 @@ use crate::sync::Arc;
 
 pub use batch::{Batch, Operation, Request};
 pub use error::{KnownSince, StoreError, StoreErrorKind};
+#[cfg(any(test, feature = "test-util"))]
+pub use faulty::FaultyStore;
 pub use memory::{MemoryStore, StoreCounts};
 pub use transfer::{
     read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,

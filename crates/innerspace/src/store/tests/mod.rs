@@ -1,5 +1,7 @@
 //! Scenarios for the store layer, one file a backend, and what they share.
 
+mod common;
+mod faulty;
 mod memory;
 
 use super::*;

@@ -1,0 +1,508 @@
+//! [`FaultyStore`]: another store behind a device that misbehaves on order, for tests.
+//!
+//! # Fault model
+//!
+//! Between the caller and the inner store stands a device with a volatile write cache and sectors
+//! of [`SECTOR`] bytes. The inner store's content is what the device *answers* with; what is on the
+//! *medium* differs from it in the sectors changed since the last sync, whose old content the
+//! device remembers.
+//!
+//! | fault | what happens | the caller sees |
+//! |---|---|---|
+//! | [`Fault::Fail`] | nothing is done | an error, one of [`Failure`] |
+//! | [`Fault::Short`] | half of the bytes are transferred | a short count |
+//! | [`Fault::Hang`] | nothing, until the test says so | a call that does not return |
+//! | [`Fault::Tear`] | only the first sectors of a write reach the medium | an error |
+//! | [`Fault::Lose`] | a write, punch, resize or sync is dropped | success |
+//! | [`Fault::Misdirect`] | a read or write lands some sectors beside | success |
+//! | [`Fault::Rot`] | one bit flips, in the answer of a read or in what a write stores | success |
+//! | [`FaultyStore::power_cut`] | changes since the last sync are lost: all, none, some | errors |
+//!
+//! What the device never does: tear a sector; lose or change what a sync that succeeded covered
+//! (unless a `Lose` fell on that very sync, or a `Misdirect` or `Rot` on a later write); make a
+//! failed call have an effect, a tear excepted; let a call that began before a power cut have an
+//! effect after it.
+//!
+//! **When.** By countdown: a [`Rule`] fires on the nth matching operation, once, several times or
+//! for ever, in a byte range or everywhere; of several due rules the one added first fires. By
+//! seed: [`FaultyStore::seed`] draws for each operation that no rule hit. The same seed gives the
+//! same faults to the same sequence of operations; the order of operations of several threads is
+//! theirs. No fault involves time: an operation that hangs does so until [`FaultyStore::release`].
+//!
+//! **Sharing.** The test keeps an `Arc` of the store and gives a clone to the file: faults can be
+//! changed, hanging calls awaited and the log of operations read while the file is in use.
+//!
+//! Locking: one mutex, held across the inner store's writes so that a power cut falls between
+//! operations; not held across its reads nor while an operation hangs.
+
+mod medium;
+mod plan;
+
+use std::fmt;
+use std::io;
+
+use super::{Identity, Limits, Store, StoreError, SyncWhat, Version};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use medium::Medium;
+use plan::Plan;
+
+pub use medium::Unsynced;
+pub use plan::{AfterTear, Failure, Fault, OperationKind, Rates, Rule};
+
+/// Bytes in a sector: the device writes whole sectors or none of their bytes.
+pub const SECTOR: u64 = 512;
+
+/// The most operations the log keeps; older ones fall out.
+const LOG_LEN: usize = 65_536;
+
+/// A store that puts faults between its caller and the store `S`. See the module's fault model.
+///
+/// ```
+/// use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule};
+/// use innerspace::store::{MemoryStore, Store, StoreErrorKind};
+///
+/// let store = FaultyStore::new(MemoryStore::new());
+/// store.add(Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]).nth(2));
+/// store.write_at(b"first", 0)?;
+/// let error = store.write_at(b"second", 5).unwrap_err();
+/// assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::NoSpace);
+/// store.write_at(b"second", 5)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct FaultyStore<S> {
+    inner: S,
+    control: Mutex<Control>,
+    /// Signalled when an operation begins to hang, is released, or loses its power.
+    changed: Condvar,
+}
+
+/// Protected by `FaultyStore::control`, all of it.
+struct Control {
+    power: Power,
+    plan: Plan,
+    medium: Medium,
+    hanging: usize,
+    /// Counts releases: an operation hangs until it differs from what it was.
+    releases: u64,
+    released_to: Release,
+    log: std::collections::VecDeque<Record>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Power {
+    On,
+    Off,
+}
+
+/// What becomes of the operations that hang when they are released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// They go on as if nothing had been.
+    Proceed,
+    /// They fail without an effect.
+    Fail(Failure),
+}
+
+/// One operation in the log, in the order in which they ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Record {
+    /// What was asked for.
+    pub kind: OperationKind,
+    /// Where, in bytes; for `SetLen` the new length.
+    pub offset: u64,
+    /// How many bytes were asked for; 0 for operations without a range.
+    pub len: u64,
+    /// The fault that fell on it.
+    pub fault: Option<Fault>,
+    /// How it ended for the caller: bytes transferred or punched, or an error.
+    pub outcome: Result<u64, io::ErrorKind>,
+}
+
+/// An operation under way.
+#[derive(Clone, Copy)]
+struct Call {
+    kind: OperationKind,
+    offset: u64,
+    len: u64,
+}
+
+impl<S: Store> FaultyStore<S> {
+    /// A store without faults yet.
+    pub fn new(inner: S) -> FaultyStore<S> {
+        FaultyStore {
+            inner,
+            control: Mutex::new(Control {
+                power: Power::On,
+                plan: Plan::default(),
+                medium: Medium::default(),
+                hanging: 0,
+                releases: 0,
+                released_to: Release::Proceed,
+                log: Default::default(),
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The store behind: what the device answers with, reached past all faults.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// Adds a rule; it counts operations from now on.
+    pub fn add(&self, rule: Rule) {
+        self.control.lock().plan.add(rule);
+    }
+
+    /// Draws a fault for every operation from now on that no rule hits.
+    pub fn seed(&self, seed: u64, rates: Rates) {
+        self.control.lock().plan.seed(seed, rates);
+    }
+
+    /// Removes all rules and rates. Operations that hang go on hanging; power that is off stays
+    /// off.
+    pub fn heal(&self) {
+        self.control.lock().plan.clear();
+    }
+
+    /// Ends the hanging of all operations that hang now.
+    pub fn release(&self, to: Release) {
+        let mut control = self.control.lock();
+        control.releases += 1;
+        control.released_to = to;
+        self.changed.notify_all();
+    }
+
+    /// Waits until at least `count` operations hang.
+    pub fn wait_hanging(&self, count: usize) {
+        let mut control = self.control.lock();
+        while control.hanging < count {
+            control = self.changed.wait(control);
+        }
+    }
+
+    /// The number of operations that hang now.
+    pub fn hanging(&self) -> usize {
+        self.control.lock().hanging
+    }
+
+    /// Cuts the power: unsynced changes meet their fate, and every operation, also those that hang,
+    /// fails until [`FaultyStore::power_on`].
+    ///
+    /// # Errors
+    /// Those of the inner store, through which lost changes are taken back.
+    pub fn power_cut(&self, unsynced: Unsynced) -> io::Result<()> {
+        self.cut(&mut self.control.lock(), unsynced)
+    }
+
+    /// Turns the power on again. The content is what the medium kept.
+    pub fn power_on(&self) {
+        self.control.lock().power = Power::On;
+    }
+
+    /// The sectors that a power cut could lose.
+    pub fn unsynced_sectors(&self) -> usize {
+        self.control.lock().medium.unsynced()
+    }
+
+    /// The last operations, 65,536 at most, in the order in which they ended.
+    pub fn log(&self) -> Vec<Record> {
+        self.control.lock().log.iter().copied().collect()
+    }
+
+    /// Forgets the operations logged so far.
+    pub fn clear_log(&self) {
+        self.control.lock().log.clear();
+    }
+
+    fn cut(&self, control: &mut Control, unsynced: Unsynced) -> io::Result<()> {
+        control.power = Power::Off;
+        self.changed.notify_all();
+        control.medium.lose(&self.inner, unsynced)
+    }
+
+    /// Picks the fault for a call, and lives through it as far as that is the same for all calls.
+    /// Answers with the lock held: what follows falls before or after a power cut, not across it.
+    fn begin(&self, call: Call) -> (MutexGuard<'_, Control>, Option<Fault>, io::Result<()>) {
+        let mut control = self.control.lock();
+        if control.power == Power::Off {
+            return (control, None, Err(StoreError::NoPower.into()));
+        }
+        let fault = control.plan.pick(call.kind, call.offset, call.len);
+        let result = match fault {
+            Some(Fault::Fail(failure)) => Err(failure.error()),
+            Some(Fault::Hang) => {
+                let result;
+                (control, result) = self.hang(control);
+                result
+            }
+            _ => Ok(()),
+        };
+        (control, fault, result)
+    }
+
+    fn hang<'a>(
+        &self,
+        mut control: MutexGuard<'a, Control>,
+    ) -> (MutexGuard<'a, Control>, io::Result<()>) {
+        let before = control.releases;
+        control.hanging += 1;
+        self.changed.notify_all();
+        while control.releases == before && control.power == Power::On {
+            control = self.changed.wait(control);
+        }
+        control.hanging -= 1;
+        let result = match (control.power, control.released_to) {
+            (Power::Off, _) => Err(StoreError::NoPower.into()),
+            (Power::On, Release::Fail(failure)) => Err(failure.error()),
+            (Power::On, Release::Proceed) => Ok(()),
+        };
+        (control, result)
+    }
+
+    /// Runs a call that changes something, with its fault, under the lock, and logs it.
+    fn change(
+        &self,
+        call: Call,
+        run: impl FnOnce(&mut Control, Option<Fault>) -> io::Result<u64>,
+    ) -> io::Result<u64> {
+        let (mut control, fault, begun) = self.begin(call);
+        let result = match (begun, fault) {
+            (Err(error), _) => Err(error),
+            // Acknowledged, not done.
+            (Ok(()), Some(Fault::Lose)) => Ok(call.len),
+            (Ok(()), fault) => run(&mut control, fault),
+        };
+        control.record(call, fault, &result);
+        result
+    }
+
+    /// Runs a call that changes nothing, with its fault, outside the lock, and logs it.
+    fn look<T>(
+        &self,
+        call: Call,
+        run: impl FnOnce(Option<Fault>, u64) -> io::Result<(T, u64)>,
+    ) -> io::Result<T> {
+        let (mut control, fault, begun) = self.begin(call);
+        let dice = control.plan.dice();
+        drop(control);
+        let result = begun.and_then(|()| run(fault, dice));
+        let outcome = match &result {
+            Ok((_, count)) => Ok(*count),
+            Err(error) => Err(io::Error::from(error.kind())),
+        };
+        self.control.lock().record(call, fault, &outcome);
+        result.map(|(value, _)| value)
+    }
+
+    /// A write with the faults that are its own.
+    fn write_faulty(
+        &self,
+        control: &mut Control,
+        fault: Option<Fault>,
+        buf: &[u8],
+        offset: u64,
+    ) -> io::Result<u64> {
+        match fault {
+            Some(Fault::Short) => {
+                let half = buf.len().div_ceil(2);
+                control.medium.write(&self.inner, &buf[..half], offset)
+            }
+            Some(Fault::Tear { sectors, then }) => {
+                let end = (offset / SECTOR)
+                    .saturating_add(sectors)
+                    .saturating_mul(SECTOR);
+                let count = end.saturating_sub(offset).min(buf.len() as u64);
+                control
+                    .medium
+                    .write(&self.inner, &buf[..count as usize], offset)?;
+                control.medium.reached(offset, count);
+                match then {
+                    AfterTear::Fail => Err(StoreError::Device.into()),
+                    AfterTear::PowerCut(unsynced) => {
+                        self.cut(control, unsynced)?;
+                        Err(StoreError::NoPower.into())
+                    }
+                }
+            }
+            Some(Fault::Misdirect { sectors }) => {
+                control
+                    .medium
+                    .write(&self.inner, buf, beside(offset, sectors))
+            }
+            Some(Fault::Rot) => {
+                let mut rotten = buf.to_vec();
+                flip_bit(&mut rotten, control.plan.dice());
+                control.medium.write(&self.inner, &rotten, offset)
+            }
+            _ => control.medium.write(&self.inner, buf, offset),
+        }
+    }
+}
+
+impl Control {
+    fn record(&mut self, call: Call, fault: Option<Fault>, result: &io::Result<u64>) {
+        let Call { kind, offset, len } = call;
+        let outcome = result.as_ref().map(|&count| count).map_err(io::Error::kind);
+        if self.log.len() == LOG_LEN {
+            self.log.pop_front();
+        }
+        self.log.push_back(Record {
+            kind,
+            offset,
+            len,
+            fault,
+            outcome,
+        });
+    }
+}
+
+/// The place some sectors after `offset`, or before it for a negative number; not below 0.
+fn beside(offset: u64, sectors: i64) -> u64 {
+    offset.saturating_add_signed(sectors.saturating_mul(SECTOR as i64))
+}
+
+/// Flips the bit of `buf` that `dice` falls on.
+fn flip_bit(buf: &mut [u8], dice: u64) {
+    if !buf.is_empty() {
+        let at = (dice >> 3) % buf.len() as u64;
+        buf[at as usize] ^= 1 << (dice & 7);
+    }
+}
+
+impl<S: Store> Store for FaultyStore<S> {
+    fn len(&self) -> io::Result<u64> {
+        let call = Call {
+            kind: OperationKind::Len,
+            offset: 0,
+            len: 0,
+        };
+        self.look(call, |_, _| Ok((self.inner.len()?, 0)))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let call = Call {
+            kind: OperationKind::Read,
+            offset,
+            len: buf.len() as u64,
+        };
+        self.look(call, |fault, dice| {
+            let count = match fault {
+                Some(Fault::Short) => {
+                    let half = buf.len().div_ceil(2);
+                    self.inner.read_at(&mut buf[..half], offset)?
+                }
+                Some(Fault::Misdirect { sectors }) => {
+                    self.inner.read_at(buf, beside(offset, sectors))?
+                }
+                _ => self.inner.read_at(buf, offset)?,
+            };
+            if fault == Some(Fault::Rot) {
+                flip_bit(&mut buf[..count], dice);
+            }
+            Ok((count, count as u64))
+        })
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let call = Call {
+            kind: OperationKind::Write,
+            offset,
+            len: buf.len() as u64,
+        };
+        let count = self.change(call, |control, fault| {
+            self.write_faulty(control, fault, buf, offset)
+        })?;
+        Ok(count as usize)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let call = Call {
+            kind: OperationKind::SetLen,
+            offset: len,
+            len: 0,
+        };
+        self.change(call, |control, _| {
+            control.medium.set_len(&self.inner, len).map(|()| 0)
+        })?;
+        Ok(())
+    }
+
+    fn sync(&self, what: SyncWhat) -> io::Result<()> {
+        let call = Call {
+            kind: OperationKind::Sync,
+            offset: 0,
+            len: 0,
+        };
+        self.change(call, |control, _| {
+            self.inner.sync(what)?;
+            control.medium.synced();
+            Ok(0)
+        })?;
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let call = Call {
+            kind: OperationKind::Punch,
+            offset,
+            len,
+        };
+        self.change(call, |control, _| {
+            control.medium.punch(&self.inner, offset, len)?;
+            Ok(len)
+        })?;
+        Ok(())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        let call = Call {
+            kind: OperationKind::Seek,
+            offset,
+            len: 0,
+        };
+        self.look(call, |_, _| Ok((self.inner.next_data(offset)?, 0)))
+    }
+
+    fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        let call = Call {
+            kind: OperationKind::Seek,
+            offset,
+            len: 0,
+        };
+        self.look(call, |_, _| Ok((self.inner.next_hole(offset)?, 0)))
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.inner.identity()
+    }
+
+    fn version(&self) -> io::Result<Option<Version>> {
+        self.inner.version()
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    fn writable(&self) -> bool {
+        self.inner.writable()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for FaultyStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let control = self.control.lock();
+        f.debug_struct("FaultyStore")
+            .field("inner", &self.inner)
+            .field("power", &control.power)
+            .field("plan", &control.plan)
+            .field("hanging", &control.hanging)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,293 @@
+//! Which fault falls on which operation: rules by countdown, then rates by seed.
+
+use std::io;
+use std::ops::Range;
+
+use super::super::StoreError;
+use super::medium::Unsynced;
+
+/// What was asked of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum OperationKind {
+    /// `len`.
+    Len,
+    /// `read_at`.
+    Read,
+    /// `write_at`; a vectored write counts as one for each buffer.
+    Write,
+    /// `set_len`.
+    SetLen,
+    /// `sync`.
+    Sync,
+    /// `punch`.
+    Punch,
+    /// `next_data`, `next_hole`.
+    Seek,
+}
+
+/// How an operation fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// The device failed (EIO).
+    Io,
+    /// No space is left.
+    NoSpace,
+    /// No answer came in time.
+    TimedOut,
+    /// A signal came; the caller should just try again.
+    Interrupted,
+    /// The device turned read-only.
+    ReadOnly,
+}
+
+impl Failure {
+    pub(super) fn error(self) -> io::Error {
+        match self {
+            Failure::Io => StoreError::Device.into(),
+            Failure::NoSpace => io::ErrorKind::StorageFull.into(),
+            Failure::TimedOut => io::ErrorKind::TimedOut.into(),
+            Failure::Interrupted => io::ErrorKind::Interrupted.into(),
+            Failure::ReadOnly => StoreError::ReadOnly.into(),
+        }
+    }
+}
+
+/// How a torn write ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterTear {
+    /// With an input/output error; the store goes on.
+    Fail,
+    /// The power goes; what was not synced and not part of the torn write meets this fate.
+    PowerCut(Unsynced),
+}
+
+/// One way to misbehave. See the module's fault model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Do nothing and say so.
+    Fail(Failure),
+    /// Transfer half of the bytes, at least one.
+    Short,
+    /// Do not return until released.
+    Hang,
+    /// Let the sectors of a write up to this number reach the medium, counted from the one the
+    /// write begins in.
+    Tear {
+        /// How many sectors.
+        sectors: u64,
+        /// How it ends.
+        then: AfterTear,
+    },
+    /// Do nothing and say that it is done.
+    Lose,
+    /// Do it this many sectors further on, or before for a negative number.
+    Misdirect {
+        /// How many sectors.
+        sectors: i64,
+    },
+    /// Flip one bit.
+    Rot,
+}
+
+impl Fault {
+    /// Whether the fault can fall on such an operation.
+    fn fits(self, kind: OperationKind) -> bool {
+        use OperationKind::{Punch, Read, SetLen, Sync, Write};
+        match self {
+            Fault::Fail(_) | Fault::Hang => true,
+            Fault::Short | Fault::Misdirect { .. } | Fault::Rot => matches!(kind, Read | Write),
+            Fault::Tear { .. } => kind == Write,
+            Fault::Lose => matches!(kind, Write | SetLen | Sync | Punch),
+        }
+    }
+}
+
+/// A fault and when it falls. Made for the next operation that the fault can fall on, once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    fault: Fault,
+    kinds: Option<Vec<OperationKind>>,
+    range: Range<u64>,
+    /// Matching operations still to let pass.
+    skip: u64,
+    /// Matching operations still to hit.
+    times: u64,
+}
+
+impl Rule {
+    /// `fault` on the next operation that it can fall on.
+    pub fn new(fault: Fault) -> Rule {
+        Rule {
+            fault,
+            kinds: None,
+            range: 0..u64::MAX,
+            skip: 0,
+            times: 1,
+        }
+    }
+
+    /// Only on operations of these kinds.
+    pub fn on(mut self, kinds: &[OperationKind]) -> Rule {
+        self.kinds = Some(kinds.to_vec());
+        self
+    }
+
+    /// Only on operations that touch this range of bytes. `Len` and `Sync` count as touching byte
+    /// 0.
+    pub fn within(mut self, range: Range<u64>) -> Rule {
+        self.range = range;
+        self
+    }
+
+    /// First on the nth matching operation from now; 1 is the next.
+    ///
+    /// # Panics
+    /// When `n` is 0.
+    pub fn nth(mut self, n: u64) -> Rule {
+        self.skip = n.checked_sub(1).expect("operations are counted from 1");
+        self
+    }
+
+    /// On this many matching operations in a row.
+    pub fn times(mut self, times: u64) -> Rule {
+        self.times = times;
+        self
+    }
+
+    /// On every matching operation from the first on, until healed.
+    pub fn forever(self) -> Rule {
+        self.times(u64::MAX)
+    }
+
+    fn matches(&self, kind: OperationKind, offset: u64, len: u64) -> bool {
+        self.fault.fits(kind)
+            && self
+                .kinds
+                .as_ref()
+                .is_none_or(|kinds| kinds.contains(&kind))
+            && offset < self.range.end
+            && offset.saturating_add(len.max(1)) > self.range.start
+    }
+}
+
+/// How many of a million operations suffer each fault, of those it can fall on. The sum should stay
+/// below a million; what is above falls off the end of the list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rates {
+    /// [`Failure::Io`].
+    pub io: u32,
+    /// [`Failure::NoSpace`]; on operations that change something.
+    pub no_space: u32,
+    /// [`Failure::Interrupted`].
+    pub interrupted: u32,
+    /// [`Fault::Short`].
+    pub short: u32,
+    /// [`Fault::Tear`] after 0 to 7 sectors, then [`AfterTear::Fail`].
+    pub tear: u32,
+    /// [`Fault::Lose`].
+    pub lose: u32,
+    /// [`Fault::Misdirect`] by 1 to 8 sectors.
+    pub misdirect: u32,
+    /// [`Fault::Rot`].
+    pub rot: u32,
+}
+
+/// Rules, rates and the state of the dice.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    rules: Vec<Rule>,
+    rates: Option<Rates>,
+    dice: Dice,
+}
+
+impl Plan {
+    pub(super) fn add(&mut self, rule: Rule) {
+        self.rules.push(rule);
+    }
+
+    pub(super) fn seed(&mut self, seed: u64, rates: Rates) {
+        self.dice = Dice(seed);
+        self.rates = Some(rates);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.rules.clear();
+        self.rates = None;
+    }
+
+    /// A number for details of a fault.
+    pub(super) fn dice(&mut self) -> u64 {
+        self.dice.roll()
+    }
+
+    /// The fault for an operation. Every matching rule counts it.
+    pub(super) fn pick(&mut self, kind: OperationKind, offset: u64, len: u64) -> Option<Fault> {
+        let mut picked = None;
+        for rule in self
+            .rules
+            .iter_mut()
+            .filter(|rule| rule.matches(kind, offset, len))
+        {
+            if rule.skip > 0 {
+                rule.skip -= 1;
+            } else if picked.is_none() && rule.times > 0 {
+                rule.times -= u64::from(rule.times != u64::MAX);
+                picked = Some(rule.fault);
+            }
+        }
+        self.rules.retain(|rule| rule.times > 0);
+        picked.or_else(|| self.draw(kind))
+    }
+
+    fn draw(&mut self, kind: OperationKind) -> Option<Fault> {
+        use OperationKind::{Punch, SetLen, Write};
+        let rates = self.rates?;
+        let (mut number, detail) = (self.dice.roll() % 1_000_000, self.dice.roll());
+        let changes = matches!(kind, Write | SetLen | Punch);
+        let faults = [
+            (rates.io, Fault::Fail(Failure::Io)),
+            (
+                if changes { rates.no_space } else { 0 },
+                Fault::Fail(Failure::NoSpace),
+            ),
+            (rates.interrupted, Fault::Fail(Failure::Interrupted)),
+            (rates.short, Fault::Short),
+            (
+                rates.tear,
+                Fault::Tear {
+                    sectors: detail % 8,
+                    then: AfterTear::Fail,
+                },
+            ),
+            (rates.lose, Fault::Lose),
+            (
+                rates.misdirect,
+                Fault::Misdirect {
+                    sectors: 1 + (detail % 8) as i64,
+                },
+            ),
+            (rates.rot, Fault::Rot),
+        ];
+        for (rate, fault) in faults.into_iter().filter(|(_, fault)| fault.fits(kind)) {
+            match number.checked_sub(u64::from(rate)) {
+                Some(left) => number = left,
+                None => return Some(fault),
+            }
+        }
+        None
+    }
+}
+
+/// Numbers that look random and are the same for the same seed (Steele, Lea, Flood: SplitMix64).
+#[derive(Debug, Default)]
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
