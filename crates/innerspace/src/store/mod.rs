@@ -7,6 +7,7 @@
 //! | backend | bytes are in | for |
 //! |---|---|---|
 //! | [`MemoryStore`] | sparse chunks of this process's memory | tests, small targets |
+//! | [`FileStore`] | a regular file, nothing left in the kernel's page cache | all but wasm32 |
 //! | `FaultyStore` | another store, after faults by plan or by seed | tests (feature `test-util`) |
 //!
 //! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]; [`Store::write_at`],
@@ -36,6 +37,8 @@ mod batch;
 mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
+#[cfg(not(target_family = "wasm"))]
+mod file;
 mod memory;
 mod transfer;
 
@@ -50,6 +53,10 @@ pub use batch::{Batch, Operation, Request};
 pub use error::{KnownSince, StoreError, StoreErrorKind};
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::FaultyStore;
+#[cfg(not(target_family = "wasm"))]
+pub use file::{
+    Access, CacheMode, Create, FileOptions, FileStore, Holder, OpenError, kernel_cached_pages,
+};
 pub use memory::{MemoryStore, StoreCounts};
 pub use transfer::{
     read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,

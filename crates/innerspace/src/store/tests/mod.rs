@@ -2,6 +2,7 @@
 
 mod common;
 mod faulty;
+mod file;
 mod memory;
 
 use super::*;

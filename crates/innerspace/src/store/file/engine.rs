@@ -1,0 +1,354 @@
+//! One read or write by each cache mode.
+//!
+//! Direct I/O wants offset, length and memory aligned. The arena's frames are, so the cache's
+//! transfers go through as they are. What is not aligned:
+//! - a read, or a write from unaligned memory, goes through the engine's one bounce buffer, a piece
+//!   at a time (a short transfer: the caller's loop comes back for the rest);
+//! - an unaligned edge of a write (the last block of a file) goes through the page cache, is waited
+//!   for, and dropped. Reading the block, changing it and writing it back whole would be wrong
+//!   against a concurrent write beside it, and would lengthen the file.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice};
+
+use super::super::Limits;
+use super::CacheMode;
+use crate::sync::Mutex;
+use crate::sys::file::{self as sys, Keep};
+
+/// The least alignment that direct I/O is used with; more when the file system asks for it.
+pub(super) const DIRECT_ALIGNMENT: usize = 4096;
+/// Bytes in the bounce buffer.
+const BOUNCE: usize = 64 << 10;
+/// Bytes written after which what they left in the page cache is dropped without waiting for a
+/// sync.
+const DROP_EVERY: u64 = 4 << 20;
+
+/// How transfers are done.
+#[derive(Debug)]
+pub(super) enum Engine {
+    Kernel,
+    DontCache(Written),
+    Direct(Direct),
+    DropAfterUse(Written),
+}
+
+impl Engine {
+    pub(super) fn mode(&self) -> CacheMode {
+        match self {
+            Engine::Kernel => CacheMode::Kernel,
+            Engine::DontCache(_) => CacheMode::DontCache,
+            Engine::Direct(_) => CacheMode::Direct,
+            Engine::DropAfterUse(_) => CacheMode::DropAfterUse,
+        }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        match self {
+            Engine::Direct(direct) => Limits::aligned(direct.alignment),
+            _ => Limits::default(),
+        }
+    }
+
+    pub(super) fn read_at(&self, file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Engine::Kernel => sys::read_at(file, buf, offset, Keep::Cached),
+            Engine::DontCache(_) => sys::read_at(file, buf, offset, Keep::Nothing),
+            Engine::Direct(direct) => direct.read_at(buf, offset),
+            Engine::DropAfterUse(_) => {
+                let count = sys::read_at(file, buf, offset, Keep::Cached)?;
+                if count > 0 {
+                    sys::drop_cached(file, offset, count as u64);
+                }
+                Ok(count)
+            }
+        }
+    }
+
+    pub(super) fn write_at(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Engine::Direct(direct) => direct.write_at(file, buf, offset),
+            _ => self.write_vectored_at(file, &[IoSlice::new(buf)], offset),
+        }
+    }
+
+    pub(super) fn write_vectored_at(
+        &self,
+        file: &File,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+    ) -> io::Result<usize> {
+        match self {
+            Engine::Kernel => sys::write_vectored_at(file, bufs, offset, Keep::Cached),
+            Engine::DontCache(written) => {
+                let count = sys::write_vectored_at(file, bufs, offset, Keep::Nothing)?;
+                // The kernel has started writing; what it has finished can go.
+                if let Some((begin, len)) = written.add(offset, count as u64) {
+                    sys::drop_cached(file, begin, len);
+                }
+                Ok(count)
+            }
+            Engine::Direct(direct) => direct.write_vectored_at(file, bufs, offset),
+            Engine::DropAfterUse(written) => {
+                let count = sys::write_vectored_at(file, bufs, offset, Keep::Cached)?;
+                // Dirty pages cannot be dropped, and waiting for each write would be slow: writes
+                // are started one by one and waited for together.
+                let result = match written.add(offset, count as u64) {
+                    Some((begin, len)) => {
+                        let result = sys::wait_writeback(file, begin, len);
+                        sys::drop_cached(file, begin, len);
+                        result
+                    }
+                    None if count > 0 => sys::start_writeback(file, offset, count as u64),
+                    None => Ok(()),
+                };
+                written.note(result);
+                Ok(count)
+            }
+        }
+    }
+
+    /// Runs a sync and drops what it wrote out.
+    pub(super) fn sync_with(
+        &self,
+        file: &File,
+        sync: impl FnOnce(&File) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (Engine::DontCache(written) | Engine::DropAfterUse(written)) = self else {
+            return sync(file);
+        };
+        // Before the sync: what is written from now on it need not cover, and is the next one's.
+        let span = written.take();
+        sync(file)?;
+        if let Some((begin, len)) = span {
+            sys::drop_cached(file, begin, len);
+        }
+        written.failure()
+    }
+}
+
+/// What was written through the page cache and is perhaps still in it.
+///
+/// That is so with RWF_DONTCACHE too: when a write to blocks that the file has already ends in an
+/// interrupt, the kernel does not drop the pages (6.14 to 6.18 at least, ext4).
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    span: Mutex<Option<Span>>,
+    /// A write-out failed while nobody was told: the kernel reports it once, to whoever waits
+    /// first, and that was us. The next sync passes it on.
+    failed: Mutex<Option<io::Error>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    begin: u64,
+    end: u64,
+    /// Bytes written in it, those written twice counted twice.
+    bytes: u64,
+}
+
+impl Written {
+    /// Adds a write; answers with offset and length of what is due to be dropped, if it is due.
+    fn add(&self, offset: u64, count: u64) -> Option<(u64, u64)> {
+        if count == 0 {
+            return None;
+        }
+        let mut span = self.span.lock();
+        let old = span.unwrap_or(Span {
+            begin: offset,
+            end: offset,
+            bytes: 0,
+        });
+        let new = Span {
+            begin: old.begin.min(offset),
+            end: old.end.max(offset + count),
+            bytes: old.bytes + count,
+        };
+        *span = (new.bytes < DROP_EVERY).then_some(new);
+        (new.bytes >= DROP_EVERY).then_some((new.begin, new.end - new.begin))
+    }
+
+    /// Offset and length of all that was written since something was last due.
+    fn take(&self) -> Option<(u64, u64)> {
+        self.span
+            .lock()
+            .take()
+            .map(|span| (span.begin, span.end - span.begin))
+    }
+
+    /// Keeps the first error for the next sync.
+    fn note(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.failed.lock().get_or_insert(error);
+        }
+    }
+
+    /// The error kept, once.
+    fn failure(&self) -> io::Result<()> {
+        self.failed.lock().take().map_or(Ok(()), Err)
+    }
+}
+
+/// Direct I/O on a second descriptor of the file.
+pub(super) struct Direct {
+    file: File,
+    /// Of offsets, lengths and memory: a power of two.
+    alignment: usize,
+    /// Held during a transfer through it.
+    bounce: Mutex<AlignedBytes>,
+}
+
+impl Direct {
+    pub(super) fn new(file: File, alignment: usize) -> Direct {
+        let bounce = AlignedBytes::new(BOUNCE.max(alignment), alignment);
+        Direct {
+            file,
+            alignment,
+            bounce: Mutex::new(bounce),
+        }
+    }
+
+    /// Tries a read, for file systems that take the flag and fail later.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        let mut bounce = self.bounce.lock();
+        self.read_direct(&mut bounce.get()[..self.alignment], 0)
+            .map(drop)
+    }
+
+    fn is_aligned(&self, number: usize) -> bool {
+        number & (self.alignment - 1) == 0
+    }
+
+    /// How far `offset` is past a multiple of the alignment.
+    fn excess(&self, offset: u64) -> usize {
+        (offset & (self.alignment as u64 - 1)) as usize
+    }
+
+    fn read_direct(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        sys::read_at(&self.file, buf, offset, Keep::Cached)
+    }
+
+    fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        sys::write_at(&self.file, buf, offset, Keep::Cached)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let whole = buf.len() & !(self.alignment - 1);
+        let skip = self.excess(offset);
+        if whole > 0 && skip == 0 && self.is_aligned(buf.as_ptr().addr()) {
+            return self.read_direct(&mut buf[..whole], offset);
+        }
+        let mut bounce = self.bounce.lock();
+        let bounce = bounce.get();
+        let span = skip.saturating_add(buf.len()).min(bounce.len());
+        let bounce = &mut bounce[..span.next_multiple_of(self.alignment)];
+        let got = self.read_direct(bounce, offset - skip as u64)?;
+        let count = got.saturating_sub(skip).min(buf.len());
+        buf[..count].copy_from_slice(&bounce[skip..skip + count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let excess = self.excess(offset);
+        if excess != 0 {
+            let head = (self.alignment - excess).min(buf.len());
+            return write_edge(file, &buf[..head], offset);
+        }
+        let whole = buf.len() & !(self.alignment - 1);
+        if whole == 0 {
+            return write_edge(file, buf, offset);
+        }
+        if self.is_aligned(buf.as_ptr().addr()) {
+            return self.write_direct(&buf[..whole], offset);
+        }
+        let mut bounce = self.bounce.lock();
+        let bounce = bounce.get();
+        let count = whole.min(bounce.len());
+        bounce[..count].copy_from_slice(&buf[..count]);
+        self.write_direct(&bounce[..count], offset)
+    }
+
+    fn write_vectored_at(
+        &self,
+        file: &File,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let aligned =
+            |buf: &&IoSlice<'_>| self.is_aligned(buf.as_ptr().addr()) && self.is_aligned(buf.len());
+        let run = bufs.iter().take_while(aligned).count();
+        if self.excess(offset) == 0 && bufs[..run].iter().any(|buf| !buf.is_empty()) {
+            return sys::write_vectored_at(&self.file, &bufs[..run], offset, Keep::Cached);
+        }
+        let first = bufs.iter().find(|buf| !buf.is_empty());
+        first.map_or(Ok(0), |buf| self.write_at(file, buf, offset))
+    }
+}
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Direct")
+            .field("alignment", &self.alignment)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes less than a block through the page cache and sees it out of there.
+fn write_edge(file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
+    let count = sys::write_at(file, buf, offset, Keep::Cached)?;
+    sys::wait_writeback(file, offset, count as u64)?;
+    sys::drop_cached(file, offset, count as u64);
+    Ok(count)
+}
+
+/// Zeroed bytes at an aligned address, found inside a larger allocation.
+struct AlignedBytes {
+    bytes: Vec<u8>,
+    begin: usize,
+    len: usize,
+}
+
+impl AlignedBytes {
+    fn new(len: usize, alignment: usize) -> AlignedBytes {
+        let bytes = vec![0; len + alignment];
+        // Not `align_offset`, which need not answer.
+        let begin = bytes.as_ptr().addr().wrapping_neg() & (alignment - 1);
+        AlignedBytes { bytes, begin, len }
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.begin..self.begin + self.len]
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_out_that_failed_unseen_comes_out_of_the_next_sync_once() {
+        let file = tempfile::tempfile().unwrap();
+        let engine = Engine::DropAfterUse(Written::default());
+        let Engine::DropAfterUse(written) = &engine else {
+            unreachable!()
+        };
+        written.note(Err(io::ErrorKind::TimedOut.into()));
+        written.note(Err(io::ErrorKind::StorageFull.into()));
+        let sync = || engine.sync_with(&file, File::sync_data);
+        assert_eq!(sync().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        sync().unwrap();
+    }
+
+    #[test]
+    fn what_was_written_is_due_after_enough_and_named_as_a_whole() {
+        let written = Written::default();
+        assert_eq!(written.add(100, 0), None);
+        assert_eq!(written.add(8 << 20, 1 << 20), None);
+        assert_eq!(written.add(1 << 20, 1 << 20), None);
+        assert_eq!(written.add(2 << 20, 2 << 20), Some((1 << 20, 8 << 20)));
+        assert_eq!(written.take(), None);
+        assert_eq!(written.add(5, 7), None);
+        assert_eq!(written.take(), Some((5, 7)));
+    }
+}

@@ -1,0 +1,200 @@
+//! [`FileStore`]: a regular file, of which nothing stays in the kernel's page cache.
+//!
+//! The library caches the file itself, under a limit; a second copy in the kernel would make the
+//! limit a lie. [`CacheMode`] names the means, [`FileStore::cache_mode`] says which is in force.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `open.rs` | options, opening step by step, the advisory lock, [`OpenError`] |
+//! | `engine.rs` | one read or write by each cache mode, direct I/O's unaligned edges |
+//! | `watch.rs` | noticing a shrink or a change from outside |
+//!
+//! **Locks between processes.** A writable open takes an exclusive advisory lock (flock) before it
+//! changes anything, and keeps it until the store is dropped. A read-only open takes none: a shared
+//! lock would let any reader keep the owner of the file out for as long as it likes, could not be
+//! had on a read-only medium everywhere, and would promise a stillness that programs without locks
+//! do not keep. Readers are told by [`Store::version`] when the file changes under them.
+//!
+//! **What a sync means.** Only [`Store::sync`] makes data durable. When it fails, the kernel may
+//! have dropped the bytes of earlier writes and will not report that again; with
+//! [`CacheMode::Direct`] alone a write that returned has been accepted by the device.
+//!
+//! Locking: `watch`, the direct engine's bounce buffer and the other engines' note of what they
+//! wrote have a mutex each, all of them leaves.
+
+mod engine;
+mod open;
+mod watch;
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::path::Path;
+
+use super::{Identity, Limits, Store, StoreError, SyncWhat, Version, write_zeros};
+use crate::sys::file as sys;
+use crate::units::PageCount;
+use engine::Engine;
+use watch::Watch;
+
+pub use open::{Access, CacheMode, Create, FileOptions, Holder, OpenError};
+
+/// The request size that amortises a system call and still overlaps with others.
+const PREFERRED_SIZE: usize = 256 << 10;
+
+/// A regular file as a store. Dropping it unlocks the file; it does not sync.
+#[derive(Debug)]
+pub struct FileStore {
+    /// Holds the lock when writable; used for everything but direct transfers.
+    file: File,
+    engine: Engine,
+    access: Access,
+    identity: Option<Identity>,
+    /// The path as given, for messages.
+    name: String,
+    watch: Watch,
+}
+
+impl FileStore {
+    /// Opens an existing file in the default cache mode.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a writable open also fails when anyone else has the file open so.
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<FileStore, OpenError> {
+        FileOptions::new().access(access).open(path)
+    }
+
+    /// Makes a file, or empties an existing one once it is locked, and opens it writable.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a file that is in use keeps its content.
+    pub fn create(path: impl AsRef<Path>) -> Result<FileStore, OpenError> {
+        FileOptions::new().create(Create::Truncate).open(path)
+    }
+
+    /// The identity that a store on `path` would have, without opening it: ask before a writable
+    /// open, which a second one in the same process would refuse. `None` where it is unknown.
+    pub fn identify(path: impl AsRef<Path>) -> io::Result<Option<Identity>> {
+        let metadata = std::fs::metadata(path)?;
+        Ok(sys::identity(&metadata).map(|numbers| Identity::new("file", numbers)))
+    }
+
+    /// How the kernel's page cache is kept empty; never [`CacheMode::Auto`].
+    pub fn cache_mode(&self) -> CacheMode {
+        self.engine.mode()
+    }
+
+    /// Whether the file was opened for reading alone.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(StoreError::ReadOnly.into()),
+        }
+    }
+
+    /// Does one write and takes its effects on length and version for our own.
+    fn write_with(
+        &self,
+        offset: u64,
+        write: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        self.check_writable()?;
+        let _own = self.watch.own_change();
+        let count = write()?;
+        self.watch.grew_to(offset + count as u64);
+        Ok(count)
+    }
+}
+
+impl Store for FileStore {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let count = self.engine.read_at(&self.file, buf, offset)?;
+        if count == 0 && !buf.is_empty() {
+            self.watch.check_end(&self.file, offset, buf.len() as u64)?;
+        }
+        Ok(count)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_with(offset, || self.engine.write_at(&self.file, buf, offset))
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.write_with(offset, || {
+            self.engine.write_vectored_at(&self.file, bufs, offset)
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let _own = self.watch.own_change();
+        self.watch
+            .resizing(&self.file, len, || self.file.set_len(len))
+    }
+
+    fn sync(&self, what: SyncWhat) -> io::Result<()> {
+        self.engine.sync_with(&self.file, |file| match what {
+            SyncWhat::Data => file.sync_data(),
+            SyncWhat::All => file.sync_all(),
+        })
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let len = offset
+            .saturating_add(len)
+            .min(self.len()?)
+            .saturating_sub(offset);
+        if len == 0 {
+            return Ok(());
+        }
+        let _own = self.watch.own_change();
+        match sys::punch(&self.file, offset, len) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                write_zeros(self, offset, len)
+            }
+            done => done,
+        }
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        sys::next_data(&self.file, offset)
+    }
+
+    fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        Ok(sys::next_hole(&self.file, offset)?.unwrap_or(offset))
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    fn version(&self) -> io::Result<Option<Version>> {
+        self.watch.version(&self.file).map(Some)
+    }
+
+    fn limits(&self) -> Limits {
+        self.engine.limits().prefer(PREFERRED_SIZE)
+    }
+
+    fn writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// How much of the file at `path` the kernel keeps in its page cache, in pages of 4 KiB. Linux
+/// only; on tmpfs and its like this is the file itself.
+pub fn kernel_cached_pages(path: impl AsRef<Path>) -> io::Result<PageCount> {
+    sys::cached_bytes_of(path.as_ref()).map(PageCount::ceil)
+}

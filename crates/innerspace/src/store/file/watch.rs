@@ -1,0 +1,153 @@
+//! Notices what others do to the file: its length below what we know it had, and a modification
+//! that was not ours.
+//!
+//! A file has one modification time for everybody. `version` therefore counts a new time as a
+//! change from outside only if no change of our own was begun or under way since the time was last
+//! looked at. What escapes: a change from outside that falls between a change of ours and the next
+//! look, or that the file system's clock cannot tell apart from the last one.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::time::SystemTime;
+
+use super::super::{KnownSince, StoreError, Version};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// The length at opening: immutable.
+    opened_len: u64,
+    /// The length that the file has unless somebody else cut it: `opened_len`, and our changes.
+    known_len: AtomicU64,
+    /// Own changes begun, and ended. Loaded as a pair: `ended` first (see `Watch::version`).
+    begun: AtomicU64,
+    ended: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+/// The last look at the file.
+#[derive(Debug)]
+struct Seen {
+    stamp: Stamp,
+    /// Own changes begun before that look, if none of them was still under way.
+    settled_at: Option<u64>,
+    /// Changes from outside so far.
+    generation: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stamp {
+    len: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Stamp {
+        Stamp {
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        }
+    }
+}
+
+/// An own change under way; it has ended when this is dropped.
+pub(super) struct OwnChange<'a>(&'a Watch);
+
+impl Drop for OwnChange<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Watch {
+    pub(super) fn new(metadata: &Metadata) -> Watch {
+        let stamp = Stamp::of(metadata);
+        Watch {
+            opened_len: stamp.len,
+            known_len: AtomicU64::new(stamp.len),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            seen: Mutex::new(Seen {
+                stamp,
+                settled_at: Some(0),
+                generation: 0,
+            }),
+        }
+    }
+
+    /// Marks what follows as our own doing, until the answer is dropped.
+    pub(super) fn own_change(&self) -> OwnChange<'_> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        OwnChange(self)
+    }
+
+    /// A write of ours ended at `end`.
+    pub(super) fn grew_to(&self, end: u64) {
+        self.known_len.fetch_max(end, Ordering::Relaxed);
+    }
+
+    /// Runs a change of length, keeping the known length at or below the real one throughout.
+    pub(super) fn resizing(
+        &self,
+        file: &File,
+        len: u64,
+        resize: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let before = self.known_len.fetch_min(len, Ordering::Relaxed);
+        let result = resize();
+        match &result {
+            Ok(()) => self.known_len.store(len, Ordering::Relaxed),
+            // Nothing was cut, or the file can tell.
+            Err(_) => {
+                let now = file.metadata().map_or(len, |metadata| metadata.len());
+                self.known_len.fetch_max(before.min(now), Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    /// Called when a read at `offset` found the end: an error if the file once reached further.
+    pub(super) fn check_end(&self, file: &File, offset: u64, wanted: u64) -> io::Result<()> {
+        let was = self.known_len.load(Ordering::Relaxed);
+        if offset >= was {
+            return Ok(());
+        }
+        let now = file.metadata()?.len();
+        if now <= offset {
+            let opened = was == self.opened_len;
+            let since = if opened {
+                KnownSince::Opened
+            } else {
+                KnownSince::Changed
+            };
+            return Err(StoreError::Shrank {
+                offset,
+                wanted,
+                now,
+                was,
+                since,
+            }
+            .into());
+        }
+        // It was cut and grew again since the read: the bytes are not the ones it had.
+        Err(StoreError::Changed.into())
+    }
+
+    /// The number of changes from outside noticed so far.
+    pub(super) fn version(&self, file: &File) -> io::Result<Version> {
+        let mut seen = self.seen.lock();
+        // Pairs with `own_change`: `ended` first, so that equality means that none was under way.
+        let ended = self.ended.load(Ordering::SeqCst);
+        let begun = self.begun.load(Ordering::SeqCst);
+        let stamp = Stamp::of(&file.metadata()?);
+        // An own change begun between the two loads may be what the stamp shows.
+        let begun_after = self.begun.load(Ordering::SeqCst);
+        if stamp != seen.stamp && seen.settled_at == Some(begun_after) {
+            seen.generation += 1;
+        }
+        seen.stamp = stamp;
+        seen.settled_at = (begun == ended).then_some(begun);
+        Ok(Version::new(seen.generation))
+    }
+}
