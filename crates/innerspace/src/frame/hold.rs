@@ -262,7 +262,8 @@ impl Hold {
                 !now.has_writer(),
                 "I7: two writers hold one block's lock: {now:?}"
             );
-            (now.views() == 0).then_some(now.0 | WRITER)
+            // mutant: P28 (loom: a_view_never_sees_its_bytes_change)
+            (now.views() == 0 || cfg!(mutant = "P28")).then_some(now.0 | WRITER)
         })
         .is_ok()
     }

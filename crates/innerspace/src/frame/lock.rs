@@ -152,6 +152,11 @@ impl<'a> FrameLock<'a> {
         loop {
             let end = sleeper.sleep(deadline);
             let mut queue = self.queue();
+            // mutant: L6 (loom: a_timeout_that_races_with_a_handoff_has_the_lock)
+            if cfg!(mutant = "L6") && end == SleepEnd::TimedOut {
+                queue.remove_exclusive(key, ticket);
+                return LockResult::TimedOut;
+            }
             if sleeper.was_handed() {
                 return LockResult::Locked;
             }
@@ -173,13 +178,18 @@ impl<'a> FrameLock<'a> {
 
     /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
     fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
+        // mutant: L3 (loom: an_unlock_wakes_who_waits_for_the_lock)
+        #[cfg(mutant = "L3")]
+        if self.take_and_tidy(queue) {
+            return true;
+        }
         // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind the mutex.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         let strict = self.waits.patience() == 0;
         if strict && queue.head_ticket(self.key(Bit::Locked)).is_some() {
             return false;
         }
-        self.take_and_tidy(queue)
+        cfg!(not(mutant = "L3")) && self.take_and_tidy(queue)
     }
 
     /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock before.
@@ -336,8 +346,10 @@ impl<'a> FrameLock<'a> {
     fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);
         let mut queue = self.queue();
-        // Relaxed: only the order on this byte matters, and the mutex orders the queue.
-        if self.byte().load(Ordering::Relaxed) & bit.flag().0 != 0 {
+        // Acquire: another thread may have cleared the bit since; what it did before is passed on to those woken here.
+        let now = self.byte().load(Ordering::Acquire);
+        // mutant: L12 (loom: a_late_wake_does_not_end_a_wait_for_the_next_writeback)
+        if cfg!(not(mutant = "L12")) && now & bit.flag().0 != 0 {
             // Set again by somebody whose release will see WAITERS.
             return;
         }
@@ -372,7 +384,11 @@ impl<'a> FrameLock<'a> {
     /// live another life: nothing here touches it again.
     pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
         let sleeper = Sleeper::new();
+        // mutant: L9 (loom: nothing_touches_the_frame_after_the_put)
+        #[cfg(mutant = "L9")]
+        let dropped = put();
         let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));
+        #[cfg(not(mutant = "L9"))]
         let dropped = put();
         if ticket.is_some() {
             // Whoever clears the bit holds the frame until the entry is out of the queue.

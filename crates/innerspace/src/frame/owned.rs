@@ -3,8 +3,8 @@
 use std::fmt;
 use std::mem;
 
-use super::Frames;
 use super::flags::FlagSet;
+use super::frames::Frames;
 use super::hold::HoldState;
 use super::meta::{Kind, Meta};
 use crate::sync::raw::AtomicU64;
@@ -132,7 +132,7 @@ impl<'f> OwnedFrame<'f> {
             HoldState::NONE,
             "a published frame is held by somebody"
         );
-        meta.hold.publish(initial);
+        meta.publish(initial);
         self.into_id()
     }
 

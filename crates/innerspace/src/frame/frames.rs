@@ -1,0 +1,374 @@
+//! The frames of one arena: allocation, metadata, addresses, locks, and the check of all of it.
+
+use std::task::Waker;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::arena::Arena;
+use super::buddy::MAX_ORDER;
+use super::hold::{Dropped, HoldState};
+use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
+use super::magazine::{Allocator, Source};
+use super::meta::{Kind, Meta};
+use super::owned::OwnedFrame;
+use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
+use crate::sync::Arc;
+use crate::sync::raw::AtomicU64;
+use crate::{FrameId, Grouped, PAGE_SIZE};
+
+/// The reserve unless told otherwise, in frames.
+pub(crate) const DEFAULT_RESERVE: u32 = 64;
+
+/// Whether the arena's memory is taken from the host when the arena is made, or when first used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Prefault {
+    /// When first used.
+    Lazy,
+    /// At once.
+    Now,
+}
+
+/// Whether the host is asked to back the arena with huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HugePages {
+    /// Asked, not required.
+    Advise,
+    /// The host's own choice.
+    Default,
+}
+
+/// How to make an arena.
+#[derive(Clone, Debug)]
+pub(crate) struct ArenaOptions {
+    /// Usable frames, the reserve included, the zero frame not.
+    pub(crate) frames: u32,
+    /// Frames that `Source::Ordinary` leaves alone; less than `frames`.
+    pub(crate) reserve: u32,
+    /// When the host gives the memory.
+    pub(crate) prefault: Prefault,
+    /// Which pages the host gives.
+    pub(crate) huge: HugePages,
+    /// How often a waiter may lose a frame's lock to a later comer.
+    pub(crate) patience: u32,
+}
+
+impl ArenaOptions {
+    /// Usual options for `frames` usable frames: a reserve of 64, or an eighth of a small arena.
+    pub(crate) fn new(frames: u32) -> ArenaOptions {
+        ArenaOptions {
+            frames,
+            reserve: DEFAULT_RESERVE.min(frames / 8),
+            prefault: Prefault::Lazy,
+            huge: HugePages::Advise,
+            patience: DEFAULT_PATIENCE,
+        }
+    }
+}
+
+/// Why an arena could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum ArenaError {
+    /// The number of frames is 0, or more than can be numbered.
+    #[error("an arena of {} frames cannot be made: it has 1 to {} frames", Grouped((*frames).into()), Grouped(MAX_FRAMES.into()))]
+    Size {
+        /// The frames asked for.
+        frames: u32,
+    },
+    /// The reserve leaves no frame for ordinary use.
+    #[error("a reserve of {} frames leaves nothing of {} frames", Grouped((*reserve).into()), Grouped((*frames).into()))]
+    Reserve {
+        /// The reserve asked for.
+        reserve: u32,
+        /// The frames asked for.
+        frames: u32,
+    },
+    /// The host has no memory for it.
+    #[error("the host refused to map {} bytes", Grouped(*bytes))]
+    Map {
+        /// The bytes asked for.
+        bytes: u64,
+    },
+}
+
+/// The most usable frames: 1 TiB.
+const MAX_FRAMES: u32 = 1 << 28;
+
+/// The frames of one arena.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    arena: Arena,
+    metas: Box<[Meta]>,
+    allocator: Allocator,
+    waits: Arc<WaitTable>,
+}
+
+impl Frames {
+    /// Maps an arena; all its frames are free.
+    pub(crate) fn new(options: &ArenaOptions) -> Result<Frames, ArenaError> {
+        let &ArenaOptions {
+            frames,
+            reserve,
+            patience,
+            ..
+        } = options;
+        if frames == 0 || frames > MAX_FRAMES {
+            return Err(ArenaError::Size { frames });
+        }
+        if reserve >= frames {
+            return Err(ArenaError::Reserve { reserve, frames });
+        }
+        let all = frames + 1;
+        let bytes = u64::from(all) * PAGE_SIZE as u64;
+        let arena = Arena::new(all).ok_or(ArenaError::Map { bytes })?;
+        let metas = zeroed_metas(all as usize);
+        metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
+        let allocator = Allocator::new(&metas, reserve);
+        Ok(Frames {
+            arena,
+            metas,
+            allocator,
+            waits: Arc::new(WaitTable::new(patience)),
+        })
+    }
+
+    /// Usable frames: the reserve included, the zero frame not.
+    pub(crate) fn total(&self) -> u32 {
+        self.arena.frames() - 1
+    }
+
+    /// Frames of the arena, the zero frame included: one more than the largest number.
+    pub(crate) fn arena_frames(&self) -> u32 {
+        self.arena.frames()
+    }
+
+    /// Free frames, the reserve included; exact when nobody allocates or frees.
+    pub(crate) fn free_frames(&self) -> u32 {
+        self.allocator.free_frames()
+    }
+
+    /// Frames that only [`Source::Reserve`] may take.
+    pub(crate) fn reserve(&self) -> u32 {
+        self.allocator.reserve()
+    }
+
+    /// Takes a block of `1 << order` frames (order 0 to 9), aligned to its size. `None` when no such block is free. Never
+    /// sleeps for memory.
+    pub(crate) fn alloc(&self, order: u8, source: Source) -> Option<OwnedFrame<'_>> {
+        assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
+        let id = self.allocator.take(&self.metas, order, source)?;
+        self.meta(id).begin(order);
+        Some(OwnedFrame::new(self, id, order))
+    }
+
+    /// Frees the block that starts at `id`. Its hold word must be 0.
+    pub(crate) fn free(&self, id: FrameId) {
+        let meta = self.meta(id);
+        meta.end(id);
+        self.allocator.give(&self.metas, id, meta.order());
+    }
+
+    /// Makes a block owned again that its caller has frozen, or whose last hold it dropped.
+    pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
+        let meta = self.meta(id);
+        assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
+        assert!(meta.kind().is_live(), "I1: {id:?} is {:?}", meta.kind());
+        meta.set_kind(Kind::Owned);
+        OwnedFrame::new(self, id, meta.order())
+    }
+
+    /// Returns the free frames of all magazines to the buddy lists. `alloc` does it before it gives up.
+    pub(crate) fn drain_magazines(&self) {
+        self.allocator.drain_magazines(&self.metas);
+    }
+
+    /// A frame's metadata.
+    #[inline]
+    pub(crate) fn meta(&self, id: FrameId) -> &Meta {
+        &self.metas[id.index()]
+    }
+
+    /// The metadata of all frames, for walking a [`FrameList`].
+    #[inline]
+    pub(crate) fn metas(&self) -> &[Meta] {
+        &self.metas
+    }
+
+    /// The first frame of the allocated block that `id` is in; the caller holds the block.
+    pub(crate) fn head_of(&self, id: FrameId) -> FrameId {
+        (0..=MAX_ORDER)
+            .map(|order| FrameId(id.0 & !((1 << order) - 1)))
+            .find(|head| self.meta(*head).kind() != Kind::Part)
+            .unwrap_or_else(|| panic!("{id:?} is in no block"))
+    }
+
+    /// The address of a frame's first byte. The zero frame's bytes must not be written (I4).
+    #[inline]
+    pub(crate) fn host(&self, id: FrameId) -> *mut u8 {
+        self.arena.host(id)
+    }
+
+    /// The frame that holds the byte at host address `address`, which must be in the arena.
+    #[inline]
+    pub(crate) fn frame_of(&self, address: usize) -> FrameId {
+        self.arena.frame_of(address)
+    }
+
+    /// The words of a table or index node.
+    #[inline]
+    pub(crate) fn words(&self, id: FrameId) -> &[AtomicU64; 512] {
+        debug_assert!(
+            self.meta(id).kind().has_words(),
+            "{id:?} is {:?}",
+            self.meta(id).kind()
+        );
+        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory of the arena, which lives as long as
+        // `self`. Frames of these kinds are only ever reached through their words, until their owner has waited for
+        // their readers and freed them (I6).
+        unsafe { &*self.host(id).cast() }
+    }
+
+    fn lock_of(&self, id: FrameId) -> FrameLock<'_> {
+        FrameLock {
+            id,
+            flags: &self.meta(id).flags,
+            waits: &self.waits,
+        }
+    }
+
+    /// Takes the frame's lock if it is free. The caller holds the frame, here and in all functions below.
+    #[inline]
+    pub(crate) fn try_lock(&self, id: FrameId) -> bool {
+        self.lock_of(id).try_lock()
+    }
+
+    /// Takes the frame's lock, sleeping until it is free.
+    #[inline]
+    pub(crate) fn lock(&self, id: FrameId) {
+        self.lock_of(id).lock();
+    }
+
+    /// Takes the frame's lock, sleeping at most `timeout`. A timeout that races with a handoff gives the lock.
+    pub(crate) fn lock_timeout(&self, id: FrameId, timeout: Duration) -> LockResult {
+        self.lock_of(id).lock_timeout(timeout)
+    }
+
+    /// Releases the frame's lock. Debug builds panic if it is not held.
+    #[inline]
+    pub(crate) fn unlock(&self, id: FrameId) {
+        self.lock_of(id).unlock();
+    }
+
+    /// Releases the lock of a block that was read from its store; UPTODATE (or ERROR) is set in the same operation.
+    pub(crate) fn end_read(&self, id: FrameId, end: ReadEnd) {
+        self.lock_of(id).end_read(end);
+    }
+
+    /// Marks the frame as being written to its store; the caller holds its lock.
+    pub(crate) fn set_writeback(&self, id: FrameId) {
+        self.lock_of(id).set_writeback();
+    }
+
+    /// Ends what `set_writeback` began, and wakes who waited for it.
+    pub(crate) fn end_writeback(&self, id: FrameId) {
+        self.lock_of(id).end_writeback();
+    }
+
+    /// Sleeps until the bit was clear at some moment since the call. The caller need not be the one who takes it next.
+    pub(crate) fn wait(&self, id: FrameId, bit: Bit) {
+        self.lock_of(id).wait(bit, None);
+    }
+
+    /// Like [`Frames::wait`], but at most `timeout`.
+    pub(crate) fn wait_timeout(&self, id: FrameId, bit: Bit, timeout: Duration) -> WaitResult {
+        self.lock_of(id).wait(bit, lock::deadline(timeout))
+    }
+
+    /// Drops the caller's reference, then sleeps until the bit was clear at some moment since the call, without touching
+    /// the frame again. If that was the last hold, the caller frees the frame.
+    pub(crate) fn put_and_wait(&self, id: FrameId, bit: Bit) -> Dropped {
+        self.lock_of(id)
+            .put_and_wait(bit, || self.meta(id).hold.put())
+    }
+
+    /// Has `waker` called once when the bit clears; `None` if it is clear now.
+    pub(crate) fn wait_waker(&self, id: FrameId, bit: Bit, waker: &Waker) -> Option<WakeToken> {
+        self.lock_of(id).wait_waker(bit, waker)
+    }
+
+    /// The wait table, for its counters.
+    pub(crate) fn waits(&self) -> &WaitTable {
+        &self.waits
+    }
+
+    /// Recomputes what the allocator caches and checks that every frame is in exactly one state (I1): each is in one free
+    /// block, one magazine or one allocated block, and nothing free is held. Panics where it is not so. Nobody may
+    /// allocate or free meanwhile.
+    pub(crate) fn validate(&self) {
+        let mut free = vec![false; self.metas.len()];
+        let mut count = 0;
+        self.allocator.validate(&self.metas, |id, order| {
+            for frame in id.0..id.0 + (1 << order) {
+                assert!(!free[frame as usize], "I1: frame {frame} is free twice");
+                free[frame as usize] = true;
+                let meta = &self.metas[frame as usize];
+                assert_eq!(
+                    meta.hold.load(),
+                    HoldState::NONE,
+                    "I1: free frame {frame} is held"
+                );
+                assert!(
+                    frame == id.0 || meta.kind() == Kind::Part,
+                    "frame {frame}: {meta:?}"
+                );
+            }
+            count += 1 << order;
+        });
+        assert_eq!(count, self.free_frames(), "free frames");
+        let zero = self.meta(FrameId::ZERO);
+        assert_eq!(
+            (zero.kind(), zero.hold.load()),
+            (Kind::Zero, HoldState::NONE),
+            "I4"
+        );
+        let mut id = 1;
+        while id < self.arena.frames() {
+            if free[id as usize] {
+                id += 1;
+                continue;
+            }
+            let meta = &self.metas[id as usize];
+            assert!(
+                meta.kind().is_live(),
+                "I1: frame {id} is neither free nor allocated: {meta:?}"
+            );
+            for part in id + 1..id + (1 << meta.order()) {
+                assert!(
+                    !free[part as usize],
+                    "I1: frame {part} is free and part of {id}"
+                );
+                assert_eq!(
+                    self.metas[part as usize].kind(),
+                    Kind::Part,
+                    "frame {part} of {id}"
+                );
+            }
+            id += 1 << meta.order();
+        }
+    }
+}
+
+/// Metadata of `count` frames that nobody has touched: the host gives zeroed pages when they are first used.
+#[cfg(not(any(loom, shuttle)))]
+fn zeroed_metas(count: usize) -> Box<[Meta]> {
+    let metas = Box::new_zeroed_slice(count);
+    // SAFETY: `Meta` is integers in atomics; all-zero bytes are valid in each and mean what `Meta::new` says.
+    unsafe { metas.assume_init() }
+}
+
+/// The model checkers' atomics are not plain integers: each is made in its own right.
+#[cfg(any(loom, shuttle))]
+fn zeroed_metas(count: usize) -> Box<[Meta]> {
+    (0..count).map(|_| Meta::new()).collect()
+}

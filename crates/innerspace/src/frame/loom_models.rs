@@ -1,0 +1,417 @@
+//! Models of the layer's small protocols: the lock and its waiters, the hold word, publishing.
+//!
+//! The bytes of a frame are a loom cell, so an access that is not ordered after the one before it is reported even where
+//! its value happens to be right. A lost wake-up shows as loom's deadlock report.
+
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+
+use super::flags::FlagSet;
+use super::hold::{Dropped, HoldState};
+use super::lock::{FrameLock, LockResult, ReadEnd};
+use super::meta::{Kind, Meta};
+use super::wait_table::{Bit, WaitTable};
+use crate::FrameId;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, thread};
+
+/// A frame, its bytes, and the table its waiters sleep in.
+struct World {
+    meta: Meta,
+    waits: Arc<WaitTable>,
+    bytes: UnsafeCell<u64>,
+}
+
+// SAFETY: the cell is what the protocols under test guard; loom reports an unordered access to it.
+unsafe impl Sync for World {}
+// SAFETY: as above.
+unsafe impl Send for World {}
+
+impl World {
+    fn new(patience: u32, flags: FlagSet, hold: HoldState) -> Arc<World> {
+        let meta = Meta::new();
+        meta.flags.store_owned(flags);
+        if hold != HoldState::NONE {
+            meta.publish(hold);
+        }
+        Arc::new(World {
+            meta,
+            waits: Arc::new(WaitTable::new(patience)),
+            bytes: UnsafeCell::new(0),
+        })
+    }
+
+    fn lock(&self) -> FrameLock<'_> {
+        FrameLock {
+            id: FrameId(1),
+            flags: &self.meta.flags,
+            waits: &self.waits,
+        }
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: checked by loom.
+        self.bytes.with(|bytes| unsafe { *bytes })
+    }
+
+    fn write(&self, value: u64) {
+        // SAFETY: checked by loom.
+        self.bytes.with_mut(|bytes| unsafe { *bytes = value });
+    }
+
+    /// Nobody is left waiting, and the lock works.
+    fn assert_at_rest(&self) {
+        assert_eq!(self.waits.entries(), 0, "a waiter is left");
+        assert!(self.lock().try_lock(), "the lock is orphaned");
+        self.lock().unlock();
+    }
+}
+
+fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
+    let world = world.clone();
+    thread::spawn(move || run(&world))
+}
+
+/// Explores all schedules with at most `preemptions` forced switches.
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(run);
+}
+
+// spec: L3
+#[test]
+fn an_unlock_wakes_who_waits_for_the_lock() {
+    for patience in [0, 1, 5] {
+        loom::model(move || {
+            let world = World::new(patience, FlagSet::LOCKED, HoldState::NONE);
+            let waiter = spawn(&world, |world| {
+                world.lock().lock();
+                world.write(world.read() + 1);
+                world.lock().unlock();
+            });
+            world.write(1);
+            world.lock().unlock();
+            waiter.join().unwrap();
+            assert_eq!(world.read(), 2);
+            world.assert_at_rest();
+        });
+    }
+}
+
+// spec: L3
+#[test]
+fn two_waiters_and_an_unlocker_all_get_on() {
+    for patience in [0, 2] {
+        model(2, move || {
+            let world = World::new(patience, FlagSet::LOCKED, HoldState::NONE);
+            let each = |world: &World| {
+                world.lock().lock();
+                world.write(world.read() + 1);
+                world.lock().unlock();
+            };
+            let waiters = [spawn(&world, each), spawn(&world, each)];
+            world.write(1);
+            world.lock().unlock();
+            waiters.map(|waiter| waiter.join().unwrap());
+            assert_eq!(world.read(), 3);
+            world.assert_at_rest();
+        });
+    }
+}
+
+#[test]
+fn the_end_of_writeback_wakes_who_waits_for_it() {
+    loom::model(|| {
+        let world = World::new(5, FlagSet::WRITEBACK, HoldState::NONE);
+        let writer = spawn(&world, |world| {
+            assert_eq!(world.read(), 0);
+            world.lock().end_writeback();
+        });
+        world.lock().wait(Bit::Writeback, None);
+        world.write(1);
+        writer.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: L6
+#[test]
+fn a_timeout_that_races_with_a_handoff_has_the_lock() {
+    for patience in [0, 1] {
+        loom::model(move || {
+            let world = World::new(patience, FlagSet::LOCKED, HoldState::NONE);
+            let waiter = spawn(&world, |world| {
+                if world.lock().lock_timeout(std::time::Duration::ZERO) == LockResult::Locked {
+                    world.write(world.read() + 1);
+                    world.lock().unlock();
+                }
+            });
+            world.write(1);
+            world.lock().unlock();
+            waiter.join().unwrap();
+            world.assert_at_rest();
+        });
+    }
+}
+
+// spec: L6
+#[test]
+fn a_timeout_does_not_swallow_the_wake_of_the_next_waiter() {
+    model(2, || {
+        let world = World::new(5, FlagSet::LOCKED, HoldState::NONE);
+        let impatient = spawn(&world, |world| {
+            if world.lock().lock_timeout(std::time::Duration::ZERO) == LockResult::Locked {
+                world.lock().unlock();
+            }
+        });
+        let patient = spawn(&world, |world| {
+            world.lock().lock();
+            world.lock().unlock();
+        });
+        world.lock().unlock();
+        impatient.join().unwrap();
+        patient.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: L9
+#[test]
+fn nothing_touches_the_frame_after_the_put() {
+    loom::model(|| {
+        let world = World::new(5, FlagSet::LOCKED, HoldState::refs_only(2));
+        // Whoever drops the last reference begins the frame's next life, locked by an owner that never unlocks it.
+        fn next_life(world: &World, dropped: Dropped) {
+            if dropped == Dropped::Last {
+                world.write(1);
+                world.meta.flags.store_owned(FlagSet::LOCKED);
+            }
+        }
+        let waiter = spawn(&world, |world| {
+            let dropped = world.lock().put_and_wait(Bit::Locked, || {
+                let dropped = world.meta.hold.put();
+                next_life(world, dropped);
+                dropped
+            });
+            let _ = dropped;
+        });
+        world.lock().unlock();
+        next_life(&world, world.meta.hold.put());
+        waiter.join().unwrap();
+        assert_eq!(world.waits.entries(), 0);
+        assert_eq!(
+            world.meta.flags.load(),
+            FlagSet::LOCKED,
+            "something touched the next life"
+        );
+    });
+}
+
+// spec: L12
+#[test]
+fn a_late_wake_does_not_end_a_wait_for_the_next_writeback() {
+    model(3, || {
+        // A stale WAITERS bit sends the first end of writeback to the queue, late.
+        let world = World::new(5, FlagSet::WRITEBACK | FlagSet::WAITERS, HoldState::NONE);
+        let ended = Arc::new(AtomicU32::new(0));
+        let first = spawn(&world, |world| world.lock().end_writeback());
+        while world.meta.flags.load().contains(FlagSet::WRITEBACK) {
+            thread::yield_now();
+        }
+        world.lock().set_writeback();
+        let flag = ended.clone();
+        let second = spawn(&world, move |world| {
+            flag.store(1, Ordering::Relaxed);
+            world.lock().end_writeback();
+        });
+        world.lock().wait(Bit::Writeback, None);
+        assert_eq!(
+            ended.load(Ordering::Relaxed),
+            1,
+            "woken by the end of the writeback before"
+        );
+        first.join().unwrap();
+        second.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: L15
+#[test]
+fn who_sees_a_read_block_unlocked_sees_it_up_to_date() {
+    loom::model(|| {
+        let world = World::new(5, FlagSet::LOCKED, HoldState::NONE);
+        let reader = spawn(&world, |world| {
+            world.write(7);
+            world.lock().end_read(ReadEnd::Filled);
+        });
+        let before = world.meta.flags.load();
+        assert!(
+            before.intersects(FlagSet::LOCKED | FlagSet::UPTODATE),
+            "{before:?}"
+        );
+        world.lock().wait(Bit::Locked, None);
+        assert!(world.meta.flags.load().contains(FlagSet::UPTODATE));
+        assert_eq!(world.read(), 7);
+        reader.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: L15
+#[test]
+fn a_lock_taken_after_a_read_finds_the_block_up_to_date() {
+    for patience in [0, 5] {
+        loom::model(move || {
+            let world = World::new(patience, FlagSet::LOCKED, HoldState::NONE);
+            let reader = spawn(&world, |world| {
+                world.write(7);
+                world.lock().end_read(ReadEnd::Filled);
+            });
+            world.lock().lock();
+            assert!(world.meta.flags.load().contains(FlagSet::UPTODATE));
+            assert_eq!(world.read(), 7);
+            world.lock().unlock();
+            reader.join().unwrap();
+            world.assert_at_rest();
+        });
+    }
+}
+
+// The frame's part of P28; the moving of writers is the cache's.
+#[test]
+fn a_view_never_sees_its_bytes_change() {
+    loom::model(|| {
+        let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
+        let writer = spawn(&world, |world| {
+            if world.meta.hold.try_begin_write() {
+                world.write(1);
+                world.meta.hold.end_write();
+            }
+        });
+        if world.meta.hold.try_view() {
+            let first = world.read();
+            thread::yield_now();
+            assert_eq!(world.read(), first);
+            assert_eq!(world.meta.hold.put_view(), Dropped::Held);
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn no_view_beside_write_translations() {
+    loom::model(|| {
+        let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
+        let mapper = spawn(&world, |world| {
+            if world.meta.hold.try_set_wmapped() {
+                world.write(1);
+                world.meta.hold.clear_wmapped();
+            }
+        });
+        if world.meta.hold.try_view() {
+            world.read();
+            assert!(world.meta.hold.try_clone_view());
+            assert_eq!(world.meta.hold.put_view(), Dropped::Held);
+            world.read();
+            assert_eq!(world.meta.hold.put_view(), Dropped::Held);
+        }
+        mapper.join().unwrap();
+    });
+}
+
+#[test]
+fn the_last_dropper_frees_exactly_once() {
+    model(3, || {
+        let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
+        assert!(world.meta.hold.try_view() && world.meta.hold.try_map());
+        let frees = Arc::new(AtomicU32::new(0));
+        let end = |world: &World, frees: &AtomicU32, dropped: Dropped| {
+            if dropped == Dropped::Last {
+                world.write(9);
+                frees.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let count = frees.clone();
+        let view = spawn(&world, move |world| {
+            assert_eq!(world.read(), 0);
+            end(world, &count, world.meta.hold.put_view());
+        });
+        let count = frees.clone();
+        let mapping = spawn(&world, move |world| {
+            assert_eq!(world.read(), 0);
+            end(world, &count, world.meta.hold.unmap());
+        });
+        end(&world, &frees, world.meta.hold.uncache());
+        view.join().unwrap();
+        mapping.join().unwrap();
+        assert_eq!(frees.load(Ordering::Relaxed), 1);
+        assert_eq!(world.meta.hold.load(), HoldState::NONE);
+    });
+}
+
+// The frame's part of I10: a speculative get, and the second look at where the frame was found.
+#[test]
+fn a_frozen_frame_is_never_got_for_its_old_place() {
+    const HERE: u32 = 1;
+    loom::model(|| {
+        let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
+        world.write(10);
+        let index = Arc::new(AtomicU32::new(HERE));
+        let slot = index.clone();
+        let evictor = spawn(&world, move |world| {
+            if world.meta.hold.freeze(1) {
+                // The frame lives again as a block of another place.
+                slot.store(0, Ordering::Relaxed);
+                world.write(20);
+                world.meta.publish(HoldState::cached(1));
+            }
+        });
+        if index.load(Ordering::Acquire) == HERE && world.meta.hold.try_get() {
+            if index.load(Ordering::Acquire) == HERE {
+                assert_eq!(world.read(), 10, "got a frame that lives elsewhere");
+            }
+            let _ = world.meta.hold.put();
+        }
+        evictor.join().unwrap();
+    });
+}
+
+// The frame's part of P2 and P3: what the owner set is there before anybody can see the frame, and nothing that
+// others set on the published frame is overwritten.
+// spec: P2
+#[test]
+fn a_published_frame_has_what_its_owner_set_and_loses_nothing() {
+    loom::model(|| {
+        let world = World::new(5, FlagSet::EMPTY, HoldState::NONE);
+        let finder = spawn(&world, |world| {
+            if world.meta.hold.try_get() {
+                assert_eq!(world.meta.kind(), Kind::Cached);
+                let before = world.meta.flags.test_and_set(FlagSet::ACTIVE);
+                assert!(
+                    before.contains(FlagSet::REFERENCED),
+                    "visible but not referenced"
+                );
+                assert_eq!(world.read(), 3);
+                assert_eq!(world.meta.hold.put(), Dropped::Held);
+            }
+        });
+        world.write(3);
+        world.meta.set_kind(Kind::Cached);
+        world
+            .meta
+            .flags
+            .store_owned(FlagSet::REFERENCED | FlagSet::UPTODATE);
+        world.meta.publish(HoldState::cached(1));
+        let tries = world.meta.hold.load().refs();
+        finder.join().unwrap();
+        let marked = world
+            .meta
+            .flags
+            .test_and_set(FlagSet::ACTIVE)
+            .contains(FlagSet::ACTIVE);
+        // Seen with a second reference, the finder got the frame; its mark is then there to stay.
+        assert!(tries == 1 || marked, "a mark was lost");
+    });
+}
