@@ -22,4 +22,6 @@ pub use group::{
 };
 #[cfg(not(loom))]
 pub use stats::Totals;
+#[cfg(not(loom))]
+pub use sys::copy::{AtomicScalar, Scalar};
 pub use units::*;
