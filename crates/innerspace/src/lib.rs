@@ -15,8 +15,6 @@ mod sys;
 mod units;
 
 #[cfg(not(loom))]
-pub use sys::copy::{AtomicScalar, Scalar};
-#[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupStats, Holders, LimitDetails, LimitError, LimitReason, MAX_DEPTH,
 };
