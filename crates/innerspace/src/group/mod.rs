@@ -36,6 +36,8 @@ mod handle;
 mod slab;
 mod tree;
 
+#[cfg(all(test, shuttle))]
+mod models;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 

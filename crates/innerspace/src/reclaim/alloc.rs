@@ -1,21 +1,14 @@
 //! Getting a frame: charge, take, and what to do when either is refused.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
 use super::pool::Pool;
-use super::shrink::{Io, Shrunk};
-use crate::frame::{Bit, HoldState, OwnedFrame, Source};
+use super::progress::{Room, Rounds};
+use super::shrink::Io;
+use crate::frame::{HoldState, OwnedFrame, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason};
 use crate::stats::Event;
-use crate::sync::thread;
 use crate::units::{FrameId, PageCount};
-
-/// Rounds of reclaim one request makes at most; each frees something or is the last.
-const ROUNDS: usize = 16;
-
-/// How long one round waits for another thread that is freeing memory.
-const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// What one round of direct reclaim frees beyond the need, so that not every request reclaims.
 const EXTRA_PAGES: u64 = 32;
@@ -249,24 +242,11 @@ impl Pool {
             self.counters.count(Event::ChargeRefused);
         }
         self.counters.count(Event::DirectReclaim);
-        for _ in 0..ROUNDS {
-            let finished = self.progress.finished();
-            // What waits for a grace period is free but for the waiting.
-            let flushed = self.flush_retired();
-            if flushed > 0 {
-                match attempt() {
-                    Ok(got) => return Ok(got),
-                    Err(still) => stuck = still,
-                }
-            }
-            let shrunk = self.shrink(stuck.group(), self.need(stuck, want), io);
+        let mut rounds = Rounds::new();
+        while self.make_room(stuck.group(), self.need(stuck, want), io, &mut rounds) != Room::None {
             match attempt() {
                 Ok(got) => return Ok(got),
                 Err(still) => stuck = still,
-            }
-            let progress = flushed > 0 || shrunk.freed.0 > 0;
-            if !progress && !self.wait_for_memory(finished, io, &shrunk) {
-                break;
             }
         }
         let reason = match stuck {
@@ -287,23 +267,6 @@ impl Pool {
             Stuck::NoFrame => want.pages.0 * 2,
         };
         PageCount(missing + EXTRA_PAGES.min(max / 16))
-    }
-
-    /// Nothing could be freed: waits for those who may free something. False when there is nobody to wait for.
-    fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> bool {
-        if io == Io::Forbidden {
-            // The caller may hold a block that the others want: give way, but do not wait for them.
-            thread::yield_now();
-            return self.progress.finished() != finished;
-        }
-        if let Some(id) = shrunk.in_writeback
-            && self.frames.meta(id).hold.try_get()
-        {
-            self.frames.wait_timeout(id, Bit::Writeback, OTHERS_WAIT);
-            self.put(id);
-            return true;
-        }
-        self.progress.wait_for_others(finished, OTHERS_WAIT)
     }
 
     fn limit_error(&self, group: GroupId, pages: PageCount, reason: LimitReason) -> LimitError {

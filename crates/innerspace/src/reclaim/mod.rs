@@ -50,12 +50,13 @@ mod holders;
 mod lru;
 mod owners;
 mod pool;
+mod progress;
 mod retire;
 mod shrink;
 mod validate;
 mod workingset;
 
-#[cfg(all(test, not(loom), not(shuttle)))]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use alloc::{AllocMode, PoolFrame};

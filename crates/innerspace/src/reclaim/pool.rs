@@ -1,18 +1,18 @@
 //! The pool itself: its parts, freeing, and the small calls of the layers above.
 
 use std::cell::RefCell;
-use std::time::Duration;
 
 use super::background::Background;
 use super::batch::own_batch;
 use super::lru::{Evictable, ListSizes, Lru, Place, pages_of};
 use super::owners::{Owner, OwnerId, Owners};
+use super::progress::{Progress, Room, Rounds};
 use super::retire::RetireQueue;
 use super::shrink::Io;
 use crate::frame::{ArenaError, ArenaOptions, Dropped, Frames};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
 use crate::stats::{Counters, Event, Totals};
-use crate::sync::{Arc, Condvar, Domain, Mutex, Weak};
+use crate::sync::{Arc, Domain, Weak};
 use crate::sys::barrier::BarrierMode;
 use crate::units::{FrameId, PageCount};
 
@@ -186,14 +186,14 @@ impl Pool {
 
 impl Reclaimer for Pool {
     fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
-        let before = self.groups.usage(group);
-        self.flush_retired();
-        let flushed = before.0.saturating_sub(self.groups.usage(group).0);
-        let left = PageCount(pages.0.saturating_sub(flushed));
-        if left.0 == 0 {
-            return PageCount(flushed);
+        let mut rounds = Rounds::new();
+        loop {
+            match self.make_room(group, pages, Io::Allowed, &mut rounds) {
+                Room::Made(freed) => return freed,
+                Room::Perhaps => {}
+                Room::None => return PageCount(0),
+            }
         }
-        PageCount(flushed + self.shrink(group, left, Io::Allowed).freed.0)
     }
 
     fn holders(&self, group: GroupId) -> Holders {
@@ -221,57 +221,5 @@ impl Drop for StoreScope {
             let at = scopes.iter().rposition(|pool| *pool == self.pool);
             scopes.remove(at.expect("a scope is closed once, by its thread"));
         });
-    }
-}
-
-/// Who is freeing memory right now: a request that finds nothing to free waits for them before it fails.
-#[derive(Default)]
-pub(super) struct Progress {
-    state: Mutex<ProgressState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct ProgressState {
-    /// Threads that may be about to free something.
-    active: u32,
-    /// How often one of them was done.
-    finished: u64,
-}
-
-/// Counts the calling thread among those who free memory.
-pub(super) struct Working<'a>(&'a Progress);
-
-impl Progress {
-    pub(super) fn begin(&self) -> Working<'_> {
-        self.state.lock().active += 1;
-        Working(self)
-    }
-
-    pub(super) fn finished(&self) -> u64 {
-        self.state.lock().finished
-    }
-
-    /// Waits until a thread that is freeing memory is done, or was since `finished` was read; false when nobody is. The caller is not
-    /// one of them itself. The wait is bounded: the store that holds another up may hang.
-    pub(super) fn wait_for_others(&self, finished: u64, at_most: Duration) -> bool {
-        let mut state = self.state.lock();
-        if state.finished == finished && state.active == 0 {
-            return false;
-        }
-        if state.finished == finished {
-            (state, _) = self.changed.wait_timeout(state, at_most);
-        }
-        drop(state);
-        true
-    }
-}
-
-impl Drop for Working<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.active -= 1;
-        state.finished += 1;
-        self.0.changed.notify_all();
     }
 }

@@ -76,6 +76,14 @@ impl Pool {
         }
         // Others that are short of memory wait for this rather than fail.
         let _working = self.progress.begin();
+        self.run_retired()
+    }
+
+    /// [`Pool::flush_retired`] for who is counted as working already.
+    pub(super) fn run_retired(&self) -> usize {
+        if self.retired.len() == 0 {
+            return 0;
+        }
         let entries = self.retired.take();
         if entries.is_empty() {
             return 0;

@@ -8,7 +8,7 @@
 use super::lru::{Evictable, ListKind, pages_of};
 use super::owners::{Aged, Owner, OwnerId};
 use super::pool::Pool;
-use crate::frame::{FlagSet, Kind, Meta};
+use crate::frame::{Bit, FlagSet, Kind, Meta};
 use crate::group::GroupId;
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -39,8 +39,10 @@ pub(crate) struct Shrunk {
     pub(crate) scanned: PageCount,
     /// Pages written.
     pub(crate) written: PageCount,
-    /// Some block that could not go because it is being written; named, not held.
-    pub(crate) in_writeback: Option<FrameId>,
+    /// Some block that could not go because it was locked or being written; named, not held.
+    pub(crate) waits_for: Option<(FrameId, Bit)>,
+    /// Some block could not go because somebody had a reference, perhaps for a moment only.
+    pub(crate) referenced: bool,
 }
 
 /// How hard a pass tries.
@@ -81,6 +83,11 @@ impl Pool {
     /// Frees about `target` pages charged to `group` or below it; fewer when there are fewer to free. No section open.
     pub(crate) fn shrink(&self, group: GroupId, target: PageCount, io: Io) -> Shrunk {
         let _working = self.progress.begin();
+        self.shrink_working(group, target, io)
+    }
+
+    /// [`Pool::shrink`] for who is counted as working already.
+    pub(super) fn shrink_working(&self, group: GroupId, target: PageCount, io: Io) -> Shrunk {
         // What owners and stores ask for meanwhile must not come back here.
         let _scope = self.store_scope();
         self.lru.drain_batches(&self.frames);
@@ -240,9 +247,7 @@ impl Pool {
         for at in 0..hands.taken.len() {
             let id = hands.taken[at];
             let meta = self.frames.meta(id);
-            if meta.flags.load().contains(FlagSet::WRITEBACK) {
-                done.in_writeback.get_or_insert(id);
-            }
+            note_waits(done, id, meta);
             let list = match self.verdict(effort, io, hands, at, meta) {
                 Verdict::Keep => &mut hands.keep,
                 Verdict::SetAside => &mut hands.set_aside,
@@ -344,6 +349,19 @@ impl Pool {
                 each(&*owner, of_one);
             }
         }
+    }
+}
+
+/// Remembers what a request that finds nothing else could wait for.
+fn note_waits(done: &mut Shrunk, id: FrameId, meta: &Meta) {
+    let flags = meta.flags.load();
+    if flags.contains(FlagSet::WRITEBACK) {
+        done.waits_for.get_or_insert((id, Bit::Writeback));
+    } else if flags.contains(FlagSet::LOCKED) {
+        done.waits_for.get_or_insert((id, Bit::Locked));
+    } else {
+        let hold = meta.hold.load();
+        done.referenced |= hold.views() == 0 && hold.refs() > 1;
     }
 }
 

@@ -1,0 +1,158 @@
+//! Rounds of reclaim: when to try again, when to wait for another thread, when to give up.
+
+use std::time::Duration;
+
+use super::pool::Pool;
+use super::shrink::{Io, Shrunk};
+use crate::group::GroupId;
+use crate::sync::{Condvar, Mutex, thread};
+use crate::units::PageCount;
+
+/// Rounds one request makes at most, whatever they bring.
+const ROUNDS: u32 = 16;
+
+/// Rounds that brought nothing, but may have because others had the frames in their hands.
+const VAIN_ROUNDS: u32 = 3;
+
+/// How long one round waits for another thread that is freeing memory: a store may hang.
+const OTHERS_WAIT: Duration = Duration::from_millis(500);
+
+/// Who is freeing memory right now: a request that finds nothing to free waits for them before it fails, because the frames they have
+/// isolated are on no list.
+#[derive(Default)]
+pub(super) struct Progress {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Threads that may be about to free something.
+    active: u32,
+    /// How often one of them was done.
+    finished: u64,
+}
+
+/// Counts the calling thread among those who free memory, until dropped.
+#[must_use = "dropping it says that the work is done"]
+pub(super) struct Working<'a>(&'a Progress);
+
+impl Progress {
+    pub(super) fn begin(&self) -> Working<'_> {
+        self.state.lock().active += 1;
+        Working(self)
+    }
+
+    /// How often somebody was done.
+    fn finished(&self) -> u64 {
+        self.state.lock().finished
+    }
+
+    /// Waits until a thread that is freeing memory is done, or was since the count was `finished`; false when there is none.
+    /// The caller is not one of them.
+    fn wait_for_others(&self, finished: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.finished == finished && state.active == 0 {
+            return false;
+        }
+        if state.finished == finished {
+            (state, _) = self.changed.wait_timeout(state, OTHERS_WAIT);
+        }
+        drop(state);
+        true
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.active -= 1;
+        state.finished += 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// What is left of a request's patience.
+pub(super) struct Rounds {
+    left: u32,
+    vain: u32,
+}
+
+impl Rounds {
+    pub(super) fn new() -> Rounds {
+        Rounds {
+            left: ROUNDS,
+            vain: VAIN_ROUNDS,
+        }
+    }
+}
+
+/// What a round brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    /// At least so many pages were freed.
+    Made(PageCount),
+    /// Nothing, but another thread was at work: try the request again.
+    Perhaps,
+    /// Nothing, and there is nothing to wait for.
+    None,
+}
+
+impl Pool {
+    /// One round: frees what waits for a grace period or else about `target` pages of `group`; if that brings nothing, waits for those
+    /// who may free something.
+    pub(super) fn make_room(
+        &self,
+        group: GroupId,
+        target: PageCount,
+        io: Io,
+        rounds: &mut Rounds,
+    ) -> Room {
+        if rounds.left == 0 {
+            return Room::None;
+        }
+        rounds.left -= 1;
+        let finished = self.progress.finished();
+        let shrunk = {
+            let _working = self.progress.begin();
+            // What waits for a grace period is free but for the waiting.
+            let flushed = self.run_retired();
+            if flushed > 0 {
+                return Room::Made(PageCount(flushed as u64));
+            }
+            self.shrink_working(group, target, io)
+        };
+        if shrunk.freed.0 > 0 {
+            return Room::Made(shrunk.freed);
+        }
+        // Our own end of work is counted too.
+        if rounds.vain > 0 && self.wait_for_memory(finished + 1, io, &shrunk) {
+            rounds.vain -= 1;
+            return Room::Perhaps;
+        }
+        Room::None
+    }
+
+    /// Waits for those who may free something; false when there is nobody.
+    fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> bool {
+        if io == Io::Forbidden {
+            // The caller may hold a block that the others want: give way, but do not wait for them.
+            thread::yield_now();
+            return self.progress.finished() != finished;
+        }
+        if let Some((id, bit)) = shrunk.waits_for
+            && self.frames.meta(id).hold.try_get()
+        {
+            self.frames.wait_timeout(id, bit, OTHERS_WAIT);
+            self.put(id);
+            return true;
+        }
+        if self.progress.wait_for_others(finished) {
+            return true;
+        }
+        if shrunk.referenced {
+            thread::yield_now();
+        }
+        shrunk.referenced
+    }
+}

@@ -1,0 +1,181 @@
+//! The accessed state and the add-batches.
+
+use super::mock::*;
+use crate::frame::FlagSet;
+use crate::group::GroupId;
+use crate::reclaim::batch::{BATCH_LEN, own_batch};
+use crate::reclaim::lru::{Evictable, ListKind, Place};
+use crate::reclaim::*;
+use crate::units::PageCount;
+
+const PLAIN: FlagSet = FlagSet::EMPTY;
+
+// spec: P1
+#[test]
+fn the_table_of_accessed_states() {
+    let pool = pool_of(64, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    let (a, r) = (FlagSet::ACTIVE, FlagSet::REFERENCED);
+    let rows = [
+        (PLAIN, r, ListKind::Inactive),
+        (r, a, ListKind::Active),
+        (a, a | r, ListKind::Active),
+        (a | r, a | r, ListKind::Active),
+    ];
+    for (index, (before, after, list)) in rows.into_iter().enumerate() {
+        let index = index as u64;
+        let id = file.bring(index, before, AllocMode::Wait).unwrap();
+        pool.lru.drain_batches(&pool.frames);
+        pool.mark_accessed(id);
+        let flags = pool.frames.meta(id).flags.load();
+        assert_eq!(flags, after | FlagSet::UPTODATE, "row {index}");
+        assert_eq!(file.place(index), Place::List(list), "row {index}");
+        pool.validate();
+    }
+    // Unevictable: referenced is set, nothing else.
+    for before in [PLAIN, r, a, a | r] {
+        let id = file.bring(10, before, AllocMode::Wait).unwrap();
+        pool.lru_set(id, Evictable::No);
+        pool.mark_accessed(id);
+        pool.mark_accessed(id);
+        let flags = pool.frames.meta(id).flags.load();
+        assert_eq!(flags, before | r | FlagSet::UPTODATE);
+        assert_eq!(file.place(10), Place::List(ListKind::Unevictable));
+        pool.validate();
+        file.truncate(10);
+    }
+    file.truncate_all();
+    pool.validate();
+}
+
+// spec: P17
+#[test]
+fn activation_in_this_threads_batch_survives_the_drain() {
+    let pool = pool_of(64, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
+    assert_eq!(file.place(0), Place::Batch(own_batch()));
+    pool.mark_accessed(id);
+    pool.mark_accessed(id);
+    assert!(file.is(0, FlagSet::ACTIVE) && !file.is(0, FlagSet::REFERENCED));
+    assert_eq!(
+        file.place(0),
+        Place::Batch(own_batch()),
+        "marked where it is"
+    );
+    pool.validate();
+    pool.lru.drain_batches(&pool.frames);
+    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    assert_eq!(pool.list_sizes(GroupId::ROOT).active, PageCount(1));
+    assert_eq!(pool.totals().pgactivate, 1);
+    pool.validate();
+}
+
+// spec: P12
+#[test]
+fn a_page_in_another_threads_batch_is_not_activated_behind_its_back() {
+    let pool = pool_of(64, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
+    let Place::Batch(theirs) = file.place(0) else {
+        panic!("a new block waits in a batch");
+    };
+    // As a thread with another batch would.
+    pool.mark_accessed(id);
+    pool.activate(id, theirs ^ 1);
+    pool.activate(id, theirs ^ 1);
+    assert!(!file.is(0, FlagSet::ACTIVE), "the batch's owner decides");
+    assert_eq!(file.place(0), Place::Batch(theirs));
+    pool.validate();
+    pool.lru.drain_batches(&pool.frames);
+    let sizes = pool.list_sizes(GroupId::ROOT);
+    assert_eq!((sizes.inactive, sizes.active), (PageCount(1), PageCount(0)));
+    pool.validate();
+    // The uses were not forgotten: one more and it is active.
+    pool.activate(id, theirs ^ 1);
+    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    pool.validate();
+}
+
+#[test]
+fn a_batch_is_drained_when_full_and_gives_up_single_frames() {
+    let pool = pool_of(64, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    for index in 0..BATCH_LEN as u64 - 1 {
+        file.bring(index, PLAIN, AllocMode::Wait).unwrap();
+    }
+    assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, PageCount(0));
+    file.truncate(3);
+    file.truncate(0);
+    pool.validate();
+    for index in 100..102 {
+        assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, PageCount(0));
+        file.bring(index, PLAIN, AllocMode::Wait).unwrap();
+    }
+    assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, PageCount(0));
+    file.bring(102, PLAIN, AllocMode::Wait).unwrap();
+    assert_eq!(
+        pool.list_sizes(GroupId::ROOT).inactive,
+        PageCount(BATCH_LEN as u64)
+    );
+    pool.validate();
+}
+
+#[test]
+fn a_frame_marked_while_isolated_goes_back_active() {
+    let pool = pool_of(64, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    let id = file.bring(0, FlagSet::REFERENCED, AllocMode::Wait).unwrap();
+    pool.lru.drain_batches(&pool.frames);
+    let mut taken = Vec::new();
+    let pages = pool.lru.isolate(
+        &pool.frames,
+        GroupId::ROOT,
+        ListKind::Inactive,
+        8,
+        &mut taken,
+    );
+    assert_eq!((pages, &taken[..]), (1, &[id][..]));
+    pool.mark_accessed(id);
+    assert_eq!(file.place(0), Place::Isolated);
+    pool.lru.put_back(&pool.frames, &taken, Evictable::Yes);
+    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    pool.validate();
+}
+
+#[test]
+fn a_frame_freed_while_isolated_is_passed_over() {
+    let pool = pool_of(64, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    let other_group = pool.groups.create(GroupId::ROOT, "g", None).unwrap();
+    let other = MockFile::new(&pool, other_group, 0);
+    let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
+    pool.lru.drain_batches(&pool.frames);
+    let mut taken = Vec::new();
+    pool.lru.isolate(
+        &pool.frames,
+        GroupId::ROOT,
+        ListKind::Inactive,
+        8,
+        &mut taken,
+    );
+    file.truncate(0);
+    pool.validate();
+    // The frame is somebody else's now, of another group, and even isolated again.
+    assert_eq!(
+        other.bring(0, PLAIN, AllocMode::Wait).unwrap(),
+        id,
+        "the magazine gives the last frame first"
+    );
+    pool.lru.put_back(&pool.frames, &taken, Evictable::Yes);
+    pool.validate();
+    assert!(matches!(other.place(0), Place::Batch(_)));
+    pool.lru.drain_batches(&pool.frames);
+    let mut again = Vec::new();
+    pool.lru
+        .isolate(&pool.frames, other_group, ListKind::Inactive, 8, &mut again);
+    pool.lru.put_back(&pool.frames, &taken, Evictable::Yes);
+    pool.lru.put_back(&pool.frames, &again, Evictable::Yes);
+    assert_eq!(pool.list_sizes(other_group).inactive, PageCount(1));
+    pool.validate();
+}

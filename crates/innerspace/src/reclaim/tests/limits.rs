@@ -1,0 +1,371 @@
+//! Requests at the limit: what they may do, and what they say.
+
+use super::mock::*;
+use crate::frame::{FlagSet, HoldState, Kind};
+use crate::group::{GroupError, GroupId, LimitReason};
+use crate::reclaim::*;
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, thread};
+use crate::units::{FrameId, PageCount};
+
+fn tenant(pool: &Arc<Pool>, max: u64) -> GroupId {
+    let name = format!("tenant-{}", pool.groups.all_stats().len());
+    pool.groups
+        .create(GroupId::ROOT, &name, Some(PageCount(max)))
+        .unwrap()
+}
+
+// spec: M12
+#[test]
+fn nowait_would_block_and_counts_no_failure() {
+    let pool = pool_of(100, 0);
+    let group = tenant(&pool, 10);
+    let file = MockFile::new(&pool, group, 0);
+    (0..10).for_each(|index| file.read(index).unwrap());
+    let error = pool.alloc(group, 0, AllocMode::NoWait).unwrap_err();
+    assert!(error.would_block());
+    assert_eq!(
+        error.to_string(),
+        "group tenant-1 is full: 40.0 of 40.0 KiB; the request may not wait"
+    );
+    assert_eq!(file.resident(0..10), 10, "nothing was evicted");
+    let totals = pool.totals();
+    assert_eq!(
+        (
+            totals.would_block,
+            totals.limit_error,
+            totals.direct_reclaim
+        ),
+        (1, 0, 0)
+    );
+    let nothing = pool
+        .charge(group, PageCount(1), AllocMode::NoWait)
+        .unwrap_err();
+    assert!(nothing.would_block());
+    pool.validate();
+}
+
+#[test]
+fn a_refused_request_moves_no_counter_and_takes_no_frame() {
+    let pool = pool_of(100, 0);
+    let outer = tenant(&pool, 20);
+    let inner = pool.groups.create(outer, "inner", None).unwrap();
+    let held = pool.alloc(inner, 0, AllocMode::Wait).unwrap();
+    let rest: Vec<_> = (0..19)
+        .map(|_| pool.alloc(outer, 0, AllocMode::Wait).unwrap())
+        .collect();
+    let before = (
+        pool.frames.free_frames(),
+        [GroupId::ROOT, outer, inner].map(|id| (pool.groups.usage(id), pool.groups.peak(id))),
+    );
+    for mode in [AllocMode::NoWait, AllocMode::NoIo, AllocMode::Wait] {
+        let error = pool.alloc(inner, 0, mode).unwrap_err();
+        assert_eq!(
+            error.details().id,
+            outer,
+            "the group that refused, not the one asked"
+        );
+    }
+    let after = (
+        pool.frames.free_frames(),
+        [GroupId::ROOT, outer, inner].map(|id| (pool.groups.usage(id), pool.groups.peak(id))),
+    );
+    assert_eq!(before, after);
+    drop((held, rest));
+    assert_eq!(pool.frames.free_frames(), 100);
+    assert_eq!(pool.groups.usage(GroupId::ROOT), PageCount(0));
+    pool.validate();
+}
+
+#[test]
+fn everything_viewed_ends_with_an_error_that_says_so_and_is_usable_after() {
+    let pool = pool_of(100, 0);
+    let group = tenant(&pool, 64);
+    let file = MockFile::new(&pool, group, 0);
+    (0..64).for_each(|index| file.read(index).unwrap());
+    let frames: Vec<FrameId> = (0..64).map(|index| file.peek(index).unwrap()).collect();
+    frames
+        .iter()
+        .for_each(|id| assert!(pool.frames.meta(*id).hold.try_view()));
+    let error = file.read(100).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "group tenant-1 is full: 256.0 of 256.0 KiB, of which 256.0 pinned by 64 views; nothing can be \
+         evicted. Drop views or raise the limit"
+    );
+    assert_eq!(pool.totals().limit_error, 1);
+    // Each page was looked at a bounded number of times.
+    assert!(
+        pool.totals().pgscan <= 64 * 8,
+        "{} pages looked at",
+        pool.totals().pgscan
+    );
+    for id in frames {
+        let _held = pool.frames.meta(id).hold.put_view();
+    }
+    file.read(100).unwrap();
+    pool.validate();
+}
+
+#[test]
+fn a_request_waits_for_a_locked_block_to_be_unlocked() {
+    let pool = pool_of(100, 0);
+    let group = tenant(&pool, 10);
+    let file = MockFile::new(&pool, group, 0);
+    (0..10).for_each(|index| file.read(index).unwrap());
+    let frames: Vec<FrameId> = (0..10).map(|index| file.peek(index).unwrap()).collect();
+    frames
+        .iter()
+        .for_each(|id| assert!(pool.frames.try_lock(*id)));
+    let scans = pool.totals().pgscan;
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| file.read(100));
+        while pool.totals().pgscan == scans {
+            thread::yield_now();
+        }
+        frames.iter().for_each(|id| pool.frames.unlock(*id));
+        reader.join().unwrap().unwrap();
+    });
+    pool.validate();
+}
+
+#[test]
+fn every_kind_of_holder_is_named() {
+    let pool = pool_of(200, 0);
+    let group = tenant(&pool, 100);
+    let file = MockFile::new(&pool, group, 0);
+    file.failures.store(u64::MAX, Ordering::Relaxed);
+    for index in 0..60 {
+        let flags = if index < 30 {
+            FlagSet::DIRTY
+        } else {
+            FlagSet::EMPTY
+        };
+        let id = file.bring(index, flags, AllocMode::Wait).unwrap();
+        match index {
+            30..40 => assert!(pool.frames.meta(id).hold.try_view()),
+            40..60 => assert!(pool.frames.meta(id).hold.try_get()),
+            _ => {}
+        }
+    }
+    let of_kind = |kind| {
+        let mut frame = pool.alloc(group, 0, AllocMode::Wait).unwrap();
+        frame.set_kind(kind);
+        frame.publish(HoldState::refs_only(1))
+    };
+    let tables: Vec<FrameId> = (0..15).map(|_| of_kind(Kind::Table)).collect();
+    let anonymous: Vec<FrameId> = (0..25).map(|_| of_kind(Kind::Anonymous)).collect();
+    pool.validate();
+    let error = pool.alloc(group, 0, AllocMode::Wait).unwrap_err();
+    let holders = error.details().holders;
+    assert_eq!((holders.views, holders.viewed), (10, PageCount(10)));
+    assert_eq!(
+        (holders.dirty, holders.pinned),
+        (PageCount(30), PageCount(20))
+    );
+    assert_eq!(
+        (holders.tables, holders.anonymous),
+        (PageCount(15), PageCount(25))
+    );
+    assert_eq!(holders.counted(), PageCount(100));
+    assert_eq!(
+        error.to_string(),
+        "group tenant-1 is full: 400.0 of 400.0 KiB, of which 40.0 pinned by 10 views, 120.0 dirty, 80.0 \
+         locked or in use, 60.0 page tables and index nodes, 100.0 anonymous; nothing can be evicted. \
+         Sync or discard the dirty files, or raise the limit"
+    );
+    // The store heals: the dirty blocks can go now.
+    file.failures.store(0, Ordering::Relaxed);
+    drop(pool.alloc(group, 0, AllocMode::Wait).unwrap());
+    tables
+        .into_iter()
+        .chain(anonymous)
+        .for_each(|id| pool.put(id));
+    assert_eq!(pool.groups.stats(group).unwrap().tables, PageCount(0));
+    pool.validate();
+}
+
+#[test]
+fn dirty_pages_are_written_before_they_go_and_never_without_leave() {
+    let pool = pool_of(100, 0);
+    let group = tenant(&pool, 40);
+    let file = MockFile::new(&pool, group, 0);
+    for index in 0..40 {
+        file.bring(index, FlagSet::DIRTY, AllocMode::Wait).unwrap();
+    }
+    let error = pool.alloc(group, 0, AllocMode::NoIo).unwrap_err();
+    assert_eq!(error.details().holders.dirty, PageCount(40));
+    assert_eq!(
+        file.written.load(Ordering::Relaxed),
+        0,
+        "NoIo calls no store"
+    );
+    // Two writes fail: those two blocks stay, dirty.
+    file.failures.store(2, Ordering::Relaxed);
+    file.bring(100, FlagSet::EMPTY, AllocMode::Wait).unwrap();
+    let gone = 40 - file.resident(0..40) as u64;
+    assert!(gone > 0);
+    assert!(
+        file.written.load(Ordering::Relaxed) >= gone,
+        "nothing went without being written"
+    );
+    let totals = pool.totals();
+    assert_eq!(totals.write_error, 2);
+    assert_eq!(totals.dirty, 40 - file.written.load(Ordering::Relaxed));
+    pool.validate();
+}
+
+#[test]
+fn must_goes_over_the_limit_and_into_the_reserve_and_no_further() {
+    let pool = pool_of(100, 4);
+    assert_eq!(pool.groups.max(GroupId::ROOT), Some(PageCount(96)));
+    let held: Vec<_> = (0..96)
+        .map(|_| pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap())
+        .collect();
+    assert!(pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).is_err());
+    let over: Vec<_> = (0..4)
+        .map(|_| pool.alloc(GroupId::ROOT, 0, AllocMode::Must).unwrap())
+        .collect();
+    let error = pool.alloc(GroupId::ROOT, 0, AllocMode::Must).unwrap_err();
+    assert_eq!(error.details().reason, LimitReason::ReserveEmpty);
+    assert_eq!(pool.totals().reserve_use, 4);
+    assert_eq!(
+        pool.groups.forced(GroupId::ROOT),
+        5,
+        "one event a charge, the vain one included"
+    );
+    drop((held, over));
+    assert_eq!(pool.frames.free_frames(), 100);
+    pool.validate();
+}
+
+#[test]
+fn a_store_call_never_reclaims_and_may_use_the_reserve() {
+    let pool = pool_of(64, 8);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    (0..56).for_each(|index| file.read(index).unwrap());
+    let evictions = || file.evict_calls.load(Ordering::Relaxed);
+    let before = evictions();
+    {
+        let _scope = pool.store_scope();
+        let frame = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
+        assert_eq!(pool.totals().reserve_use, 1);
+        drop(frame);
+        // Another memory's pool is not in the scope.
+        let other = pool_of(16, 0);
+        let of_other = MockFile::new(&other, GroupId::ROOT, 0);
+        (0..17).for_each(|index| of_other.read(index).unwrap());
+        assert!(of_other.evict_calls.load(Ordering::Relaxed) > 0);
+    }
+    assert_eq!(evictions(), before);
+    file.read(100).unwrap();
+    assert!(evictions() > before);
+    pool.validate();
+}
+
+#[test]
+fn retired_frames_stay_charged_until_the_grace_period_and_come_back_before_a_refusal() {
+    let pool = pool_of(100, 0);
+    let group = tenant(&pool, 10);
+    let publish = || {
+        let mut frame = pool.alloc(group, 0, AllocMode::Wait).unwrap();
+        frame.set_kind(Kind::Table);
+        frame.publish(HoldState::refs_only(1))
+    };
+    let tables: Vec<FrameId> = (0..10).map(|_| publish()).collect();
+    for id in &tables {
+        let _last = pool.frames.meta(*id).hold.put();
+        pool.retire(Retired::Frame(*id));
+    }
+    assert_eq!(pool.groups.usage(group), PageCount(10));
+    assert_eq!(pool.totals().retired, 10);
+    let frame = pool.alloc(group, 0, AllocMode::Wait).unwrap();
+    assert_eq!(pool.groups.usage(group), PageCount(1));
+    assert_eq!(pool.totals().pgscan, 0, "nothing had to be evicted");
+    drop(frame);
+    pool.validate();
+}
+
+#[test]
+fn a_long_queue_is_flushed_at_the_next_safe_point() {
+    let pool = pool_of(100, 0);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for number in 0..64 {
+        pool.safe_point();
+        let sender = sender.clone();
+        pool.retire(Retired::Call(Box::new(move |_| {
+            sender.send(number).unwrap()
+        })));
+        assert!(receiver.try_recv().is_err(), "not before the queue is long");
+    }
+    pool.safe_point();
+    assert_eq!(
+        receiver.try_iter().collect::<Vec<_>>(),
+        (0..64).collect::<Vec<_>>()
+    );
+    assert_eq!(pool.totals().grace_period, 1, "one wait for all");
+}
+
+#[test]
+fn a_block_needs_room_in_one_piece() {
+    let pool = pool_of(64, 0);
+    let small = MockFile::new(&pool, GroupId::ROOT, 0);
+    let large = MockFile::new(&pool, GroupId::ROOT, 3);
+    // 63 of 64 frames in single blocks: frames 1 to 63, and one whose neighbours the arena does not have.
+    (0..64).for_each(|index| small.read(index).unwrap());
+    large.read(0).unwrap();
+    assert_eq!(
+        large.resident([0]),
+        1,
+        "eviction went on until a whole block was free"
+    );
+    pool.validate();
+    // Pin one frame in each aligned run of eight: no block can be made.
+    small.truncate_all();
+    large.truncate_all();
+    let mut held: Vec<_> = (0..64)
+        .map(|_| pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap())
+        .collect();
+    held.retain(|frame| frame.id().0 % 8 == 0);
+    let error = pool.alloc(GroupId::ROOT, 3, AllocMode::Wait).unwrap_err();
+    assert_eq!(error.details().reason, LimitReason::Fragmented);
+    assert!(
+        error
+            .to_string()
+            .contains("no free run of 32.0 KiB is left for a block"),
+        "{error}"
+    );
+    drop(held);
+    drop(pool.alloc(GroupId::ROOT, 3, AllocMode::Wait).unwrap());
+    pool.validate();
+}
+
+#[test]
+fn lowering_a_limit_evicts_and_names_what_stays() {
+    let pool = pool_of(200, 0);
+    let group = tenant(&pool, 100);
+    let file = MockFile::new(&pool, group, 0);
+    (0..100).for_each(|index| file.read(index).unwrap());
+    pool.groups.set_max(group, Some(PageCount(50))).unwrap();
+    assert!(pool.groups.usage(group).0 <= 50);
+    let kept: Vec<FrameId> = file
+        .blocks
+        .lock()
+        .frames
+        .values()
+        .copied()
+        .take(20)
+        .collect();
+    kept.iter()
+        .for_each(|id| assert!(pool.frames.meta(*id).hold.try_view()));
+    let Err(GroupError::Limit(error)) = pool.groups.set_max(group, Some(PageCount(16))) else {
+        panic!("20 pages are viewed");
+    };
+    assert_eq!(error.details().holders.views, 20);
+    assert_eq!(pool.groups.usage(group), PageCount(20));
+    for id in kept {
+        let _held = pool.frames.meta(id).hold.put_view();
+    }
+    pool.groups.set_max(group, Some(PageCount(16))).unwrap();
+    pool.validate();
+}
