@@ -178,18 +178,16 @@ impl GroupTree {
             charged,
             wanted: pages.0,
         })?;
-        let mut drained = None;
         let mut next = Some(group);
         while let Some(id) = next {
             let node = self.node(id);
+            // Read first: once its last page is taken off, the node may start another life.
             next = node.parent();
             let left = checked_take(&node.usage, pages.0).expect("usage covers own (I8)");
-            if left == 0 && node.is_deleted() && drained.is_none() {
-                drained = Some(id);
+            if left == 0 && node.is_deleted() {
+                // Each level by itself: another thread may have released the one below already.
+                self.release(id);
             }
-        }
-        if let Some(id) = drained {
-            self.release(id);
         }
         Ok(())
     }

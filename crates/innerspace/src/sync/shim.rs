@@ -50,6 +50,8 @@ pub(crate) mod thread {
     pub(crate) use loom::thread::*;
     #[cfg(shuttle)]
     pub(crate) use shuttle::thread::*;
+    #[cfg(shuttle)]
+    pub(crate) use std::thread::available_parallelism;
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) use std::thread::*;
 }
