@@ -1,6 +1,8 @@
 //! mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds. Over any store, in safe Rust.
 #![warn(missing_docs)]
 
+#[cfg(not(loom))]
+mod cache;
 mod frame;
 #[cfg(not(loom))]
 mod group;
@@ -14,6 +16,11 @@ mod sync;
 mod sys;
 mod units;
 
+#[cfg(not(loom))]
+pub use cache::{
+    Array, Cursor, Element, FileAccess, FileError, FileOptions, FileStats, HeldReason, PagedFile,
+    Ready, StoreAction, View, WriteOrder,
+};
 #[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupStats, Holders, LimitDetails, LimitError, LimitReason, MAX_DEPTH,

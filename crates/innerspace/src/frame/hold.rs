@@ -207,6 +207,16 @@ impl Hold {
         .is_ok()
     }
 
+    /// Like [`Hold::try_get`] for a frame that is in a file's index: the speculative get of a lookup there. A frame that has
+    /// become a table or an index node meanwhile is not touched, so their counts are their owner's alone.
+    #[inline]
+    pub(crate) fn try_get_cached(&self) -> bool {
+        self.update(Ordering::Acquire, |now| {
+            (now.is_cached() && now.refs() < HoldState::MAX).then_some(now.0 + REF)
+        })
+        .is_ok()
+    }
+
     /// Drops a reference. Release: pairs with whoever ends the frame's life; Acquire: that may be this caller.
     #[inline]
     pub(crate) fn put(&self) -> Dropped {

@@ -48,6 +48,8 @@ mod magazine;
 mod meta;
 #[cfg(not(loom))]
 mod owned;
+#[cfg(not(loom))]
+mod pinned;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 mod wait_table;
@@ -66,4 +68,6 @@ pub(crate) use magazine::Source;
 pub(crate) use meta::{Kind, Meta};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
+#[cfg(not(loom))]
+pub(crate) use pinned::{Filling, Keeper, Pinned, Writing};
 pub(crate) use wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};

@@ -61,7 +61,7 @@ mod tests;
 
 pub(crate) use alloc::{AllocMode, PoolFrame};
 pub(crate) use background::{FlushRequest, Step};
-pub(crate) use lru::Place;
+pub(crate) use lru::{Evictable, Place};
 pub(crate) use owners::{Aged, CleanCount, EvictCount, Owner, OwnerId};
 pub(crate) use pool::{Pool, PoolOptions, StoreScope};
 pub(crate) use retire::Retired;

@@ -1,0 +1,518 @@
+//! The state of one cached file, and the small steps every operation is made of.
+
+use std::io;
+use std::ops::Range;
+
+use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
+use super::errors::{ErrorSequence, FileError, StoreAction};
+use super::extents::Extents;
+use super::index::{Index, Nodes};
+use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
+use super::options::{FileAccess, FileOptions};
+use super::ready::ReadyList;
+use super::service::Cache;
+use super::stats::FileCounters;
+use super::stream::Stream;
+use crate::frame::{Dropped, FlagSet, Frames, Keeper};
+use crate::group::{Group, GroupId};
+use crate::reclaim::{Owner, OwnerId, Pool};
+use crate::stats::Event;
+use crate::store::{Store, StoreError};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use crate::units::{FrameId, PAGE_SHIFT};
+
+/// The largest size of a file in bytes.
+pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
+
+/// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle and mapping go
+/// ([`FileInner`](super::FileInner)).
+pub(crate) struct FileCore {
+    // Immutable.
+    pub(super) me: Weak<FileCore>,
+    /// The number frames carry.
+    pub(super) owner: OwnerId,
+    pub(super) name: Arc<str>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) store: Arc<dyn Store>,
+    /// Keeps the group; pays for blocks and index nodes.
+    pub(super) group: Group,
+    /// The group and those above it, for the dirty limits.
+    pub(super) groups: Vec<GroupId>,
+    /// log2 of the pages in a block.
+    pub(super) order: u8,
+    pub(super) access: FileAccess,
+    pub(super) write_order: WriteOrder,
+    /// The store's length when it was opened.
+    pub(super) opened_len: u64,
+
+    // Each of these has its own protection.
+    /// The file's length in bytes. Grows under the lock of the block written; shrinks under `invalidate`, exclusive.
+    pub(super) size: AtomicU64,
+    /// What the store holds: bytes at and after it are not read from there. Changes as `size` does, and after a write.
+    pub(super) stored: AtomicU64,
+    pub(super) index: Index,
+    pub(super) dirty: Mutex<DirtyIndex>,
+    /// Notified when a write of a block ends; goes with `dirty`.
+    pub(super) write_ended: Condvar,
+    pub(super) mappers: MapperList,
+    /// Shared: filling blocks and writing. Exclusive: truncate, punch, discard, invalidate. Outside the block lock.
+    invalidate: RwLock<()>,
+    /// Bumped when something may have stopped being a hole: see [`FileCore::hole_still`].
+    pub(super) hole_epoch: AtomicU64,
+    pub(super) extents: Mutex<Extents>,
+    /// Why blocks that waiters still hold could not be filled (P20).
+    pub(super) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
+    pub(super) errors: ErrorSequence,
+    /// Ordered files: the number that writes carry now, and the highest released one.
+    pub(super) barrier: AtomicU64,
+    pub(super) released: AtomicU64,
+    /// Serialises appends.
+    pub(super) append: Mutex<()>,
+    pub(super) ready: ReadyList,
+    /// Read-ahead of mappings, which have no handle.
+    pub(super) stream: Stream,
+    pub(super) counters: FileCounters,
+}
+
+/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the caller is the one.
+#[must_use]
+pub(super) enum Steady<'f> {
+    /// Others may fill and write, too.
+    Shared { _guard: RwLockReadGuard<'f, ()> },
+    #[cfg(mutant = "P15")]
+    Nobody,
+    /// Nobody else may.
+    Alone { _guard: RwLockWriteGuard<'f, ()> },
+}
+
+impl FileCore {
+    /// Opens a store as a file with nothing cached.
+    pub(super) fn open(
+        cache: &Arc<Cache>,
+        store: Arc<dyn Store>,
+        options: &FileOptions,
+    ) -> Result<Arc<FileCore>, FileError> {
+        let name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
+        let order = options.block_order(&name)?;
+        if options.access == FileAccess::ReadWrite && !store.writable() {
+            return Err(FileError::ReadOnly { file: name });
+        }
+        let len = store.len().map_err(|source| FileError::Store {
+            file: name.clone(),
+            action: StoreAction::Query,
+            offset: 0,
+            len: 0,
+            source: Arc::new(source),
+        })?;
+        if len > MAX_SIZE {
+            return Err(FileError::TooLarge {
+                file: name,
+                offset: 0,
+                len,
+            });
+        }
+        let pool = cache.pool().clone();
+        let group = options
+            .group
+            .clone()
+            .unwrap_or_else(|| cache.root_group().clone());
+        let groups = std::iter::successors(Some(&group), |group| group.parent());
+        let groups = groups.map(Group::id).collect();
+        let core = Arc::new_cyclic(|me: &Weak<FileCore>| FileCore {
+            me: me.clone(),
+            owner: pool.register_owner(me.clone() as Weak<dyn Owner>),
+            name,
+            cache: cache.clone(),
+            pool,
+            store,
+            group,
+            groups,
+            order,
+            access: options.access,
+            write_order: options.write_order,
+            opened_len: len,
+            size: AtomicU64::new(len),
+            stored: AtomicU64::new(len),
+            index: Index::default(),
+            dirty: Mutex::default(),
+            write_ended: Condvar::new(),
+            mappers: MapperList::default(),
+            invalidate: RwLock::new(()),
+            hole_epoch: AtomicU64::new(0),
+            extents: Mutex::default(),
+            fill_errors: Mutex::default(),
+            errors: ErrorSequence::default(),
+            barrier: AtomicU64::new(0),
+            released: AtomicU64::new(0),
+            append: Mutex::new(()),
+            ready: ReadyList::default(),
+            stream: Stream::default(),
+            counters: FileCounters::default(),
+        });
+        cache.add_file(&core);
+        Ok(core)
+    }
+
+    // --- sizes and numbers
+
+    /// The file's length in bytes.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        // Acquire: pairs with the release of whoever grew the file; the bytes were written before.
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// The name in messages.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The memory whose frames hold the file's blocks.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The group that pays for the file's blocks.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// What may be done with the file.
+    pub(crate) fn access(&self) -> FileAccess {
+        self.access
+    }
+
+    pub(super) fn frames(&self) -> &Frames {
+        &self.pool.frames
+    }
+
+    /// log2 of the block size in bytes.
+    #[inline]
+    pub(super) fn block_shift(&self) -> u32 {
+        PAGE_SHIFT + u32::from(self.order)
+    }
+
+    /// The block size in bytes.
+    #[inline]
+    pub(super) fn block_bytes(&self) -> u64 {
+        1 << self.block_shift()
+    }
+
+    /// Pages in a block.
+    pub(super) fn block_pages(&self) -> u64 {
+        1 << self.order
+    }
+
+    /// The file's pages in a range of blocks.
+    pub(super) fn pages_of(&self, blocks: Range<u64>) -> Range<u64> {
+        blocks.start << self.order..blocks.end.saturating_mul(self.block_pages())
+    }
+
+    /// The blocks a byte range touches.
+    pub(super) fn blocks_of(&self, bytes: Range<u64>) -> Range<u64> {
+        if bytes.is_empty() {
+            return 0..0;
+        }
+        bytes.start >> self.block_shift()..((bytes.end - 1) >> self.block_shift()) + 1
+    }
+
+    /// One past the last block a file can have.
+    pub(super) fn end_block(&self) -> u64 {
+        (MAX_SIZE >> self.block_shift()) + 1
+    }
+
+    // --- errors
+
+    pub(super) fn would_block(&self) -> FileError {
+        FileError::WouldBlock {
+            file: self.name.clone(),
+        }
+    }
+
+    pub(super) fn past_end(&self, offset: u64, len: u64, size: u64) -> FileError {
+        FileError::PastEnd {
+            file: self.name.clone(),
+            offset,
+            len,
+            size,
+        }
+    }
+
+    /// Words a store's failure for this file.
+    pub(super) fn store_error(
+        &self,
+        action: StoreAction,
+        offset: u64,
+        len: u64,
+        error: io::Error,
+    ) -> FileError {
+        let file = self.name.clone();
+        match error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<StoreError>())
+        {
+            Some(StoreError::Shrank {
+                now, was, since, ..
+            }) => FileError::Shrank {
+                file,
+                offset,
+                len,
+                now: *now,
+                was: *was,
+                since: *since,
+            },
+            Some(StoreError::ShortRead { got, len: size, .. }) => FileError::Short {
+                file,
+                offset,
+                len,
+                got: *got,
+                size: *size,
+            },
+            Some(StoreError::Changed) => FileError::Changed { file, offset, len },
+            _ => FileError::Store {
+                file,
+                action,
+                offset,
+                len,
+                source: Arc::new(error),
+            },
+        }
+    }
+
+    /// Refuses to go on in a file that is open for reading alone.
+    pub(super) fn check_writable(&self) -> Result<(), FileError> {
+        match self.access {
+            FileAccess::ReadWrite => Ok(()),
+            FileAccess::ReadOnly => Err(FileError::ReadOnly {
+                file: self.name.clone(),
+            }),
+        }
+    }
+
+    // --- locks and references
+
+    /// Keeps truncate, punch and their like away.
+    pub(super) fn steady(&self) -> Steady<'_> {
+        #[cfg(mutant = "P15")]
+        return Steady::Nobody; // mutant: P15 (test: shuttle_a_read_beside_a_punch) a fill that began before a punch ends after it
+        #[cfg(not(mutant = "P15"))]
+        Steady::Shared {
+            _guard: self.invalidate.read(),
+        }
+    }
+
+    /// Like [`FileCore::steady`] without waiting.
+    pub(super) fn try_steady(&self) -> Option<Steady<'_>> {
+        self.invalidate
+            .try_read()
+            .map(|guard| Steady::Shared { _guard: guard })
+    }
+
+    /// Keeps all fills and writes away.
+    pub(super) fn alone(&self) -> Steady<'_> {
+        Steady::Alone {
+            _guard: self.invalidate.write(),
+        }
+    }
+
+    /// Drops a reference on a block, and the block with the last one.
+    pub(super) fn put(&self, frame: FrameId) {
+        if self.frames().meta(frame).hold.put() == Dropped::Last {
+            self.release(frame);
+        }
+    }
+
+    // --- mappings
+
+    /// Registers a mapper of some of the file's pages.
+    pub(crate) fn add_mapper(&self, pages: Range<u64>, mapper: Weak<dyn Mappers>) -> MapperId {
+        self.mappers.add(pages, mapper)
+    }
+
+    /// Removes a mapper, whose translations of this file are gone.
+    pub(crate) fn remove_mapper(&self, id: MapperId) {
+        self.mappers.remove(id);
+    }
+
+    /// Takes translations of whole blocks away. A grace period has to follow.
+    pub(super) fn revoke(&self, blocks: Range<u64>, how: Revoke) -> Revoked {
+        self.mappers.revoke(self.pages_of(blocks), how)
+    }
+
+    /// Takes all translations of whole blocks away, and waits until nobody uses them any more (I6).
+    pub(super) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
+        if !self.mappers.is_empty() {
+            self.revoke(blocks, how);
+            self.pool.domain.synchronize();
+        }
+    }
+
+    // --- dirty state
+
+    /// The rules for a writer with this reason, as they are now.
+    pub(super) fn rules(&self, reason: WriteReason) -> WriteRules {
+        let released = self.released.load(Ordering::Acquire);
+        WriteRules {
+            order: self.write_order,
+            released,
+            reason,
+        }
+    }
+
+    /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock and has changed, or is
+    /// about to let others change, the bytes.
+    pub(super) fn mark_dirty(&self, block: u64, frame: FrameId) {
+        let flags = &self.frames().meta(frame).flags;
+        let ordered = self.write_order == WriteOrder::Ordered;
+        if flags.load().contains(FlagSet::DIRTY) && !ordered {
+            return;
+        }
+        let entry = Dirty {
+            since: self.pool.now(),
+            barrier: if ordered {
+                self.barrier.load(Ordering::Acquire)
+            } else {
+                0
+            },
+        };
+        let mut dirty = self.dirty.lock();
+        if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
+            self.count_dirty();
+        }
+        dirty.insert(block, entry);
+    }
+
+    /// Forgets that a block is dirty: it is being removed from the file. The caller holds the block's lock.
+    pub(super) fn forget_dirty(&self, block: u64, frame: FrameId) {
+        let flags = &self.frames().meta(frame).flags;
+        if !flags.load().contains(FlagSet::DIRTY) {
+            return;
+        }
+        let mut dirty = self.dirty.lock();
+        if flags
+            .test_and_clear(FlagSet::DIRTY)
+            .contains(FlagSet::DIRTY)
+        {
+            self.count_clean();
+        }
+        dirty.remove(block);
+    }
+
+    /// One block more is dirty. Under the mutex of `dirty`, as are all changes of the flag.
+    pub(super) fn count_dirty(&self) {
+        self.cache.count_dirty(&self.groups, self.block_pages());
+        self.pool.counters.add(Event::PgDirtied, self.block_pages());
+    }
+
+    /// One block less is dirty.
+    pub(super) fn count_clean(&self) {
+        self.cache.count_clean(&self.groups, self.block_pages());
+        self.pool.counters.add(Event::PgCleaned, self.block_pages());
+    }
+
+    /// Dirty blocks, those being written not counted.
+    pub(crate) fn dirty_blocks(&self) -> u64 {
+        self.dirty.lock().len() as u64
+    }
+
+    /// Recomputes what the file caches about itself; panics where it is wrong. Nobody may be using the file.
+    pub(crate) fn validate(&self) {
+        self.index.validate(self.frames());
+        let section = self.pool.domain.reader();
+        let mut next = 0;
+        let mut dirty_blocks = 0;
+        let dirty = self.dirty.lock();
+        assert_eq!(dirty.writing(), 0, "a write is under way at rest");
+        while let Some((block, frame)) = self.index.next_block(self.frames(), next, u64::MAX) {
+            let meta = self.frames().meta(frame);
+            let flags = meta.flags.load();
+            let hold = meta.hold.load();
+            assert_eq!(
+                (meta.owner(), meta.index()),
+                (self.owner.0, block),
+                "I10: {meta:?}"
+            );
+            assert_eq!(meta.order(), self.order, "I10: {meta:?}");
+            assert!(
+                hold.is_cached() && hold.refs() == 1,
+                "I1: block {block} at rest: {meta:?}"
+            );
+            assert!(!hold.has_writer(), "I7: block {block} at rest: {meta:?}");
+            assert!(
+                hold.views() == 0 || !hold.is_wmapped(),
+                "views of a writable page: {meta:?}"
+            );
+            assert!(
+                flags.contains(FlagSet::UPTODATE),
+                "P20: block {block} at rest: {meta:?}"
+            );
+            let busy = FlagSet::LOCKED | FlagSet::WRITEBACK;
+            assert!(
+                !flags.intersects(busy),
+                "I7: block {block} at rest: {meta:?}"
+            );
+            let is_dirty = flags.contains(FlagSet::DIRTY);
+            assert_eq!(
+                dirty.contains(block),
+                is_dirty,
+                "I5: block {block}: {meta:?}"
+            );
+            dirty_blocks += usize::from(is_dirty);
+            next = block + 1;
+        }
+        drop(section);
+        assert_eq!(
+            dirty.len(),
+            dirty_blocks,
+            "I5: dirty blocks that are not in the index"
+        );
+        assert!(
+            self.fill_errors.lock().is_empty(),
+            "P20: an error of a fill is left over"
+        );
+    }
+}
+
+impl Keeper for FileCore {
+    fn frames(&self) -> &Frames {
+        &self.pool.frames
+    }
+
+    fn release(&self, frame: FrameId) {
+        let flags = self.frames().meta(frame).flags.load();
+        if !flags.contains(FlagSet::UPTODATE) {
+            self.fill_errors
+                .lock()
+                .retain(|(failed, _)| *failed != frame);
+        }
+        self.pool.free(frame);
+    }
+}
+
+impl Nodes for Frames {
+    fn words(&self, node: FrameId) -> &[crate::sync::raw::AtomicU64; super::index::NODE_WORDS] {
+        Frames::words(self, node)
+    }
+
+    fn live(&self, node: FrameId) -> u32 {
+        self.meta(node).extra.load(Ordering::Relaxed) as u32
+    }
+
+    fn set_live(&self, node: FrameId, live: u32) {
+        self.meta(node)
+            .extra
+            .store(u64::from(live), Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for FileCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileCore")
+            .field("name", &self.name)
+            .field("size", &self.size())
+            .field("block_bytes", &self.block_bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,299 @@
+//! Which blocks of a file are dirty and which are being written: the dirty index, and who may write what when.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
+
+use super::errors::HeldReason;
+
+/// When a file's dirty blocks go to its store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum WriteOrder {
+    /// Whenever it suits: after a while, under memory pressure, on sync.
+    #[default]
+    Background,
+    /// On sync and on the last drop alone. New writes are refused when half of the group's limit is unwritten.
+    OnSync,
+    /// Like `Background`, but a block written after `set_barrier(n)` stays until `release_through(n)`.
+    Ordered,
+}
+
+/// Who wants to write dirty blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteReason {
+    /// The flusher: blocks that have been dirty since before this tick.
+    Flusher {
+        /// The last tick that is old enough.
+        through: u64,
+    },
+    /// Reclaim, or a writer over the dirty limit: any block that may go.
+    Pressure,
+    /// A sync, or the drop of the last handle.
+    Sync,
+}
+
+/// One dirty block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Dirty {
+    /// The tick when it became dirty.
+    pub(super) since: u64,
+    /// The highest barrier number current at one of its writes; 0: none.
+    pub(super) barrier: u64,
+}
+
+/// The dirty blocks of one file by number, and those whose write is under way. Kept under one mutex, which is inside
+/// the block lock and held for a few map operations only.
+///
+/// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly when it carries WRITEBACK.
+#[derive(Debug, Default)]
+pub(super) struct DirtyIndex {
+    dirty: BTreeMap<u64, Dirty>,
+    /// Block to the number of its write.
+    writing: BTreeMap<u64, u64>,
+    writes: u64,
+}
+
+impl DirtyIndex {
+    /// Notes a write to a block: the age of its first write and the highest barrier stay.
+    pub(super) fn insert(&mut self, block: u64, entry: Dirty) {
+        let known = self.dirty.entry(block).or_insert(entry);
+        known.barrier = known.barrier.max(entry.barrier);
+    }
+
+    /// Forgets a block that was removed from the file.
+    pub(super) fn remove(&mut self, block: u64) -> Option<Dirty> {
+        self.dirty.remove(&block)
+    }
+
+    pub(super) fn contains(&self, block: u64) -> bool {
+        self.dirty.contains_key(&block)
+    }
+
+    /// Dirty blocks.
+    pub(super) fn len(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Blocks whose write is under way.
+    pub(super) fn writing(&self) -> usize {
+        self.writing.len()
+    }
+
+    /// The dirty blocks in a range, ascending.
+    pub(super) fn blocks(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        self.dirty.range(range).map(|(block, _)| *block)
+    }
+
+    /// The highest dirty block.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.dirty.last_key_value().map(|(block, _)| *block)
+    }
+
+    /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let go now.
+    pub(super) fn next_run(&self, range: Range<u64>, max: usize, rules: &WriteRules) -> Vec<u64> {
+        let mut run: Vec<u64> = Vec::new();
+        for (block, entry) in self.dirty.range(range) {
+            let adjacent = run.last().is_none_or(|last| last + 1 == *block);
+            match (adjacent, rules.allow(entry)) {
+                (true, true) => run.push(*block),
+                _ if !run.is_empty() => break,
+                _ => {}
+            }
+            if run.len() == max {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Moves a block from dirty to being written if the rules let it go; its entry comes back for the case that the write
+    /// fails.
+    pub(super) fn begin_write_if(&mut self, block: u64, rules: &WriteRules) -> Option<Dirty> {
+        let entry = *self.dirty.get(&block).filter(|entry| rules.allow(entry))?;
+        self.dirty.remove(&block);
+        self.writes += 1;
+        let before = self.writing.insert(block, self.writes);
+        debug_assert!(before.is_none(), "I5: two writes of block {block} at once");
+        Some(entry)
+    }
+
+    /// The write of a block is over; with `again` it stays dirty.
+    pub(super) fn end_write(&mut self, block: u64, again: Option<Dirty>) {
+        self.writing.remove(&block);
+        if let Some(entry) = again {
+            self.insert(block, entry);
+        }
+    }
+
+    /// The number of the latest write that has begun.
+    pub(super) fn last_write(&self) -> u64 {
+        self.writes
+    }
+
+    /// Whether a write in `range` that was numbered at most `through` is still under way.
+    pub(super) fn is_writing(&self, range: Range<u64>, through: u64) -> bool {
+        self.writing
+            .range(range)
+            .any(|(_, number)| *number <= through)
+    }
+
+    /// Why blocks in `range` stay under `rules`: how many, and what would let the first of them go.
+    pub(super) fn held(&self, range: Range<u64>, rules: &WriteRules) -> Option<(u64, HeldReason)> {
+        let mut held = 0;
+        let mut lowest = u64::MAX;
+        for (_, entry) in self
+            .dirty
+            .range((Bound::Included(range.start), Bound::Excluded(range.end)))
+        {
+            if !rules.order_allows(entry) {
+                held += 1;
+                lowest = lowest.min(entry.barrier);
+            }
+        }
+        (held > 0).then(|| match rules.order {
+            WriteOrder::Ordered => (held, HeldReason::UntilRelease { barrier: lowest }),
+            _ => (held, HeldReason::UntilSync),
+        })
+    }
+}
+
+/// The write order of a file as one writer meets it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteRules {
+    pub(super) order: WriteOrder,
+    /// Barrier numbers up to this one are released.
+    pub(super) released: u64,
+    pub(super) reason: WriteReason,
+}
+
+impl WriteRules {
+    /// Whether the file's order lets the block go.
+    fn order_allows(&self, entry: &Dirty) -> bool {
+        match self.order {
+            WriteOrder::Background => true,
+            WriteOrder::OnSync => self.reason == WriteReason::Sync,
+            // mutant: P25 (test: ordered_)
+            WriteOrder::Ordered if cfg!(mutant = "P25") => true,
+            WriteOrder::Ordered => entry.barrier <= self.released,
+        }
+    }
+
+    fn allow(&self, entry: &Dirty) -> bool {
+        let old_enough = match self.reason {
+            WriteReason::Flusher { through } => entry.since <= through,
+            WriteReason::Pressure | WriteReason::Sync => true,
+        };
+        old_enough && self.order_allows(entry)
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn rules(order: WriteOrder, released: u64, reason: WriteReason) -> WriteRules {
+        WriteRules {
+            order,
+            released,
+            reason,
+        }
+    }
+
+    fn filled(blocks: &[(u64, u64)]) -> DirtyIndex {
+        let mut index = DirtyIndex::default();
+        for (block, barrier) in blocks {
+            index.insert(
+                *block,
+                Dirty {
+                    since: 10,
+                    barrier: *barrier,
+                },
+            );
+        }
+        index
+    }
+
+    #[test]
+    fn runs_are_adjacent_and_bounded() {
+        let index = filled(&[(1, 0), (2, 0), (3, 0), (5, 0), (6, 0)]);
+        let any = rules(WriteOrder::Background, 0, WriteReason::Pressure);
+        assert_eq!(index.next_run(0..100, 8, &any), [1, 2, 3]);
+        assert_eq!(index.next_run(0..100, 2, &any), [1, 2]);
+        assert_eq!(index.next_run(4..100, 8, &any), [5, 6]);
+        assert_eq!(index.next_run(4..6, 8, &any), [5]);
+        assert!(index.next_run(7..100, 8, &any).is_empty());
+    }
+
+    #[test]
+    fn the_flusher_takes_old_blocks_only() {
+        let mut index = filled(&[(1, 0)]);
+        index.insert(
+            2,
+            Dirty {
+                since: 12,
+                barrier: 0,
+            },
+        );
+        let flusher = |through| rules(WriteOrder::Background, 0, WriteReason::Flusher { through });
+        assert!(index.next_run(0..9, 8, &flusher(9)).is_empty());
+        assert_eq!(index.next_run(0..9, 8, &flusher(10)), [1]);
+        assert_eq!(index.next_run(0..9, 8, &flusher(12)), [1, 2]);
+        // A second write does not make the block younger.
+        index.insert(
+            1,
+            Dirty {
+                since: 50,
+                barrier: 0,
+            },
+        );
+        assert_eq!(index.next_run(0..9, 8, &flusher(10)), [1]);
+    }
+
+    #[test]
+    fn held_blocks_are_passed_over_and_explained() {
+        let index = filled(&[(1, 0), (2, 5), (3, 4), (4, 0)]);
+        let ordered = |released| rules(WriteOrder::Ordered, released, WriteReason::Sync);
+        if cfg!(not(mutant = "P25")) {
+            assert_eq!(index.next_run(0..9, 8, &ordered(0)), [1]);
+            assert_eq!(index.next_run(2..9, 8, &ordered(4)), [3, 4]);
+            let first = HeldReason::UntilRelease { barrier: 4 };
+            assert_eq!(index.held(0..9, &ordered(3)), Some((2, first)));
+        }
+        assert_eq!(index.held(0..9, &ordered(5)), None);
+        let pressure = rules(WriteOrder::OnSync, 0, WriteReason::Pressure);
+        assert!(index.next_run(0..9, 8, &pressure).is_empty());
+        assert_eq!(
+            index.held(0..2, &pressure),
+            Some((1, HeldReason::UntilSync))
+        );
+    }
+
+    #[test]
+    fn a_failed_write_stays_dirty_with_its_highest_barrier() {
+        let mut index = filled(&[(7, 3)]);
+        let rules = rules(WriteOrder::Background, 0, WriteReason::Sync);
+        let entry = index.begin_write_if(7, &rules).expect("it is dirty");
+        assert!(!index.contains(7));
+        let number = index.last_write();
+        assert!(index.is_writing(0..9, number));
+        assert!(!index.is_writing(0..9, number - 1));
+        assert!(!index.is_writing(8..9, number));
+        index.insert(
+            7,
+            Dirty {
+                since: 11,
+                barrier: 2,
+            },
+        );
+        index.end_write(7, Some(entry));
+        assert!(!index.is_writing(0..9, number));
+        assert_eq!(
+            index.remove(7),
+            Some(Dirty {
+                since: 11,
+                barrier: 3
+            })
+        );
+        assert_eq!(index.last(), None);
+    }
+}

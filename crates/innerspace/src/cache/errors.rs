@@ -1,0 +1,492 @@
+//! What can go wrong with a cached file, the memory of failed writes, and the list of those nobody was left to hear.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+
+use thiserror::Error;
+
+use crate::group::LimitError;
+use crate::store::KnownSince;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex};
+use crate::units::{ByteSize, Grouped};
+
+/// What the cache asked of a store when it failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum StoreAction {
+    /// Reading bytes to fill a block.
+    Read,
+    /// Writing dirty bytes back.
+    Write,
+    /// Making what was written durable.
+    Sync,
+    /// Changing the length.
+    Resize,
+    /// Freeing a range.
+    Punch,
+    /// Asking for the length, or for where data and holes lie.
+    Query,
+}
+
+impl fmt::Display for StoreAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StoreAction::Read => "read",
+            StoreAction::Write => "write",
+            StoreAction::Sync => "sync",
+            StoreAction::Resize => "resize",
+            StoreAction::Punch => "punch",
+            StoreAction::Query => "query",
+        })
+    }
+}
+
+/// An operation on a [`PagedFile`](super::PagedFile) that did not succeed.
+///
+/// Offsets and lengths are in bytes. Cheap to clone: one failed read answers everyone who waited for it.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A `try_` form met something it would have had to wait for. Nothing was changed.
+    #[error("{file}: the operation would block")]
+    WouldBlock {
+        /// The file.
+        file: Arc<str>,
+    },
+    /// The range is not inside the file.
+    #[error("{file}: wanted {len} bytes at {} but the file ends at {}", Grouped(*offset), Grouped(*size))]
+    PastEnd {
+        /// The file.
+        file: Arc<str>,
+        /// Where the range starts.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+        /// Where the file ends.
+        size: u64,
+    },
+    /// The store was cut short behind the cache's back.
+    #[error(
+        "{file}: wanted {len} bytes at {} but the file now ends at {} (it was {} {since})",
+        Grouped(*offset), Grouped(*now), Grouped(*was)
+    )]
+    Shrank {
+        /// The file.
+        file: Arc<str>,
+        /// Where the missing bytes start.
+        offset: u64,
+        /// How many were wanted.
+        len: u64,
+        /// The store's length now.
+        now: u64,
+        /// Its length before.
+        was: u64,
+        /// Since when that was known.
+        since: KnownSince,
+    },
+    /// The store was changed by somebody else since it was opened, so old and new bytes would be mixed. Look at the
+    /// new contents with [`PagedFile::invalidate`](super::PagedFile::invalidate).
+    #[error(
+        "{file}: wanted {len} bytes at {} but the file was changed by somebody else since it was opened",
+        Grouped(*offset)
+    )]
+    Changed {
+        /// The file.
+        file: Arc<str>,
+        /// Where the read started.
+        offset: u64,
+        /// How many bytes were wanted.
+        len: u64,
+    },
+    /// The store gave fewer bytes than it says it has.
+    #[error(
+        "{file}: wanted {len} bytes at {} but the store gave {got}, although it says that it ends at {}",
+        Grouped(*offset), Grouped(*size)
+    )]
+    Short {
+        /// The file.
+        file: Arc<str>,
+        /// Where the read started.
+        offset: u64,
+        /// How many bytes were wanted.
+        len: u64,
+        /// How many came.
+        got: u64,
+        /// The length the store claims.
+        size: u64,
+    },
+    /// The store failed.
+    #[error("{file}: {action} of {len} bytes at {} failed: {source}", Grouped(*offset))]
+    Store {
+        /// The file.
+        file: Arc<str>,
+        /// What was asked of the store.
+        action: StoreAction,
+        /// Where.
+        offset: u64,
+        /// How many bytes it was about; 0 where that has no meaning.
+        len: u64,
+        /// What the store said.
+        source: Arc<io::Error>,
+    },
+    /// The file's group has no room for what the operation needs.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The file was opened for reading only.
+    #[error("{file}: is open read-only; nothing was written")]
+    ReadOnly {
+        /// The file.
+        file: Arc<str>,
+    },
+    /// Offset plus length is past the largest file, 2^63 - 1 bytes.
+    #[error("{file}: {len} bytes at {} reach past the largest file", Grouped(*offset))]
+    TooLarge {
+        /// The file.
+        file: Arc<str>,
+        /// The offset.
+        offset: u64,
+        /// The length.
+        len: u64,
+    },
+    /// A range that ends before it starts.
+    #[error("{file}: range {start}..{end} ends before it starts")]
+    BadRange {
+        /// The file.
+        file: Arc<str>,
+        /// Its start.
+        start: u64,
+        /// Its end.
+        end: u64,
+    },
+    /// A view over several blocks is a copy in one piece, which cannot be larger than the largest block.
+    #[error(
+        "{file}: a view of {} over several blocks is larger than {}; use scan, read_at or larger blocks",
+        ByteSize(*len), ByteSize(*max)
+    )]
+    ViewTooLarge {
+        /// The file.
+        file: Arc<str>,
+        /// The length asked for.
+        len: u64,
+        /// The largest possible.
+        max: u64,
+    },
+    /// A block size that is no power of two between 4 KiB and 2 MiB.
+    #[error("{file}: block size {size} is not a power of two between 4 KiB and 2 MiB")]
+    BadBlockSize {
+        /// The file.
+        file: Arc<str>,
+        /// The size asked for.
+        size: u64,
+    },
+    /// An array over a file whose length is not a multiple of the element's size.
+    #[error("{file}: {} bytes are not a whole number of elements of {element} bytes", Grouped(*size))]
+    NotWhole {
+        /// The file.
+        file: Arc<str>,
+        /// Its length.
+        size: u64,
+        /// The size of an element.
+        element: u64,
+    },
+    /// An array index past the end.
+    #[error("{file}: element {} is past the end; there are {}", Grouped(*index), Grouped(*len))]
+    NoSuchElement {
+        /// The file.
+        file: Arc<str>,
+        /// The index asked for.
+        index: u64,
+        /// The number of elements.
+        len: u64,
+    },
+    /// Too much is unwritten, and the file's write order forbids writing it now. Nothing was written.
+    #[error(
+        "{file}: {} of unwritten data may not be written yet ({reason}); new writes wait for that",
+        ByteSize(*dirty)
+    )]
+    Held {
+        /// The file.
+        file: Arc<str>,
+        /// How much is unwritten.
+        dirty: u64,
+        /// What would let it go.
+        reason: HeldReason,
+    },
+    /// The last handle on the file was dropped.
+    #[error("{file}: the file was closed")]
+    Closed {
+        /// The file.
+        file: Arc<str>,
+    },
+}
+
+/// Why unwritten data stays where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum HeldReason {
+    /// [`WriteOrder::OnSync`](super::WriteOrder::OnSync): a sync writes it.
+    UntilSync,
+    /// [`WriteOrder::Ordered`](super::WriteOrder::Ordered): the lowest barrier number not yet released.
+    UntilRelease {
+        /// The number.
+        barrier: u64,
+    },
+}
+
+impl fmt::Display for HeldReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HeldReason::UntilSync => f.write_str("it is written on sync"),
+            HeldReason::UntilRelease { barrier } => write!(f, "barrier {barrier} is not released"),
+        }
+    }
+}
+
+impl FileError {
+    /// A `try_` form met something it would have had to wait for.
+    pub fn would_block(&self) -> bool {
+        match self {
+            FileError::WouldBlock { .. } => true,
+            FileError::Limit(limit) => limit.would_block(),
+            _ => false,
+        }
+    }
+
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            FileError::WouldBlock { .. } => ErrorKind::WouldBlock,
+            FileError::PastEnd { .. } | FileError::Shrank { .. } | FileError::Short { .. } => {
+                ErrorKind::UnexpectedEof
+            }
+            FileError::Changed { .. } => ErrorKind::StaleNetworkFileHandle,
+            FileError::Store { source, .. } => source.kind(),
+            FileError::Limit(_) => ErrorKind::OutOfMemory,
+            FileError::ReadOnly { .. } => ErrorKind::PermissionDenied,
+            FileError::TooLarge { .. } => ErrorKind::FileTooLarge,
+            FileError::Held { .. } => ErrorKind::ResourceBusy,
+            FileError::Closed { .. } => ErrorKind::NotConnected,
+            FileError::BadRange { .. }
+            | FileError::ViewTooLarge { .. }
+            | FileError::BadBlockSize { .. }
+            | FileError::NotWhole { .. }
+            | FileError::NoSuchElement { .. } => ErrorKind::InvalidInput,
+        }
+    }
+}
+
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+/// The write errors of one file, numbered: each handle hears of each failure once, whoever met it (P18).
+#[derive(Debug, Default)]
+pub(crate) struct ErrorSequence {
+    /// Failures so far. Written under the lock of `last`.
+    count: AtomicU64,
+    last: Mutex<Option<FileError>>,
+}
+
+/// How far one handle has heard of its file's failures.
+#[derive(Debug)]
+pub(crate) struct ErrorCursor(AtomicU64);
+
+impl ErrorCursor {
+    /// A cursor that has heard of the first `count` failures.
+    pub(crate) fn behind(count: u64) -> ErrorCursor {
+        ErrorCursor(AtomicU64::new(count))
+    }
+}
+
+impl ErrorSequence {
+    /// Notes a failure that every open handle must hear of.
+    pub(crate) fn record(&self, error: FileError) {
+        let mut last = self.last.lock();
+        *last = Some(error);
+        // Release: pairs with the load in `check`, though the lock carries the error itself.
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// A cursor that has heard of everything so far.
+    pub(crate) fn sample(&self) -> ErrorCursor {
+        ErrorCursor(AtomicU64::new(self.count.load(Ordering::Acquire)))
+    }
+
+    /// The latest failure, if the cursor has not heard of it; it has, afterwards.
+    pub(crate) fn check(&self, cursor: &ErrorCursor) -> Result<(), FileError> {
+        if self.count.load(Ordering::Acquire) == cursor.0.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let last = self.last.lock();
+        let count = self.count.load(Ordering::Relaxed);
+        // Two threads on one handle: the lock lets one of them report.
+        if cursor.0.swap(count, Ordering::Relaxed) == count {
+            return Ok(());
+        }
+        match &*last {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Failures so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// Failures that had no handle left to report them: the last drop of a file, background writes of a file nobody syncs.
+/// Bounded; the oldest go first and are counted.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorLog(Mutex<Log>);
+
+#[derive(Debug, Default)]
+struct Log {
+    errors: VecDeque<FileError>,
+    lost: u64,
+}
+
+impl ErrorLog {
+    /// Errors kept.
+    pub(crate) const CAPACITY: usize = 64;
+
+    /// Adds an error, at the cost of the oldest when full.
+    pub(crate) fn push(&self, error: FileError) {
+        let mut log = self.0.lock();
+        if log.errors.len() == ErrorLog::CAPACITY {
+            log.errors.pop_front();
+            log.lost += 1;
+        }
+        log.errors.push_back(error);
+    }
+
+    /// Takes all errors, oldest first.
+    pub(crate) fn take(&self) -> Vec<FileError> {
+        self.0.lock().errors.drain(..).collect()
+    }
+
+    /// Errors that were pushed out by later ones.
+    pub(crate) fn lost(&self) -> u64 {
+        self.0.lock().lost
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn disk_full(offset: u64) -> FileError {
+        FileError::Store {
+            file: "data.bin".into(),
+            action: StoreAction::Write,
+            offset,
+            len: 4096,
+            source: Arc::new(io::Error::new(io::ErrorKind::StorageFull, "no space left")),
+        }
+    }
+
+    #[test]
+    fn each_error_is_one_clear_line() {
+        let file: Arc<str> = "data.bin".into();
+        let shrank = FileError::Shrank {
+            file: file.clone(),
+            offset: 1_048_576,
+            len: 4096,
+            now: 524_288,
+            was: 1_073_741_824,
+            since: KnownSince::Opened,
+        };
+        let texts = [
+            (
+                shrank,
+                "data.bin: wanted 4096 bytes at 1,048,576 but the file now ends at 524,288 (it was 1,073,741,824 \
+                 when opened)",
+            ),
+            (
+                FileError::PastEnd {
+                    file: file.clone(),
+                    offset: 8192,
+                    len: 4096,
+                    size: 10_000,
+                },
+                "data.bin: wanted 4096 bytes at 8,192 but the file ends at 10,000",
+            ),
+            (
+                disk_full(4096),
+                "data.bin: write of 4096 bytes at 4,096 failed: no space left",
+            ),
+            (
+                FileError::Held {
+                    file: file.clone(),
+                    dirty: 1 << 20,
+                    reason: HeldReason::UntilRelease { barrier: 7 },
+                },
+                "data.bin: 1.0 MiB of unwritten data may not be written yet (barrier 7 is not released); \
+                 new writes wait for that",
+            ),
+            (
+                FileError::NotWhole {
+                    file: file.clone(),
+                    size: 1001,
+                    element: 4,
+                },
+                "data.bin: 1,001 bytes are not a whole number of elements of 4 bytes",
+            ),
+            (
+                FileError::ViewTooLarge {
+                    file,
+                    len: 3 << 20,
+                    max: 2 << 20,
+                },
+                "data.bin: a view of 3.0 MiB over several blocks is larger than 2.0 MiB; use scan, read_at or \
+                 larger blocks",
+            ),
+        ];
+        for (error, text) in texts {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn kinds_match_those_of_std() {
+        let error = io::Error::from(disk_full(0));
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.get_ref().is_some_and(|inner| inner.is::<FileError>()));
+        assert!(FileError::WouldBlock { file: "f".into() }.would_block());
+        assert!(!disk_full(0).would_block());
+    }
+
+    #[test]
+    fn each_handle_hears_of_a_failure_once_and_a_later_one_never() {
+        let sequence = ErrorSequence::default();
+        let (first, second) = (sequence.sample(), sequence.sample());
+        assert!(sequence.check(&first).is_ok());
+        sequence.record(disk_full(0));
+        let later = sequence.sample();
+        assert!(sequence.check(&first).is_err());
+        assert!(sequence.check(&first).is_ok());
+        assert!(sequence.check(&second).is_err());
+        assert!(sequence.check(&later).is_ok());
+        sequence.record(disk_full(4096));
+        assert!(sequence.check(&later).is_err());
+        assert_eq!(sequence.count(), 2);
+    }
+
+    #[test]
+    fn a_full_log_drops_the_oldest_and_says_so() {
+        let log = ErrorLog::default();
+        for number in 0..=ErrorLog::CAPACITY as u64 {
+            log.push(disk_full(number));
+        }
+        assert_eq!(log.lost(), 1);
+        let errors = log.take();
+        assert_eq!(errors.len(), ErrorLog::CAPACITY);
+        assert!(matches!(errors[0], FileError::Store { offset: 1, .. }));
+        assert!(log.take().is_empty());
+    }
+}

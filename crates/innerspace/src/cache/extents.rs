@@ -1,0 +1,89 @@
+//! Where the store's holes are, as far as it was asked: one data range and one hole, the last of each.
+
+use std::ops::Range;
+
+use super::core::FileCore;
+use super::errors::{FileError, StoreAction};
+use crate::sync::atomic::Ordering;
+
+/// The last data range and the last hole the store told of, in bytes. A data range that became a hole is harmless (zeros
+/// are read from the store); a hole that became data is not, so writes cut it.
+#[derive(Debug, Default)]
+pub(super) struct Extents {
+    data: Range<u64>,
+    hole: Range<u64>,
+}
+
+impl Extents {
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Extents::default();
+    }
+
+    /// `bytes` will have data.
+    pub(super) fn cut_hole(&mut self, bytes: &Range<u64>) {
+        if self.hole.start < bytes.end && bytes.start < self.hole.end {
+            self.hole = 0..0;
+        }
+    }
+
+    fn answer(&self, bytes: &Range<u64>) -> Option<Content> {
+        let inside = |outer: &Range<u64>| outer.start <= bytes.start && bytes.end <= outer.end;
+        if inside(&self.data) {
+            Some(Content::Data)
+        } else if inside(&self.hole) {
+            Some(Content::Hole)
+        } else {
+            None
+        }
+    }
+}
+
+/// What the store has for a block that is not cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Content {
+    /// Bytes to read.
+    Data,
+    /// Nothing but zeros.
+    Hole,
+}
+
+impl FileCore {
+    /// What the store has for `block`, if that is known without asking it.
+    pub(super) fn known_content(&self, block: u64) -> Option<Content> {
+        let bytes = self.stored_bytes(block);
+        if bytes.is_empty() {
+            return Some(Content::Hole);
+        }
+        self.extents.lock().answer(&bytes)
+    }
+
+    /// What the store has for `block`, which is not cached.
+    pub(super) fn content(&self, block: u64) -> Result<Content, FileError> {
+        if let Some(known) = self.known_content(block) {
+            return Ok(known);
+        }
+        let bytes = self.stored_bytes(block);
+        let wrap = |error| {
+            let len = bytes.end - bytes.start;
+            self.store_error(StoreAction::Query, bytes.start, len, error)
+        };
+        let next_data = self.store.next_data(bytes.start).map_err(wrap)?;
+        let data_start = next_data.unwrap_or(u64::MAX);
+        if data_start >= bytes.end {
+            self.extents.lock().hole = bytes.start..data_start;
+            return Ok(Content::Hole);
+        }
+        let hole_start = self.store.next_hole(data_start).map_err(wrap)?;
+        // What lies between here and the data is a hole inside the block: read as zeros with the rest.
+        self.extents.lock().data = bytes.start..hole_start.max(bytes.end);
+        Ok(Content::Data)
+    }
+
+    /// The bytes of a block that the store has.
+    pub(super) fn stored_bytes(&self, block: u64) -> Range<u64> {
+        let start = block << self.block_shift();
+        let end = (start + self.block_bytes()).min(self.stored.load(Ordering::Acquire));
+        start..end.max(start)
+    }
+}

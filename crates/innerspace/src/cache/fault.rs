@@ -1,0 +1,181 @@
+//! Blocks for page faults: filled, locked, and, for a store to a shared mapping, prepared to be written through it.
+
+use super::block::Locked;
+use super::core::FileCore;
+use super::errors::FileError;
+use super::file::FileInner;
+use super::fill::Filled;
+use super::lookup::{Get, Got};
+use crate::frame::{FlagSet, Meta};
+use crate::reclaim::{AllocMode, PoolFrame};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::{FrameId, PAGE_SHIFT};
+
+/// What the faulting access does to the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FaultKind {
+    /// Loads, or copies the page for a private mapping.
+    Read,
+    /// Stores through a shared mapping.
+    Write,
+}
+
+/// What there is to map.
+#[derive(Debug)]
+pub(crate) enum FaultPage {
+    /// The page's block. While it is locked, nobody removes, moves or evicts it.
+    Block(LockedBlock),
+    /// The store has nothing there: the zero frame, if [`FileCore::hole_still`] says so inside the section that installs it.
+    Hole(HoleToken),
+}
+
+/// When a hole was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HoleToken(u64);
+
+/// A locked block that is its file's and up to date, as a value of its own. Unlocks when dropped.
+#[derive(Debug)]
+pub(crate) struct LockedBlock {
+    core: Arc<FileCore>,
+    frame: FrameId,
+    block: u64,
+}
+
+impl LockedBlock {
+    fn new(core: &Arc<FileCore>, locked: Locked<'_>) -> LockedBlock {
+        let (frame, block) = locked.into_parts();
+        LockedBlock {
+            core: core.clone(),
+            frame,
+            block,
+        }
+    }
+
+    /// Whether it is a block of this file.
+    pub(crate) fn is_of(&self, file: &FileInner) -> bool {
+        Arc::ptr_eq(&self.core, file.core())
+    }
+
+    /// The block's first frame: its hold word and flags are the block's.
+    pub(crate) fn head(&self) -> FrameId {
+        self.frame
+    }
+
+    /// The metadata of the first frame.
+    pub(crate) fn meta(&self) -> &Meta {
+        self.core.frames().meta(self.frame)
+    }
+
+    /// The block's number in its file.
+    pub(crate) fn block(&self) -> u64 {
+        self.block
+    }
+
+    /// The frame of a page of the file, which is in this block.
+    pub(crate) fn frame_of_page(&self, file_page: u64) -> FrameId {
+        debug_assert_eq!(
+            file_page >> self.core.order,
+            self.block,
+            "the page is in another block"
+        );
+        FrameId(self.frame.0 + (file_page & (self.core.block_pages() - 1)) as u32)
+    }
+
+    /// The host address of a page of the file, which is in this block.
+    pub(crate) fn host_of_page(&self, file_page: u64) -> u64 {
+        self.core.frames().host(self.frame_of_page(file_page)) as u64
+    }
+}
+
+impl Drop for LockedBlock {
+    fn drop(&mut self) {
+        self.core.frames().unlock(self.frame);
+        self.core.put(self.frame);
+    }
+}
+
+impl FileCore {
+    /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no section is open and no block
+    /// locked.
+    ///
+    /// With [`FaultKind::Write`] the block is dirty, WMAPPED and not under writeback when it comes back, and views of it keep
+    /// another frame.
+    pub(crate) fn fault_block(&self, page: u64, kind: FaultKind) -> Result<FaultPage, FileError> {
+        let core = self.me.upgrade().ok_or_else(|| self.closed())?;
+        if kind == FaultKind::Write {
+            self.check_writable()?;
+            self.make_dirty_room()?;
+        }
+        let block = page >> self.order;
+        let mut spare = None;
+        loop {
+            let epoch = self.hole_epoch.load(Ordering::SeqCst);
+            let steady = self.steady();
+            let size = self.size();
+            if page >= size.div_ceil(1 << PAGE_SHIFT) {
+                return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
+            }
+            match self.get_page(block, Get::LOCK | Get::ACCESSED)? {
+                Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {
+                    Some(locked) => return Ok(FaultPage::Block(LockedBlock::new(&core, locked))),
+                    None => {
+                        drop(steady);
+                        let frame =
+                            self.pool
+                                .alloc(self.group.id(), self.order, AllocMode::Wait)?;
+                        spare = Some(frame);
+                    }
+                },
+                _ => {
+                    if self.fill_absent(block, &steady, &self.stream)? == Filled::Hole {
+                        match kind {
+                            FaultKind::Read => return Ok(FaultPage::Hole(HoleToken(epoch))),
+                            FaultKind::Write => {
+                                drop(self.create_over_hole(block, |bytes| bytes.fill(0))?);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a locked block ready for the fault; `None`: it is viewed, and a frame to move it to has to be had first.
+    fn prepare<'f>(
+        &'f self,
+        locked: Locked<'f>,
+        kind: FaultKind,
+        spare: &mut Option<PoolFrame<'_>>,
+    ) -> Option<Locked<'f>> {
+        if kind == FaultKind::Read {
+            return Some(locked);
+        }
+        locked.wait_stable();
+        let locked = if locked.meta().hold.try_set_wmapped() {
+            locked
+        } else {
+            let moved = self.move_block(locked, spare.take()?);
+            // A view of the new frame may have been taken at once.
+            if !moved.meta().hold.try_set_wmapped() {
+                return None;
+            }
+            moved
+        };
+        self.mark_dirty(locked.block(), locked.frame());
+        debug_assert!(locked.meta().flags.load().contains(FlagSet::DIRTY));
+        Some(locked)
+    }
+
+    /// Whether what `fault_block` called a hole is one still. Asked inside the section in which the zero frame is installed;
+    /// never waits.
+    pub(crate) fn hole_still(&self, token: HoleToken) -> bool {
+        self.hole_epoch.load(Ordering::SeqCst) == token.0
+    }
+
+    pub(super) fn closed(&self) -> FileError {
+        FileError::Closed {
+            file: self.name.clone(),
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! The handle on a cached file, and the file's life.
+//!
+//! ```text
+//!  PagedFile ──> FileInner ──> FileCore <── Handle <── View, Ready
+//!  Space's mappings ──^            ^── reclaim (weak)
+//! ```
+//!
+//! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is written, blocks are freed.
+//! Views and futures keep the [`FileCore`] alone, and outlive that.
+
+use std::ops::{Bound, Deref, Range, RangeBounds};
+
+use super::array::{Array, Element};
+use super::core::FileCore;
+use super::cursor::Cursor;
+use super::dirty::WriteOrder;
+use super::errors::{ErrorCursor, FileError};
+use super::options::{FileAccess, FileOptions};
+use super::ready::Ready;
+use super::service::Cache;
+use super::stats::FileStats;
+use super::stream::Stream;
+use super::view::{View, Wait};
+use crate::frame::{Frames, Keeper};
+use crate::group::Group;
+use crate::reclaim::Retired;
+use crate::store::{Store, SyncWhat};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::{FrameId, PageCount};
+
+/// One handle's own state. Views count on the handle they come from, so that threads with handles of their own do not share
+/// the count's cache line.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(super) core: Arc<FileCore>,
+    cursor: ErrorCursor,
+    pub(super) stream: Stream,
+    /// Where the last read by copy ended.
+    pub(super) read_end: AtomicU64,
+}
+
+impl Handle {
+    fn new(core: &Arc<FileCore>) -> Arc<Handle> {
+        Arc::new(Handle {
+            core: core.clone(),
+            cursor: core.errors.sample(),
+            stream: Stream::default(),
+            read_end: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// The file's latest failure, if this handle has not heard of it.
+    fn check_errors(&self) -> Result<(), FileError> {
+        self.core.errors.check(&self.cursor)
+    }
+}
+
+impl Keeper for Handle {
+    fn frames(&self) -> &Frames {
+        self.core.frames()
+    }
+
+    fn release(&self, frame: FrameId) {
+        self.core.release(frame);
+    }
+}
+
+/// An open file: what handles and mappings share. Dereferences to its [`FileCore`].
+#[derive(Debug)]
+pub(crate) struct FileInner {
+    core: Arc<FileCore>,
+}
+
+impl FileInner {
+    /// Opens a store as a file of `cache`. The caller sees to it that no other file is open on the same store (P27).
+    pub(crate) fn open(
+        cache: &Arc<Cache>,
+        store: Arc<dyn Store>,
+        options: &FileOptions,
+    ) -> Result<PagedFile, FileError> {
+        let core = FileCore::open(cache, store, options)?;
+        Ok(PagedFile::new(&Arc::new(FileInner { core })))
+    }
+
+    /// The file's state.
+    pub(crate) fn core(&self) -> &Arc<FileCore> {
+        &self.core
+    }
+
+    /// Whether the file takes writes.
+    pub(crate) fn writable(&self) -> bool {
+        self.core.access() == FileAccess::ReadWrite
+    }
+}
+
+impl Deref for FileInner {
+    type Target = FileCore;
+
+    fn deref(&self) -> &FileCore {
+        &self.core
+    }
+}
+
+impl Drop for FileInner {
+    fn drop(&mut self) {
+        // The last reference may go in an odd place (below reclaim, with a block locked): closing waits for a safe point.
+        // A `PagedFile` that is the last one closes by itself.
+        if !self.core.is_closed() {
+            let core = self.core.clone();
+            self.core
+                .pool
+                .retire(Retired::Call(Box::new(move |_| core.close())));
+            self.core.pool.kick();
+        }
+    }
+}
+
+impl FileCore {
+    /// Whether the last handle is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.ready.is_closed()
+    }
+
+    /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be written is lost, and said so in
+    /// the memory's error list. No section is open and no lock held.
+    fn close(&self) {
+        self.ready.close();
+        let failures = self.errors.count();
+        let outcome = self.sync_blocks(0..self.end_block(), None);
+        if self.errors.count() > failures
+            && let Err(error) = self.errors.check(&ErrorCursor::behind(failures))
+        {
+            self.cache.log_error(error);
+        }
+        if let Err(error) = outcome {
+            self.cache.log_error(error);
+        }
+        self.remove_blocks(0..u64::MAX);
+        self.index.write().drop_shadows(self.frames(), 0);
+        self.cache.remove_file(self);
+        self.pool.unregister_owner(self.owner);
+    }
+}
+
+/// A cached file: reads, writes, views, with a hard limit on the memory it takes and errors as values.
+///
+/// Clones are handles of their own on the same file: each hears of a failed write once. All operations may be called from many
+/// threads; a read that overlaps a write of another thread may see part of it (a [`View`] never does). The last handle (and
+/// mapping) to be dropped writes unwritten data back, but does not make it durable: use [`PagedFile::sync_all`].
+#[derive(Debug)]
+pub struct PagedFile {
+    /// Taken by `drop` alone.
+    inner: Option<Arc<FileInner>>,
+    handle: Arc<Handle>,
+}
+
+impl Clone for PagedFile {
+    fn clone(&self) -> PagedFile {
+        PagedFile::new(self.inner())
+    }
+}
+
+impl Drop for PagedFile {
+    fn drop(&mut self) {
+        if let Some(last) = self.inner.take().and_then(Arc::into_inner) {
+            last.core.close();
+        }
+    }
+}
+
+impl PagedFile {
+    /// A new handle on an open file.
+    pub(crate) fn new(inner: &Arc<FileInner>) -> PagedFile {
+        let handle = Handle::new(&inner.core);
+        PagedFile {
+            inner: Some(inner.clone()),
+            handle,
+        }
+    }
+
+    /// What handles and mappings share.
+    pub(crate) fn inner(&self) -> &Arc<FileInner> {
+        self.inner.as_ref().expect("taken by `drop` alone")
+    }
+
+    fn core(&self) -> &FileCore {
+        &self.handle.core
+    }
+
+    /// The bytes meant by `range`: an open end is the end of the file.
+    fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
+        let end_of_file = || self.len();
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => end_of_file().max(start),
+        };
+        if start > end {
+            return Err(FileError::BadRange {
+                file: self.core().name.clone(),
+                start,
+                end,
+            });
+        }
+        Ok(start..end)
+    }
+
+    /// The name used in messages.
+    pub fn name(&self) -> &str {
+        &self.core().name
+    }
+
+    /// The length in bytes, unwritten data included.
+    pub fn len(&self) -> u64 {
+        self.core().size()
+    }
+
+    /// Whether the file has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The unit of caching in bytes.
+    pub fn block_size(&self) -> u64 {
+        self.core().block_bytes()
+    }
+
+    /// What may be done with the file.
+    pub fn access(&self) -> FileAccess {
+        self.core().access
+    }
+
+    /// When dirty blocks are written.
+    pub fn write_order(&self) -> WriteOrder {
+        self.core().write_order
+    }
+
+    /// The group that pays for the file's blocks.
+    pub fn group(&self) -> &Group {
+        &self.core().group
+    }
+
+    /// What the file holds and has done.
+    pub fn stats(&self) -> FileStats {
+        self.core().stats()
+    }
+
+    /// An immutable view of a range, which must be inside the file as a whole. Inside one block it is not copied; over several
+    /// blocks it is, into memory charged to the file's group, and can be at most 2 MiB long.
+    ///
+    /// # Errors
+    /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or what the store said.
+    #[inline]
+    pub fn view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
+        self.handle.view(self.bytes(range)?, Wait::Yes)
+    }
+
+    /// Like [`PagedFile::view`], but never waits: what is not there at once is an error for which
+    /// [`FileError::would_block`] holds.
+    ///
+    /// # Errors
+    /// As [`PagedFile::view`], and [`FileError::WouldBlock`].
+    pub fn try_view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
+        self.handle.view(self.bytes(range)?, Wait::No)
+    }
+
+    /// A future that becomes a view of the range. It needs no runtime; the memory's service thread (or `tick()`) does the work.
+    pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
+        Ready::new(self.handle.clone(), self.bytes(range))
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it.
+    ///
+    /// # Errors
+    /// [`FileError::Limit`], or what the store said.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.handle.read_at(buf, offset, Wait::Yes)
+    }
+
+    /// Like [`PagedFile::read_at`], but never waits.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.handle.read_at(buf, offset, Wait::No)
+    }
+
+    /// Reads exactly `buf.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_at`], and [`FileError::PastEnd`].
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
+        let got = self.read_at(buf, offset)?;
+        if got < buf.len() {
+            return Err(self.core().past_end(offset, buf.len() as u64, self.len()));
+        }
+        Ok(())
+    }
+
+    /// Hands the bytes of a range to `each`, in order, in pieces of at most a block. The fastest way to read much.
+    ///
+    /// # Errors
+    /// As [`PagedFile::view`]; pieces before the failure have been handed over.
+    pub fn scan(
+        &self,
+        range: impl RangeBounds<u64>,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), FileError> {
+        self.try_scan(range, |piece| {
+            each(piece);
+            Ok(())
+        })
+    }
+
+    /// Like [`PagedFile::scan`] with a closure that can fail, which ends the scan.
+    ///
+    /// # Errors
+    /// Those of the closure, and those of [`PagedFile::view`] turned into them.
+    pub fn try_scan<E: From<FileError>>(
+        &self,
+        range: impl RangeBounds<u64>,
+        each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.handle.scan(self.bytes(range)?, each)
+    }
+
+    /// The file as an array of plain numbers, stored little-endian. Its length must be a whole number of them.
+    ///
+    /// # Errors
+    /// [`FileError::NotWhole`].
+    pub fn array<T: Element>(&self) -> Result<Array<T>, FileError> {
+        Array::new(self.clone())
+    }
+
+    /// A position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+    pub fn cursor(&self) -> Cursor {
+        Cursor::new(self.clone())
+    }
+
+    /// Writes all of `bytes` at `offset`, making the file longer where needed. The bytes are in the cache when this returns;
+    /// a sync makes them durable.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`], [`FileError::Held`], or what the store said when a
+    /// partly written block had to be read first. A part before the failure may have been written.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        self.core().write_at(bytes, offset)
+    }
+
+    /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing.
+    ///
+    /// # Errors
+    /// As [`PagedFile::write_at`], and [`FileError::WouldBlock`].
+    pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        self.core().try_write_at(bytes, offset)
+    }
+
+    /// Writes all of `bytes` at the end of the file, in one piece among appends; returns where they are.
+    ///
+    /// # Errors
+    /// As [`PagedFile::write_at`].
+    pub fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        let _appending = self.core().append.lock();
+        let offset = self.len();
+        self.write_at(bytes, offset)?;
+        Ok(offset)
+    }
+
+    /// Cuts the file, or lengthens it with zeros. Views keep what they show.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], or what the store said; then nothing has changed.
+    pub fn set_len(&self, len: u64) -> Result<(), FileError> {
+        self.core().set_len(len)
+    }
+
+    /// Makes a range read as zeros and gives its room in the store back, as far as the store can. The length stays.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the range may be zero already.
+    pub fn punch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
+        self.core().punch(self.bytes(range)?)
+    }
+
+    /// Writes unwritten data, and makes it durable with what is needed to read it back (fdatasync).
+    ///
+    /// # Errors
+    /// The latest failed write since this handle last heard of one, by whoever; the data stays dirty and is tried again by the
+    /// next sync. [`FileError::Held`] for what the write order holds back.
+    pub fn sync_data(&self) -> Result<(), FileError> {
+        self.sync(0..self.core().end_block(), SyncWhat::Data)
+    }
+
+    /// Writes unwritten data, and makes it and everything the store keeps about the file durable (fsync).
+    ///
+    /// # Errors
+    /// As [`PagedFile::sync_data`].
+    pub fn sync_all(&self) -> Result<(), FileError> {
+        self.sync(0..self.core().end_block(), SyncWhat::All)
+    }
+
+    /// Like [`PagedFile::sync_data`] for the blocks of a range.
+    ///
+    /// # Errors
+    /// As [`PagedFile::sync_data`].
+    pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
+        let blocks = self.core().blocks_of(self.bytes(range)?);
+        self.sync(blocks, SyncWhat::Data)
+    }
+
+    fn sync(&self, blocks: Range<u64>, what: SyncWhat) -> Result<(), FileError> {
+        let outcome = self.core().sync_blocks(blocks, Some(what));
+        self.handle.check_errors()?;
+        outcome
+    }
+
+    /// Gives all unwritten data of the file up, on purpose: it is as the store has it.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], or what the store said when asked for its length.
+    pub fn discard(&self) -> Result<(), FileError> {
+        self.core().discard()
+    }
+
+    /// Forgets what is cached of a range, for stores that others change, and takes the store's length over. Unwritten data
+    /// stays, and views keep what they show. Returns how much was forgotten.
+    ///
+    /// # Errors
+    /// What the store said when asked for its length.
+    pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
+        self.core()
+            .invalidate(self.core().blocks_of(self.bytes(range)?))
+    }
+
+    /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in use. Returns how much.
+    ///
+    /// # Errors
+    /// [`FileError::BadRange`].
+    pub fn evict(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
+        Ok(self
+            .core()
+            .evict_range(self.core().blocks_of(self.bytes(range)?)))
+    }
+
+    /// Reads a range into the cache ahead of use. A hint: what does not fit is left.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
+        let bytes = self.bytes(range)?;
+        let bytes = bytes.start..bytes.end.min(self.len());
+        self.core().prefetch(self.core().blocks_of(bytes))
+    }
+
+    /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]); it never goes down. Blocks written
+    /// under it stay in memory until [`PagedFile::release_through`] it. Stores through shared mappings carry it, too.
+    pub fn set_barrier(&self, number: u64) {
+        self.core().barrier.fetch_max(number, Ordering::AcqRel);
+        if self.core().write_order == WriteOrder::Ordered {
+            self.core().restamp_mappings();
+        }
+    }
+
+    /// Lets blocks with barrier numbers up to `number` be written.
+    pub fn release_through(&self, number: u64) {
+        self.core().released.fetch_max(number, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,253 @@
+//! Getting blocks from the store: one read per block whoever wants it (P21), read-ahead behind it, holes without frames.
+//!
+//! Order: memory is charged and allocated; the block is published locked and not up to date, so that others wait for it;
+//! the store is read into it; `end_read`. All of it with the file steady: a punch or truncation comes before or after
+//! as a whole (P15).
+
+use super::block::{BlockRef, NewBlock};
+use super::core::{FileCore, Steady};
+use super::errors::{FileError, StoreAction};
+use super::extents::Content;
+use super::lookup::Get;
+use super::stats::count;
+use super::stream::Stream;
+use crate::reclaim::AllocMode;
+use crate::stats::Event;
+use crate::store::{Batch, read_exact_or_eof, short_read_error};
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+
+/// What was found, or made, where a block was wanted.
+#[derive(Debug)]
+pub(super) enum Present<'f> {
+    /// The block, up to date.
+    Block(BlockRef<'f>),
+    /// Nothing is cached and the store has zeros alone.
+    Hole,
+}
+
+/// What an attempt to fill came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Filled {
+    /// The block was read, or another thread has made it: look again.
+    LookAgain,
+    /// There is nothing to read.
+    Hole,
+}
+
+impl FileCore {
+    /// The block, filled from the store if need be. `stream` decides about read-ahead.
+    pub(super) fn read_block(&self, block: u64, stream: &Stream) -> Result<Present<'_>, FileError> {
+        loop {
+            match self.lookup(block) {
+                Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
+                Some(held) => self.wait_filled(&held)?,
+                None => {
+                    let steady = self.steady();
+                    if self.fill_absent(block, &steady, stream)? == Filled::Hole {
+                        return Ok(Present::Hole);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Like [`FileCore::read_block`] for a caller who keeps the file steady already.
+    pub(super) fn read_block_steady(
+        &self,
+        block: u64,
+        steady: &Steady<'_>,
+    ) -> Result<Present<'_>, FileError> {
+        loop {
+            match self.lookup(block) {
+                Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
+                Some(held) => self.wait_filled(&held)?,
+                None => {
+                    if self.fill_absent(block, steady, &self.stream)? == Filled::Hole {
+                        return Ok(Present::Hole);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes and fills a block that is not cached, and reads ahead behind it.
+    pub(super) fn fill_absent(
+        &self,
+        block: u64,
+        _steady: &Steady<'_>,
+        stream: &Stream,
+    ) -> Result<Filled, FileError> {
+        let start = block << self.block_shift();
+        let size = self.size();
+        if start >= size {
+            return Err(self.past_end(start, self.block_bytes(), size));
+        }
+        if self.content(block)? == Content::Hole {
+            return Ok(Filled::Hole);
+        }
+        let Some(first) = self.create(block, Get::CREATE | Get::ACCESSED)? else {
+            return Ok(Filled::LookAgain);
+        };
+        let mut run = vec![first];
+        let ahead = stream.miss(block, self.block_bytes());
+        self.add_ahead(&mut run, ahead);
+        self.read_run(run)?;
+        Ok(Filled::LookAgain)
+    }
+
+    /// Makes the blocks behind a run as long as they are absent, have data, and memory is there without I/O. Never fails.
+    fn add_ahead<'f>(&'f self, run: &mut Vec<NewBlock<'f>>, ahead: u64) {
+        let from = run[0].block() + 1;
+        let end = (from + ahead).min(self.size().div_ceil(self.block_bytes()));
+        for block in from..end {
+            if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {
+                break;
+            }
+            // Locks are held (those of the run): the allocation may evict, not write.
+            match self.create(block, Get::CREATE | Get::NOIO) {
+                Ok(Some(new)) => run.push(new),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let pages = (run.len() as u64 - 1) * self.block_pages();
+        count(&self.counters.ahead, run.len() as u64 - 1);
+        self.pool.counters.add(Event::PgReadAhead, pages);
+    }
+
+    /// Reads a run of new blocks; the error of the first is the caller's, those behind it fail for themselves.
+    fn read_run(&self, mut run: Vec<NewBlock<'_>>) -> Result<(), FileError> {
+        let results = self.read_into(&mut run);
+        let mut outcome = Ok(());
+        for (at, (new, result)) in run.into_iter().zip(results).enumerate() {
+            match result {
+                Ok(()) => {
+                    count(&self.counters.filled, 1);
+                    self.pool.counters.add(Event::PgIn, self.block_pages());
+                    drop(new.finish());
+                }
+                Err(error) => {
+                    new.fail(&error);
+                    if at == 0 {
+                        outcome = Err(error);
+                    }
+                }
+            }
+        }
+        outcome
+    }
+
+    /// One result a block.
+    fn read_into(&self, run: &mut [NewBlock<'_>]) -> Vec<Result<(), FileError>> {
+        count(&self.counters.store_reads, 1);
+        let _scope = self.pool.store_scope();
+        if let [only] = run {
+            let block = only.block();
+            let bytes = only.bytes_mut();
+            let wanted = self.stored_len(block);
+            let got = read_exact_or_eof(
+                &*self.store,
+                &mut bytes[..wanted],
+                block << self.block_shift(),
+            );
+            return vec![self.settle_read(block, bytes, wanted, got)];
+        }
+        let blocks: Vec<u64> = run.iter().map(NewBlock::block).collect();
+        let results = Mutex::new(blocks.iter().map(|_| None).collect::<Vec<_>>());
+        let note = |token: u64, result| results.lock()[token as usize] = Some(result);
+        let mut batch = Batch::new(&note);
+        for (token, new) in run.iter_mut().enumerate() {
+            let (block, wanted) = (new.block(), self.stored_len(new.block()));
+            let bytes = &mut new.bytes_mut()[..wanted];
+            batch.read(token as u64, bytes, block << self.block_shift());
+        }
+        self.store.submit(batch);
+        let results = results.into_inner();
+        run.iter_mut()
+            .zip(results)
+            .map(|(new, result)| {
+                let block = new.block();
+                let wanted = self.stored_len(block);
+                let bytes = new.bytes_mut();
+                let got = result.unwrap_or(Ok(0)).and_then(|got| {
+                    // Short transfers are the store's right: go on where it stopped.
+                    let offset = (block << self.block_shift()) + got as u64;
+                    let rest = &mut bytes[got..wanted];
+                    Ok(got + read_exact_or_eof(&*self.store, rest, offset)?)
+                });
+                self.settle_read(block, bytes, wanted, got)
+            })
+            .collect()
+    }
+
+    /// The bytes of a block that the store has now.
+    fn stored_len(&self, block: u64) -> usize {
+        let bytes = self.stored_bytes(block);
+        (bytes.end - bytes.start) as usize
+    }
+
+    /// Checks the outcome of a read and clears what the store does not have.
+    fn settle_read(
+        &self,
+        block: u64,
+        bytes: &mut [u8],
+        wanted: usize,
+        got: std::io::Result<usize>,
+    ) -> Result<(), FileError> {
+        let offset = block << self.block_shift();
+        let got = got.and_then(|got| {
+            if got == wanted {
+                return Ok(got);
+            }
+            let was = self.opened_len.max(self.stored.load(Ordering::Acquire));
+            Err(short_read_error(
+                &*self.store,
+                offset,
+                wanted as u64,
+                got as u64,
+                was,
+            ))
+        });
+        match got {
+            Ok(got) => {
+                bytes[got..].fill(0);
+                Ok(())
+            }
+            Err(error) => Err(self.store_error(StoreAction::Read, offset, wanted as u64, error)),
+        }
+    }
+
+    /// Puts a block of zeros where the store has a hole, for a writer or a writable mapping; `None` when another thread
+    /// made the block first. Mappings of the hole are revoked before the bytes can change.
+    pub(super) fn create_over_hole(
+        &self,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Option<BlockRef<'_>>, FileError> {
+        let Some(mut new) = self.create(block, Get::CREATE | Get::ACCESSED | Get::WRITE)? else {
+            return Ok(None);
+        };
+        self.end_hole(block);
+        fill(new.bytes_mut());
+        self.mark_dirty(block, new.frame());
+        Ok(Some(new.finish()))
+    }
+
+    /// A block was put where a hole may be mapped: takes the translations of the hole away. The block is not up to date yet.
+    ///
+    /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it installs the zero frame. Either
+    /// it sees the epoch moved, or its section is over before the first grace period here is, and the revocation finds its
+    /// translation. (The epoch and the number of mappers are SeqCst: who moves the first and then sees no mapper comes before
+    /// every fault of a mapper registered later, which then finds the block in the index.)
+    pub(super) fn end_hole(&self, block: u64) {
+        let start = block << self.block_shift();
+        self.extents
+            .lock()
+            .cut_hole(&(start..start + self.block_bytes()));
+        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        if !self.mappers.is_empty() {
+            self.pool.domain.synchronize();
+            self.revoke_and_wait(block..block + 1, super::mappers::Revoke::All);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The one lookup: [`FileCore::get_page`], with flags that choose, and thin wrappers.
+//!
+//! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the slot again: if the word
+//! is still the same, the frame was this block when the reference was taken, and the reference keeps it from becoming
+//! anything else (I10). A lock taken afterwards proves nothing about the time in between, so it looks once more (P5).
+
+use std::ops::BitOr;
+
+use super::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
+use super::core::FileCore;
+use super::errors::FileError;
+use super::index::{Inserted, Word};
+use super::stats::count;
+use crate::frame::{Bit, Dropped, FlagSet, HoldState, Kind};
+use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
+use crate::sync::raw;
+use crate::sync::{Backoff, interleave};
+use crate::units::{FrameId, PageCount};
+
+/// What a lookup does with what it finds, and with what it does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Get(u16);
+
+impl Get {
+    /// Find it, nothing more.
+    pub(crate) const NONE: Get = Get(0);
+    /// Mark it accessed; a block that is made is born referenced.
+    pub(crate) const ACCESSED: Get = Get(1 << 0);
+    /// Return it locked.
+    pub(crate) const LOCK: Get = Get(1 << 1);
+    /// Make it when absent: locked, not up to date.
+    pub(crate) const CREATE: Get = Get(1 << 2);
+    /// The caller will dirty it: a refault is no activation.
+    pub(crate) const WRITE: Get = Get(1 << 3);
+    /// Never sleep.
+    pub(crate) const NOWAIT: Get = Get(1 << 4);
+    /// An allocation may not start I/O.
+    pub(crate) const NOIO: Get = Get(1 << 5);
+    /// Wait until no write of it is under way.
+    pub(crate) const STABLE: Get = Get(1 << 6);
+    /// Like CREATE, but filled and returned unlocked.
+    pub(crate) const FOR_MAP: Get = Get(1 << 7);
+    /// Drop it after use unless somebody else wants it.
+    pub(crate) const DONTCACHE: Get = Get(1 << 8);
+
+    /// Whether all of `other` is set.
+    #[inline]
+    pub(crate) fn has(self, other: Get) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    fn wants_lock(self) -> bool {
+        (self.has(Get::LOCK) || self.has(Get::CREATE)) && !self.has(Get::FOR_MAP)
+    }
+
+    fn alloc_mode(self) -> AllocMode {
+        if self.has(Get::NOWAIT) {
+            AllocMode::NoWait
+        } else if self.has(Get::NOIO) {
+            AllocMode::NoIo
+        } else {
+            AllocMode::Wait
+        }
+    }
+}
+
+impl BitOr for Get {
+    type Output = Get;
+
+    fn bitor(self, other: Get) -> Get {
+        Get(self.0 | other.0)
+    }
+}
+
+/// What a lookup came back with.
+#[derive(Debug)]
+pub(super) enum Got<'f> {
+    /// Nothing is cached there.
+    Absent,
+    /// The block, held.
+    Held(BlockRef<'f>),
+    /// The block, held, locked, up to date and still in its file.
+    Locked(Locked<'f>),
+    /// It was made just now.
+    Created(NewBlock<'f>),
+}
+
+impl FileCore {
+    /// The only lookup. See [`Get`].
+    pub(super) fn get_page(&self, block: u64, get: Get) -> Result<Got<'_>, FileError> {
+        loop {
+            match self.lookup(block) {
+                Some(held) => {
+                    if let Some(got) = self.take_found(held, get)? {
+                        return Ok(got);
+                    }
+                }
+                None if get.has(Get::FOR_MAP) => {
+                    let steady = self.steady();
+                    self.fill_absent(block, &steady, &self.stream)?;
+                }
+                None if get.has(Get::CREATE) => {
+                    if let Some(new) = self.create(block, get)? {
+                        return Ok(Got::Created(new));
+                    }
+                }
+                None => return Ok(Got::Absent),
+            }
+        }
+    }
+
+    /// The block if it is cached.
+    pub(super) fn find(&self, block: u64) -> Result<Option<BlockRef<'_>>, FileError> {
+        match self.get_page(block, Get::NONE)? {
+            Got::Held(held) => Ok(Some(held)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The block if it is cached, locked.
+    pub(super) fn find_lock(&self, block: u64) -> Result<Option<Locked<'_>>, FileError> {
+        match self.get_page(block, Get::LOCK)? {
+            Got::Locked(locked) => Ok(Some(locked)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The block, locked; made when absent.
+    pub(super) fn find_or_create(&self, block: u64) -> Result<Got<'_>, FileError> {
+        self.get_page(block, Get::LOCK | Get::ACCESSED | Get::CREATE)
+    }
+
+    /// Like [`FileCore::find_or_create`] without sleeping, I/O, or a mark.
+    pub(super) fn grab_nowait(&self, block: u64) -> Result<Got<'_>, FileError> {
+        self.get_page(block, Get::LOCK | Get::CREATE | Get::NOIO | Get::NOWAIT)
+    }
+
+    /// The block for a writer: locked, stable, and made when absent.
+    pub(super) fn grab_for_write(&self, block: u64) -> Result<Got<'_>, FileError> {
+        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::CREATE | Get::STABLE;
+        self.get_page(block, get)
+    }
+
+    /// A reference on the block that is cached at `block` now.
+    #[inline]
+    pub(super) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let stale = {
+                let section = self.pool.domain.reader();
+                let slot = self.index.slot(self.frames(), block)?;
+                let word = slot.load(raw::Ordering::Acquire);
+                let Word::Block(frame) = Word::decode(word) else {
+                    return None;
+                };
+                interleave();
+                if !self.frames().meta(frame).hold.try_get_cached() {
+                    // It is being evicted: its word goes next.
+                    None
+                } else if slot.load(raw::Ordering::Acquire) == word {
+                    drop(section);
+                    return Some(BlockRef::new(self, frame, block));
+                } else {
+                    Some(frame)
+                }
+            };
+            match stale {
+                Some(frame) => self.put(frame),
+                None => backoff.snooze(),
+            }
+        }
+    }
+
+    /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and its lock.
+    pub(super) fn is_still(&self, block: u64, frame: FrameId) -> bool {
+        let _section = self.pool.domain.reader();
+        self.index.load(self.frames(), block) == Word::Block(frame)
+    }
+
+    /// Does to a found block what `get` says; `None`: it went away meanwhile, look again.
+    fn take_found<'f>(
+        &'f self,
+        held: BlockRef<'f>,
+        get: Get,
+    ) -> Result<Option<Got<'f>>, FileError> {
+        let got = if get.wants_lock() {
+            match self.lock_found(held, get)? {
+                Some(locked) => Got::Locked(locked),
+                None => return Ok(None),
+            }
+        } else {
+            if get.has(Get::FOR_MAP) && !held.is_up_to_date() {
+                return self.wait_filled(&held).map(|()| None);
+            }
+            Got::Held(held)
+        };
+        let meta = match &got {
+            Got::Locked(locked) => locked.meta(),
+            Got::Held(held) => held.meta(),
+            Got::Absent | Got::Created(_) => return Ok(Some(got)),
+        };
+        if get.has(Get::STABLE) && meta.flags.load().contains(FlagSet::WRITEBACK) {
+            if get.has(Get::NOWAIT) {
+                return Err(self.would_block());
+            }
+            match &got {
+                Got::Locked(locked) => locked.wait_stable(),
+                Got::Held(held) => held.wait(Bit::Writeback),
+                Got::Absent | Got::Created(_) => {}
+            }
+        }
+        if get.has(Get::ACCESSED) {
+            match &got {
+                Got::Locked(locked) => self.pool.mark_accessed(locked.frame()),
+                Got::Held(held) => self.pool.mark_accessed(held.frame),
+                Got::Absent | Got::Created(_) => {}
+            }
+        }
+        Ok(Some(got))
+    }
+
+    /// Locks a found block; `None` when it is no longer the file's.
+    fn lock_found<'f>(
+        &'f self,
+        held: BlockRef<'f>,
+        get: Get,
+    ) -> Result<Option<Locked<'f>>, FileError> {
+        if get.has(Get::NOWAIT) {
+            if !self.frames().try_lock(held.frame) {
+                return Err(self.would_block());
+            }
+        } else {
+            self.frames().lock(held.frame);
+        }
+        // mutant: P5 (test: shuttle_a_locked_block_is_still_the_files)
+        if !cfg!(mutant = "P5") && !self.is_still(held.block, held.frame) {
+            self.frames().unlock(held.frame);
+            self.check_fill_error(&held)?;
+            return Ok(None);
+        }
+        Ok(Some(Locked::new(held)))
+    }
+
+    /// Waits until a block that is being filled is filled, or has failed.
+    pub(super) fn wait_filled(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
+        held.wait(Bit::Locked);
+        if held.is_up_to_date() {
+            Ok(())
+        } else {
+            self.check_fill_error(held)
+        }
+    }
+
+    /// The error that took a held block away while it was being filled.
+    fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
+        if held.is_up_to_date() {
+            return Ok(());
+        }
+        let errors = self.fill_errors.lock();
+        match errors.iter().find(|(frame, _)| *frame == held.frame) {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a block; `None` when another thread made one first.
+    pub(super) fn create(&self, block: u64, get: Get) -> Result<Option<NewBlock<'_>>, FileError> {
+        let mode = get.alloc_mode();
+        let mut owned = self.pool.alloc(self.group.id(), self.order, mode)?;
+        // Before anybody can see it: plain stores, no atomics (P2).
+        let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
+        owned.set_flags(if referenced {
+            FlagSet::LOCKED | FlagSet::REFERENCED
+        } else {
+            FlagSet::LOCKED
+        });
+        owned.set_kind(Kind::Cached);
+        owned.set_owner(self.owner.0);
+        owned.set_index(block);
+        let frame = owned.publish(INDEX_AND_USER);
+        if !self.insert(block, frame, get)? {
+            return Ok(None);
+        }
+        let mut held = BlockRef::new(self, frame, block);
+        if get.has(Get::DONTCACHE) {
+            held.after = AfterUse::DropUnlessWanted;
+        }
+        Ok(Some(NewBlock::new(held)))
+    }
+
+    /// Puts a published, locked block with two references (the index's and the caller's) into the index and on the LRU. If
+    /// another is there, or a node cannot be had, the block is freed.
+    pub(super) fn insert(&self, block: u64, frame: FrameId, get: Get) -> Result<bool, FileError> {
+        let mut spares = Vec::new();
+        let result = loop {
+            let inserted = self
+                .index
+                .write()
+                .insert(self.frames(), block, frame, &mut spares);
+            match inserted {
+                Inserted::Done(shadow) => break Ok(Some(shadow)),
+                Inserted::Occupied(_) => break Ok(None),
+                Inserted::NeedNodes(count) => {
+                    if let Err(error) = self.add_spares(&mut spares, count, get.alloc_mode()) {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        for spare in spares {
+            self.free_node(spare);
+        }
+        match result {
+            Ok(Some(shadow)) => {
+                self.note_refault(frame, shadow, get);
+                self.pool.lru_add(frame);
+                Ok(true)
+            }
+            other => {
+                // Nobody found it through the index, but a lookup with an old word may hold it for a moment.
+                let meta = self.frames().meta(frame);
+                let dropped = meta.hold.uncache();
+                debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+                self.frames().unlock(frame);
+                self.put(frame);
+                other.map(|_| false)
+            }
+        }
+    }
+
+    fn add_spares(
+        &self,
+        spares: &mut Vec<FrameId>,
+        count: usize,
+        mode: AllocMode,
+    ) -> Result<(), FileError> {
+        while spares.len() < count {
+            let mut node = self.pool.alloc(self.group.id(), 0, mode)?;
+            node.zero();
+            node.set_kind(Kind::IndexNode);
+            spares.push(node.publish(HoldState::refs_only(1)));
+        }
+        Ok(())
+    }
+
+    /// Frees a node that no reader can know.
+    fn free_node(&self, node: FrameId) {
+        if self.frames().meta(node).hold.put() == Dropped::Last {
+            self.pool.free(node);
+        }
+    }
+
+    /// A block that comes back soon after its eviction was wanted: it starts on the active list, unless it is only to be
+    /// written (P10).
+    fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
+        let Some(evicted_at) = shadow else {
+            return;
+        };
+        count(&self.counters.refaulted, 1);
+        let decision = self
+            .pool
+            .refault_decision(evicted_at, PageCount(self.block_pages()));
+        if decision == Refault::Activate && !get.has(Get::WRITE) {
+            self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
+        }
+    }
+
+    /// Takes a block out of the index and off the LRU. The caller holds the block's lock, and drops the index's reference
+    /// afterwards (`uncache`, or before by `freeze`).
+    pub(super) fn unlink(&self, block: u64, frame: FrameId, shadow: Option<u64>) {
+        let mut freed = Vec::new();
+        self.index
+            .write()
+            .remove(self.frames(), block, frame, shadow, &mut freed);
+        if self.frames().meta(frame).hold.load().views() > 0 {
+            // Views keep it from here on: still listed, so that a full group can say who holds it.
+            self.pool.lru_set(frame, Evictable::No);
+        } else {
+            self.pool.lru_remove(frame);
+        }
+        self.retire_nodes(freed);
+    }
+
+    /// Hands unlinked nodes over to be freed after a grace period.
+    pub(super) fn retire_nodes(&self, nodes: Vec<FrameId>) {
+        for node in nodes {
+            let dropped = self.frames().meta(node).hold.put();
+            assert_eq!(
+                dropped,
+                Dropped::Last,
+                "an index node is held by its index alone"
+            );
+            self.pool.retire(Retired::Frame(node));
+        }
+    }
+}

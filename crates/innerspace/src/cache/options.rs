@@ -1,0 +1,89 @@
+//! How a file is opened.
+
+use super::dirty::WriteOrder;
+use super::errors::FileError;
+use crate::group::Group;
+use crate::sync::Arc;
+use crate::units::{KIB, MIB, PAGE_SHIFT, PAGE_SIZE};
+
+/// What may be done with a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FileAccess {
+    /// Reads alone.
+    #[default]
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// Choices for a [`PagedFile`](super::PagedFile); the default is a read-only file of 4 KiB blocks.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    pub(super) block_size: u64,
+    pub(super) access: FileAccess,
+    pub(super) write_order: WriteOrder,
+    pub(super) group: Option<Group>,
+    pub(super) name: Option<String>,
+}
+
+impl Default for FileOptions {
+    fn default() -> FileOptions {
+        FileOptions {
+            block_size: PAGE_SIZE as u64,
+            access: FileAccess::ReadOnly,
+            write_order: WriteOrder::Background,
+            group: None,
+            name: None,
+        }
+    }
+}
+
+impl FileOptions {
+    /// The defaults.
+    pub fn new() -> FileOptions {
+        FileOptions::default()
+    }
+
+    /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, kept and written as one; views
+    /// inside one block are not copied.
+    pub fn block_size(mut self, bytes: u64) -> FileOptions {
+        self.block_size = bytes;
+        self
+    }
+
+    /// Reads alone, or writes too.
+    pub fn access(mut self, access: FileAccess) -> FileOptions {
+        self.access = access;
+        self
+    }
+
+    /// When dirty blocks are written.
+    pub fn write_order(mut self, order: WriteOrder) -> FileOptions {
+        self.write_order = order;
+        self
+    }
+
+    /// The group that pays for the file's blocks; the whole memory's group by default.
+    pub fn group(mut self, group: &Group) -> FileOptions {
+        self.group = Some(group.clone());
+        self
+    }
+
+    /// The name in messages; the store's own by default.
+    pub fn name(mut self, name: &str) -> FileOptions {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// log2 of the pages in a block.
+    pub(super) fn block_order(&self, file: &Arc<str>) -> Result<u8, FileError> {
+        let size = self.block_size;
+        if !size.is_power_of_two() || !(4 * KIB..=2 * MIB).contains(&size) {
+            return Err(FileError::BadBlockSize {
+                file: file.clone(),
+                size,
+            });
+        }
+        Ok((size.trailing_zeros() - PAGE_SHIFT) as u8)
+    }
+}

@@ -1,0 +1,159 @@
+//! What reclaim asks of a file: age, evict, clean, flush.
+//!
+//! Frames come named, not held: each may be somebody else's by now. A reference on a cached frame, its owner and place, its
+//! lock without waiting, and the index once more: then it is the file's, and stays so.
+
+use super::block::{BlockRef, Locked};
+use super::core::FileCore;
+use super::dirty::WriteReason;
+use super::mappers::Revoke;
+use super::stats::count;
+use super::writeback::LockMode;
+use crate::frame::FlagSet;
+use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, Owner};
+use crate::units::{FrameId, PageCount};
+
+impl FileCore {
+    /// A frame that reclaim named, locked, if it is (still) a block of this file and its lock is free.
+    fn lock_named(&self, frame: FrameId) -> Option<Locked<'_>> {
+        let meta = self.frames().meta(frame);
+        if !meta.hold.try_get_cached() {
+            return None;
+        }
+        // The reference keeps the frame's life: owner and index are of this life.
+        let held = BlockRef::new(self, frame, meta.index());
+        if meta.owner() != self.owner.0 || !self.frames().try_lock(frame) {
+            return None;
+        }
+        if !self.is_still(held.block, frame) {
+            self.frames().unlock(frame);
+            return None;
+        }
+        Some(Locked::new(held))
+    }
+
+    /// Evicts clean, unviewed blocks among `frames`.
+    pub(super) fn evict_frames(&self, frames: &[FrameId]) -> EvictCount {
+        let mut locked: Vec<Locked<'_>> = Vec::with_capacity(frames.len());
+        locked.extend(frames.iter().filter_map(|frame| self.lock_named(*frame)));
+        let can_go = |one: &Locked<'_>| {
+            let flags = one.meta().flags.load();
+            !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
+                && one.meta().hold.load().views() == 0
+        };
+        locked.retain(can_go);
+        let mut mapped = false;
+        for one in &locked {
+            if one.meta().hold.load().mapped() > 0 {
+                self.revoke(one.block()..one.block() + 1, Revoke::All);
+                mapped = true;
+            }
+        }
+        if mapped {
+            self.pool.domain.synchronize();
+        }
+        let mut freed = 0;
+        for one in locked {
+            freed += u64::from(self.evict_locked(one));
+        }
+        count(&self.counters.evicted, freed);
+        let busy = (frames.len() as u64 - freed) as u32;
+        EvictCount {
+            freed: PageCount(freed << self.order),
+            busy,
+        }
+    }
+
+    /// Evicts a locked, clean block without translations, unless somebody holds it.
+    fn evict_locked(&self, locked: Locked<'_>) -> bool {
+        // The index's reference and ours.
+        if !locked.meta().hold.freeze(2) {
+            return false;
+        }
+        let (block, frame) = (locked.block(), locked.frame());
+        let pages = PageCount(self.block_pages());
+        let shadow = self.pool.shadow_pack(self.group.id(), pages);
+        self.unlink(block, frame, Some(shadow));
+        locked.unlock_frozen();
+        self.pool.free(frame);
+        true
+    }
+
+    /// Evicts a block that was only passing through, unless it was used meanwhile.
+    pub(super) fn drop_unless_wanted(&self, frame: FrameId) {
+        let flags = self.frames().meta(frame).flags.load();
+        if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
+            self.evict_frames(&[frame]);
+        }
+    }
+
+    /// Evicts what can go of a range of blocks; pages freed.
+    pub(super) fn evict_range(&self, blocks: std::ops::Range<u64>) -> PageCount {
+        let mut freed = 0;
+        let mut next = blocks.start;
+        loop {
+            let mut batch = Vec::with_capacity(32);
+            {
+                let _section = self.pool.domain.reader();
+                while batch.len() < 32
+                    && let Some((block, frame)) =
+                        self.index.next_block(self.frames(), next, blocks.end)
+                {
+                    batch.push(frame);
+                    next = block + 1;
+                }
+            }
+            if batch.is_empty() {
+                return PageCount(freed);
+            }
+            freed += self.evict_frames(&batch).freed.0;
+        }
+    }
+}
+
+impl Owner for FileCore {
+    fn age(&self, frame: FrameId, index: u64) -> Aged {
+        if self.frames().meta(frame).hold.load().mapped() == 0 {
+            return Aged::Idle;
+        }
+        let found = self.revoke(index..index + 1, Revoke::Age);
+        if found.accessed {
+            Aged::Referenced
+        } else {
+            Aged::Idle
+        }
+    }
+
+    fn evict(&self, frames: &[FrameId]) -> EvictCount {
+        self.evict_frames(frames)
+    }
+
+    fn clean(&self, frames: &[FrameId]) -> CleanCount {
+        let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.owner.0;
+        let index = |frame: &FrameId| self.frames().meta(*frame).index();
+        let mut blocks: Vec<u64> = frames.iter().filter(own).map(index).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let mut count = CleanCount::default();
+        for run in blocks.chunk_by(|a, b| a + 1 == *b) {
+            let range = run[0]..run[run.len() - 1] + 1;
+            let end = self.write_range(range, WriteReason::Pressure, LockMode::Try, u64::MAX);
+            count.written.0 += end.written << self.order;
+            count.errors += end.failed as u32;
+        }
+        count
+    }
+
+    fn flush(&self, request: &FlushRequest) -> CleanCount {
+        let reason = WriteReason::Flusher {
+            through: request.dirtied_by,
+        };
+        let max_blocks = (request.pages.0 >> self.order).max(1);
+        let blocks = 0..self.end_block();
+        let end = self.write_range(blocks, reason, LockMode::Sleep, max_blocks);
+        CleanCount {
+            written: PageCount(end.written << self.order),
+            errors: end.failed as u32,
+        }
+    }
+}

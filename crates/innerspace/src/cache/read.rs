@@ -1,0 +1,121 @@
+//! Reading by copy, and the bulk path.
+
+use std::ops::Range;
+
+use super::core::FileCore;
+use super::errors::FileError;
+use super::extents::Content;
+use super::file::Handle;
+use super::fill::Present;
+use super::view::Wait;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+
+impl Handle {
+    /// Copies bytes at `offset` into `buf`, up to the end of the file; returns how many.
+    pub(super) fn read_at(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        wait: Wait,
+    ) -> Result<usize, FileError> {
+        let core = &*self.core;
+        let available = core.size().saturating_sub(offset);
+        let len = (buf.len() as u64).min(available) as usize;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let in_block = core.block_bytes() - (at & (core.block_bytes() - 1));
+            let part = (len - done).min(in_block as usize);
+            match self.read_part(at, &mut buf[done..done + part], wait) {
+                Ok(()) => done += part,
+                // Cut short meanwhile: the read ends where the file does now.
+                Err(FileError::PastEnd { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies bytes of one block.
+    pub(super) fn read_part(
+        &self,
+        offset: u64,
+        into: &mut [u8],
+        wait: Wait,
+    ) -> Result<(), FileError> {
+        let core = &*self.core;
+        let block = offset >> core.block_shift();
+        let present = match core.lookup(block) {
+            Some(held) if held.is_up_to_date() => Present::Block(held),
+            _ if wait == Wait::Yes => core.read_block(block, &self.stream)?,
+            Some(_) => return Err(core.would_block()),
+            None => match core.try_steady() {
+                Some(_steady)
+                    if core.lookup(block).is_none()
+                        && core.known_content(block) == Some(Content::Hole) =>
+                {
+                    Present::Hole
+                }
+                _ => return Err(core.would_block()),
+            },
+        };
+        match present {
+            Present::Hole => into.fill(0),
+            Present::Block(held) => {
+                let inside = (offset & (core.block_bytes() - 1)) as usize;
+                core.frames().copy_out(held.frame, inside, into);
+                // Many small reads in a row are one use (P13); a jump back is another.
+                let continues = self
+                    .read_end
+                    .swap(offset + into.len() as u64, Ordering::Relaxed)
+                    == offset
+                    && inside != 0;
+                if !continues {
+                    core.pool.mark_accessed(held.frame);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the bytes of `range` to `each`, in order, in pieces of at most a block.
+    pub(super) fn scan<E: From<FileError>>(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let core = &*self.core;
+        if range.is_empty() {
+            return Ok(());
+        }
+        // A scan is a stream from its first miss on.
+        self.stream
+            .expect(range.start >> core.block_shift(), core.block_bytes());
+        let mut at = range.start;
+        while at < range.end {
+            let block_end = (at | (core.block_bytes() - 1)) + 1;
+            let piece = at..block_end.min(range.end);
+            at = piece.end;
+            let view = self.view(piece, Wait::Yes)?;
+            each(&view)?;
+        }
+        Ok(())
+    }
+}
+
+impl FileCore {
+    /// Reads the blocks of a range into the cache. Holes and what does not fit are passed over.
+    pub(super) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
+        self.stream.expect(blocks.start, self.block_bytes());
+        for block in blocks {
+            match self.read_block(block, &self.stream) {
+                Ok(_) => {}
+                // The file became shorter meanwhile, or there is no room: a hint is a hint.
+                Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

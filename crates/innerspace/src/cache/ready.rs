@@ -1,0 +1,227 @@
+//! Futures without a runtime: [`Ready`] becomes a view once the bytes are there.
+//!
+//! A future that finds its bytes missing queues a request with the service ([`super::service`]), which takes the view in the
+//! blocking way and hands it over. It is woken also when somebody else fills one of its blocks, when the file is cut, and
+//! when it is closed; a dropped future takes its request along.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::errors::FileError;
+use super::file::Handle;
+use super::view::{View, Wait};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
+
+/// One future's request, shared with the service's queue and the file's list, which hold it weakly.
+#[derive(Debug)]
+pub(super) struct Request {
+    handle: Arc<Handle>,
+    range: Range<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    result: Option<Result<View, FileError>>,
+    waker: Option<Waker>,
+}
+
+impl Request {
+    /// Takes the view, waiting for whatever it needs, and wakes the future.
+    pub(super) fn run(&self) {
+        self.settle(self.handle.view(self.range.clone(), Wait::Yes));
+    }
+
+    fn settle(&self, result: Result<View, FileError>) {
+        let waker = {
+            let mut state = self.state.lock();
+            state.result.get_or_insert(result);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let waker = self.state.lock().waker.take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The requests of one file. A leaf lock, not held while a waker is called.
+#[derive(Debug, Default)]
+pub(super) struct ReadyList {
+    count: AtomicUsize,
+    closed: AtomicBool,
+    requests: Mutex<Vec<Weak<Request>>>,
+}
+
+impl ReadyList {
+    fn add(&self, request: &Arc<Request>) {
+        let mut requests = self.requests.lock();
+        requests.push(Arc::downgrade(request));
+        self.count.store(requests.len(), Ordering::SeqCst);
+    }
+
+    fn remove(&self, request: &Arc<Request>) {
+        let mut requests = self.requests.lock();
+        requests.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(request)));
+        self.count.store(requests.len(), Ordering::SeqCst);
+    }
+
+    /// Requests under way.
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn live(&self) -> Vec<Arc<Request>> {
+        self.requests
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// A block was filled, or its fill failed. A future that registers at this moment looks at the block afterwards, and has
+    /// its request in the service's queue in any case.
+    #[inline]
+    pub(super) fn filled(&self, block: u64) {
+        if self.len() > 0 {
+            self.wake_block(block);
+        }
+    }
+
+    #[cold]
+    fn wake_block(&self, block: u64) {
+        for request in self.live() {
+            if request
+                .handle
+                .core
+                .blocks_of(request.range.clone())
+                .contains(&block)
+            {
+                request.wake();
+            }
+        }
+    }
+
+    /// The file changed as a whole.
+    pub(super) fn wake_all(&self) {
+        if self.len() > 0 {
+            self.live().iter().for_each(|request| request.wake());
+        }
+    }
+
+    /// The last handle is gone.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        for request in self.live() {
+            request.settle(Err(request.handle.core.closed()));
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+}
+
+/// A future that becomes a [`View`]; see [`PagedFile::ready`](super::PagedFile::ready).
+///
+/// It needs no runtime: any executor can poll it. The work is done by the memory's service thread, or by `tick()`.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Ready {
+    handle: Arc<Handle>,
+    range: Result<Range<u64>, FileError>,
+    request: Option<Arc<Request>>,
+}
+
+impl Ready {
+    pub(super) fn new(handle: Arc<Handle>, range: Result<Range<u64>, FileError>) -> Ready {
+        Ready {
+            handle,
+            range,
+            request: None,
+        }
+    }
+
+    fn forget_request(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.handle.core.ready.remove(&request);
+        }
+    }
+
+    fn look(&self, range: &Range<u64>) -> Poll<Result<View, FileError>> {
+        if self.handle.core.ready.is_closed() {
+            return Poll::Ready(Err(self.handle.core.closed()));
+        }
+        match self.handle.view(range.clone(), Wait::No) {
+            Err(error) if error.would_block() => Poll::Pending,
+            result => Poll::Ready(result),
+        }
+    }
+}
+
+impl Future for Ready {
+    type Output = Result<View, FileError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let range = match &self.range {
+            Ok(range) => range.clone(),
+            Err(error) => return Poll::Ready(Err(error.clone())),
+        };
+        if let Poll::Ready(result) = self.look(&range) {
+            self.forget_request();
+            return Poll::Ready(result);
+        }
+        let (request, is_new) = match &self.request {
+            Some(request) => (request.clone(), false),
+            None => {
+                let state = Mutex::new(State::default());
+                let handle = self.handle.clone();
+                (
+                    Arc::new(Request {
+                        handle,
+                        range: range.clone(),
+                        state,
+                    }),
+                    true,
+                )
+            }
+        };
+        {
+            let mut state = request.state.lock();
+            if let Some(result) = state.result.take() {
+                drop(state);
+                self.forget_request();
+                return Poll::Ready(result);
+            }
+            state.waker = Some(context.waker().clone());
+        }
+        if is_new {
+            self.handle.core.ready.add(&request);
+            self.request = Some(request.clone());
+            self.handle.core.cache.queue(&request);
+        }
+        // What was filled, or closed, between the first look and the registration.
+        match self.look(&range) {
+            Poll::Ready(result) => {
+                self.forget_request();
+                Poll::Ready(result)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        self.forget_request();
+    }
+}

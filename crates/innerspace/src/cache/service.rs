@@ -1,0 +1,175 @@
+//! What the files of one memory share: the error list, dirty counts per group, and the work that a service thread, or
+//! `tick()`, does for them.
+
+use std::collections::VecDeque;
+
+use super::core::FileCore;
+use super::errors::{ErrorLog, FileError};
+use super::ready::Request;
+use crate::group::{Group, GroupId, Slab};
+use crate::reclaim::{Pool, Step};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
+use crate::units::PageCount;
+
+/// Requests one step serves.
+const STEP_REQUESTS: usize = 16;
+
+/// The cache of one memory: everything its files have in common.
+pub(crate) struct Cache {
+    pool: Arc<Pool>,
+    root: Group,
+    /// Failures that had no handle left to report them (P30).
+    errors: ErrorLog,
+    files: Mutex<Vec<Weak<FileCore>>>,
+    /// Dirty pages by group, those of the groups below counted in.
+    dirty: Slab<AtomicU64>,
+    requests: Mutex<VecDeque<Weak<Request>>>,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache")
+            .field("files", &self.files().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// A cache with no files on a pool.
+    pub(crate) fn new(pool: &Arc<Pool>) -> Arc<Cache> {
+        Cache::with_root(pool, pool.root_group())
+    }
+
+    /// Like [`Cache::new`], with the root group's handle of whoever made the pool.
+    pub(crate) fn with_root(pool: &Arc<Pool>, root: Group) -> Arc<Cache> {
+        Arc::new(Cache {
+            pool: pool.clone(),
+            root,
+            errors: ErrorLog::default(),
+            files: Mutex::default(),
+            dirty: Slab::new(),
+            requests: Mutex::default(),
+        })
+    }
+
+    /// The pool the files' blocks come from.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub(super) fn root_group(&self) -> &Group {
+        &self.root
+    }
+
+    /// Takes the failures that had no handle left to report them, oldest first.
+    pub(crate) fn take_errors(&self) -> Vec<FileError> {
+        self.errors.take()
+    }
+
+    pub(super) fn log_error(&self, error: FileError) {
+        self.errors.push(error);
+    }
+
+    pub(super) fn add_file(&self, file: &Arc<FileCore>) {
+        let mut files = self.files.lock();
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(file));
+    }
+
+    pub(super) fn remove_file(&self, file: &FileCore) {
+        self.files
+            .lock()
+            .retain(|other| !std::ptr::eq(other.as_ptr(), file));
+    }
+
+    /// The open files.
+    pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
+        self.files.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn dirty_of(&self, group: GroupId) -> &AtomicU64 {
+        self.dirty.get_or_make(group.0, || AtomicU64::new(0))
+    }
+
+    pub(super) fn count_dirty(&self, groups: &[GroupId], pages: u64) {
+        for group in groups {
+            self.dirty_of(*group).fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_clean(&self, groups: &[GroupId], pages: u64) {
+        for group in groups {
+            self.dirty_of(*group).fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Dirty pages of the files that `group`, or a group below it, pays for.
+    pub(crate) fn dirty_pages(&self, group: GroupId) -> PageCount {
+        PageCount(self.dirty_of(group).load(Ordering::Relaxed))
+    }
+
+    /// Has one file other than `except`, paid for by one of `groups`, write something; blocks written.
+    pub(super) fn write_some_of(&self, groups: &[GroupId], except: &FileCore) -> u64 {
+        let pays = |file: &FileCore| file.groups.iter().any(|group| groups.contains(group));
+        self.files()
+            .iter()
+            .filter(|file| !std::ptr::eq(&***file, except) && pays(file))
+            .map(|file| file.write_some())
+            .find(|written| *written > 0)
+            .unwrap_or(0)
+    }
+
+    /// Queues a future's request and asks for a step.
+    pub(super) fn queue(&self, request: &Arc<Request>) {
+        self.requests.lock().push_back(Arc::downgrade(request));
+        self.pool.kick();
+    }
+
+    /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held.
+    pub(crate) fn step(&self) -> Step {
+        let more = self.run_requests(STEP_REQUESTS);
+        match (self.pool.background_step(), more) {
+            (Step::Idle, Step::Idle) => Step::Idle,
+            _ => Step::More,
+        }
+    }
+
+    /// One tick of the clock: everything that is due, in the calling thread (P31).
+    pub(crate) fn tick(&self) {
+        self.run_requests(usize::MAX);
+        self.pool.tick();
+    }
+
+    fn run_requests(&self, max: usize) -> Step {
+        for _ in 0..max {
+            let Some(request) = self.requests.lock().pop_front() else {
+                return Step::Idle;
+            };
+            // A dropped future's request is gone.
+            if let Some(request) = request.upgrade() {
+                request.run();
+            }
+        }
+        Step::More
+    }
+
+    /// Recomputes what is counted here; nobody may be using the files.
+    pub(crate) fn validate(&self) {
+        let files = self.files();
+        for file in &files {
+            file.validate();
+            for group in &file.groups {
+                let pays = |file: &&Arc<FileCore>| file.groups.contains(group);
+                let pages = |file: &Arc<FileCore>| file.dirty_blocks() * file.block_pages();
+                let dirty: u64 = files.iter().filter(pays).map(pages).sum();
+                assert_eq!(
+                    self.dirty_pages(*group).0,
+                    dirty,
+                    "dirty pages of group {}",
+                    group.0
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Taking parts of a file away: truncation, punching, discarding, invalidating. All of it with the file to itself.
+//!
+//! Order (I9): nobody may fill or write (`alone`); the size; writes under way end; the store; blocks out of the index
+//! under their locks; translations revoked; one grace period for a batch of blocks; the frames freed. When the call returns,
+//! no read, view taken later, or access through a mapping sees what was removed.
+
+use std::ops::Range;
+
+use super::block::Locked;
+use super::core::{FileCore, MAX_SIZE, Steady};
+use super::errors::{FileError, StoreAction};
+use super::mappers::Revoke;
+use super::write::Source;
+use crate::frame::{Dropped, FlagSet};
+use crate::sync::atomic::Ordering;
+use crate::units::{PAGE_SIZE, PageCount};
+
+/// Blocks that one grace period serves.
+const BATCH: usize = 64;
+
+impl FileCore {
+    /// Cuts or lengthens the file. On an error of the store nothing has changed.
+    pub(super) fn set_len(&self, new: u64) -> Result<(), FileError> {
+        self.check_writable()?;
+        self.check_range(new, 0)?;
+        let steady = self.alone();
+        let old = self.size();
+        if new > old {
+            return self.extend(old, new);
+        }
+        if new < old {
+            self.truncate(old, new, &steady)?;
+        }
+        self.pool.safe_point();
+        Ok(())
+    }
+
+    fn extend(&self, old: u64, new: u64) -> Result<(), FileError> {
+        self.clear_tail_before(new)?;
+        self.resize_store(new)?;
+        self.extents.lock().clear();
+        debug_assert_eq!(self.size(), old, "the file is ours alone");
+        self.size.store(new, Ordering::Release);
+        Ok(())
+    }
+
+    fn resize_store(&self, new: u64) -> Result<(), FileError> {
+        let _scope = self.pool.store_scope();
+        let result = self.store.set_len(new);
+        result.map_err(|error| self.store_error(StoreAction::Resize, new, 0, error))?;
+        self.stored.store(new, Ordering::Release);
+        Ok(())
+    }
+
+    fn truncate(&self, old: u64, new: u64, _alone: &Steady<'_>) -> Result<(), FileError> {
+        // From here on nobody reads, faults, or begins to write back past the new end.
+        self.size.store(new, Ordering::Release);
+        self.wait_written(new >> self.block_shift()..u64::MAX);
+        if let Err(error) = self.resize_store(new) {
+            self.size.store(old, Ordering::Release);
+            return Err(error);
+        }
+        self.extents.lock().clear();
+        self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
+        self.zero_tail(new)?;
+        self.end_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
+        self.index
+            .write()
+            .drop_shadows(self.frames(), new.div_ceil(self.block_bytes()));
+        self.ready.wake_all();
+        Ok(())
+    }
+
+    /// Takes the mappings of holes in these pages away. The size says already that they are gone.
+    fn end_holes(&self, pages: Range<u64>) {
+        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        if !self.mappers.is_empty() {
+            self.pool.domain.synchronize();
+            self.mappers.revoke(pages, Revoke::All);
+            self.pool.domain.synchronize();
+        }
+    }
+
+    /// Makes a range read as zeros. What lies past the end of the file is left out.
+    pub(super) fn punch(&self, range: Range<u64>) -> Result<(), FileError> {
+        self.check_writable()?;
+        let steady = self.alone();
+        let size = self.size();
+        let range = range.start..range.end.min(size);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.block_bytes();
+        let first_whole = range.start.div_ceil(bytes);
+        // The last block of the file counts as whole when all of it that is inside the file goes.
+        let end_whole = if range.end == size {
+            size.div_ceil(bytes)
+        } else {
+            range.end / bytes
+        };
+        if first_whole >= end_whole {
+            // Inside one block, or across one border.
+            let border = (first_whole * bytes).clamp(range.start, range.end);
+            self.write_zeros(range.start..border, &steady)?;
+            return self.write_zeros(border..range.end, &steady);
+        }
+        // The edges first: they may fail, and then nothing else has happened.
+        self.write_zeros(range.start..first_whole * bytes, &steady)?;
+        self.write_zeros((end_whole * bytes).min(range.end)..range.end, &steady)?;
+        self.wait_written(first_whole..end_whole);
+        self.remove_blocks(first_whole..end_whole);
+        let start = first_whole * bytes;
+        let end = (end_whole * bytes)
+            .min(self.stored.load(Ordering::Acquire))
+            .max(start);
+        let result = if end > start {
+            let _scope = self.pool.store_scope();
+            self.store.punch(start, end - start)
+        } else {
+            Ok(())
+        };
+        self.extents.lock().clear();
+        self.ready.wake_all();
+        self.pool.safe_point();
+        result.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))
+    }
+
+    /// Stores zeros in part of one block.
+    fn write_zeros(&self, range: Range<u64>, steady: &Steady<'_>) -> Result<(), FileError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let len = (range.end - range.start) as usize;
+        self.write_part(range.start, Source::Zeros(len), steady)
+    }
+
+    /// Forgets all unwritten data: the file is what the store has.
+    pub(super) fn discard(&self) -> Result<(), FileError> {
+        self.check_writable()?;
+        let _steady = self.alone();
+        self.wait_written(0..u64::MAX);
+        loop {
+            let blocks: Vec<u64> = self.dirty.lock().blocks(0..u64::MAX).take(BATCH).collect();
+            if blocks.is_empty() {
+                break;
+            }
+            let locked: Vec<_> = blocks
+                .into_iter()
+                .filter_map(|block| self.lock_stable(block))
+                .collect();
+            self.drop_batch(locked);
+        }
+        self.adopt_store_len(0)
+    }
+
+    /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length over. Blocks with unwritten
+    /// data stay: they are newer than any change from outside. Pages dropped.
+    pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
+        let _steady = self.alone();
+        let mut dropped = 0;
+        let mut next = blocks.start;
+        loop {
+            let mut batch = self.lock_batch(&mut next, blocks.end);
+            if batch.is_empty() {
+                break;
+            }
+            batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
+            dropped += batch.len() as u64;
+            self.drop_batch(batch);
+        }
+        let kept = self.dirty.lock().last().map_or(0, |block| {
+            ((block + 1) << self.block_shift()).min(self.size())
+        });
+        self.adopt_store_len(kept)?;
+        Ok(PageCount(dropped << self.order))
+    }
+
+    /// Makes the file as long as the store is now, but at least `kept` bytes.
+    fn adopt_store_len(&self, kept: u64) -> Result<(), FileError> {
+        let len = self.store.len();
+        let len = len.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))?;
+        let (len, old) = (len.min(MAX_SIZE), self.size());
+        self.extents.lock().clear();
+        self.stored.store(len, Ordering::Release);
+        let new = len.max(kept);
+        self.size.store(new, Ordering::Release);
+        if new < old {
+            self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
+            self.zero_tail(new)?;
+        }
+        self.end_holes(0..u64::MAX);
+        self.ready.wake_all();
+        Ok(())
+    }
+
+    /// Takes all blocks of a range out of the file, dirty or not.
+    pub(super) fn remove_blocks(&self, blocks: Range<u64>) {
+        let mut next = blocks.start;
+        loop {
+            let batch = self.lock_batch(&mut next, blocks.end);
+            if batch.is_empty() {
+                return;
+            }
+            self.drop_batch(batch);
+        }
+    }
+
+    /// Locks the next cached blocks in `next..end`, ascending, each when no write of it is under way; moves `next` on.
+    fn lock_batch(&self, next: &mut u64, end: u64) -> Vec<Locked<'_>> {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH {
+            let found = {
+                let _section = self.pool.domain.reader();
+                self.index.next_block(self.frames(), *next, end)
+            };
+            let Some((block, _)) = found else {
+                *next = end;
+                break;
+            };
+            *next = block + 1;
+            batch.extend(self.lock_stable(block));
+        }
+        batch
+    }
+
+    fn lock_stable(&self, block: u64) -> Option<Locked<'_>> {
+        // An error is that of a fill which has taken the block away.
+        let locked = self.find_lock(block).ok().flatten()?;
+        locked.wait_stable();
+        Some(locked)
+    }
+
+    /// Takes locked, stable blocks out of the file.
+    fn drop_batch(&self, batch: Vec<Locked<'_>>) {
+        let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+            return;
+        };
+        let range = first.block()..last.block() + 1;
+        let mut mapped = false;
+        for locked in &batch {
+            self.forget_dirty(locked.block(), locked.frame());
+            self.unlink(locked.block(), locked.frame(), None);
+            mapped |= locked.meta().hold.load().mapped() > 0;
+        }
+        if mapped {
+            if range.end - range.start == batch.len() as u64 {
+                self.revoke(range, Revoke::All);
+            } else {
+                for locked in &batch {
+                    self.revoke(locked.block()..locked.block() + 1, Revoke::All);
+                }
+            }
+            self.pool.domain.synchronize();
+        }
+        for locked in batch {
+            let dropped = locked.meta().hold.uncache();
+            debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+        }
+    }
+}

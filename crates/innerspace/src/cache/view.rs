@@ -1,0 +1,266 @@
+//! Views: owned, immutable bytes of a file.
+//!
+//! Inside one block a view is the frame itself, held by a count in its hold word; over several blocks it is a copy in a
+//! frame of its own, charged to the file's group; of a hole it is a static page of zeros. In each case the bytes never
+//! change: writers move the block to a new frame while views keep the old one (P28).
+
+use std::fmt;
+use std::ops::{Deref, Range};
+
+use super::block::Locked;
+use super::core::FileCore;
+use super::errors::FileError;
+use super::extents::Content;
+use super::file::Handle;
+use super::fill::Present;
+use super::index::Word;
+use super::lookup::{Get, Got};
+use super::mappers::Revoke;
+use super::stats::count;
+use crate::frame::{Dropped, FlagSet, HoldState, Kind, MAX_ORDER, Pinned};
+use crate::reclaim::{AllocMode, Evictable};
+use crate::stats::Event;
+use crate::sync::Arc;
+use crate::sync::raw;
+use crate::units::{MIB, PAGE_SIZE};
+
+/// The largest view over several blocks, and the largest block.
+const MAX_COPY: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
+const _: () = assert!(MAX_COPY == 2 * MIB);
+
+/// What a hole looks like. Never written, so the host backs it with one page of its own.
+static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
+
+/// Bytes of a file that stay as they are while the view lives, whoever writes, truncates, evicts or drops the file.
+///
+/// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long: drop views soon, or the group
+/// fills up with them.
+pub struct View(Bytes);
+
+enum Bytes {
+    /// Part of a frame.
+    Pinned(Pinned<Handle>),
+    /// Part of a hole, or nothing.
+    Zeros(&'static [u8]),
+    /// A copy on the heap: a clone of a view whose block has too many views to count.
+    Heap(Arc<[u8]>),
+}
+
+impl View {
+    pub(super) fn zeros(len: usize) -> View {
+        View(Bytes::Zeros(&ZEROS[..len]))
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Pinned(pinned) => pinned,
+            Bytes::Zeros(zeros) => zeros,
+            Bytes::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Clone for View {
+    fn clone(&self) -> View {
+        View(match &self.0 {
+            Bytes::Pinned(pinned) => match pinned.try_clone() {
+                Some(pinned) => Bytes::Pinned(pinned),
+                // A million views of one block.
+                None => Bytes::Heap(Arc::from(&**pinned)),
+            },
+            Bytes::Zeros(zeros) => Bytes::Zeros(zeros),
+            Bytes::Heap(bytes) => Bytes::Heap(bytes.clone()),
+        })
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match &self.0 {
+            Bytes::Pinned(_) => "pinned",
+            Bytes::Zeros(_) => "zeros",
+            Bytes::Heap(_) => "copied",
+        };
+        write!(f, "View({} bytes, {what})", self.len())
+    }
+}
+
+/// How the bytes of a view are had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// Read the store, evict, wait for locks.
+    Yes,
+    /// Fail with "would block" instead.
+    No,
+}
+
+impl Handle {
+    /// A view of `range`, which is inside the file's size at some moment of the call.
+    pub(super) fn view(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        wait: Wait,
+    ) -> Result<View, FileError> {
+        let core = &self.core;
+        let size = core.size();
+        if range.end > size {
+            return Err(core.past_end(range.start, range.end - range.start, size));
+        }
+        if range.is_empty() {
+            return Ok(View::zeros(0));
+        }
+        let shift = core.block_shift();
+        let block = range.start >> shift;
+        if block != (range.end - 1) >> shift {
+            return self.copied_view(range, wait);
+        }
+        let start = (range.start & (core.block_bytes() - 1)) as usize;
+        let inside = start..start + (range.end - range.start) as usize;
+        match self.pin(block, inside.clone()) {
+            Some(pinned) => Ok(View(Bytes::Pinned(pinned))),
+            None if wait == Wait::Yes => self.view_slowly(block, inside),
+            None => self.view_at_once(block, inside),
+        }
+    }
+
+    /// The hit: a view of part of a cached block, if it can be had with nothing but a look at the index.
+    #[inline]
+    fn pin(self: &Arc<Handle>, block: u64, inside: Range<usize>) -> Option<Pinned<Handle>> {
+        let core = &*self.core;
+        let (pinned, is_still) = {
+            let _section = core.pool.domain.reader();
+            let slot = core.index.slot(core.frames(), block)?;
+            let word = slot.load(raw::Ordering::Acquire);
+            let Word::Block(frame) = Word::decode(word) else {
+                return None;
+            };
+            let pinned = Pinned::try_new(self, frame, inside)?;
+            (pinned, slot.load(raw::Ordering::Acquire) == word)
+        };
+        if !is_still {
+            return None;
+        }
+        core.pool.mark_accessed(pinned.frame());
+        Some(pinned)
+    }
+
+    #[cold]
+    fn view_slowly(
+        self: &Arc<Handle>,
+        block: u64,
+        inside: Range<usize>,
+    ) -> Result<View, FileError> {
+        let core = &self.core;
+        loop {
+            match core.read_block(block, &self.stream)? {
+                Present::Hole => return Ok(View::zeros(inside.len())),
+                Present::Block(_held) => {
+                    if let Some(pinned) = self.pin(block, inside.clone()) {
+                        return Ok(View(Bytes::Pinned(pinned)));
+                    }
+                }
+            }
+            // A writer is at it, or it is mapped writable.
+            let Some(locked) = core.find_lock(block)? else {
+                continue;
+            };
+            core.end_write_mappings(&locked);
+            if let Some(pinned) = Pinned::try_new(self, locked.frame(), inside.clone()) {
+                return Ok(View(Bytes::Pinned(pinned)));
+            }
+            // The count of views is full: the copy has a count of its own.
+            drop(locked);
+            let start = (block << core.block_shift()) + inside.start as u64;
+            return self.copied_view(start..start + inside.len() as u64, Wait::Yes);
+        }
+    }
+
+    /// What can be had without waiting when the block is not simply there.
+    #[cold]
+    fn view_at_once(
+        self: &Arc<Handle>,
+        block: u64,
+        inside: Range<usize>,
+    ) -> Result<View, FileError> {
+        let core = &self.core;
+        let is_hole = || core.known_content(block) == Some(Content::Hole);
+        // Steady: a block that is absent while nobody can punch or truncate is absent for a reason.
+        match core.try_steady() {
+            Some(_steady) if core.lookup(block).is_none() && is_hole() => {
+                Ok(View::zeros(inside.len()))
+            }
+            _ => Err(core.would_block()),
+        }
+    }
+
+    /// A view over several blocks: one frame or block of frames, filled by copying.
+    fn copied_view(self: &Arc<Handle>, range: Range<u64>, wait: Wait) -> Result<View, FileError> {
+        let core = &*self.core;
+        let len = range.end - range.start;
+        if len > MAX_COPY {
+            return Err(FileError::ViewTooLarge {
+                file: core.name.clone(),
+                len,
+                max: MAX_COPY,
+            });
+        }
+        let pages = len.div_ceil(PAGE_SIZE as u64).next_power_of_two();
+        let order = pages.trailing_zeros() as u8;
+        let mode = match wait {
+            Wait::Yes => AllocMode::Wait,
+            Wait::No => AllocMode::NoWait,
+        };
+        let mut copy = core.pool.alloc(core.group.id(), order, mode)?;
+        let mut done = 0;
+        while done < len {
+            let offset = range.start + done;
+            let block_end = (offset | (core.block_bytes() - 1)) + 1;
+            let part = (block_end.min(range.end) - offset) as usize;
+            let into = &mut copy.bytes_mut()[done as usize..done as usize + part];
+            self.read_part(offset, into, wait)?;
+            done += part as u64;
+        }
+        count(&core.counters.copied_views, 1);
+        core.pool.counters.add(Event::ViewCopy, pages);
+        // Published as a block of no file, viewed, and taken out again: what is left is kept by the view alone.
+        copy.set_flags(FlagSet::UPTODATE);
+        copy.set_kind(Kind::Cached);
+        let frame = copy.publish(HoldState::cached(1));
+        core.pool.lru_add(frame);
+        let pinned = Pinned::try_new(self, frame, 0..len as usize);
+        let dropped = core.frames().meta(frame).hold.uncache();
+        let pinned = pinned.expect("nobody else can find the frame");
+        debug_assert_eq!(dropped, Dropped::Held);
+        core.pool.lru_set(frame, Evictable::No);
+        Ok(View(Bytes::Pinned(pinned)))
+    }
+}
+
+impl FileCore {
+    /// Takes the right to store away from every mapping of a locked block, and waits until none is used.
+    pub(super) fn end_write_mappings(&self, locked: &Locked<'_>) {
+        if locked.meta().hold.load().is_wmapped() {
+            self.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
+            locked.meta().hold.clear_wmapped();
+        }
+    }
+
+    /// The block at `block`, locked, for a caller that only wants to look: never made.
+    pub(super) fn try_lock_found(&self, block: u64) -> Result<Option<Locked<'_>>, FileError> {
+        match self.get_page(block, Get::LOCK | Get::NOWAIT)? {
+            Got::Locked(locked) => Ok(Some(locked)),
+            _ => Ok(None),
+        }
+    }
+}

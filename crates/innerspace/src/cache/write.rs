@@ -1,0 +1,373 @@
+//! Writing: into the frame if nobody views it, into a new frame if somebody does.
+//!
+//! A write to one block, in order: room under the dirty limit; the block locked and stable (made, or filled first if only a
+//! part of it is written and the store has the rest, P22); the bytes stored under the WRITER bit; DIRTY and the dirty
+//! index; the file's size; unlock. A reader sees the size after the bytes.
+
+use std::ops::Range;
+
+use super::block::{INDEX_AND_USER, Locked};
+use super::core::{FileCore, MAX_SIZE, Steady};
+use super::dirty::WriteOrder;
+use super::errors::FileError;
+use super::extents::Content;
+use super::fill::Filled;
+use super::lookup::{Get, Got};
+use super::mappers::Revoke;
+use super::stats::count;
+use crate::frame::{Dropped, FlagSet, Kind, Writing};
+use crate::reclaim::{AllocMode, PoolFrame};
+use crate::stats::Event;
+use crate::sync::atomic::Ordering;
+
+/// What is put into a part of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source<'b> {
+    /// These bytes.
+    Bytes(&'b [u8]),
+    /// This many zeros.
+    Zeros(usize),
+}
+
+impl Source<'_> {
+    fn len(self) -> usize {
+        match self {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Zeros(len) => len,
+        }
+    }
+
+    fn store_into(self, into: &mut [u8]) {
+        match self {
+            Source::Bytes(bytes) => into.copy_from_slice(bytes),
+            Source::Zeros(_) => into.fill(0),
+        }
+    }
+}
+
+impl FileCore {
+    /// Refuses ranges that reach past the largest file.
+    pub(super) fn check_range(&self, offset: u64, len: u64) -> Result<(), FileError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= MAX_SIZE => Ok(()),
+            _ => Err(FileError::TooLarge {
+                file: self.name.clone(),
+                offset,
+                len,
+            }),
+        }
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        self.check_writable()?;
+        self.check_range(offset, bytes.len() as u64)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let in_block = self.block_bytes() - (at & (self.block_bytes() - 1));
+            let part = (bytes.len() - done).min(in_block as usize);
+            self.make_dirty_room()?;
+            let steady = self.steady();
+            self.clear_tail_before(at + part as u64)?;
+            self.write_part(at, Source::Bytes(&bytes[done..done + part]), &steady)?;
+            done += part;
+        }
+        self.pool.safe_point();
+        Ok(())
+    }
+
+    /// Writes into cached blocks alone: all of `bytes`, or "would block" with nothing written.
+    pub(super) fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        self.check_writable()?;
+        self.check_range(offset, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = offset + bytes.len() as u64;
+        let blocks = self.blocks_of(offset..end);
+        let _steady = self.try_steady().ok_or_else(|| self.would_block())?;
+        // One block: a write over several could fail half-way.
+        if blocks.end - blocks.start > 1 || end > self.size() || self.over_dirty_limit() {
+            return Err(self.would_block());
+        }
+        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
+        let Got::Locked(locked) = self.get_page(blocks.start, get)? else {
+            return Err(self.would_block());
+        };
+        let inside = (offset & (self.block_bytes() - 1)) as usize;
+        let Some(mut writing) = Writing::begin(self.frames(), locked.frame()) else {
+            return Err(self.would_block());
+        };
+        writing.write(inside, bytes);
+        drop(writing);
+        self.mark_dirty(blocks.start, locked.frame());
+        Ok(())
+    }
+
+    /// Writes part of one block, and makes the file longer if it ends there.
+    pub(super) fn write_part(
+        &self,
+        offset: u64,
+        source: Source<'_>,
+        steady: &Steady<'_>,
+    ) -> Result<(), FileError> {
+        let block = offset >> self.block_shift();
+        let start = (offset & (self.block_bytes() - 1)) as usize;
+        let inside = start..start + source.len();
+        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE;
+        let mut spare = None;
+        loop {
+            if let Got::Locked(locked) = self.get_page(block, get)? {
+                if self.store_locked(locked, inside.clone(), source, &mut spare)? {
+                    return Ok(());
+                }
+                // Somebody views the block: a frame to move to is had with no lock held.
+                spare = Some(
+                    self.pool
+                        .alloc(self.group.id(), self.order, AllocMode::Wait)?,
+                );
+                continue;
+            }
+            // Nothing of the old block is left, neither in the store nor below the end of the file?
+            let end = offset + source.len() as u64;
+            let whole =
+                start == 0 && (inside.len() as u64 == self.block_bytes() || end >= self.size());
+            let done = if self.content(block)? == Content::Hole {
+                self.write_over_hole(block, inside.clone(), source)?
+            } else if whole {
+                self.write_new_block(block, inside.clone(), source)?
+            } else {
+                let filled = self.fill_absent(block, steady, &self.stream)?;
+                debug_assert_eq!(filled, Filled::LookAgain, "data was found above");
+                false
+            };
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Stores into a locked block, moving it to `spare` if it is viewed; false when it is and there is no spare.
+    fn store_locked<'f>(
+        &'f self,
+        mut locked: Locked<'f>,
+        inside: Range<usize>,
+        source: Source<'_>,
+        spare: &mut Option<PoolFrame<'_>>,
+    ) -> Result<bool, FileError> {
+        let mut writing = Writing::begin(self.frames(), locked.frame());
+        if writing.is_none() {
+            let Some(frame) = spare.take() else {
+                return Ok(false);
+            };
+            locked = self.move_block(locked, frame);
+            writing = Writing::begin(self.frames(), locked.frame());
+        }
+        match (&mut writing, source) {
+            (Some(writing), Source::Bytes(bytes)) => writing.write(inside.start, bytes),
+            (Some(writing), Source::Zeros(_)) => writing.zero(inside.clone()),
+            // A view taken between the move and the second attempt: the lock keeps writers out, not viewers.
+            (None, _) => return Ok(false),
+        }
+        drop(writing);
+        self.mark_dirty(locked.block(), locked.frame());
+        self.grow_to((locked.block() << self.block_shift()) + inside.end as u64);
+        Ok(true)
+    }
+
+    /// Makes a block where there is nothing to read, with `source` in it and zeros around.
+    fn write_over_hole(
+        &self,
+        block: u64,
+        inside: Range<usize>,
+        source: Source<'_>,
+    ) -> Result<bool, FileError> {
+        if self.mappers.is_empty() {
+            return self.write_new_block(block, inside, source);
+        }
+        let end = (block << self.block_shift()) + inside.end as u64;
+        let made = self.create_over_hole(block, |bytes| {
+            bytes[..inside.start].fill(0);
+            bytes[inside.end..].fill(0);
+            source.store_into(&mut bytes[inside]);
+        })?;
+        if made.is_some() {
+            self.grow_to(end);
+        }
+        Ok(made.is_some())
+    }
+
+    /// Makes a block from `source` and zeros; it is complete before anybody can see it. False when another thread made one
+    /// first.
+    fn write_new_block(
+        &self,
+        block: u64,
+        inside: Range<usize>,
+        source: Source<'_>,
+    ) -> Result<bool, FileError> {
+        let mut owned = self
+            .pool
+            .alloc(self.group.id(), self.order, AllocMode::Wait)?;
+        let bytes = owned.bytes_mut();
+        bytes[..inside.start].fill(0);
+        bytes[inside.end..].fill(0);
+        source.store_into(&mut bytes[inside.clone()]);
+        owned.set_flags(FlagSet::LOCKED | FlagSet::UPTODATE | FlagSet::REFERENCED);
+        owned.set_kind(Kind::Cached);
+        owned.set_owner(self.owner.0);
+        owned.set_index(block);
+        let frame = owned.publish(INDEX_AND_USER);
+        if !self.insert(block, frame, Get::WRITE)? {
+            return Ok(false);
+        }
+        let locked = Locked::new(super::block::BlockRef::new(self, frame, block));
+        // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
+        self.end_hole(block);
+        self.mark_dirty(block, frame);
+        self.grow_to((block << self.block_shift()) + inside.end as u64);
+        drop(locked);
+        self.ready.filled(block);
+        Ok(true)
+    }
+
+    /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of the block they end in.
+    fn grow_to(&self, end: u64) {
+        // Release: pairs with the load in `size`.
+        if self.size.load(Ordering::Relaxed) < end {
+            self.size.fetch_max(end, Ordering::Release);
+        }
+    }
+
+    /// Moves a locked block to another frame, which comes back locked: the old one is left to its views. The new frame is
+    /// charged already, so this cannot fail.
+    pub(super) fn move_block<'f>(
+        &'f self,
+        old: Locked<'f>,
+        mut spare: PoolFrame<'_>,
+    ) -> Locked<'f> {
+        let (block, old_frame) = (old.block(), old.frame());
+        let old_meta = old.meta();
+        debug_assert!(
+            !old_meta.flags.load().contains(FlagSet::WRITEBACK),
+            "I5: stable before it moves"
+        );
+        spare.copy_from(old_frame);
+        let flags = old_meta.flags.load();
+        let mut kept = FlagSet::LOCKED | FlagSet::UPTODATE;
+        for flag in [
+            FlagSet::DIRTY,
+            FlagSet::REFERENCED,
+            FlagSet::ACTIVE,
+            FlagSet::ERROR,
+        ] {
+            if flags.contains(flag) {
+                kept |= flag;
+            }
+        }
+        spare.set_flags(kept);
+        spare.set_kind(Kind::Cached);
+        spare.set_owner(self.owner.0);
+        spare.set_index(block);
+        let frame = spare.publish(INDEX_AND_USER);
+        self.index
+            .write()
+            .replace(self.frames(), block, old_frame, frame);
+        let new = Locked::new(super::block::BlockRef::new(self, frame, block));
+        // Nobody installs the old frame any more; who did loses it before the new one can be written.
+        if old_meta.hold.load().mapped() > 0 {
+            self.revoke_and_wait(block..block + 1, Revoke::All);
+        }
+        self.pool.lru_set(old_frame, crate::reclaim::Evictable::No);
+        self.pool.lru_add(frame);
+        old_meta.flags.clear(FlagSet::DIRTY | FlagSet::ERROR);
+        let dropped = old_meta.hold.uncache();
+        debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+        count(&self.counters.moved, 1);
+        self.pool.counters.add(Event::ViewMove, self.block_pages());
+        drop(old);
+        new
+    }
+
+    /// Stores that went past the end of the file through a mapping must not show up when it grows to `new_end`.
+    pub(super) fn clear_tail_before(&self, new_end: u64) -> Result<(), FileError> {
+        let size = self.size();
+        let tail = (size & (self.block_bytes() - 1)) as usize;
+        if self.mappers.is_empty() || new_end <= size || tail == 0 {
+            return Ok(());
+        }
+        self.zero_tail(size)
+    }
+
+    /// Clears the cached part of the last block past `size`, and takes away the translations of pages wholly past it.
+    pub(super) fn zero_tail(&self, size: u64) -> Result<(), FileError> {
+        let block = size >> self.block_shift();
+        let tail = (size & (self.block_bytes() - 1)) as usize;
+        if tail == 0 {
+            return Ok(());
+        }
+        let mut spare = None;
+        loop {
+            let Got::Locked(mut locked) = self.get_page(block, Get::LOCK | Get::STABLE)? else {
+                return Ok(());
+            };
+            self.end_write_mappings(&locked);
+            let mut writing = Writing::begin(self.frames(), locked.frame());
+            if writing.is_none() {
+                let Some(frame) = spare.take() else {
+                    drop(locked);
+                    // Going back is no longer possible: the store is shorter already.
+                    let must = self
+                        .pool
+                        .alloc(self.group.id(), self.order, AllocMode::Must)?;
+                    spare = Some(must);
+                    continue;
+                };
+                locked = self.move_block(locked, frame);
+                writing = Writing::begin(self.frames(), locked.frame());
+            }
+            let Some(mut writing) = writing else {
+                continue;
+            };
+            // Under the lock: a writer may have made the file longer meanwhile.
+            if self.size() == size {
+                writing.zero(tail..self.block_bytes() as usize);
+            }
+            drop(writing);
+            let first_past = size.div_ceil(crate::units::PAGE_SIZE as u64);
+            let pages = first_past..self.pages_of(block..block + 1).end;
+            if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {
+                self.mappers.revoke(pages, Revoke::All);
+                self.pool.domain.synchronize();
+            }
+            return Ok(());
+        }
+    }
+
+    /// Whether half of some group's limit, of those that pay for the file, is dirty.
+    pub(super) fn over_dirty_limit(&self) -> bool {
+        self.groups.iter().any(|group| {
+            let max = self.pool.groups.max(*group);
+            max.is_some_and(|max| self.cache.dirty_pages(*group).0 * 2 > max.0)
+        })
+    }
+
+    /// Makes room for one more dirty block: a writer over the limit writes back itself, and is refused when nothing may be
+    /// written (P25).
+    pub(super) fn make_dirty_room(&self) -> Result<(), FileError> {
+        while self.over_dirty_limit() {
+            let written = self.write_some();
+            if written > 0 || self.cache.write_some_of(&self.groups, self) > 0 {
+                continue;
+            }
+            if self.write_order != WriteOrder::Background
+                && let Some(error) = self.held_error()
+            {
+                return Err(error);
+            }
+            // Others are at it, or their stores fail: the group's limit decides.
+            break;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,361 @@
+//! Writing dirty blocks back, and waiting for it.
+//!
+//! One run of adjacent blocks, in order (I6): lock them; revoke the right to store through mappings, one grace period for
+//! all; pin the bytes; clear DIRTY and set WRITEBACK; unlock; write; and for each block either done, or DIRTY and ERROR
+//! again. The pin is a view: it keeps every writer out of the bytes while the store reads them, so checksums hold.
+//! Whoever wants to write such a block waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use super::block::{BlockRef, Locked};
+use super::core::FileCore;
+use super::dirty::{Dirty, WriteReason, WriteRules};
+use super::errors::{FileError, StoreAction};
+use super::lookup::{Get, Got};
+use super::mappers::Revoke;
+use super::stats::count;
+use crate::frame::{FlagSet, Pinned};
+use crate::stats::Event;
+use crate::store::{SyncWhat, write_all_vectored_at};
+use crate::sync::atomic::Ordering;
+use crate::units::MIB;
+
+/// The most bytes one call of a store writes.
+const MAX_RUN: u64 = MIB;
+
+/// Whether the first lock of a run may sleep. The others never do: two runs may cross.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LockMode {
+    /// The caller holds no lock of a block.
+    Sleep,
+    /// The caller may hold locks of blocks.
+    Try,
+}
+
+/// What one run came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct RunEnd {
+    /// Blocks written.
+    pub(super) written: u64,
+    /// Blocks whose write failed.
+    pub(super) failed: u64,
+    /// Where to go on.
+    pub(super) next: u64,
+}
+
+/// A block whose write is under way; if it is dropped unfinished, the write has failed.
+struct InFlight<'f> {
+    held: BlockRef<'f>,
+    pinned: Option<Pinned<FileCore>>,
+    /// What the dirty index said.
+    entry: Dirty,
+    /// Bytes of the block that are inside the file.
+    len: usize,
+    failed: bool,
+}
+
+impl InFlight<'_> {
+    fn bytes(&self) -> &[u8] {
+        let pinned = self.pinned.as_ref().expect("pinned until the write ends");
+        &pinned[..self.len]
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let (file, block, frame) = (self.held.file, self.held.block, self.held.frame);
+        let flags = &self.held.meta().flags;
+        // Before WRITEBACK ends: a writer that waited for it must find the bytes unpinned.
+        self.pinned = None;
+        {
+            let mut dirty = file.dirty.lock();
+            if self.failed {
+                if !flags
+                    .test_and_set(FlagSet::DIRTY | FlagSet::ERROR)
+                    .contains(FlagSet::DIRTY)
+                {
+                    file.count_dirty();
+                }
+                dirty.end_write(block, Some(self.entry));
+            } else {
+                flags.clear(FlagSet::ERROR);
+                dirty.end_write(block, None);
+            }
+        }
+        file.frames().end_writeback(frame);
+        file.write_ended.notify_all();
+    }
+}
+
+impl FileCore {
+    /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and failed.
+    pub(super) fn write_range(
+        &self,
+        blocks: Range<u64>,
+        reason: WriteReason,
+        mode: LockMode,
+        max_blocks: u64,
+    ) -> RunEnd {
+        let mut total = RunEnd {
+            next: blocks.start,
+            ..RunEnd::default()
+        };
+        let max_run = (MAX_RUN >> self.block_shift()).max(1);
+        while total.next < blocks.end && total.written + total.failed < max_blocks {
+            let rules = self.rules(reason);
+            let left = max_blocks - total.written - total.failed;
+            let max = max_run.min(left) as usize;
+            let run = self
+                .dirty
+                .lock()
+                .next_run(total.next..blocks.end, max, &rules);
+            if run.is_empty() {
+                total.next = blocks.end;
+                break;
+            }
+            let end = self.write_run(&run, &rules, mode);
+            total.written += end.written;
+            total.failed += end.failed;
+            total.next = end.next;
+        }
+        total
+    }
+
+    /// A writer's share, or reclaim's: up to one run of whatever may go. Blocks written.
+    pub(super) fn write_some(&self) -> u64 {
+        let max = (MAX_RUN >> self.block_shift()).max(1);
+        let blocks = 0..self.end_block();
+        self.write_range(blocks, WriteReason::Pressure, LockMode::Sleep, max)
+            .written
+    }
+
+    /// Writes one run of adjacent blocks, as far as their locks can be had.
+    fn write_run(&self, run: &[u64], rules: &WriteRules, mode: LockMode) -> RunEnd {
+        let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
+        let mut next = run[0];
+        for &block in run {
+            let may_sleep = locked.is_empty() && mode == LockMode::Sleep;
+            match self.lock_dirty(block, may_sleep) {
+                Some(Some(one)) => locked.push(one),
+                // Not dirty any more: the run ends here, or begins later.
+                Some(None) if locked.is_empty() => {}
+                _ => break,
+            }
+            next = block + 1;
+        }
+        if locked.is_empty() {
+            // A block that could not be locked is passed over, so that the caller gets on.
+            return RunEnd {
+                next: next.max(run[0] + 1),
+                ..RunEnd::default()
+            };
+        }
+        self.end_store_translations(&locked);
+        let mut in_flight = self.begin_writes(locked, rules);
+        let (written, failed) = self.write_in_flight(&mut in_flight);
+        drop(in_flight);
+        RunEnd {
+            written,
+            failed,
+            next,
+        }
+    }
+
+    /// A dirty, stable block, locked. `Some(None)`: it is not dirty; `None`: its lock, or the write under way, is not to be
+    /// waited for.
+    fn lock_dirty(&self, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
+        let get = if may_sleep {
+            Get::LOCK
+        } else {
+            Get::LOCK | Get::NOWAIT
+        };
+        match self.get_page(block, get) {
+            Ok(Got::Locked(locked)) => {
+                let flags = locked.meta().flags.load();
+                if !flags.contains(FlagSet::DIRTY) {
+                    return Some(None);
+                }
+                if flags.contains(FlagSet::WRITEBACK) {
+                    if !may_sleep {
+                        return None;
+                    }
+                    locked.wait_stable();
+                }
+                Some(Some(locked))
+            }
+            Ok(_) => Some(None),
+            Err(_) => None,
+        }
+    }
+
+    /// Takes the right to store through mappings away from locked blocks; one grace period for all.
+    fn end_store_translations(&self, locked: &[Locked<'_>]) {
+        let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
+        let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
+            return;
+        };
+        let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
+        self.revoke(first..last + 1, Revoke::Write);
+        // mutant: A1 (test: a_store_beside_writeback_is_never_lost) no grace period before DIRTY is cleared
+        if !cfg!(mutant = "A1") {
+            self.pool.domain.synchronize();
+        }
+        for one in locked.iter().filter(wmapped) {
+            one.meta().hold.clear_wmapped();
+        }
+    }
+
+    /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. What must not go after all is left as it is.
+    fn begin_writes<'f>(
+        &'f self,
+        locked: Vec<Locked<'f>>,
+        rules: &WriteRules,
+    ) -> Vec<InFlight<'f>> {
+        let mut in_flight = Vec::with_capacity(locked.len());
+        let Some(me) = self.me.upgrade() else {
+            return in_flight;
+        };
+        for one in locked {
+            let (block, frame) = (one.block(), one.frame());
+            let start = block << self.block_shift();
+            let len = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
+            if len == 0 {
+                // A truncation is about to remove it.
+                continue;
+            }
+            let Some(pinned) = Pinned::try_new(&me, frame, 0..self.block_bytes() as usize) else {
+                // More views than can be counted; another time.
+                continue;
+            };
+            let mut dirty = self.dirty.lock();
+            let Some(entry) = dirty.begin_write_if(block, rules) else {
+                continue;
+            };
+            one.meta().flags.clear(FlagSet::DIRTY);
+            self.count_clean();
+            self.frames().set_writeback(frame);
+            drop(dirty);
+            let held = one.unlock();
+            in_flight.push(InFlight {
+                held,
+                pinned: Some(pinned),
+                entry,
+                len,
+                failed: true,
+            });
+        }
+        in_flight
+    }
+
+    /// Calls the store for blocks in flight, run by run; one that fails as part of a run is tried by itself, so that it does
+    /// not take its neighbours along.
+    fn write_in_flight(&self, in_flight: &mut [InFlight<'_>]) -> (u64, u64) {
+        let (mut written, mut failed) = (0, 0);
+        let mut rest = in_flight;
+        while !rest.is_empty() {
+            let adjacent = rest.windows(2).take_while(|pair| {
+                pair[0].held.block + 1 == pair[1].held.block
+                    && pair[0].len as u64 == self.block_bytes()
+            });
+            let len = adjacent.count() + 1;
+            let (run, behind) = rest.split_at_mut(len);
+            rest = behind;
+            if self.store_run(run).is_ok() {
+                written += len as u64;
+                continue;
+            }
+            for one in run.chunks_mut(1) {
+                match self.store_run(one) {
+                    Ok(()) => written += 1,
+                    Err(error) => {
+                        failed += 1;
+                        self.errors.record(error);
+                    }
+                }
+            }
+        }
+        count(&self.counters.written, written);
+        count(&self.counters.write_errors, failed);
+        self.pool
+            .counters
+            .add(Event::PgOut, written * self.block_pages());
+        (written, failed)
+    }
+
+    /// Writes adjacent blocks with one call (or as many as a store of short writes takes).
+    fn store_run(&self, run: &mut [InFlight<'_>]) -> Result<(), FileError> {
+        let offset = run[0].held.block << self.block_shift();
+        let len: u64 = run.iter().map(|one| one.len as u64).sum();
+        count(&self.counters.store_writes, 1);
+        let result = {
+            let mut slices: Vec<IoSlice<'_>> =
+                run.iter().map(|one| IoSlice::new(one.bytes())).collect();
+            let _scope = self.pool.store_scope();
+            write_all_vectored_at(&*self.store, &mut slices, offset)
+        };
+        result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
+        self.stored.fetch_max(offset + len, Ordering::AcqRel);
+        run.iter_mut().for_each(|one| one.failed = false);
+        Ok(())
+    }
+
+    /// Writes what is dirty in `blocks` now, waits for the writes others have under way there, and then, with `what`, makes
+    /// the store durable. Failures are left in the error sequence; what may not be written is an error.
+    pub(super) fn sync_blocks(
+        &self,
+        blocks: Range<u64>,
+        what: Option<SyncWhat>,
+    ) -> Result<(), FileError> {
+        if self.access == super::options::FileAccess::ReadOnly {
+            return Ok(());
+        }
+        self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
+        self.wait_written(blocks.clone());
+        if let Some(what) = what {
+            let _scope = self.pool.store_scope();
+            if let Err(error) = self.store.sync(what) {
+                self.errors
+                    .record(self.store_error(StoreAction::Sync, 0, 0, error));
+            }
+        }
+        let rules = self.rules(WriteReason::Sync);
+        match self.dirty.lock().held(blocks, &rules) {
+            None => Ok(()),
+            Some((held, reason)) => Err(FileError::Held {
+                file: self.name.clone(),
+                dirty: held << self.block_shift(),
+                reason,
+            }),
+        }
+    }
+
+    /// The error for a writer that finds everything held back, if that is so.
+    pub(super) fn held_error(&self) -> Option<FileError> {
+        let rules = self.rules(WriteReason::Pressure);
+        let (held, reason) = self.dirty.lock().held(0..u64::MAX, &rules)?;
+        let dirty = held << self.block_shift();
+        Some(FileError::Held {
+            file: self.name.clone(),
+            dirty,
+            reason,
+        })
+    }
+
+    /// Waits until every write of a block in `blocks` that is under way now has ended.
+    pub(super) fn wait_written(&self, blocks: Range<u64>) {
+        let mut dirty = self.dirty.lock();
+        let through = dirty.last_write();
+        while dirty.is_writing(blocks.clone(), through) {
+            dirty = self.write_ended.wait(dirty);
+        }
+    }
+
+    /// Stores through mappings take the slow path again, so that they carry the barrier number of now.
+    pub(super) fn restamp_mappings(&self) {
+        if !self.mappers.is_empty() {
+            self.mappers.revoke(0..u64::MAX, Revoke::Write);
+            self.pool.domain.synchronize();
+        }
+    }
+}

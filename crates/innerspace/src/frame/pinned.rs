@@ -1,0 +1,236 @@
+//! The bytes of published frames: who may read them as a slice, who may write them, and the hold that makes it sound.
+//!
+//! | type | stands on | gives |
+//! |---|---|---|
+//! | [`Pinned`] | a view in the hold word | `&[u8]` that never changes |
+//! | [`Writing`] | the WRITER bit: no view is alive and none can be taken | stores |
+//! | [`Filling`] | LOCKED and not UPTODATE: nobody looks at the bytes | `&mut [u8]` |
+//! | [`Frames::copy_out`] | a reference | a copy; bytes that are written meanwhile come torn, never undefined |
+//!
+//! Everything else about a frame's life (who may take which of these when) belongs to the cache; what is here only keeps
+//! slices and stores apart. Page-table translations read and write by the primitives of `sys`, which may overlap
+//! with [`Writing`] and [`Frames::copy_out`]; they never meet a slice: a view forbids write translations (WMAPPED).
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+
+use super::{Dropped, FlagSet, Frames, ReadEnd};
+use crate::sync::Arc;
+use crate::sys::copy;
+use crate::units::{FrameId, PAGE_SIZE};
+
+/// Something shared that keeps an arena alive and knows what to do with a frame that nobody holds any more.
+pub(crate) trait Keeper: Send + Sync + 'static {
+    /// The arena: the same one for as long as the keeper lives.
+    fn frames(&self) -> &Frames;
+
+    /// Frees a frame whose last hold was just dropped.
+    fn release(&self, frame: FrameId);
+}
+
+/// A view: bytes of one block that nobody changes while it lives.
+pub(crate) struct Pinned<K: Keeper> {
+    keeper: Arc<K>,
+    bytes: NonNull<[u8]>,
+    frame: FrameId,
+}
+
+// SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them; the keeper is Send + Sync.
+unsafe impl<K: Keeper> Send for Pinned<K> {}
+// SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
+unsafe impl<K: Keeper> Sync for Pinned<K> {}
+
+impl<K: Keeper> Pinned<K> {
+    /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame is not cached, not
+    /// up to date, being written or mapped writable, or when `range` is not inside the block (it may be another block by
+    /// now: the caller looks again where it found the frame).
+    #[inline]
+    pub(crate) fn try_new(
+        keeper: &Arc<K>,
+        frame: FrameId,
+        range: Range<usize>,
+    ) -> Option<Pinned<K>> {
+        let frames = keeper.frames();
+        let meta = frames.meta(frame);
+        if !meta.hold.try_view() {
+            return None;
+        }
+        // The view keeps the block from being freed: order and flags are those of this life.
+        let size = PAGE_SIZE << meta.order();
+        if range.start > range.end
+            || range.end > size
+            || !meta.flags.load().contains(FlagSet::UPTODATE)
+        {
+            if meta.hold.put_view() == Dropped::Last {
+                keeper.release(frame);
+            }
+            return None;
+        }
+        // SAFETY: the range is inside the block, which is inside the arena.
+        let start = unsafe { NonNull::new_unchecked(frames.host(frame).add(range.start)) };
+        let bytes = NonNull::slice_from_raw_parts(start, range.end - range.start);
+        Some(Pinned {
+            keeper: keeper.clone(),
+            bytes,
+            frame,
+        })
+    }
+
+    /// A second view of the same bytes; `None` when the block has 2^20 - 1 views already.
+    pub(crate) fn try_clone(&self) -> Option<Pinned<K>> {
+        let cloned = self.keeper.frames().meta(self.frame).hold.try_clone_view();
+        cloned.then(|| Pinned {
+            keeper: self.keeper.clone(),
+            bytes: self.bytes,
+            frame: self.frame,
+        })
+    }
+
+    /// The block's first frame.
+    pub(crate) fn frame(&self) -> FrameId {
+        self.frame
+    }
+
+    /// The keeper.
+    pub(crate) fn keeper(&self) -> &Arc<K> {
+        &self.keeper
+    }
+}
+
+impl<K: Keeper> Deref for Pinned<K> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the keeper keeps the arena mapped. The view forbids WRITER and WMAPPED, and UPTODATE ended the filling, so
+        // nobody writes the bytes while `self` lives; the frame is not freed before the view is dropped (`Hold`).
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+impl<K: Keeper> Drop for Pinned<K> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.keeper.frames().meta(self.frame).hold.put_view() == Dropped::Last {
+            self.keeper.release(self.frame);
+        }
+    }
+}
+
+impl<K: Keeper> fmt::Debug for Pinned<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinned({} bytes of {:?})", self.bytes.len(), self.frame)
+    }
+}
+
+/// The right to store into a cached block that nobody views; the holder has the block's lock.
+pub(crate) struct Writing<'f> {
+    frames: &'f Frames,
+    frame: FrameId,
+    size: usize,
+}
+
+impl<'f> Writing<'f> {
+    /// Starts writing; `None` while views are alive.
+    pub(crate) fn begin(frames: &'f Frames, frame: FrameId) -> Option<Writing<'f>> {
+        let meta = frames.meta(frame);
+        let both = FlagSet::LOCKED | FlagSet::UPTODATE;
+        debug_assert!(
+            meta.flags.load().contains(both),
+            "I7: {frame:?} is written without its lock"
+        );
+        let size = PAGE_SIZE << meta.order();
+        // mutant: P28 (test: writers_move_away_from_views) the writer keeps the frame
+        let begun = cfg!(mutant = "P28") || meta.hold.try_begin_write();
+        begun.then_some(Writing {
+            frames,
+            frame,
+            size,
+        })
+    }
+
+    /// Stores `bytes` at `offset` in the block.
+    pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(
+            offset <= self.size && bytes.len() <= self.size - offset,
+            "outside the block"
+        );
+        // SAFETY: inside the block; no slice of it exists (WRITER excludes views), and `bytes` is a slice, so it is not
+        // part of it.
+        unsafe { copy::copy_out(self.frames.host(self.frame).add(offset), bytes) }
+    }
+
+    /// Stores zeros into `range` of the block.
+    pub(crate) fn zero(&mut self, range: Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.size,
+            "outside the block"
+        );
+        let start = self.frames.host(self.frame);
+        // SAFETY: as in `write`.
+        unsafe { copy::fill(start.add(range.start), 0, range.end - range.start) }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !cfg!(mutant = "P28") {
+            self.frames.meta(self.frame).hold.end_write();
+        }
+    }
+}
+
+/// The right to fill a block that was published locked and not up to date: found by others, read by nobody.
+pub(crate) struct Filling<'f> {
+    frames: &'f Frames,
+    frame: FrameId,
+}
+
+impl<'f> Filling<'f> {
+    /// Takes the right over; the caller published the frame locked just now and makes no second one.
+    pub(crate) fn adopt(frames: &'f Frames, frame: FrameId) -> Filling<'f> {
+        let flags = frames.meta(frame).flags.load();
+        let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
+        assert!(right, "I7: {frame:?} is not being filled: {flags:?}");
+        Filling { frames, frame }
+    }
+
+    /// The block's first frame.
+    pub(crate) fn frame(&self) -> FrameId {
+        self.frame
+    }
+
+    /// The block's bytes.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let size = PAGE_SIZE << self.frames.meta(self.frame).order();
+        // SAFETY: inside the arena; while the block is locked and not up to date only the filler looks at its bytes
+        // (`Pinned` and `copy_out` check UPTODATE, translations are made of blocks up to date), and `&mut self` makes this
+        // the only slice.
+        unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.frame), size) }
+    }
+
+    /// The bytes are right: sets UPTODATE and unlocks at once.
+    pub(crate) fn finish(self) {
+        self.frames.end_read(self.frame, ReadEnd::Filled);
+    }
+}
+
+impl Frames {
+    /// Copies from `offset` in the block at `frame`, which the caller holds and found up to date. What is written to it
+    /// meanwhile may come torn.
+    pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
+        let meta = self.meta(frame);
+        debug_assert!(
+            meta.flags.load().contains(FlagSet::UPTODATE),
+            "{frame:?} is not filled"
+        );
+        let size = PAGE_SIZE << meta.order();
+        assert!(
+            offset <= size && into.len() <= size - offset,
+            "outside the block"
+        );
+        // SAFETY: inside the arena; `into` is an exclusive slice, so it is not part of it.
+        unsafe { copy::copy_in(into, self.host(frame).add(offset)) }
+    }
+}
