@@ -209,6 +209,16 @@ impl Frames {
         self.arena.host(id)
     }
 
+    /// The address of the first byte of the `1 << order` frames that start at `id`, all inside the arena.
+    pub(super) fn block(&self, id: FrameId, order: u8) -> *mut u8 {
+        let last = id.0.checked_add((1 << order) - 1);
+        assert!(
+            last.is_some_and(|last| last < self.arena_frames()),
+            "{id:?} order {order}"
+        );
+        self.host(id)
+    }
+
     /// The frame that holds the byte at host address `address`, which must be in the arena.
     #[inline]
     pub(crate) fn frame_of(&self, address: usize) -> FrameId {

@@ -19,7 +19,7 @@
 //! | from | function | to | condition |
 //! |---|---|---|---|
 //! | owned (0) | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
-//! | refs=n | `try_get` / `put` | refs=n+1 / n-1 | get: n > 0 |
+//! | refs=n | `try_get`, `try_get_cached` / `put` | refs=n+1 / n-1 | get: n > 0; cached: CACHED |
 //! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
 //! | views=n | `try_clone_view` / `put_view` | views=n+1 / n-1 | clone: n > 0 |
 //! | CACHED | `try_begin_write` / `end_write` | + / - WRITER | views = 0; block lock held |

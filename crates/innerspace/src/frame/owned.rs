@@ -8,6 +8,7 @@ use super::frames::Frames;
 use super::hold::HoldState;
 use super::meta::{Kind, Meta};
 use crate::sync::raw::AtomicU64;
+use crate::sys::copy;
 use crate::{FrameId, PAGE_SIZE};
 
 /// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block; publishing consumes it.
@@ -67,14 +68,15 @@ impl<'f> OwnedFrame<'f> {
 
     /// Copies as many bytes as this block has from the block at `source`, which may be written to meanwhile: each
     /// aligned word is then one that was written.
+    ///
+    /// # Panics
+    /// When `source` is this block, or reaches beyond the arena.
     pub(crate) fn copy_from(&mut self, source: FrameId) {
-        let len = self.len();
-        let end = FrameId(source.0 + (1 << self.order) - 1);
-        debug_assert!(end.0 < self.frames.arena_frames());
-        // SAFETY: both blocks are inside the arena and do not overlap: this one is owned, and `source` is not this one.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.frames.host(source), self.frames.host(self.id), len)
-        }
+        assert_ne!(source, self.id, "copy of a block to itself");
+        let from = self.frames.block(source, self.order).cast_const();
+        // SAFETY: the source is inside the arena and is not this block, which is exclusively borrowed; whoever else
+        // writes to it does so through atomics or `sys::copy`.
+        unsafe { copy::copy_in(self.bytes_mut(), from) }
     }
 
     /// The frame's bytes as the 512 words of a table or index node, to fill before it is published.

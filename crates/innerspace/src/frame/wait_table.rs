@@ -338,11 +338,15 @@ impl WaitTable {
         self.patience
     }
 
+    /// The queue a frame's waiters are in. Fibonacci hashing: neighbours, and frames a power of two apart, go to different
+    /// queues.
+    pub(super) fn bucket(id: FrameId) -> usize {
+        (u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES
+    }
+
     /// Locks the queue of a frame and counts the visit.
     pub(super) fn queue(&self, id: FrameId) -> MutexGuard<'_, Queue> {
-        // Fibonacci hashing: neighbours, and frames a power of two apart, go to different queues.
-        let hash = u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let mut queue = self.queues[hash as usize % QUEUES].0.lock();
+        let mut queue = self.queues[WaitTable::bucket(id)].0.lock();
         queue.visits += 1;
         queue
     }

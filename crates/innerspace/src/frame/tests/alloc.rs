@@ -1,0 +1,292 @@
+//! Allocation: blocks, magazines, the reserve, owned frames; checked against a model and by `validate`.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::PAGE_SIZE;
+use crate::sync::{Arc, thread};
+
+#[test]
+fn a_frame_lives_and_dies() {
+    let frames = arena(256);
+    assert_eq!(
+        (frames.total(), frames.free_frames(), frames.reserve()),
+        (256, 256, 32)
+    );
+    let mut frame = frames.alloc(0, Source::Ordinary).unwrap();
+    frame.zero();
+    frame.bytes_mut()[5] = 7;
+    frame.set_kind(Kind::Anonymous);
+    frame.set_flags(FlagSet::UPTODATE);
+    frame.set_owner(3);
+    frame.set_index(99);
+    frame.set_group(4);
+    let id = frame.publish(HoldState::refs_only(1));
+    assert_eq!(frames.free_frames(), 255);
+    assert_eq!(frames.frame_of(frames.host(id) as usize + 4095), id);
+    let meta = frames.meta(id);
+    assert_eq!((meta.kind(), meta.order()), (Kind::Anonymous, 0));
+    assert_eq!((meta.owner(), meta.index(), meta.group()), (3, 99, 4));
+    let mut copy = frames.alloc(0, Source::Ordinary).unwrap();
+    copy.copy_from(id);
+    assert_eq!((copy.bytes()[4], copy.bytes()[5]), (0, 7));
+    frames.validate();
+    assert_eq!(meta.hold.put(), Dropped::Last);
+    let again = frames.own(id);
+    assert_eq!(again.bytes()[5], 7);
+    drop((again, copy));
+    assert_eq!(frames.free_frames(), 256);
+    frames.validate();
+}
+
+#[test]
+fn a_new_life_begins_with_nothing_set() {
+    let frames = arena(64);
+    let mut frame = frames.alloc(0, Source::Ordinary).unwrap();
+    let id = frame.id();
+    frame.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY);
+    frame.set_owner(1);
+    frame.set_index(2);
+    frame.set_group(3);
+    drop(frame);
+    let frame = frames.alloc(0, Source::Ordinary).unwrap();
+    assert_eq!(frame.id(), id, "the warmest frame is used first");
+    let meta = frame.meta();
+    assert_eq!(
+        (meta.flags.load(), meta.kind()),
+        (FlagSet::EMPTY, Kind::Owned)
+    );
+    assert_eq!((meta.owner(), meta.index(), meta.group()), (0, 0, 0));
+}
+
+#[test]
+fn every_order_is_aligned_and_named_by_its_first_frame() {
+    let frames = arena(2048);
+    for order in 0..=MAX_ORDER {
+        let block = frames.alloc(order, Source::Ordinary).unwrap();
+        assert_eq!(block.id().0 % (1 << order), 0);
+        assert_eq!(frames.host(block.id()) as usize % (PAGE_SIZE << order), 0);
+        assert_eq!(block.bytes().len(), PAGE_SIZE << order);
+        for part in block.id().0..block.id().0 + (1 << order) {
+            assert_eq!(frames.head_of(FrameId(part)), block.id());
+        }
+        frames.validate();
+    }
+    assert_eq!(frames.free_frames(), 2048);
+    frames.validate();
+}
+
+#[test]
+fn blocks_split_and_merge_again() {
+    let frames = arena(1023);
+    let big = frames.alloc(9, Source::Reserve).unwrap();
+    assert_eq!(
+        big.id(),
+        FrameId(512),
+        "the only whole block beside the zero frame's"
+    );
+    assert!(frames.alloc(9, Source::Reserve).is_none());
+    drop(big);
+    let singles: Vec<_> = std::iter::from_fn(|| frames.alloc(0, Source::Reserve)).collect();
+    assert_eq!((singles.len(), frames.free_frames()), (1023, 0));
+    assert!(
+        singles.iter().all(|frame| frame.id() != FrameId::ZERO),
+        "I4"
+    );
+    drop(singles);
+    frames.validate();
+    assert!(
+        frames.alloc(9, Source::Ordinary).is_some(),
+        "the frames in magazines come back for it"
+    );
+    frames.validate();
+}
+
+#[test]
+fn the_reserve_is_for_those_who_may() {
+    let frames = Frames::new(&ArenaOptions {
+        reserve: 64,
+        ..ArenaOptions::new(1024)
+    })
+    .unwrap();
+    let ordinary: Vec<_> = std::iter::from_fn(|| frames.alloc(0, Source::Ordinary)).collect();
+    assert_eq!((ordinary.len(), frames.free_frames()), (960, 64));
+    assert!(frames.alloc(3, Source::Ordinary).is_none());
+    let reserved: Vec<_> = std::iter::from_fn(|| frames.alloc(0, Source::Reserve)).collect();
+    assert_eq!((reserved.len(), frames.free_frames()), (64, 0));
+    drop(reserved);
+    assert_eq!(frames.free_frames(), 64);
+    assert!(
+        frames.alloc(0, Source::Ordinary).is_none(),
+        "freed frames fill the reserve first"
+    );
+    assert!(frames.alloc(0, Source::Reserve).is_some());
+    drop(ordinary);
+    assert_eq!(frames.free_frames(), 1024);
+    frames.validate();
+}
+
+#[test]
+fn tiny_arenas_work() {
+    for size in [1, 2, 3, 64] {
+        let frames = Frames::new(&ArenaOptions {
+            reserve: 0,
+            ..ArenaOptions::new(size)
+        })
+        .unwrap();
+        let all: Vec<_> = std::iter::from_fn(|| frames.alloc(0, Source::Ordinary)).collect();
+        assert_eq!(all.len(), size as usize);
+        frames.validate();
+        drop(all);
+        assert_eq!(frames.free_frames(), size);
+        frames.validate();
+    }
+}
+
+#[test]
+fn an_arena_that_cannot_be_made_says_why() {
+    let text = |options: ArenaOptions| Frames::new(&options).unwrap_err().to_string();
+    assert_eq!(
+        text(ArenaOptions::new(0)),
+        "an arena of 0 frames cannot be made: it has 1 to 268,435,456 frames"
+    );
+    assert_eq!(
+        text(ArenaOptions {
+            reserve: 64,
+            ..ArenaOptions::new(64)
+        }),
+        "a reserve of 64 frames leaves nothing of 64 frames"
+    );
+}
+
+#[test]
+#[should_panic = "I1"]
+fn a_second_free_is_noticed() {
+    let frames = arena(64);
+    let id = frames.alloc(0, Source::Ordinary).unwrap().into_id();
+    frames.free(id);
+    frames.free(id);
+}
+
+#[test]
+#[should_panic = "I1"]
+fn a_free_of_a_held_frame_is_noticed() {
+    let frames = arena(64);
+    frames.free(published(&frames));
+}
+
+#[test]
+#[should_panic = "I1: FrameId(0)"]
+fn the_zero_frame_is_never_freed() {
+    arena(64).free(FrameId::ZERO);
+}
+
+/// Random allocation and freeing of all orders, against a map of who has what.
+#[test]
+fn random_use_agrees_with_a_model() {
+    let steps = if cfg!(miri) { 200 } else { 20_000 };
+    for seed in 1..=if cfg!(miri) { 1 } else { 6 } {
+        let frames = arena(if cfg!(miri) { 150 } else { 3000 });
+        let mut random = Random(seed * 0x1234_5678_9abc_def1);
+        let mut live: BTreeMap<u32, OwnedFrame<'_>> = BTreeMap::new();
+        for step in 0..steps {
+            // The phases lean towards full, then towards empty.
+            let bias = if step / 500 % 2 == 0 { 70 } else { 30 };
+            if random.below(100) < bias {
+                let order = random.below(11).saturating_sub(random.below(11)) as u8;
+                let order = order.min(MAX_ORDER);
+                let Some(mut block) = frames.alloc(order, Source::Ordinary) else {
+                    continue;
+                };
+                let (start, end) = (block.id().0, block.id().0 + (1 << order));
+                let before = live.range(..end).next_back();
+                let free = before.is_none_or(|(&id, other)| id + (1 << other.order()) <= start);
+                assert!(
+                    free && start > 0 && end <= frames.arena_frames(),
+                    "{block:?} is taken"
+                );
+                block.bytes_mut()[0] = start as u8;
+                let last = block.bytes().len() - 1;
+                block.bytes_mut()[last] = start as u8;
+                live.insert(start, block);
+            } else if !live.is_empty() {
+                let at = random.below(u64::from(frames.arena_frames())) as u32;
+                let Some((&id, _)) = live.range(at..).next() else {
+                    continue;
+                };
+                let block = live.remove(&id).unwrap();
+                assert_eq!(
+                    (block.bytes()[0], *block.bytes().last().unwrap()),
+                    (id as u8, id as u8)
+                );
+            }
+            let used: u32 = live.values().map(|block| 1 << block.order()).sum();
+            assert_eq!(frames.free_frames(), frames.total() - used);
+            if step % 97 == 0 {
+                frames.validate();
+            }
+        }
+        drop(live);
+        frames.drain_magazines();
+        frames.validate();
+        assert_eq!(frames.free_frames(), frames.total());
+    }
+}
+
+/// Several threads allocate, check that the bytes are theirs alone, pass frames on, and free.
+#[test]
+fn threads_never_share_a_frame() {
+    const THREADS: u64 = 4;
+    let rounds = if cfg!(miri) { 30 } else { 5_000 };
+    let frames = Arc::new(arena(if cfg!(miri) { 64 } else { 700 }));
+    let (send, receive) = std::sync::mpsc::channel::<(FrameId, u8)>();
+    let workers: Vec<_> = (0..THREADS)
+        .map(|number| {
+            let (frames, send) = (frames.clone(), send.clone());
+            thread::spawn(move || {
+                let mut random = Random(number + 1);
+                let mut mine = Vec::new();
+                for round in 0..rounds {
+                    let order = [0, 0, 0, 0, 0, 1, 2, 4][random.below(8) as usize];
+                    if let Some(mut block) = frames.alloc(order, Source::Ordinary) {
+                        let mark = (round as u8) ^ (number as u8) << 6;
+                        block.bytes_mut().fill(mark);
+                        mine.push((block.into_id(), mark));
+                    }
+                    if mine.len() > 40 || random.below(3) == 0 {
+                        let Some(chosen) = mine.len().checked_sub(1) else {
+                            continue;
+                        };
+                        let (id, mark) = mine.swap_remove(random.below(chosen as u64 + 1) as usize);
+                        if random.below(4) == 0 {
+                            send.send((id, mark)).unwrap();
+                        } else {
+                            check_and_free(&frames, id, mark);
+                        }
+                    }
+                }
+                mine.into_iter()
+                    .for_each(|(id, mark)| check_and_free(&frames, id, mark));
+            })
+        })
+        .collect();
+    drop(send);
+    receive
+        .iter()
+        .for_each(|(id, mark)| check_and_free(&frames, id, mark));
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().unwrap());
+    assert_eq!(frames.free_frames(), frames.total());
+    frames.validate();
+    frames.drain_magazines();
+    frames.validate();
+}
+
+fn check_and_free(frames: &Frames, id: FrameId, mark: u8) {
+    let block = frames.own(id);
+    assert!(
+        block.bytes().iter().all(|&byte| byte == mark),
+        "somebody else wrote to {id:?}"
+    );
+}

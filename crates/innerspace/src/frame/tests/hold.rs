@@ -1,0 +1,132 @@
+//! The hold word on its own: the table of its transitions, and the ends of its fields.
+
+use super::*;
+
+const MAX: u32 = HoldState::MAX;
+
+fn word(state: HoldState) -> Hold {
+    Hold::new(state)
+}
+
+#[test]
+fn a_free_frame_gives_nothing() {
+    let hold = word(HoldState::NONE);
+    assert!(!hold.try_get() && !hold.try_get_cached() && !hold.try_view() && !hold.freeze(1));
+    assert_eq!(hold.load(), HoldState::NONE);
+}
+
+#[test]
+fn each_count_has_its_own_field() {
+    let hold = word(HoldState::cached(2));
+    assert!(hold.try_get() && hold.try_view() && hold.try_clone_view() && hold.try_map());
+    let now = hold.load();
+    assert_eq!((now.views(), now.refs(), now.mapped()), (2, 3, 1));
+    assert!(now.is_cached() && !now.has_writer() && !now.is_wmapped());
+    assert_eq!(hold.put(), Dropped::Held);
+    assert_eq!(hold.unmap(), Dropped::Held);
+    assert_eq!(hold.put_view(), Dropped::Held);
+    let now = hold.load();
+    assert_eq!((now.views(), now.refs(), now.mapped()), (1, 2, 0));
+    assert_eq!(format!("{now:?}"), "views 1 refs 2 mapped 0 CACHED");
+}
+
+#[test]
+fn an_anonymous_frame_has_references_and_no_views() {
+    let hold = word(HoldState::refs_only(1));
+    assert!(hold.try_get() && !hold.try_get_cached() && !hold.try_view() && !hold.freeze(2));
+    assert_eq!((hold.put(), hold.put()), (Dropped::Held, Dropped::Last));
+}
+
+#[test]
+fn a_writer_and_views_exclude_each_other() {
+    let hold = word(HoldState::cached(1));
+    assert!(hold.try_view());
+    assert!(!hold.try_begin_write() && !hold.try_set_wmapped());
+    assert_eq!(hold.put_view(), Dropped::Held);
+    assert!(hold.try_begin_write());
+    assert!(!hold.try_view() && !hold.try_set_wmapped());
+    hold.end_write();
+    assert!(hold.try_set_wmapped() && hold.try_set_wmapped());
+    assert!(!hold.try_view() && hold.try_begin_write());
+    hold.end_write();
+    assert!(hold.load().is_wmapped());
+    hold.clear_wmapped();
+    assert!(hold.try_view());
+}
+
+#[test]
+fn freeze_wants_exactly_the_references_it_was_told_of() {
+    let hold = word(HoldState::cached(2));
+    assert!(!hold.freeze(1) && !hold.freeze(3));
+    assert!(hold.try_view() && !hold.freeze(2));
+    assert_eq!(hold.put_view(), Dropped::Held);
+    assert!(hold.try_map() && !hold.freeze(2));
+    assert_eq!(hold.unmap(), Dropped::Held);
+    assert!(
+        hold.try_set_wmapped(),
+        "left over by a mapping that is gone"
+    );
+    assert!(hold.freeze(2));
+    assert_eq!(hold.load(), HoldState::NONE);
+}
+
+#[test]
+fn a_block_taken_out_of_its_file_lives_for_its_views() {
+    let hold = word(HoldState::cached(2));
+    assert!(hold.try_view());
+    assert_eq!(hold.uncache(), Dropped::Held);
+    assert!(
+        !hold.try_view() && !hold.try_get_cached(),
+        "it is in no file"
+    );
+    assert_eq!(hold.put(), Dropped::Held);
+    assert!(hold.load().is_viewed_only() && !hold.try_get());
+    assert!(hold.try_clone_view());
+    assert_eq!(
+        (hold.put_view(), hold.put_view()),
+        (Dropped::Held, Dropped::Last)
+    );
+}
+
+#[test]
+fn uncache_ends_a_block_that_nobody_else_holds() {
+    let hold = word(HoldState::cached(1));
+    assert!(hold.try_set_wmapped());
+    assert_eq!(hold.uncache(), Dropped::Last);
+}
+
+#[test]
+fn a_full_count_refuses_and_does_not_touch_its_neighbour() {
+    let hold = word(HoldState::cached(MAX));
+    assert!(!hold.try_get() && !hold.try_get_cached());
+    assert_eq!(hold.load(), HoldState::cached(MAX));
+
+    let rounds = if cfg!(miri) { 0 } else { MAX };
+    let hold = word(HoldState::cached(1));
+    for _ in 0..rounds {
+        assert!(hold.try_view() && hold.try_map());
+    }
+    if rounds == MAX {
+        assert!(!hold.try_view() && !hold.try_clone_view() && !hold.try_map());
+        let now = hold.load();
+        assert_eq!((now.views(), now.refs(), now.mapped()), (MAX, 1, MAX));
+        assert!(now.is_cached() && !now.has_writer() && !now.is_wmapped());
+    }
+}
+
+#[test]
+#[should_panic = "a reference that nobody had"]
+fn a_put_too_many_is_noticed() {
+    let hold = word(HoldState::cached(1));
+    assert!(hold.try_view());
+    assert_eq!(hold.uncache(), Dropped::Held);
+    let _ = hold.put();
+}
+
+#[test]
+#[should_panic = "I7"]
+fn two_writers_are_noticed() {
+    let hold = word(HoldState::cached(1));
+    assert!(hold.try_begin_write());
+    hold.try_begin_write();
+}

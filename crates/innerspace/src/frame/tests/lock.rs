@@ -1,0 +1,434 @@
+//! The lock on the flags byte: what it costs, who is woken, in which order.
+
+use std::sync::mpsc;
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use super::*;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, thread};
+
+/// A waker that counts its calls.
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Count {
+    fn new() -> (std::sync::Arc<Count>, Waker) {
+        let count = std::sync::Arc::new(Count::default());
+        (count.clone(), Waker::from(count))
+    }
+
+    fn calls(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Waits until `entries` waiters are in the wait table: others are about to put them there.
+fn until_waiting(frames: &Frames, entries: usize) {
+    while frames.waits().entries() != entries {
+        thread::yield_now();
+    }
+}
+
+fn flags(frames: &Frames, id: FrameId) -> FlagSet {
+    frames.meta(id).flags.load()
+}
+
+// spec: L2
+#[test]
+fn an_uncontended_lock_never_looks_at_the_wait_table() {
+    for patience in [0, DEFAULT_PATIENCE] {
+        let frames = Frames::new(&ArenaOptions {
+            patience,
+            ..ArenaOptions::new(64)
+        })
+        .unwrap();
+        let id = published(&frames);
+        for _ in 0..10 {
+            frames.lock(id);
+            assert!(!frames.try_lock(id));
+            frames.unlock(id);
+            assert!(frames.try_lock(id));
+            frames.set_writeback(id);
+            frames.end_read(id, ReadEnd::Filled);
+            frames.end_writeback(id);
+            frames.wait(id, Bit::Locked);
+            frames.wait(id, Bit::Writeback);
+            assert_eq!(frames.lock_timeout(id, Duration::ZERO), LockResult::Locked);
+            frames.unlock(id);
+            frames.meta(id).flags.clear(FlagSet::UPTODATE);
+        }
+        assert_eq!(frames.waits().visits(), 0);
+    }
+}
+
+#[test]
+fn the_end_of_a_read_tells_how_it_went() {
+    let frames = arena(64);
+    let id = published(&frames);
+    frames.lock(id);
+    frames.end_read(id, ReadEnd::Failed);
+    assert_eq!(flags(&frames, id), FlagSet::ERROR);
+    frames.lock(id);
+    frames.end_read(id, ReadEnd::Filled);
+    assert_eq!(flags(&frames, id), FlagSet::UPTODATE);
+}
+
+// spec: L4
+#[test]
+fn frames_in_one_bucket_do_not_wake_each_other() {
+    let frames = arena(2000);
+    let first = published(&frames);
+    let bucket = WaitTable::bucket(first);
+    let second = std::iter::repeat_with(|| published(&frames))
+        .find(|&id| WaitTable::bucket(id) == bucket)
+        .unwrap();
+    assert!(frames.try_lock(first) && frames.try_lock(second));
+    let (ours, our_waker) = Count::new();
+    let (others, other_waker) = Count::new();
+    let _a = frames.wait_waker(first, Bit::Locked, &our_waker).unwrap();
+    let _b = frames
+        .wait_waker(second, Bit::Locked, &other_waker)
+        .unwrap();
+    frames.unlock(first);
+    assert_eq!((ours.calls(), others.calls()), (1, 0));
+    assert!(flags(&frames, second).contains(FlagSet::WAITERS));
+    frames.unlock(second);
+    assert_eq!((ours.calls(), others.calls()), (1, 1));
+    assert_eq!(flags(&frames, second), FlagSet::EMPTY);
+}
+
+// spec: L5
+#[test]
+fn the_lock_and_writeback_are_waited_for_separately() {
+    let frames = arena(64);
+    let id = published(&frames);
+    frames.lock(id);
+    frames.set_writeback(id);
+    let (lock, lock_waker) = Count::new();
+    let (writeback, writeback_waker) = Count::new();
+    let _a = frames.wait_waker(id, Bit::Locked, &lock_waker).unwrap();
+    let _b = frames
+        .wait_waker(id, Bit::Writeback, &writeback_waker)
+        .unwrap();
+    frames.unlock(id);
+    assert_eq!((lock.calls(), writeback.calls()), (1, 0));
+    assert!(
+        flags(&frames, id).contains(FlagSet::WAITERS),
+        "one still waits"
+    );
+    frames.lock(id);
+    let (again, again_waker) = Count::new();
+    let _c = frames.wait_waker(id, Bit::Locked, &again_waker).unwrap();
+    frames.end_writeback(id);
+    assert_eq!((lock.calls(), writeback.calls(), again.calls()), (1, 1, 0));
+    frames.unlock(id);
+    assert_eq!((again.calls(), flags(&frames, id)), (1, FlagSet::EMPTY));
+}
+
+/// One waiter, and a thief that takes the lock back each time it has released it: how often that works.
+fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
+    let options = ArenaOptions {
+        patience,
+        ..ArenaOptions::new(64)
+    };
+    let frames = Arc::new(Frames::new(&options).unwrap());
+    let id = published(&frames);
+    frames.lock(id);
+    let waiter = thread::spawn({
+        let frames = frames.clone();
+        move || {
+            frames.lock(id);
+            frames.meta(id).extra.store(1, Ordering::Relaxed);
+            frames.unlock(id);
+        }
+    });
+    until_waiting(&frames, 1);
+    let mut steals = 0;
+    while steals <= patience {
+        frames.unlock(id);
+        if !frames.try_lock(id) {
+            break;
+        }
+        if frames.meta(id).extra.load(Ordering::Relaxed) == 1 {
+            // The waiter had it meanwhile.
+            frames.unlock(id);
+            break;
+        }
+        steals += 1;
+    }
+    if steals > patience {
+        frames.unlock(id);
+    }
+    waiter.join().unwrap();
+    steals
+}
+
+// spec: L7
+#[test]
+fn a_waiter_loses_to_thieves_only_so_often() {
+    for patience in [0, 1, 2, 5] {
+        for _ in 0..if cfg!(miri) { 2 } else { 50 } {
+            let steals = steals_until_the_waiter_has_it(patience);
+            assert!(
+                steals <= patience,
+                "{steals} steals with patience {patience}"
+            );
+        }
+    }
+}
+
+// spec: L7
+#[test]
+fn without_patience_the_order_is_that_of_arrival() {
+    let frames = Arc::new(
+        Frames::new(&ArenaOptions {
+            patience: 0,
+            ..ArenaOptions::new(64)
+        })
+        .unwrap(),
+    );
+    let id = published(&frames);
+    frames.lock(id);
+    let (send, receive) = mpsc::channel();
+    let waiters: Vec<_> = (0..6)
+        .map(|number| {
+            let (frames, send) = (frames.clone(), send.clone());
+            let waiter = thread::spawn({
+                let frames = frames.clone();
+                move || {
+                    frames.lock(id);
+                    send.send(number).unwrap();
+                    frames.unlock(id);
+                }
+            });
+            until_waiting(&frames, number + 1);
+            waiter
+        })
+        .collect();
+    drop(send);
+    frames.unlock(id);
+    assert_eq!(receive.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    waiters
+        .into_iter()
+        .for_each(|waiter| waiter.join().unwrap());
+    assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+}
+
+// The frame's part of L9: wakers as waiters. The other part is modelled.
+// spec: L9
+#[test]
+fn a_dropped_waker_is_gone() {
+    let frames = arena(64);
+    let id = published(&frames);
+    let (count, waker) = Count::new();
+    assert!(
+        frames.wait_waker(id, Bit::Locked, &waker).is_none(),
+        "nothing to wait for"
+    );
+    frames.lock(id);
+    let kept = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
+    let dropped = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
+    assert_eq!(frames.waits().entries(), 2);
+    drop(dropped);
+    assert_eq!(frames.waits().entries(), 1);
+    frames.unlock(id);
+    assert_eq!((count.calls(), frames.waits().entries()), (1, 0));
+    drop(kept);
+    drop(waker);
+    assert_eq!(
+        std::sync::Arc::strong_count(&count),
+        1,
+        "the table keeps nothing of it"
+    );
+}
+
+// spec: L13
+#[test]
+fn a_stale_waiters_bit_costs_one_slow_unlock() {
+    for patience in [0, DEFAULT_PATIENCE] {
+        let frames = Frames::new(&ArenaOptions {
+            patience,
+            ..ArenaOptions::new(64)
+        })
+        .unwrap();
+        let id = published(&frames);
+        frames.lock(id);
+        assert_eq!(
+            frames.lock_timeout(id, Duration::from_nanos(1)),
+            LockResult::TimedOut
+        );
+        assert_eq!(
+            frames.wait_timeout(id, Bit::Locked, Duration::ZERO),
+            WaitResult::TimedOut
+        );
+        assert!(flags(&frames, id).contains(FlagSet::WAITERS), "stale");
+        let before = frames.waits().visits();
+        frames.unlock(id);
+        assert_eq!(
+            (frames.waits().visits(), flags(&frames, id)),
+            (before + 1, FlagSet::EMPTY)
+        );
+        frames.lock(id);
+        frames.unlock(id);
+        assert_eq!(frames.waits().visits(), before + 1);
+    }
+}
+
+#[test]
+fn under_strict_order_a_stale_waiters_bit_bars_nobody() {
+    let frames = Frames::new(&ArenaOptions {
+        patience: 0,
+        ..ArenaOptions::new(64)
+    })
+    .unwrap();
+    let id = published(&frames);
+    frames.lock(id);
+    frames.set_writeback(id);
+    let (_, waker) = Count::new();
+    drop(frames.wait_waker(id, Bit::Writeback, &waker));
+    let _waiting = frames.wait_waker(id, Bit::Writeback, &waker);
+    frames.unlock(id);
+    assert!(flags(&frames, id).contains(FlagSet::WAITERS));
+    assert!(
+        frames.try_lock(id),
+        "those who wait for writeback are no reason to wait"
+    );
+    frames.unlock(id);
+}
+
+// spec: L14
+#[test]
+fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
+    let all = if cfg!(miri) { 40 } else { 4_000 };
+    let frames = arena(64);
+    let id = published(&frames);
+    frames.lock(id);
+    let counts: Vec<_> = (0..all)
+        .map(|_| {
+            let (count, waker) = Count::new();
+            (count, frames.wait_waker(id, Bit::Locked, &waker).unwrap())
+        })
+        .collect();
+    let before = frames.waits().visits();
+    frames.unlock(id);
+    assert_eq!(
+        frames.waits().visits(),
+        before + 1,
+        "one short hold of the queue for them all"
+    );
+    assert!(counts.iter().all(|(count, _)| count.calls() == 1));
+    assert_eq!(frames.waits().entries(), 0);
+}
+
+// spec: L16
+#[test]
+#[cfg_attr(debug_assertions, should_panic = "unlock")]
+fn unlocking_an_unlocked_frame_is_never_a_silent_lock() {
+    let frames = arena(64);
+    let id = published(&frames);
+    frames.unlock(id);
+    assert!(frames.try_lock(id));
+}
+
+#[test]
+fn put_and_wait_frees_what_it_held_last() {
+    let frames = Arc::new(arena(64));
+    let id = published(&frames);
+    frames.lock(id);
+    assert!(frames.meta(id).hold.try_get());
+    let waiter = thread::spawn({
+        let frames = frames.clone();
+        move || frames.put_and_wait(id, Bit::Locked)
+    });
+    until_waiting(&frames, 1);
+    frames.unlock(id);
+    let ours = frames.meta(id).hold.put();
+    let theirs = waiter.join().unwrap();
+    assert!(
+        (ours == Dropped::Last) != (theirs == Dropped::Last),
+        "{ours:?} {theirs:?}"
+    );
+    frames.free(id);
+    frames.validate();
+}
+
+/// Threads that lock, sleep, time out and wait over few frames: the lock protects a plain counter.
+#[test]
+fn the_lock_excludes_under_stress() {
+    const FRAMES: u64 = 3;
+    let rounds = if cfg!(miri) { 20 } else { 3_000 };
+    for patience in [0, 1, DEFAULT_PATIENCE] {
+        let frames = Arc::new(
+            Frames::new(&ArenaOptions {
+                patience,
+                ..ArenaOptions::new(64)
+            })
+            .unwrap(),
+        );
+        let ids: Vec<_> = (0..FRAMES).map(|_| published(&frames)).collect();
+        let workers: Vec<_> = (1..=4)
+            .map(|seed| {
+                let (frames, ids) = (frames.clone(), ids.clone());
+                thread::spawn(move || {
+                    let mut random = Random(seed);
+                    (0..rounds)
+                        .map(|_| step(&frames, &ids, &mut random))
+                        .sum::<u64>()
+                })
+            })
+            .collect();
+        let locked: u64 = workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap())
+            .sum();
+        let counted: u64 = ids
+            .iter()
+            .map(|&id| frames.meta(id).extra.load(Ordering::Relaxed))
+            .sum();
+        assert_eq!(counted, locked);
+        assert_eq!(frames.waits().entries(), 0);
+        for &id in &ids {
+            assert!(frames.try_lock(id));
+            frames.unlock(id);
+            assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+        }
+    }
+}
+
+/// One step of the stress: how often the lock was had.
+fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
+    let id = ids[random.below(ids.len() as u64) as usize];
+    let locked = match random.below(6) {
+        0 => frames.try_lock(id),
+        1 => {
+            frames.lock_timeout(id, Duration::from_nanos(random.below(20_000)))
+                == LockResult::Locked
+        }
+        2 => {
+            frames.wait(id, Bit::Locked);
+            false
+        }
+        _ => {
+            frames.lock(id);
+            true
+        }
+    };
+    if locked {
+        // Not atomic as a whole: a second holder would lose a step.
+        let extra = &frames.meta(id).extra;
+        let before = extra.load(Ordering::Relaxed);
+        if random.below(8) == 0 {
+            thread::yield_now();
+        }
+        extra.store(before + 1, Ordering::Relaxed);
+        frames.unlock(id);
+    }
+    u64::from(locked)
+}

@@ -1,0 +1,32 @@
+//! The layer through its own interface: allocation, the hold word, the lock.
+
+mod alloc;
+mod hold;
+mod lock;
+
+use super::*;
+use crate::FrameId;
+
+/// An arena of `frames` usable frames, with the usual options.
+fn arena(frames: u32) -> Frames {
+    Frames::new(&ArenaOptions::new(frames)).unwrap()
+}
+
+/// A published anonymous frame with one reference.
+fn published(frames: &Frames) -> FrameId {
+    let mut frame = frames.alloc(0, Source::Ordinary).unwrap();
+    frame.set_kind(Kind::Anonymous);
+    frame.publish(HoldState::refs_only(1))
+}
+
+/// A small generator of numbers that look random (xorshift, Marsaglia 2003).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
