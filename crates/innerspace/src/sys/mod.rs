@@ -26,3 +26,4 @@ pub(crate) mod barrier;
 pub(crate) mod copy;
 #[cfg(not(loom))]
 pub(crate) mod file;
+pub(crate) mod memory;

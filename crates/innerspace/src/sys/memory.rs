@@ -1,0 +1,519 @@
+//! Memory from the system: one large zeroed mapping, and how much memory there is.
+//!
+//! [`Mapping`] is what an arena stands on. It is private to the process, backed by memory as it is
+//! first touched, and aligned to 2 MiB so that huge pages can serve it. What may be done to a range
+//! of it (fault it in ahead of time, give it back) is done by address, under other threads' eyes:
+//! all of it is shared bytes in the sense of [`super::copy`].
+//!
+//! | | Linux | portable |
+//! |---|---|---|
+//! | memory | mmap(2), no swap reserved | the zeroing allocator |
+//! | huge pages, not in a fork's child | madvise(2) | nothing |
+//! | prefault | `MADV_POPULATE_WRITE` or a touch | a touch |
+//! | discard | `MADV_DONTNEED` | zeroes; the memory stays |
+//!
+//! Host pages of 4 to 64 KiB are allowed for: the parts of a range that do not fill host pages are
+//! handled by touching and zeroing.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::copy;
+
+/// The alignment of large mappings, and the size of a huge page on most machines, in bytes.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// The smallest host page there is, and the least alignment of a mapping, in bytes.
+const SMALLEST_PAGE: usize = 4096;
+
+/// The unit in which the host maps memory, in bytes: 4096 or more.
+pub(crate) fn host_page_size() -> usize {
+    #[cfg(unix)]
+    {
+        // SAFETY: reads a constant of the system.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(size)
+            .ok()
+            .filter(|size| size.is_power_of_two())
+            .unwrap_or(64 << 10)
+    }
+    #[cfg(not(unix))]
+    {
+        // The largest that any of these systems uses; where a smaller one is in use, ranges are
+        // merely rounded more coarsely.
+        64 << 10
+    }
+}
+
+/// A range of zeroed memory from the system; given back when dropped.
+///
+/// It hands out addresses, not slices: who may touch which byte is its owner's business.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is a range of addresses with no tie to a thread; its methods are system calls
+// and atomic accesses.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of zeroes, aligned to 2 MiB where they are that many and to 4096 otherwise.
+    /// Costs memory only as it is touched (in the portable form where the allocator is so kind).
+    ///
+    /// # Errors
+    /// `InvalidInput` when `len` is 0 or too large for an address; else what the system says.
+    pub(crate) fn new(len: usize) -> io::Result<Mapping> {
+        if len == 0 || len > isize::MAX as usize - HUGE_PAGE {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        Ok(Mapping {
+            base: platform::map(len, alignment_for(len))?,
+            len,
+        })
+    }
+
+    /// The address of the first byte.
+    #[inline]
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Asks for huge pages. Advice: a system that has none says nothing.
+    pub(crate) fn advise_huge(&self) {
+        platform::advise_huge(self.base, self.len);
+    }
+
+    /// Asks that a child of fork(2) does not have this memory. Advice, as above.
+    pub(crate) fn advise_dont_fork(&self) {
+        platform::advise_dont_fork(self.base, self.len);
+    }
+
+    /// Backs `range` (offsets in bytes) with memory now instead of at the first touch. The content
+    /// stays as it is, also under concurrent writers.
+    ///
+    /// # Errors
+    /// When the system has not got the memory.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub(crate) fn prefault(&self, range: Range<usize>) -> io::Result<()> {
+        self.check(&range);
+        let page = host_page_size();
+        let whole = range.start / page * page..range.end.next_multiple_of(page).min(self.len);
+        // SAFETY: the start is inside the mapping.
+        let start = unsafe { self.base.add(whole.start) };
+        if platform::populate(start, whole.len())? {
+            return Ok(());
+        }
+        for offset in whole.step_by(SMALLEST_PAGE) {
+            // SAFETY: the offset is inside the mapping, whose bytes are accessed by atomics and the
+            // functions of `copy` alone.
+            unsafe {
+                AtomicU8::from_ptr(self.base.as_ptr().add(offset)).fetch_or(0, Ordering::Relaxed)
+            };
+        }
+        Ok(())
+    }
+
+    /// Gives the memory behind `range` (offsets in bytes) back to the system; it reads as zeroes from
+    /// now on.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    ///
+    /// # Safety
+    /// The bytes belong to the caller: nobody reads or writes them during the call.
+    pub(crate) unsafe fn discard(&self, range: Range<usize>) {
+        self.check(&range);
+        let page = host_page_size();
+        let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        let inner = if start < end {
+            start..end
+        } else {
+            range.end..range.end
+        };
+        // SAFETY: three parts of a range inside the mapping, which the caller owns.
+        unsafe {
+            let inner_base = self.base.add(inner.start);
+            if inner.is_empty() || !platform::discard(inner_base, inner.len()) {
+                copy::fill(inner_base.as_ptr(), 0, inner.len());
+            }
+            copy::fill(self.base().add(range.start), 0, inner.start - range.start);
+            copy::fill(self.base().add(inner.end), 0, range.end - inner.end);
+        }
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "bytes {range:?} of a mapping of {} bytes",
+            self.len
+        );
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was made by `map` with this length and alignment, and its owner is gone.
+        unsafe { platform::unmap(self.base, self.len, alignment_for(self.len)) }
+    }
+}
+
+fn alignment_for(len: usize) -> usize {
+    if len >= HUGE_PAGE {
+        HUGE_PAGE
+    } else {
+        SMALLEST_PAGE
+    }
+}
+
+#[cfg(all(target_os = "linux", not(any(portable, miri))))]
+mod platform {
+    use super::{NonNull, io};
+
+    /// Maps `len` bytes aligned to `align`, a power of two of at least 4096.
+    pub(super) fn map(len: usize, align: usize) -> io::Result<NonNull<u8>> {
+        let room = len + align;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                room,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let address = address.cast::<u8>();
+        let before = address.addr().next_multiple_of(align) - address.addr();
+        // SAFETY: both ends are parts of the mapping just made that nobody knows of; host pages are
+        // whole because the kernel's address and `align` are multiples of them, or, where a host
+        // page is larger than `align`, `before` is 0.
+        unsafe {
+            trim(address, before);
+            let base = address.add(before);
+            let end = len.next_multiple_of(super::host_page_size());
+            trim(base.add(end), (room - before).saturating_sub(end));
+            NonNull::new(base).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+        }
+    }
+
+    /// Unmaps a part of a new mapping. Safety: it is mapped and nobody uses it.
+    unsafe fn trim(address: *mut u8, len: usize) {
+        if len > 0 {
+            // SAFETY: the caller's promise.
+            let result = unsafe { libc::munmap(address.cast(), len) };
+            debug_assert_eq!(result, 0, "munmap of {len} bytes at {address:?}");
+        }
+    }
+
+    /// Safety: `base` and `len` are those of one [`map`], and nobody uses the memory.
+    pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize, _: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { trim(base.as_ptr(), len) }
+    }
+
+    fn advise(base: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the advices used here change no content that anybody relies on: callers of
+        // `discard` own the bytes.
+        let result = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn advise_huge(base: NonNull<u8>, len: usize) {
+        let _ = advise(base, len, libc::MADV_HUGEPAGE);
+    }
+
+    pub(super) fn advise_dont_fork(base: NonNull<u8>, len: usize) {
+        let _ = advise(base, len, libc::MADV_DONTFORK);
+    }
+
+    /// Whether it was done; an older kernel (before 5.14) does not know the advice.
+    pub(super) fn populate(base: NonNull<u8>, len: usize) -> io::Result<bool> {
+        match advise(base, len, libc::MADV_POPULATE_WRITE) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn discard(base: NonNull<u8>, len: usize) -> bool {
+        advise(base, len, libc::MADV_DONTNEED).is_ok()
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(any(portable, miri)))))]
+mod platform {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    use super::{NonNull, io};
+
+    fn layout(len: usize, align: usize) -> Layout {
+        Layout::from_size_align(len, align).expect("the length was checked by `Mapping::new`")
+    }
+
+    pub(super) fn map(len: usize, align: usize) -> io::Result<NonNull<u8>> {
+        // SAFETY: the length is not 0.
+        let base = unsafe { alloc_zeroed(layout(len, align)) };
+        NonNull::new(base).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+    }
+
+    /// Safety: all three are those of one [`map`], and nobody uses the memory.
+    pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize, align: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { dealloc(base.as_ptr(), layout(len, align)) }
+    }
+
+    pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
+
+    pub(super) fn advise_dont_fork(_: NonNull<u8>, _: usize) {}
+
+    pub(super) fn populate(_: NonNull<u8>, _: usize) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    pub(super) fn discard(_: NonNull<u8>, _: usize) -> bool {
+        false
+    }
+}
+
+/// The memory this process may hope for, in bytes: the machine's, or its container's limit where
+/// that is lower. `None` where the system does not say.
+pub(crate) fn memory_of_machine() -> Option<u64> {
+    let machine = kb_of(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")? * 1024;
+    Some(
+        container_limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"))
+            .map_or(machine, |limit| limit.min(machine)),
+    )
+}
+
+/// A field of /proc/self/status that is a size, in KiB: `VmHWM` (peak resident), `VmRSS`, ...
+/// `None` where there is no such field or no such file.
+pub(crate) fn proc_status_kb(field: &str) -> Option<u64> {
+    kb_of(&std::fs::read_to_string("/proc/self/status").ok()?, field)
+}
+
+/// The number in a line such as `VmHWM:      1234 kB`.
+fn kb_of(text: &str, field: &str) -> Option<u64> {
+    let rest = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    rest.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// The lowest memory limit of the control groups the process is in, in bytes.
+///
+/// `membership` has lines `number:controllers:/path`; version 2 has the number 0 and no controllers.
+/// Every group on the way to the root limits, too. A path that is not there under `root` is one of
+/// another namespace: then only the root itself is looked at, which is the process's own group there.
+fn container_limit(membership: &Path, root: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(membership).ok()?;
+    let groups = text.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        if number == "0" && controllers.is_empty() {
+            Some((root.to_path_buf(), path, "memory.max"))
+        } else if controllers
+            .split(',')
+            .any(|controller| controller == "memory")
+        {
+            Some((root.join("memory"), path, "memory.limit_in_bytes"))
+        } else {
+            None
+        }
+    });
+    groups
+        .filter_map(|(top, path, file)| lowest_limit(&top, path, file))
+        .min()
+}
+
+/// The lowest number in `file` of the group `path` below `top` and of its ancestors.
+fn lowest_limit(top: &Path, path: &str, file: &str) -> Option<u64> {
+    let group = top.join(path.trim_start_matches('/'));
+    group
+        .ancestors()
+        .take_while(|ancestor| ancestor.starts_with(top))
+        .filter_map(|ancestor| std::fs::read_to_string(ancestor.join(file)).ok())
+        // "max", or in version 1 a number near 2^63: no limit.
+        .filter_map(|text| text.trim().parse().ok())
+        .filter(|limit| *limit < 1 << 62)
+        .min()
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn bytes(mapping: &Mapping, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0xFF; range.len()];
+        // SAFETY: tests ask for ranges inside the mapping.
+        unsafe { copy::copy_in(&mut bytes, mapping.base().add(range.start)) };
+        bytes
+    }
+
+    fn fill(mapping: &Mapping, range: Range<usize>, byte: u8) {
+        // SAFETY: as above.
+        unsafe { copy::fill(mapping.base().add(range.start), byte, range.len()) }
+    }
+
+    #[test]
+    fn a_mapping_is_zeroed_and_aligned() {
+        for len in [1, 4096, 5000, HUGE_PAGE, HUGE_PAGE + 4096, 3 * HUGE_PAGE] {
+            let mapping = Mapping::new(len).expect("a small mapping");
+            assert_eq!(mapping.len(), len);
+            assert!(
+                mapping.base().addr().is_multiple_of(alignment_for(len)),
+                "{len} bytes"
+            );
+            assert!(bytes(&mapping, 0..len).iter().all(|byte| *byte == 0));
+            mapping.advise_huge();
+            mapping.advise_dont_fork();
+            fill(&mapping, 0..len, 7);
+            assert!(bytes(&mapping, 0..len).iter().all(|byte| *byte == 7));
+        }
+    }
+
+    #[test]
+    fn impossible_lengths_are_errors() {
+        for len in [0, usize::MAX, isize::MAX as usize] {
+            let error = Mapping::new(len).expect_err("no such mapping");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn a_discarded_range_reads_as_zeroes_and_its_neighbours_stay() {
+        let len = 64 * 4096;
+        let mapping = Mapping::new(len).expect("a small mapping");
+        for range in [
+            0..len,
+            4096..8192,
+            100..200,
+            4000..20_000,
+            8192..8192,
+            len - 1..len,
+        ] {
+            fill(&mapping, 0..len, 9);
+            // SAFETY: nobody else has the mapping.
+            unsafe { mapping.discard(range.clone()) };
+            let zeroes = |i| if range.contains(&i) { 0 } else { 9 };
+            assert!(
+                bytes(&mapping, 0..len)
+                    .iter()
+                    .enumerate()
+                    .all(|(i, b)| *b == zeroes(i))
+            );
+        }
+    }
+
+    #[test]
+    fn prefaulting_keeps_the_content() {
+        let mapping = Mapping::new(5 * 4096 + 10).expect("a small mapping");
+        fill(&mapping, 0..5 * 4096, 3);
+        mapping
+            .prefault(4000..5 * 4096 + 10)
+            .expect("memory for six pages");
+        mapping.prefault(0..0).expect("memory for nothing");
+        assert!(bytes(&mapping, 0..5 * 4096).iter().all(|byte| *byte == 3));
+    }
+
+    #[test]
+    #[should_panic = "of a mapping of 4096 bytes"]
+    fn a_range_outside_is_refused() {
+        let _ = Mapping::new(4096).expect("a page").prefault(0..4097);
+    }
+
+    #[cfg(all(target_os = "linux", not(any(portable, miri))))]
+    #[test]
+    fn prefaulted_memory_is_resident_and_discarded_memory_is_not() {
+        let mapping = Mapping::new(2 * HUGE_PAGE).expect("a small mapping");
+        let resident = || {
+            let pages = mapping.len() / host_page_size();
+            let mut states = vec![0_u8; pages];
+            // SAFETY: one byte a page of a range that is mapped.
+            let result = unsafe {
+                libc::mincore(
+                    mapping.base().cast(),
+                    mapping.len(),
+                    states.as_mut_ptr().cast(),
+                )
+            };
+            assert_eq!(result, 0);
+            states.iter().filter(|state| **state & 1 != 0).count() * host_page_size()
+        };
+        assert_eq!(resident(), 0);
+        mapping.prefault(0..HUGE_PAGE).expect("2 MiB of memory");
+        assert_eq!(resident(), HUGE_PAGE);
+        // SAFETY: nobody else has the mapping.
+        unsafe { mapping.discard(0..HUGE_PAGE) };
+        assert_eq!(resident(), 0);
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn the_machine_says_how_much_memory_there_is() {
+        let machine = memory_of_machine().expect("Linux says so");
+        assert!(machine > 16 << 20, "{machine} bytes");
+        assert!(proc_status_kb("VmHWM") >= proc_status_kb("VmRSS").filter(|kb| *kb > 0));
+        assert_eq!(proc_status_kb("VmH"), None);
+        assert!(host_page_size() >= 4096);
+    }
+
+    #[test]
+    fn a_size_is_read_from_its_line() {
+        let text = "Name:\ttest\nVmRSSx:\t1 kB\nVmRSS:\t   1234 kB\nThreads:\t3\n";
+        assert_eq!(kb_of(text, "VmRSS"), Some(1234));
+        assert_eq!(kb_of(text, "Threads"), None);
+        assert_eq!(kb_of(text, "VmHWM"), None);
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn the_lowest_limit_of_a_groups_ancestors_counts() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let root = folder.path();
+        let put = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::write(path, text).expect("a file");
+        };
+        let limit = |membership: &str| {
+            put("membership", membership);
+            container_limit(&root.join("membership"), root)
+        };
+        put("a/memory.max", "3000000\n");
+        put("a/b/memory.max", "max\n");
+        put("a/b/c/memory.max", "5000000\n");
+        assert_eq!(limit("0::/a/b/c\n"), Some(3_000_000));
+        assert_eq!(limit("0::/\n"), None);
+        put("memory.max", "9000000\n");
+        assert_eq!(limit("0::/not/here\n"), Some(9_000_000));
+        put("memory/x/memory.limit_in_bytes", "7000000\n");
+        put("memory/y/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(limit("3:cpu:/a\n2:foo,memory:/x\n"), Some(7_000_000));
+        assert_eq!(limit("2:memory:/y\n"), None);
+        assert_eq!(container_limit(&root.join("nothing"), root), None);
+    }
+}
