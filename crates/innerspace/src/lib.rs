@@ -7,7 +7,11 @@ mod frame;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
 mod reclaim;
+#[cfg(not(loom))]
+mod space;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
@@ -24,6 +28,15 @@ pub use cache::{
 #[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupStats, Holders, LimitDetails, LimitError, LimitReason, MAX_DEPTH,
+};
+#[cfg(not(loom))]
+pub use memory::{
+    FileOpener, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions, MemoryStats, OpenError, Threads,
+};
+#[cfg(not(loom))]
+pub use space::{
+    AccessKind, Accessor, Explanation, Fault, FaultKind, Map, MappingInfo, PageStats, Protection,
+    Session, Sharing, Space, SpaceError, SpaceStats,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

@@ -95,7 +95,7 @@ impl PageCount {
     }
 
     /// The size in bytes.
-    pub fn bytes(self) -> u64 {
+    pub const fn bytes(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 }

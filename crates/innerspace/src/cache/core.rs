@@ -196,7 +196,7 @@ impl FileCore {
 
     /// The block size in bytes.
     #[inline]
-    pub(super) fn block_bytes(&self) -> u64 {
+    pub(crate) fn block_bytes(&self) -> u64 {
         1 << self.block_shift()
     }
 

@@ -75,6 +75,16 @@ impl FileOptions {
         self
     }
 
+    /// Reads alone, or writes too.
+    pub(crate) fn file_access(&self) -> FileAccess {
+        self.access
+    }
+
+    /// The block size as asked for.
+    pub(crate) fn bytes_a_block(&self) -> u64 {
+        self.block_size
+    }
+
     /// log2 of the pages in a block.
     pub(super) fn block_order(&self, file: &Arc<str>) -> Result<u8, FileError> {
         let size = self.block_size;

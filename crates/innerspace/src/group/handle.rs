@@ -42,6 +42,11 @@ impl Group {
         }))
     }
 
+    /// Whether this is a group of `tree`.
+    pub(crate) fn belongs_to(&self, tree: &SharedTree) -> bool {
+        Arc::ptr_eq(&self.0.tree, tree)
+    }
+
     /// The number that frames carry.
     pub(crate) fn id(&self) -> GroupId {
         self.0.id

@@ -1,0 +1,157 @@
+//! The facade: one [`Memory`] ties frames, groups, cache and spaces together, and runs the service thread.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `options` | [`MemoryOptions`]: limit, threads; what is refused |
+//! | `open` | opening files: one file per store identity (P27) |
+//! | `service` | the service thread, and `tick()` in its place |
+//! | `stats` | [`MemoryStats`]: everything that counts itself, for people, programs and Prometheus |
+//!
+//! A `Memory` is a handle. Files, views, spaces and accessors keep what they need alive by themselves; the service thread
+//! ends when the last of them is gone.
+//!
+//! Locking: the registry of open files has a mutex, held while a file is opened and never while one is read or written.
+
+mod open;
+mod options;
+mod service;
+mod stats;
+
+use std::collections::HashMap;
+
+use crate::cache::{Cache, FileError, FileInner};
+use crate::group::{Group, GroupError, LimitError};
+use crate::reclaim::Pool;
+use crate::space::Space;
+use crate::store::Identity;
+use crate::sync::{Arc, Mutex, Weak};
+
+pub use self::open::{FileOpener, OpenError};
+pub use self::options::{MINIMUM_LIMIT, MemoryError, MemoryOptions, Threads};
+pub use self::stats::MemoryStats;
+
+/// A memory manager with a hard limit: cached files, memory groups and address spaces.
+///
+/// ```
+/// use innerspace::{KIB, MIB, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// # std::fs::write(&path, vec![7; 100_000])?;
+/// let memory = Memory::with_limit(64 * MIB)?;
+/// let file = memory.open(&path)?;
+/// let head = file.view(0..16 * KIB)?;
+/// assert_eq!(head[100], 7);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Memory(Arc<MemoryInner>);
+
+struct MemoryInner {
+    pool: Arc<Pool>,
+    cache: Arc<Cache>,
+    root: Group,
+    /// The limit asked for, in bytes.
+    limit: u64,
+    threads: Threads,
+    /// Open files by what they are stored in.
+    files: Mutex<HashMap<Identity, Weak<FileInner>>>,
+}
+
+impl Memory {
+    /// A memory that keeps all it has within `bytes`, with one service thread. At least [`MINIMUM_LIMIT`].
+    ///
+    /// # Errors
+    /// [`MemoryError`]: the limit is too small, larger than the machine, or address space for it is refused.
+    pub fn with_limit(bytes: u64) -> Result<Memory, MemoryError> {
+        MemoryOptions::new(bytes).build()
+    }
+
+    /// The group of the whole memory; its limit is the memory's.
+    pub fn root_group(&self) -> &Group {
+        &self.0.root
+    }
+
+    /// A new group (a tenant) below the root, limited to `max` bytes.
+    ///
+    /// # Errors
+    /// As [`Group::child`].
+    pub fn group(&self, name: &str, max: u64) -> Result<Group, GroupError> {
+        self.0.root.child(name, max)
+    }
+
+    /// An empty address space, charged to the root group.
+    ///
+    /// # Errors
+    /// [`LimitError`] when there is no page for its root.
+    pub fn space(&self) -> Result<Space, LimitError> {
+        Space::new(&self.0.pool, &self.0.root)
+    }
+
+    /// An empty address space, charged to `group`.
+    ///
+    /// # Errors
+    /// [`LimitError`] when the group has no page for its root.
+    ///
+    /// # Panics
+    /// If `group` belongs to another `Memory`.
+    pub fn space_in(&self, group: &Group) -> Result<Space, LimitError> {
+        assert!(
+            group.belongs_to(&self.0.pool.groups),
+            "a group of another memory"
+        );
+        Space::new(&self.0.pool, group)
+    }
+
+    /// The limit in bytes, as asked for.
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// One tick of the clock: write-back of old blocks, eviction ahead of need, futures. With [`Threads::None`] call it now
+    /// and then, about once a second; with a service thread there is no need to.
+    pub fn tick(&self) {
+        self.0.cache.tick();
+    }
+
+    /// Evicts pages until `bytes` are freed or nothing more can be; returns how many bytes were.
+    pub fn reclaim(&self, bytes: u64) -> u64 {
+        use crate::group::Reclaimer;
+        let pages = crate::PageCount::ceil(bytes);
+        self.0.pool.reclaim(self.0.root.id(), pages).bytes()
+    }
+
+    /// Takes the write errors that had no open handle left to report them, oldest first. The data of a file that was
+    /// dropped and could not be written is lost when its error is taken; see [`FileError`].
+    pub fn take_errors(&self) -> Vec<FileError> {
+        self.0.cache.take_errors()
+    }
+
+    /// Checks everything that is kept against what it can be computed from; nobody else may be using the memory.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    #[doc(hidden)]
+    pub fn validate(&self) {
+        self.0.pool.flush_retired();
+        self.0.pool.validate();
+        self.0.cache.validate();
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory")
+            .field("limit", &self.0.limit)
+            .field("threads", &self.0.threads)
+            .field("root", &self.0.root)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryInner {
+    fn drop(&mut self) {
+        // The service thread looks whether anything is left to serve.
+        self.pool.kick();
+    }
+}

@@ -1,0 +1,214 @@
+//! Opening files: by path or over any store, each store once.
+
+use std::path::Path;
+
+use thiserror::Error;
+
+use super::{Memory, MemoryInner};
+use crate::cache::{FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
+use crate::group::Group;
+use crate::store::{self, Store};
+#[cfg(not(target_family = "wasm"))]
+use crate::store::{Create, FileStore};
+use crate::sync::Arc;
+
+/// Why a file could not be opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file system refused.
+    #[cfg(not(target_family = "wasm"))]
+    #[error(transparent)]
+    Path(#[from] store::OpenError),
+    /// The store or the options are wrong.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The same store is open in this memory already, with other options.
+    #[error("{file}: is open already {how}; close it first, or open it the same way")]
+    OpenOtherwise {
+        /// The file.
+        file: String,
+        /// How it is open.
+        how: &'static str,
+    },
+}
+
+/// How to open a file of a memory; made by [`Memory::options`].
+#[derive(Clone, Debug)]
+pub struct FileOpener {
+    memory: Memory,
+    options: FileOptions,
+}
+
+impl Memory {
+    /// Opens an existing file for reading.
+    ///
+    /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one set of dirty blocks.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+        self.options().open_path(path)
+    }
+
+    /// Opens an existing file for reading and writing, and keeps other processes from doing so.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; also when another process has it open for writing.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn open_rw(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+        self.options().access(FileAccess::ReadWrite).open_path(path)
+    }
+
+    /// Makes a file, or empties an existing one, and opens it for reading and writing.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a file that is in use keeps its content.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+        self.options().create(path)
+    }
+
+    /// Choices for a file: block size, group, write order; then open it by path or over a store.
+    pub fn options(&self) -> FileOpener {
+        FileOpener {
+            memory: self.clone(),
+            options: FileOptions::new(),
+        }
+    }
+}
+
+impl FileOpener {
+    /// The unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB.
+    pub fn block_size(mut self, bytes: u64) -> FileOpener {
+        self.options = self.options.block_size(bytes);
+        self
+    }
+
+    /// Reads alone (the default), or writes too.
+    pub fn access(mut self, access: FileAccess) -> FileOpener {
+        self.options = self.options.access(access);
+        self
+    }
+
+    /// When dirty blocks are written.
+    pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
+        self.options = self.options.write_order(order);
+        self
+    }
+
+    /// The group that pays for the file's blocks; the root group by default.
+    ///
+    /// # Panics
+    /// If `group` belongs to another `Memory`.
+    pub fn group(mut self, group: &Group) -> FileOpener {
+        assert!(
+            group.belongs_to(&self.memory.0.pool.groups),
+            "a group of another memory"
+        );
+        self.options = self.options.group(group);
+        self
+    }
+
+    /// The name in messages; the store's own by default.
+    pub fn name(mut self, name: &str) -> FileOpener {
+        self.options = self.options.name(name);
+        self
+    }
+
+    /// Opens a file over any store. A store whose identity is open in this memory already gives the same file.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(self, store: impl Store) -> Result<PagedFile, OpenError> {
+        self.open_store(Arc::new(store))
+    }
+
+    /// Like [`FileOpener::open`], for a store that others hold too.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_store(self, store: Arc<dyn Store>) -> Result<PagedFile, OpenError> {
+        let inner = &*self.memory.0;
+        let mut files = inner.files.lock();
+        let Some(identity) = store.identity() else {
+            return Ok(FileInner::open(&inner.cache, store, &self.options)?);
+        };
+        if let Some(open) = files.get(&identity).and_then(|file| file.upgrade()) {
+            return self.same_file(&open);
+        }
+        let file = FileInner::open(&inner.cache, store, &self.options)?;
+        files.retain(|_, file| file.strong_count() > 0);
+        files.insert(identity, Arc::downgrade(file.inner()));
+        Ok(file)
+    }
+
+    /// Opens an existing file by path.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    #[cfg(not(target_family = "wasm"))]
+    pub fn open_path(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+        self.with_create(path.as_ref(), Create::Never)
+    }
+
+    /// Makes a file by path, or empties an existing one, for reading and writing.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. A file that is open in this memory already is refused, not emptied.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+        self.access(FileAccess::ReadWrite)
+            .with_create(path.as_ref(), Create::Truncate)
+    }
+
+    #[cfg(not(target_family = "wasm"))]
+    fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
+        // A second writable open of one file would meet our own lock: look before.
+        if let Some(open) = self.memory.0.open_file(path) {
+            if create == Create::Never {
+                return self.same_file(&open);
+            }
+            let file = open.name().to_string();
+            return Err(OpenError::OpenOtherwise {
+                file,
+                how: "and would be emptied",
+            });
+        }
+        let access = match self.options.file_access() {
+            FileAccess::ReadOnly => store::Access::ReadOnly,
+            FileAccess::ReadWrite => store::Access::ReadWrite,
+        };
+        let store: FileStore = store::FileOptions::new()
+            .access(access)
+            .create(create)
+            .open(path)?;
+        self.open_store(Arc::new(store))
+    }
+
+    /// The file that is open already, if it is open in the way wanted.
+    fn same_file(&self, open: &Arc<FileInner>) -> Result<PagedFile, OpenError> {
+        let refuse = |how| {
+            Err(OpenError::OpenOtherwise {
+                file: open.name().to_string(),
+                how,
+            })
+        };
+        if self.options.file_access() == FileAccess::ReadWrite && !open.writable() {
+            return refuse("read-only");
+        }
+        if self.options.bytes_a_block() != open.block_bytes() {
+            return refuse("with another block size");
+        }
+        Ok(PagedFile::new(open))
+    }
+}
+
+impl MemoryInner {
+    #[cfg(not(target_family = "wasm"))]
+    fn open_file(&self, path: &Path) -> Option<Arc<FileInner>> {
+        let identity = FileStore::identify(path).ok().flatten()?;
+        self.files.lock().get(&identity)?.upgrade()
+    }
+}

@@ -1,0 +1,181 @@
+//! Choices for a memory, and the refusals.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::{Memory, MemoryInner, service};
+use crate::cache::Cache;
+use crate::frame::{ArenaError, ArenaOptions};
+use crate::reclaim::{Pool, PoolOptions};
+use crate::sync::{Arc, Mutex};
+use crate::sys;
+use crate::units::{ByteSize, KIB, PAGE_SIZE};
+
+/// The smallest limit of a memory: 256 KiB.
+pub const MINIMUM_LIMIT: u64 = 256 * KIB;
+
+/// What every memory takes besides its frames: the wait table, counters, lists.
+const FIXED: u64 = 64 * KIB;
+/// Bytes of metadata a frame.
+const METADATA: u64 = 64;
+
+/// Who does the work that nobody asked for: writing old blocks back, evicting ahead of need, waking futures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Threads {
+    /// One thread of the memory's own.
+    #[default]
+    Service,
+    /// The caller, in [`Memory::tick`]: everything runs in the program's own threads, and deterministically in one.
+    None,
+}
+
+/// Choices for a [`Memory`].
+#[derive(Clone, Debug)]
+pub struct MemoryOptions {
+    limit: u64,
+    threads: Threads,
+}
+
+/// Why a memory could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The limit leaves no room to work in.
+    #[error("limit {} is below the minimum of {}", Short(*limit), Short(MINIMUM_LIMIT))]
+    TooSmall {
+        /// The limit asked for, in bytes.
+        limit: u64,
+    },
+    /// The limit is more than the machine, or the container, has.
+    #[error("limit {} is above the {} that this machine has", ByteSize(*limit), ByteSize(*machine))]
+    AboveMachine {
+        /// The limit asked for, in bytes.
+        limit: u64,
+        /// What there is, in bytes.
+        machine: u64,
+    },
+    /// The system refused address space or a thread.
+    #[error("no memory of {}: {source}", ByteSize(*limit))]
+    System {
+        /// The limit asked for, in bytes.
+        limit: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A size without a needless fraction: `32 KiB`.
+struct Short(u64);
+
+impl std::fmt::Display for Short {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            bytes if bytes > 0 && bytes.is_multiple_of(KIB) => write!(f, "{} KiB", bytes / KIB),
+            bytes => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
+impl MemoryOptions {
+    /// A memory of `limit` bytes, with one service thread.
+    pub fn new(limit: u64) -> MemoryOptions {
+        MemoryOptions {
+            limit,
+            threads: Threads::Service,
+        }
+    }
+
+    /// Who does the background work.
+    pub fn threads(mut self, threads: Threads) -> MemoryOptions {
+        self.threads = threads;
+        self
+    }
+
+    /// Makes the memory. Address space is reserved at once; pages are taken from the system as they are used.
+    ///
+    /// # Errors
+    /// See [`MemoryError`].
+    pub fn build(self) -> Result<Memory, MemoryError> {
+        let limit = self.limit;
+        if limit < MINIMUM_LIMIT {
+            return Err(MemoryError::TooSmall { limit });
+        }
+        match sys::memory::memory_of_machine() {
+            Some(machine) if limit > machine => {
+                return Err(MemoryError::AboveMachine { limit, machine });
+            }
+            _ => {}
+        }
+        let system = |source| MemoryError::System { limit, source };
+        // One frame is the zero frame, which is not counted among the usable ones.
+        let frames = (limit - FIXED) / (PAGE_SIZE as u64 + METADATA) - 1;
+        let frames =
+            u32::try_from(frames).map_err(|_| system(io::ErrorKind::OutOfMemory.into()))?;
+        let options = PoolOptions {
+            arena: ArenaOptions::new(frames),
+            barrier: None,
+        };
+        let pool = Pool::new(&options).map_err(|error| match error {
+            ArenaError::Map { .. } => system(io::ErrorKind::OutOfMemory.into()),
+            other => system(io::Error::other(other)),
+        })?;
+        let root = pool.root_group();
+        let cache = Cache::with_root(&pool, root.clone());
+        if self.threads == Threads::Service {
+            service::start(&cache).map_err(system)?;
+        }
+        let files = Mutex::default();
+        let threads = self.threads;
+        Ok(Memory(Arc::new(MemoryInner {
+            pool,
+            cache,
+            root,
+            limit,
+            threads,
+            files,
+        })))
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::GIB;
+
+    #[test]
+    fn limits_that_cannot_be_are_refused_in_one_line() {
+        let error = Memory::with_limit(32 * KIB).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "limit 32 KiB is below the minimum of 256 KiB"
+        );
+        let error = Memory::with_limit(1 << 20 << 30).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("limit 1048576.0 GiB is above the "),
+            "{error}"
+        );
+        assert!(matches!(error, MemoryError::AboveMachine { limit, .. } if limit == 1 << 20 << 30));
+        let _ = GIB;
+    }
+
+    #[test]
+    fn the_smallest_memory_works() {
+        let memory = MemoryOptions::new(MINIMUM_LIMIT)
+            .threads(Threads::None)
+            .build()
+            .unwrap();
+        let space = memory.space().unwrap();
+        let at = space.map(crate::Map::anonymous(8 * 4096)).unwrap();
+        let mut a = space.accessor();
+        for page in 0..8 {
+            a.store(at + page * 4096, page).unwrap();
+        }
+        memory.tick();
+        drop((a, space));
+        memory.validate();
+    }
+}

@@ -1,0 +1,98 @@
+//! Bulk accesses: a buffer at a time, page by page, each page in a section of its own.
+
+use std::cmp::Ordering;
+
+use super::accessor::{Core, Sectioned};
+use super::error::{AccessKind, Fault};
+use super::page_pieces;
+use crate::{PAGE_SIZE, VirtAddr};
+
+/// Bytes are left out of faults for buffers: the address tells how far it got.
+const BUFFER: usize = usize::MAX;
+
+impl Core {
+    #[inline]
+    pub(super) fn read<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        mut buffer: &mut [u8],
+    ) -> Result<(), Fault> {
+        for (at, len) in page_pieces(at, buffer.len()) {
+            let (piece, rest) = buffer.split_at_mut(len);
+            let piece = std::cell::RefCell::new(piece);
+            self.access::<S, ()>(VirtAddr(at), AccessKind::Load, BUFFER, |translator| {
+                translator.read(at, &mut piece.borrow_mut())
+            })?;
+            buffer = rest;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn write<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        mut bytes: &[u8],
+    ) -> Result<(), Fault> {
+        for (at, len) in page_pieces(at, bytes.len()) {
+            let (piece, rest) = bytes.split_at(len);
+            let attempt = |translator: &super::translate::Translator| translator.write(at, piece);
+            self.access::<S, ()>(VirtAddr(at), AccessKind::Store, BUFFER, attempt)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    pub(super) fn fill<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        byte: u8,
+        len: usize,
+    ) -> Result<(), Fault> {
+        for (at, len) in page_pieces(at, len) {
+            self.access::<S, ()>(VirtAddr(at), AccessKind::Store, BUFFER, |translator| {
+                translator.fill_bytes(at, byte, len)
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn compare<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        mut bytes: &[u8],
+    ) -> Result<Ordering, Fault> {
+        for (at, len) in page_pieces(at, bytes.len()) {
+            let (piece, rest) = bytes.split_at(len);
+            let order =
+                self.access::<S, Ordering>(VirtAddr(at), AccessKind::Load, BUFFER, |translator| {
+                    translator.compare(at, piece)
+                })?;
+            if order != Ordering::Equal {
+                return Ok(order);
+            }
+            bytes = rest;
+        }
+        Ok(Ordering::Equal)
+    }
+
+    /// Through a buffer of one page, so that it always gets on, whichever of the two pages is taken away in between.
+    pub(super) fn copy<S: Sectioned>(
+        &mut self,
+        to: VirtAddr,
+        from: VirtAddr,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let mut buffer = [0; PAGE_SIZE];
+        let forward = to.0.wrapping_sub(from.0) >= len as u64;
+        let mut done = 0;
+        while done < len {
+            let piece = PAGE_SIZE.min(len - done);
+            let offset = if forward { done } else { len - done - piece } as u64;
+            self.read::<S>(from + offset, &mut buffer[..piece])?;
+            self.write::<S>(to + offset, &buffer[..piece])?;
+            done += piece;
+        }
+        Ok(())
+    }
+}

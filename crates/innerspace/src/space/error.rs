@@ -1,0 +1,288 @@
+//! What can go wrong with a space: [`SpaceError`] for changes of its mappings, [`Fault`] for accesses.
+//!
+//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It knows the address, the kind
+//! and the access; what else there is to say (the nearest mapping, the file's error) [`super::Space::explain`] adds.
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::vma::Protection;
+use crate::VirtAddr;
+use crate::cache::FileError;
+use crate::group::LimitError;
+
+/// What an access wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum AccessKind {
+    /// To read.
+    Load = 0,
+    /// To write.
+    Store = 1,
+    /// To read and write in one step.
+    Exchange = 2,
+}
+
+impl AccessKind {
+    pub(super) fn writes(self) -> bool {
+        self != AccessKind::Load
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            AccessKind::Load => "load",
+            AccessKind::Store => "store",
+            AccessKind::Exchange => "exchange",
+        }
+    }
+}
+
+/// Why an access failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// Nothing is mapped there.
+    NotMapped,
+    /// The mapping's protection forbids it.
+    Forbidden,
+    /// The mapping shows a part of its file that is past the file's end: what would be SIGBUS.
+    PastEnd,
+    /// The file's store failed.
+    Io,
+    /// The group is full and nothing can be evicted.
+    Limit,
+    /// An atomic access at an address that is not a multiple of its size.
+    Misaligned,
+    /// A page has as many owners as can be counted; unmap some forks.
+    TooManyOwners,
+}
+
+/// An access that failed. Nothing was changed at and after the address; a value is stored wholly or not at all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    address_low: u32,
+    address_high: u16,
+    kind: FaultKind,
+    /// AccessKind in the two high bits; bytes in the others, 0 for a buffer.
+    what: u8,
+}
+
+impl Fault {
+    pub(super) fn new(kind: FaultKind, at: VirtAddr, access: AccessKind, bytes: usize) -> Fault {
+        let bytes = if bytes <= 16 { bytes as u8 } else { 0 };
+        Fault {
+            address_low: at.0 as u32,
+            // An address past 48 bits is told as the last one, which nothing is ever mapped at.
+            address_high: u16::try_from(at.0 >> 32).unwrap_or(u16::MAX),
+            kind,
+            what: (access as u8) << 6 | bytes,
+        }
+    }
+
+    /// The address that could not be accessed: the first failing byte of a buffer, the first byte of a value. Addresses past
+    /// 48 bits have their high bits cut to 48.
+    pub fn address(self) -> VirtAddr {
+        VirtAddr(u64::from(self.address_high) << 32 | u64::from(self.address_low))
+    }
+
+    /// Why it failed.
+    pub fn kind(self) -> FaultKind {
+        self.kind
+    }
+
+    /// What was wanted.
+    pub fn access(self) -> AccessKind {
+        match self.what >> 6 {
+            0 => AccessKind::Load,
+            1 => AccessKind::Store,
+            _ => AccessKind::Exchange,
+        }
+    }
+
+    /// Whether waiting or freeing memory may help: the group was full.
+    pub fn is_limit(self) -> bool {
+        self.kind == FaultKind::Limit
+    }
+}
+
+const _: () = assert!(size_of::<Result<u64, Fault>>() <= 16);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let access = self.access().name();
+        match self.what & 0x3f {
+            0 => write!(f, "{access} at {}: ", self.address())?,
+            1 => write!(f, "{access} of 1 byte at {}: ", self.address())?,
+            bytes => write!(f, "{access} of {bytes} bytes at {}: ", self.address())?,
+        }
+        f.write_str(match self.kind {
+            FaultKind::NotMapped => "not mapped",
+            FaultKind::Forbidden => "forbidden by the mapping's protection",
+            FaultKind::PastEnd => "past the end of the mapped file",
+            FaultKind::Io => "the mapped file's store failed",
+            FaultKind::Limit => "the group is full",
+            FaultKind::Misaligned => "an atomic access must be aligned to its size",
+            FaultKind::TooManyOwners => "the page is shared by too many forks",
+        })
+    }
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// What lies behind a fault.
+#[derive(Clone, Debug)]
+pub(super) enum Cause {
+    File(Arc<FileError>),
+    Limit(LimitError),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::File(error) => error.fmt(f),
+            Cause::Limit(error) => error.fmt(f),
+        }
+    }
+}
+
+/// A fault with everything its space can say about it.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    pub(super) fault: Fault,
+    pub(super) text: String,
+}
+
+impl Explanation {
+    /// The fault that is explained.
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Explanation {}
+
+/// A change of a space's mappings that was refused. The space is as it was.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// A length of zero.
+    #[error("{what} of 0 bytes at {at}")]
+    Empty {
+        /// The operation.
+        what: &'static str,
+        /// Where.
+        at: VirtAddr,
+    },
+    /// An address or file offset that is no multiple of the page size.
+    #[error("{what} at {at}: not a multiple of the page size, 4096")]
+    Unaligned {
+        /// The operation.
+        what: &'static str,
+        /// The address or offset.
+        at: VirtAddr,
+    },
+    /// A range that ends past the space's last address.
+    #[error("{what} of {len} bytes at {at}: the space ends at {end:#x}")]
+    OutOfRange {
+        /// The operation.
+        what: &'static str,
+        /// Where.
+        at: VirtAddr,
+        /// How much.
+        len: u64,
+        /// The first address that does not exist.
+        end: u64,
+    },
+    /// No free range is long enough.
+    #[error("no free range of {len} bytes is left in the space")]
+    NoRoom {
+        /// The length wanted.
+        len: u64,
+    },
+    /// A range that must be free holds a mapping.
+    #[error("map of {len} bytes at {at}: overlaps {mapping}")]
+    Overlaps {
+        /// Where.
+        at: VirtAddr,
+        /// How much.
+        len: u64,
+        /// The mapping in the way.
+        mapping: String,
+    },
+    /// A range that must be mapped is not, or not wholly.
+    #[error("{what} of {len} bytes at {at}: not all of it is mapped")]
+    NotMapped {
+        /// The operation.
+        what: &'static str,
+        /// Where.
+        at: VirtAddr,
+        /// How much.
+        len: u64,
+    },
+    /// A protection that the file's opening, or the mapping, rules out.
+    #[error("{mapping}: {wanted} is forbidden, the file was opened read-only")]
+    Forbidden {
+        /// The mapping or file.
+        mapping: String,
+        /// What was wanted.
+        wanted: Protection,
+    },
+    /// The group is full.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The file refused.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A part of the space has as many forks as can be counted.
+    #[error("the space has as many live forks as can be counted; drop some")]
+    TooManyForks,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_says_what_was_wanted_where_and_why() {
+        let fault = Fault::new(
+            FaultKind::NotMapped,
+            VirtAddr(0x7f00_0000_1000),
+            AccessKind::Load,
+            8,
+        );
+        assert_eq!(
+            fault.to_string(),
+            "load of 8 bytes at 0x7f0000001000: not mapped"
+        );
+        assert_eq!(fault.address(), VirtAddr(0x7f00_0000_1000));
+        assert_eq!(
+            (fault.kind(), fault.access()),
+            (FaultKind::NotMapped, AccessKind::Load)
+        );
+        let fault = Fault::new(
+            FaultKind::PastEnd,
+            VirtAddr(0x1000),
+            AccessKind::Store,
+            4096,
+        );
+        assert_eq!(
+            fault.to_string(),
+            "store at 0x1000: past the end of the mapped file"
+        );
+    }
+}

@@ -1,0 +1,370 @@
+//! One page fault, as steps.
+//!
+//! A step runs inside a section with the gate open and never sleeps: it installs the page, or says what is missing. What is
+//! missing is then had with no section open and no lock held (DESIGN decision 4), and the step runs again:
+//!
+//! ```text
+//! step -> Done
+//!      -> Gate         wait until the structural writer is done
+//!      -> Nodes(n)     allocate (charge, maybe reclaim) page-table nodes
+//!      -> Page         allocate the anonymous page
+//!      -> File(kind)   look up or fill the block; it comes back locked
+//!      -> Again        somebody else changed the word first
+//!      -> Denied(kind) the access is an error
+//! ```
+//!
+//! Nodes and pages are had before the block, because no frame is allocated while a block is locked.
+
+use super::SpaceInner;
+use super::error::{AccessKind, Cause, Fault, FaultKind};
+use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use super::table::{Detached, NeedNodes, Nodes, PATH_NODES};
+use super::translate::{Translator, leaf_number};
+use super::vma::{Backing, Protection, Sharing, Vma};
+use super::{Tables, page_start};
+use crate::cache::{
+    FaultKind as FileAccessKind, FaultPage, FileError, FileInner, HoleToken, LockedBlock,
+};
+use crate::frame::{HoldState, Kind};
+use crate::reclaim::{AllocMode, PoolFrame};
+use crate::stats::Event;
+use crate::sync::Arc;
+use crate::sync::domain::Post;
+use crate::sync::raw::AtomicU64;
+use crate::{FrameId, VirtAddr};
+
+/// What a step came to.
+enum Step {
+    Done,
+    Again,
+    Gate,
+    Nodes,
+    Page,
+    File(Arc<FileInner>, u64, FileAccessKind),
+    Denied(FaultKind),
+}
+
+/// What was had for the page of a file.
+enum FilePage {
+    /// Its block, locked and held; belongs to this file and page.
+    Block(LockedBlock, u64, FileAccessKind),
+    /// The store has a hole at this page.
+    Hole(u64, HoleToken),
+    None,
+}
+
+/// One fault under way.
+struct FaultState<'space> {
+    space: &'space SpaceInner,
+    // What is asked.
+    at: VirtAddr,
+    access: AccessKind,
+    bytes: usize,
+    // What has been had so far.
+    nodes: Vec<PoolFrame<'space>>,
+    page: Option<PoolFrame<'space>>,
+    file: FilePage,
+    // What is to be let go when no accessor can be in it.
+    replaced: Detached,
+}
+
+/// Makes the page of `at` valid for `access`, or says why that cannot be. No section is open before and after.
+#[cold]
+pub(super) fn handle(
+    space: &SpaceInner,
+    translator: &mut Translator,
+    at: VirtAddr,
+    access: AccessKind,
+    bytes: usize,
+) -> Result<(), Fault> {
+    space.pool.counters.count(Event::PgFault);
+    let mut fault = FaultState {
+        space,
+        at,
+        access,
+        bytes,
+        nodes: Vec::new(),
+        page: None,
+        file: FilePage::None,
+        replaced: Detached::default(),
+    };
+    let end = fault.run(translator);
+    let FaultState { replaced, file, .. } = fault;
+    drop(file); // unlocks the block
+    space.let_go(replaced);
+    space.pool.safe_point();
+    end
+}
+
+impl<'space> FaultState<'space> {
+    fn run(&mut self, translator: &mut Translator) -> Result<(), Fault> {
+        loop {
+            match self.step_inside(translator) {
+                Step::Done => return Ok(()),
+                Step::Again => {}
+                Step::Gate => {
+                    self.file = FilePage::None;
+                    self.space.tables.wait_open();
+                }
+                Step::Nodes => self.have_nodes()?,
+                Step::Page => self.page = Some(self.allocate()?),
+                Step::File(file, page, kind) => self.have_block(&file, page, kind)?,
+                Step::Denied(kind) => return Err(self.error(kind, None)),
+            }
+        }
+    }
+
+    fn error(&self, kind: FaultKind, cause: Option<Cause>) -> Fault {
+        let fault = Fault::new(kind, self.at, self.access, self.bytes);
+        if let Some(cause) = cause {
+            self.space.remember(fault, cause);
+        }
+        fault
+    }
+
+    fn allocate(&self) -> Result<PoolFrame<'space>, Fault> {
+        let allocated = self
+            .space
+            .pool
+            .alloc(self.space.group_id(), 0, AllocMode::Wait);
+        allocated.map_err(|error| self.error(FaultKind::Limit, Some(Cause::Limit(error))))
+    }
+
+    fn have_nodes(&mut self) -> Result<(), Fault> {
+        self.file = FilePage::None;
+        while self.nodes.len() < PATH_NODES {
+            self.nodes.push(self.allocate()?);
+        }
+        Ok(())
+    }
+
+    fn have_block(
+        &mut self,
+        file: &Arc<FileInner>,
+        page: u64,
+        kind: FileAccessKind,
+    ) -> Result<(), Fault> {
+        self.file = FilePage::None;
+        let found = file
+            .fault_block(page, kind)
+            .map_err(|error| self.file_error(error))?;
+        self.file = match found {
+            FaultPage::Block(block) => FilePage::Block(block, page, kind),
+            FaultPage::Hole(token) => FilePage::Hole(page, token),
+        };
+        Ok(())
+    }
+
+    fn file_error(&self, error: FileError) -> Fault {
+        let kind = match &error {
+            FileError::PastEnd { .. } => FaultKind::PastEnd,
+            FileError::Limit(_) => FaultKind::Limit,
+            _ => FaultKind::Io,
+        };
+        self.error(kind, Some(Cause::File(std::sync::Arc::new(error))))
+    }
+
+    /// One step, inside a section with the gate open.
+    fn step_inside(&mut self, translator: &mut Translator) -> Step {
+        translator.enter_and_drain();
+        let step = match self.space.tables.look(&translator.sections) {
+            None => Step::Gate,
+            Some(tables) => self.step(tables),
+        };
+        translator.sections.leave();
+        step
+    }
+
+    fn step(&mut self, tables: &Tables) -> Step {
+        let Some(vma) = tables.vmas.find_containing(self.at.0) else {
+            return Step::Denied(FaultKind::NotMapped);
+        };
+        let wanted = match self.access {
+            AccessKind::Load => Protection::READ,
+            AccessKind::Store => Protection::WRITE,
+            AccessKind::Exchange => Protection::READ_WRITE,
+        };
+        if !vma.protection.allows(wanted) {
+            return Step::Denied(FaultKind::Forbidden);
+        }
+        let leaf = match self.leaf(tables) {
+            Ok(leaf) => leaf,
+            Err(NeedNodes) => return Step::Nodes,
+        };
+        let nodes = self.nodes();
+        let slot = &nodes.words(leaf)[super::table::slot_index(self.at.0, 0)];
+        let mut old = pte::load(slot);
+        if old.holds() == Holds::Borrowed && self.access.writes() {
+            let _paths = self.space.paths.lock();
+            nodes.absorb_origin(leaf);
+            old = pte::load(slot);
+        }
+        match (old.holds(), self.access.writes()) {
+            // Aged, or never read: the page is there.
+            (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File, false) => {
+                done_if(pte::replace(slot, old, old.with(VALID_R)))
+            }
+            (Holds::Own, true) if self.is_sole_owner(old) => {
+                done_if(pte::replace(slot, old, old.with(VALID_R | VALID_W)))
+            }
+            (Holds::Nothing | Holds::Zero | Holds::File, _) if vma.file().is_some() => {
+                self.install_file(vma, slot, old)
+            }
+            (Holds::Nothing, false) => {
+                self.space.pool.counters.count(Event::ZeroMap);
+                let zero = nodes.pool.frames.host(FrameId::ZERO) as u64;
+                done_if(pte::replace(slot, old, Pte::zero(zero)))
+            }
+            (Holds::Nothing | Holds::Zero | Holds::Own | Holds::Borrowed, true) => {
+                self.install_anonymous(slot, old)
+            }
+            (Holds::File, true) => unreachable!("a file page in anonymous memory"),
+        }
+    }
+
+    fn nodes(&self) -> Nodes<'space> {
+        Nodes {
+            pool: &self.space.pool,
+        }
+    }
+
+    /// The leaf of the address: any for a load, the space's own for a store.
+    fn leaf(&mut self, tables: &Tables) -> Result<FrameId, NeedNodes> {
+        let nodes = self.nodes();
+        let at = self.at.0;
+        if !self.access.writes() {
+            return nodes.fill_path(tables.root, at, &mut self.nodes);
+        }
+        // A path that is our own stays so as long as the gate is open: only fork shares it.
+        if let Some(leaf) = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive) {
+            return Ok(leaf.frame);
+        }
+        let _paths = self.space.paths.lock();
+        let moved = || {
+            if cfg!(not(mutant = "A6")) {
+                self.space.post(Post::One(leaf_number(at)));
+            }
+        };
+        nodes.own_path(tables.root, at, &mut self.nodes, &mut self.replaced, moved)
+    }
+
+    fn is_sole_owner(&self, page: Pte) -> bool {
+        let nodes = self.nodes();
+        nodes
+            .pool
+            .frames
+            .meta(nodes.frame_of(page))
+            .hold
+            .load()
+            .refs()
+            == 1
+    }
+
+    /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf is the space's own.
+    fn install_anonymous(&mut self, slot: &AtomicU64, old: Pte) -> Step {
+        let Some(mut page) = self.page.take() else {
+            return Step::Page;
+        };
+        match old.holds() {
+            Holds::Nothing | Holds::Zero => page.zero(),
+            _ => self.copy_page(&mut page, old.host()),
+        }
+        self.publish_page(slot, old, page)
+    }
+
+    fn copy_page(&self, page: &mut PoolFrame<'space>, from: u64) {
+        self.space.pool.counters.count(Event::Cow);
+        page.copy_from(self.space.pool.frames.frame_of(from as usize));
+    }
+
+    fn publish_page(&mut self, slot: &AtomicU64, old: Pte, mut page: PoolFrame<'space>) -> Step {
+        page.set_kind(Kind::Anonymous);
+        let host = self.space.pool.frames.host(page.id()) as u64;
+        page.publish(HoldState::refs_only(1));
+        if pte::replace(slot, old, Pte::own(host)) {
+            self.nodes().retire_page(old);
+            return Step::Done;
+        }
+        self.nodes().put_page(Pte::own(host)); // nobody saw it
+        Step::Again
+    }
+
+    /// A page of a file: the file's own frame, or a private copy for a store to a private mapping.
+    fn install_file(&mut self, vma: &Vma, slot: &AtomicU64, old: Pte) -> Step {
+        let Backing::File { file, .. } = &vma.backing else {
+            unreachable!("checked by the caller")
+        };
+        let page = vma.file_page(page_start(self.at.0));
+        let copy = self.access.writes() && vma.sharing == Sharing::Private;
+        let kind = match (self.access.writes(), copy) {
+            (true, false) => FileAccessKind::Write,
+            _ => FileAccessKind::Read,
+        };
+        if copy && self.page.is_none() {
+            return Step::Page;
+        }
+        match &self.file {
+            FilePage::Block(block, had, had_kind)
+                if *had == page && *had_kind == kind && block.is_of(file) =>
+            {
+                let host = block.host_of_page(page);
+                if copy {
+                    self.install_copy(slot, old, host)
+                } else {
+                    self.map_block(slot, old, kind)
+                }
+            }
+            FilePage::Hole(had, token) if *had == page && kind == FileAccessKind::Read => {
+                if !file.hole_still(*token) {
+                    return Step::File(file.clone(), page, kind);
+                }
+                self.install_hole(slot, old, copy)
+            }
+            _ => Step::File(file.clone(), page, kind),
+        }
+    }
+
+    fn install_copy(&mut self, slot: &AtomicU64, old: Pte, from: u64) -> Step {
+        let mut page = self.page.take().expect("had before the block");
+        self.copy_page(&mut page, from);
+        self.publish_page(slot, old, page)
+    }
+
+    fn install_hole(&mut self, slot: &AtomicU64, old: Pte, copy: bool) -> Step {
+        if copy {
+            return self.install_anonymous(slot, old);
+        }
+        self.space.pool.counters.count(Event::ZeroMap);
+        let zero = self.space.pool.frames.host(FrameId::ZERO) as u64;
+        done_if(pte::replace(slot, old, Pte::zero(zero)))
+    }
+
+    /// Maps the file's own frame, under its block's lock.
+    fn map_block(&mut self, slot: &AtomicU64, old: Pte, kind: FileAccessKind) -> Step {
+        let FilePage::Block(block, page, _) = &self.file else {
+            unreachable!("checked by the caller")
+        };
+        let valid = match kind {
+            FileAccessKind::Read => VALID_R,
+            FileAccessKind::Write => VALID_R | VALID_W,
+        };
+        let new = Pte::file(block.host_of_page(*page), valid);
+        if old.holds() == Holds::File && old.host() == new.host() {
+            return done_if(pte::replace(slot, old, old.with(valid)));
+        }
+        let hold = &self.space.pool.frames.meta(block.head()).hold;
+        if !hold.try_map() {
+            return Step::Denied(FaultKind::TooManyOwners);
+        }
+        if pte::replace(slot, old, new) {
+            self.nodes().retire_page(old);
+            return Step::Done;
+        }
+        let _held = hold.unmap(); // the block lock's holder has a ref, so this is not the last hold
+        Step::Again
+    }
+}
+
+fn done_if(replaced: bool) -> Step {
+    if replaced { Step::Done } else { Step::Again }
+}

@@ -1,0 +1,155 @@
+//! The way back from a file's pages to the words that show them, for eviction, truncation, writeback and aging.
+//!
+//! One mapper a space and file. It looks through the space's mappings of the file and takes the words away, or only their
+//! write or accessed validity. Words in shared subtrees are taken where they are: that is right for every sharer (I11). It is
+//! called with the block's lock held (so nothing is installed meanwhile) and leaves the grace period to the caller.
+
+use std::ops::Range;
+
+use super::pte::{self, Holds, VALID_R, VALID_W};
+use super::table::Nodes;
+use super::vma::Vma;
+use super::{SpaceInner, Tables};
+use crate::cache::{FileInner, MapperId, Mappers, Revoke, Revoked};
+use crate::frame::Dropped;
+use crate::reclaim::Retired;
+use crate::sync::raw::AtomicU64;
+use crate::sync::{Arc, Weak};
+
+/// Pages looked at in one section.
+const PAGES_A_SECTION: u64 = 512;
+
+/// A file that a space maps, with the space's mapper there.
+pub(super) struct FileUse {
+    file: Arc<FileInner>,
+    id: MapperId,
+    /// The file keeps a `Weak` of it.
+    _mapper: Arc<dyn Mappers>,
+}
+
+impl FileUse {
+    pub(super) fn register(space: &Arc<SpaceInner>, file: &Arc<FileInner>) -> FileUse {
+        let mapper: Arc<dyn Mappers> = Arc::new(SpaceMapper {
+            space: Arc::downgrade(space),
+            file: Arc::downgrade(file),
+        });
+        let id = file.add_mapper(0..u64::MAX, Arc::downgrade(&mapper));
+        FileUse {
+            file: file.clone(),
+            id,
+            _mapper: mapper,
+        }
+    }
+
+    pub(super) fn is(&self, file: &Arc<FileInner>) -> bool {
+        Arc::ptr_eq(&self.file, file)
+    }
+
+    pub(super) fn unregister(self) {
+        self.file.remove_mapper(self.id);
+    }
+}
+
+struct SpaceMapper {
+    space: Weak<SpaceInner>,
+    file: Weak<FileInner>,
+}
+
+impl Mappers for SpaceMapper {
+    fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
+        let mut revoked = Revoked::default();
+        let (Some(space), Some(file)) = (self.space.upgrade(), self.file.upgrade()) else {
+            return revoked;
+        };
+        let mut from = pages.start;
+        while from < pages.end {
+            let part = from..pages.end.min(from.saturating_add(PAGES_A_SECTION));
+            from = part.end;
+            // Long ranges (a truncation to the end) are cut to what is mapped.
+            let found = space.inside(|tables| space.revoke_part(tables, &file, &part, how));
+            revoked.accessed |= found.accessed;
+            revoked.pages += found.pages;
+            match space.inside(|tables| next_mapped_page(tables, &file, from)) {
+                Some(next) => from = from.max(next),
+                None => break,
+            }
+        }
+        // The last reference to a space tears it down, which must not happen under the caller's block lock.
+        if let Some(space) = Arc::into_inner(space) {
+            let pool = space.pool.clone();
+            pool.retire(Retired::Call(Box::new(move |_| drop(space))));
+        }
+        revoked
+    }
+}
+
+/// The first page of the file at or above `from` that some mapping shows.
+fn next_mapped_page(tables: &Tables, file: &FileInner, from: u64) -> Option<u64> {
+    let shown = |vma: &Vma| {
+        let range = vma.addresses_of(file, &(from..u64::MAX))?;
+        Some(vma.file_page(range.start))
+    };
+    tables.vmas.iter().filter_map(shown).min()
+}
+
+impl SpaceInner {
+    fn revoke_part(
+        &self,
+        tables: &Tables,
+        file: &FileInner,
+        pages: &Range<u64>,
+        how: Revoke,
+    ) -> Revoked {
+        let mut revoked = Revoked::default();
+        let nodes = Nodes { pool: &self.pool };
+        for addresses in tables
+            .vmas
+            .iter()
+            .filter_map(|vma| vma.addresses_of(file, pages))
+        {
+            let mut each = |_, word: &AtomicU64| self.revoke_word(word, how, &mut revoked);
+            nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
+        }
+        revoked
+    }
+
+    fn revoke_word(&self, word: &AtomicU64, how: Revoke, revoked: &mut Revoked) {
+        let pte = pte::load(word);
+        if !matches!(pte.holds(), Holds::File | Holds::Zero) {
+            return; // nothing, or a private copy that is none of the file's business
+        }
+        match how {
+            Revoke::Write => {
+                revoked.pages += u64::from(pte::take_valid(word, VALID_W).has(VALID_W));
+            }
+            Revoke::Age => {
+                let used = pte::take_valid(word, VALID_R | VALID_W).has(VALID_R);
+                revoked.accessed |= used;
+                revoked.pages += u64::from(used);
+            }
+            Revoke::All => {
+                // Aging may have changed the word since; nobody but us can replace the page under the block's lock.
+                // A hole's word has no lock: a write fault may have put a private copy there meanwhile.
+                let mut now = pte;
+                while matches!(now.holds(), Holds::File | Holds::Zero) {
+                    if pte::replace(word, now, pte::Pte::EMPTY) {
+                        revoked.pages += 1;
+                        self.forget_mapped(now);
+                        return;
+                    }
+                    now = pte::load(word);
+                }
+            }
+        }
+    }
+
+    fn forget_mapped(&self, page: pte::Pte) {
+        if page.holds() != Holds::File {
+            return;
+        }
+        let frames = &self.pool.frames;
+        let head = frames.head_of(frames.frame_of(page.host() as usize));
+        let left = frames.meta(head).hold.unmap();
+        debug_assert_eq!(left, Dropped::Held, "the caller of revoke holds the block");
+    }
+}

@@ -1,0 +1,244 @@
+//! Spaces: address spaces in software, with faults, protections, copy-on-write fork and errors in place of signals.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `vma` | mapped ranges: an immutable sorted set |
+//! | `pte`, `table` | the word of a page; the tree of nodes whose subtrees forks share |
+//! | `translate` | an accessor's private cache of leaf pointers |
+//! | `fault` | one page fault as steps |
+//! | `map`, `fork` | structural changes, with the gate closed |
+//! | `mappers` | the way back: from a file's pages to the words that show them |
+//! | `accessor`, `session`, `bulk` | loads, stores, atomics, copies |
+//! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
+//!
+//! # States and locking
+//!
+//! A [`SpaceInner`] has its VMA set and its root behind a gate (`sync::gate`): accessors, faults and revokers go inside with
+//! no shared write; `map`, `unmap`, `protect` and `fork` hold the gate's writer mutex, set frames aside, close the gate and
+//! then own both. Inside, words change by compare-exchange; the mutex `paths` serialises the copying of shared nodes. A
+//! file page is installed and revoked under its block's lock. Order: gate writer > block lock > `paths` > section.
+//!
+//! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim` gives frames. A space
+//! does no I/O of its own and starts no thread.
+
+mod accessor;
+mod bulk;
+mod error;
+mod fault;
+mod fork;
+mod map;
+mod mappers;
+mod pte;
+mod report;
+mod session;
+mod table;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+mod translate;
+mod vma;
+
+use std::collections::VecDeque;
+
+use self::error::Cause;
+use self::mappers::FileUse;
+use self::table::{Detached, Nodes};
+use self::vma::VmaSet;
+use crate::group::{Group, GroupId, LimitError};
+use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::sync::domain::{Participant, Post};
+use crate::sync::gate::Gated;
+use crate::sync::{Arc, Mutex};
+use crate::{FrameId, PAGE_SIZE, VirtAddr};
+
+pub use self::accessor::Accessor;
+pub use self::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
+pub use self::map::Map;
+pub use self::report::{MappingInfo, PageStats, SpaceStats};
+pub use self::session::Session;
+pub use self::vma::{Protection, Sharing};
+
+/// Faults whose causes are kept for [`Space::explain`].
+const REMEMBERED: usize = 16;
+
+/// An address space: mappings of files and anonymous memory, reached through [`Accessor`]s.
+///
+/// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The space lives as long as a
+/// handle or an accessor of it.
+#[derive(Clone)]
+pub struct Space(pub(crate) Arc<SpaceInner>);
+
+/// What is behind the gate.
+pub(super) struct Tables {
+    root: FrameId,
+    vmas: Arc<VmaSet>,
+}
+
+pub(crate) struct SpaceInner {
+    pool: Arc<Pool>,
+    group: Group,
+    tables: Gated<Tables>,
+    /// Serialises the copying of shared nodes by faults; see `table`.
+    paths: Mutex<()>,
+    /// The accessors' shared sides, for posts.
+    accessors: Mutex<Vec<Arc<Participant>>>,
+    /// The files that are mapped, and the mapper registered with each; changed by the gate's writer.
+    files: Mutex<Vec<FileUse>>,
+    /// Causes of the last faults.
+    causes: Mutex<VecDeque<(Fault, Cause)>>,
+}
+
+impl Space {
+    /// An empty space whose pages and tables are charged to `group`.
+    pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> Result<Space, LimitError> {
+        let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
+        root.zero();
+        let root = Nodes { pool }.publish(root);
+        Ok(Space(SpaceInner::with_tables(
+            pool,
+            group,
+            Tables {
+                root,
+                vmas: Arc::default(),
+            },
+        )))
+    }
+
+    /// A new accessor: the handle through which one thread at a time loads and stores. Charged one page, even over the
+    /// limit.
+    pub fn accessor(&self) -> Accessor {
+        Accessor::new(&self.0)
+    }
+
+    /// The group that pays for this space's own pages and tables.
+    pub fn group(&self) -> &Group {
+        &self.0.group
+    }
+
+    /// Everything that can be said about a fault of this space: the file's or the group's error, or the nearest mapping.
+    pub fn explain(&self, fault: Fault) -> Explanation {
+        self.0.explain(fault)
+    }
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Space")
+            .field("group", &self.0.group)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SpaceInner {
+    fn with_tables(pool: &Arc<Pool>, group: &Group, tables: Tables) -> Arc<SpaceInner> {
+        Arc::new(SpaceInner {
+            tables: Gated::new(&pool.domain, tables),
+            pool: pool.clone(),
+            group: group.clone(),
+            paths: Mutex::new(()),
+            accessors: Mutex::new(Vec::new()),
+            files: Mutex::new(Vec::new()),
+            causes: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    fn group_id(&self) -> GroupId {
+        self.group.id()
+    }
+
+    /// Leaves a message for every accessor of the space.
+    fn post(&self, post: Post) {
+        for accessor in self.accessors.lock().iter() {
+            accessor.post(post);
+        }
+    }
+
+    /// Lets go the parent refs that a fault replaced. With other accessors about, which may still read the old leaf, only
+    /// after a grace period: until then the old leaf counts as shared, so nobody writes to it.
+    fn let_go(self: &SpaceInner, replaced: Detached) {
+        if replaced.is_empty() {
+            return;
+        }
+        if self.accessors.lock().len() <= 1 {
+            Nodes { pool: &self.pool }.release(replaced);
+        } else {
+            let release = move |pool: &Pool| Nodes { pool }.release(replaced);
+            self.pool.retire(Retired::Call(Box::new(release)));
+        }
+    }
+
+    /// Runs `look` inside the gate of this space, in a section of the calling thread.
+    fn inside<T>(&self, look: impl Fn(&Tables) -> T) -> T {
+        loop {
+            let section = self.pool.domain.reader();
+            if let Some(tables) = self.tables.look(&section) {
+                return look(tables);
+            }
+            drop(section);
+            self.tables.wait_open();
+        }
+    }
+
+    fn remember(&self, fault: Fault, cause: Cause) {
+        let mut causes = self.causes.lock();
+        if causes.len() == REMEMBERED {
+            causes.pop_front();
+        }
+        causes.push_back((fault, cause));
+    }
+
+    fn explain(&self, fault: Fault) -> Explanation {
+        let at = fault.address();
+        let cause = self
+            .causes
+            .lock()
+            .iter()
+            .rev()
+            .find(|(known, _)| *known == fault)
+            .cloned();
+        let text = match (cause, fault.kind()) {
+            (Some((_, cause)), _) => format!("{fault}: {cause}"),
+            (None, FaultKind::NotMapped) => self.inside(|tables| match tables.vmas.nearest(at.0) {
+                Some(vma) => format!("{fault}; nearest mapping {vma}"),
+                None => format!("{fault}; the space has no mapping"),
+            }),
+            (None, _) => self.inside(|tables| match tables.vmas.find_containing(at.0) {
+                Some(vma) => format!("{fault}: {vma}"),
+                None => fault.to_string(),
+            }),
+        };
+        Explanation { fault, text }
+    }
+}
+
+impl Drop for SpaceInner {
+    fn drop(&mut self) {
+        // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
+        for file in self.files.get_mut().drain(..) {
+            file.unregister();
+        }
+        let root = self.tables.get_mut().root;
+        Nodes { pool: &self.pool }.put(root, table::ROOT_LEVEL);
+        self.pool.safe_point();
+    }
+}
+
+/// The address of the first byte of the page that `at` is in.
+fn page_start(at: u64) -> u64 {
+    at & !(PAGE_SIZE as u64 - 1)
+}
+
+/// The parts of a range of addresses by pages: address and length.
+fn page_pieces(at: VirtAddr, len: usize) -> impl Iterator<Item = (u64, usize)> {
+    let mut at = at.0;
+    let mut left = len;
+    std::iter::from_fn(move || {
+        if left == 0 {
+            return None;
+        }
+        let piece = left.min(PAGE_SIZE - at as usize % PAGE_SIZE);
+        let start = at;
+        at = at.wrapping_add(piece as u64);
+        left -= piece;
+        Some((start, piece))
+    })
+}

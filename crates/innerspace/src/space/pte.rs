@@ -1,0 +1,156 @@
+//! The word of a leaf slot: where a page's bytes are and what may be done with them at once.
+//!
+//! ```text
+//!  63..12                      5      4        3     2       1       0
+//!  host address of the page    ZERO   BORROWED OWNED PRESENT VALID_W VALID_R    (bit 6: FILE)
+//! ```
+//!
+//! | state | bits | who keeps the frame | who may change the word |
+//! |---|---|---|---|
+//! | empty | 0 | - | a fault (any sharer) |
+//! | zero | PRESENT ZERO | nobody needs to | a write fault (sole user of the path); `Mappers::revoke` |
+//! | file | PRESENT FILE | `mapped` of the frame's hold word | faults and revokers, under the block's lock |
+//! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
+//! | borrowed | PRESENT BORROWED | the leaf's origin, directly or in turn | sole user of the path |
+//!
+//! VALID_R says that a load needs nothing more; it doubles as the accessed bit, and aging clears it (with VALID_W). VALID_W
+//! says that a store needs nothing more: the page is recorded dirty or is anonymous and this leaf's alone. Every
+//! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers meet here without a lock.
+
+use crate::PAGE_SIZE;
+use crate::sync::interleave;
+use crate::sync::raw::{AtomicU64, Ordering};
+
+/// May be loaded from with no further action; the accessed bit.
+pub(super) const VALID_R: u64 = 1 << 0;
+/// May be stored to with no further action.
+pub(super) const VALID_W: u64 = 1 << 1;
+const PRESENT: u64 = 1 << 2;
+const OWNED: u64 = 1 << 3;
+const BORROWED: u64 = 1 << 4;
+const ZERO: u64 = 1 << 5;
+const FILE: u64 = 1 << 6;
+const FLAGS: u64 = PAGE_SIZE as u64 - 1;
+
+/// The value of a leaf slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pte(pub(super) u64);
+
+/// What a present slot holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Holds {
+    Nothing,
+    Zero,
+    File,
+    Own,
+    Borrowed,
+}
+
+impl Pte {
+    pub(super) const EMPTY: Pte = Pte(0);
+
+    pub(super) fn zero(host: u64) -> Pte {
+        Pte(host | PRESENT | ZERO | VALID_R)
+    }
+
+    pub(super) fn file(host: u64, valid: u64) -> Pte {
+        Pte(host | PRESENT | FILE | valid)
+    }
+
+    /// An anonymous page of this leaf's own, ready for both kinds of access.
+    pub(super) fn own(host: u64) -> Pte {
+        Pte(host | PRESENT | OWNED | VALID_R | VALID_W)
+    }
+
+    /// The host address of the page.
+    pub(super) fn host(self) -> u64 {
+        self.0 & !FLAGS
+    }
+
+    pub(super) fn holds(self) -> Holds {
+        match self.0 & (ZERO | FILE | OWNED | BORROWED) {
+            0 => Holds::Nothing,
+            ZERO => Holds::Zero,
+            FILE => Holds::File,
+            OWNED => Holds::Own,
+            BORROWED => Holds::Borrowed,
+            _ => panic!("I1: a leaf slot in two states: {self:?}"),
+        }
+    }
+
+    /// The same page as a copied leaf sees it: borrowed, and not writable until copied.
+    pub(super) fn borrowed(self) -> Pte {
+        Pte(self.0 & !(OWNED | VALID_W) | BORROWED)
+    }
+
+    /// The same page, owned by this leaf with a reference of its own, not yet writable.
+    pub(super) fn owned(self) -> Pte {
+        Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
+    }
+
+    pub(super) fn with(self, valid: u64) -> Pte {
+        Pte(self.0 | valid)
+    }
+
+    pub(super) fn has(self, valid: u64) -> bool {
+        self.0 & valid == valid
+    }
+}
+
+impl std::fmt::Debug for Pte {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x} flags {:#b}", self.host(), self.0 & FLAGS)
+    }
+}
+
+/// Reads a slot. Acquire: pairs with the release of whoever installed the page, so its bytes are there.
+#[inline(always)]
+pub(super) fn load(slot: &AtomicU64) -> Pte {
+    interleave();
+    Pte(slot.load(Ordering::Acquire))
+}
+
+/// Replaces `old` by `new` if nobody was faster. Release: publishes the page's bytes; Acquire: a loser reads the winner's.
+pub(super) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
+    interleave();
+    slot.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+}
+
+/// Takes validity away and tells what was there. Sequenced before the grace period that makes it effective.
+pub(super) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
+    interleave();
+    Pte(slot.fetch_and(!valid, Ordering::AcqRel))
+}
+
+/// Empties a slot and tells what was there.
+pub(super) fn take(slot: &AtomicU64) -> Pte {
+    interleave();
+    Pte(slot.swap(0, Ordering::AcqRel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_state_is_told_apart_and_keeps_its_address() {
+        let host = 0x7f12_3456_7000;
+        for (pte, holds) in [
+            (Pte::EMPTY, Holds::Nothing),
+            (Pte::zero(host), Holds::Zero),
+            (Pte::file(host, VALID_R | VALID_W), Holds::File),
+            (Pte::own(host), Holds::Own),
+            (Pte::own(host).borrowed(), Holds::Borrowed),
+            (Pte::own(host).borrowed().owned(), Holds::Own),
+        ] {
+            assert_eq!(pte.holds(), holds);
+            assert_eq!(pte.host(), if pte == Pte::EMPTY { 0 } else { host });
+        }
+        assert!(
+            !Pte::own(host).borrowed().has(VALID_W),
+            "a borrowed page is never writable"
+        );
+        assert!(!Pte::zero(host).has(VALID_W), "I4");
+    }
+}

@@ -1,0 +1,204 @@
+//! What a space holds, in the manner of smaps, and checks of all it keeps.
+
+use std::fmt;
+
+use super::table::Nodes;
+use super::vma::{Protection, Sharing, Vma};
+use super::{Space, Tables};
+use crate::units::{ByteSize, PAGE_SIZE};
+use crate::{PageCount, VirtAddr};
+
+/// One mapping and what of it is resident.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MappingInfo {
+    /// The first address.
+    pub start: u64,
+    /// The first address past the end.
+    pub end: u64,
+    /// What may be done, as `rw`, `r-`, `rwx`.
+    pub protection: String,
+    /// Whether stores go to the file.
+    pub shared: bool,
+    /// The file's name, or none for anonymous memory.
+    pub file: Option<String>,
+    /// The byte of the file shown at `start`.
+    pub offset: u64,
+    /// What is resident.
+    pub pages: PageStats,
+}
+
+/// Pages by what they are. Sizes in pages of 4 KiB.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct PageStats {
+    /// Pages mapped, the zero frame's excepted: like Linux's Rss.
+    pub resident: u64,
+    /// Pages of files, kept by the page cache.
+    pub file: u64,
+    /// Anonymous pages that this space alone has.
+    pub own: u64,
+    /// Anonymous pages shared with forks.
+    pub shared: u64,
+    /// Reads of the common zero frame; they take no memory.
+    pub zero: u64,
+    /// Pages used since reclaim last looked: like Linux's Referenced.
+    pub referenced: u64,
+    /// Pages that can be stored to without a fault.
+    pub writable: u64,
+}
+
+/// A space in numbers. Walks the page table: its cost grows with what is mapped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SpaceStats {
+    /// The mappings, by address.
+    pub mappings: Vec<MappingInfo>,
+    /// The sum over the mappings.
+    pub pages: PageStats,
+    /// Nodes of the page table, those shared with forks included, in pages.
+    pub tables: u64,
+    /// Bytes mapped: like Linux's Size.
+    pub size: u64,
+}
+
+impl PageStats {
+    fn add(&mut self, other: &PageStats) {
+        self.resident += other.resident;
+        self.file += other.file;
+        self.own += other.own;
+        self.shared += other.shared;
+        self.zero += other.zero;
+        self.referenced += other.referenced;
+        self.writable += other.writable;
+    }
+}
+
+fn mapping_info(tables: &Tables, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
+    let found = nodes.resident(tables.root, vma.start, vma.end);
+    let [file, own, shared] = [found.file, found.own, found.borrowed].map(|pages| pages.0);
+    MappingInfo {
+        start: vma.start,
+        end: vma.end,
+        protection: vma.protection.to_string(),
+        shared: vma.sharing == Sharing::Shared,
+        file: vma.file().map(|file| file.name().to_string()),
+        offset: vma.file_page(vma.start) * PAGE_SIZE as u64,
+        pages: PageStats {
+            resident: file + own + shared,
+            file,
+            own,
+            shared,
+            zero: found.zero.0,
+            referenced: found.referenced.0,
+            writable: found.writable.0,
+        },
+    }
+}
+
+impl Space {
+    /// The mappings and what of them is resident.
+    pub fn stats(&self) -> SpaceStats {
+        let nodes = Nodes { pool: &self.0.pool };
+        self.0.inside(|tables| {
+            let mappings: Vec<MappingInfo> = tables
+                .vmas
+                .iter()
+                .map(|vma| mapping_info(tables, nodes, vma))
+                .collect();
+            let mut pages = PageStats::default();
+            mappings
+                .iter()
+                .for_each(|mapping| pages.add(&mapping.pages));
+            SpaceStats {
+                size: mappings
+                    .iter()
+                    .map(|mapping| mapping.end - mapping.start)
+                    .sum(),
+                tables: nodes.count_nodes(tables.root).0,
+                mappings,
+                pages,
+            }
+        })
+    }
+
+    /// The mapping that contains `at`, and what of it is resident.
+    pub fn mapping_at(&self, at: VirtAddr) -> Option<MappingInfo> {
+        let nodes = Nodes { pool: &self.0.pool };
+        self.0.inside(|tables| {
+            let vma = tables.vmas.find_containing(at.0)?;
+            Some(mapping_info(tables, nodes, vma))
+        })
+    }
+
+    /// Checks everything the space keeps against what it can be computed from. At rest: no other thread works in it.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    #[doc(hidden)]
+    pub fn validate(&self) {
+        let nodes = Nodes { pool: &self.0.pool };
+        self.0.inside(|tables| {
+            tables.vmas.validate();
+            nodes.validate(tables.root);
+            let mapped: u64 = nodes
+                .resident(tables.root, 0, 1 << super::table::ADDRESS_BITS)
+                .total();
+            let in_vmas: u64 = tables
+                .vmas
+                .iter()
+                .map(|vma| nodes.resident(tables.root, vma.start, vma.end).total())
+                .sum();
+            assert_eq!(
+                mapped, in_vmas,
+                "I9: a page is mapped outside every mapping"
+            );
+            for vma in tables.vmas.iter() {
+                assert!(
+                    vma.ceiling.allows(vma.protection),
+                    "{vma} may do more than its ceiling"
+                );
+                let found = nodes.resident(tables.root, vma.start, vma.end);
+                let readable = vma.protection.allows(Protection::READ);
+                assert!(
+                    readable || found.referenced == PageCount(0),
+                    "{vma} has readable pages"
+                );
+            }
+        });
+    }
+}
+
+impl fmt::Display for SpaceStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let page_bytes = |pages: u64| ByteSize(pages * PAGE_SIZE as u64);
+        for mapping in &self.mappings {
+            let name = mapping.file.as_deref().unwrap_or("anonymous");
+            let sharing = if mapping.shared { "shared" } else { "private" };
+            writeln!(
+                f,
+                "{:#x}..{:#x} {} {sharing} {name}: {} of {} resident, {} zero",
+                mapping.start,
+                mapping.end,
+                mapping.protection,
+                page_bytes(mapping.pages.resident),
+                ByteSize(mapping.end - mapping.start),
+                page_bytes(mapping.pages.zero),
+            )?;
+        }
+        write!(
+            f,
+            "total {} mapped, {} resident ({} file, {} own, {} shared), {} zero, {} tables",
+            ByteSize(self.size),
+            page_bytes(self.pages.resident),
+            page_bytes(self.pages.file),
+            page_bytes(self.pages.own),
+            page_bytes(self.pages.shared),
+            page_bytes(self.pages.zero),
+            page_bytes(self.tables),
+        )
+    }
+}

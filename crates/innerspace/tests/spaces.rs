@@ -1,0 +1,233 @@
+//! Spaces over files, through the public API: what a mapping shows, shares, copies and refuses.
+
+use innerspace::store::{MemoryStore, Store};
+use innerspace::{
+    FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
+    Threads,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory() -> Memory {
+    memory_of(4 * MIB)
+}
+
+fn memory_of(limit: u64) -> Memory {
+    MemoryOptions::new(limit)
+        .threads(Threads::None)
+        .build()
+        .unwrap()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8 | 1).collect()
+}
+
+fn file(memory: &Memory, bytes: &[u8], block: u64) -> (PagedFile, std::sync::Arc<MemoryStore>) {
+    let store = std::sync::Arc::new(MemoryStore::from_bytes(bytes));
+    let options = memory
+        .options()
+        .access(FileAccess::ReadWrite)
+        .block_size(block);
+    (options.open_store(store.clone()).unwrap(), store)
+}
+
+#[test]
+fn a_shared_mapping_shows_the_file_and_writes_to_it() {
+    for block in [PAGE, 16 * PAGE, 512 * PAGE] {
+        let memory = memory_of(16 * MIB);
+        let bytes = pattern(40 * PAGE_SIZE + 100);
+        let (file, store) = file(&memory, &bytes, block);
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file).shared().writable()).unwrap();
+        let mut a = space.accessor();
+        let mut seen = vec![0; bytes.len()];
+        a.read(at, &mut seen).unwrap();
+        assert!(seen == bytes);
+        a.store(at + 5 * PAGE + 1, 0xdead_beef_u32).unwrap();
+        let mut four = [0; 4];
+        file.read_exact_at(&mut four, 5 * PAGE + 1).unwrap();
+        assert_eq!(
+            u32::from_le_bytes(four),
+            0xdead_beef,
+            "file reads see the store at once"
+        );
+        file.write_at(b"written", 6 * PAGE).unwrap();
+        let mut seven = [0; 7];
+        a.read(at + 6 * PAGE, &mut seven).unwrap();
+        assert_eq!(&seven, b"written", "the mapping sees file writes at once");
+        file.sync_all().unwrap();
+        assert_eq!(store.to_vec()[5 * PAGE_SIZE + 1..][..4], four);
+        // After the sync the translation is clean: a store through it makes the page dirty again.
+        a.store(at + 5 * PAGE + 1, 1u32).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(store.to_vec()[5 * PAGE_SIZE + 1..][..4], 1u32.to_le_bytes());
+        space.validate();
+        memory.validate();
+    }
+}
+
+#[test]
+fn a_private_mapping_copies_and_the_file_never_changes() {
+    let memory = memory();
+    let bytes = pattern(8 * PAGE_SIZE);
+    let (file, store) = file(&memory, &bytes, PAGE);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).private().writable()).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u8>(at + 1), Ok(bytes[1]));
+    a.store(at, u64::MAX).unwrap();
+    a.store(at + 3 * PAGE, 1u64).unwrap();
+    let fork = space.fork().unwrap();
+    let mut f = fork.accessor();
+    a.store(at, 2u64).unwrap();
+    assert_eq!(f.load::<u64>(at), Ok(u64::MAX));
+    f.store(at + 3 * PAGE, 3u64).unwrap();
+    assert_eq!(
+        (a.load::<u64>(at + 3 * PAGE), f.load::<u64>(at + 3 * PAGE)),
+        (Ok(1), Ok(3))
+    );
+    assert_eq!(f.load::<u8>(at + 5 * PAGE), Ok(bytes[5 * PAGE_SIZE]));
+    let mut back = vec![0; bytes.len()];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == bytes && store.to_vec() == bytes);
+    space.validate();
+    fork.validate();
+}
+
+#[test]
+fn a_mapping_larger_than_the_memory_is_read_through() {
+    let memory = MemoryOptions::new(MIB)
+        .threads(Threads::None)
+        .build()
+        .unwrap();
+    let bytes = pattern(16 << 20);
+    let (file, _) = file(&memory, &bytes, PAGE);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file)).unwrap();
+    let mut a = space.accessor();
+    let mut buffer = vec![0; 64 << 10];
+    for round in 0..2 {
+        for (i, chunk) in bytes.chunks(buffer.len()).enumerate() {
+            a.read(at + (i * buffer.len()) as u64, &mut buffer[..chunk.len()])
+                .unwrap();
+            assert!(buffer[..chunk.len()] == *chunk, "round {round} chunk {i}");
+        }
+    }
+    assert!(memory.stats().peak <= MIB, "{}", memory.stats());
+    space.validate();
+    memory.validate();
+}
+
+// spec: A8
+#[test]
+fn an_access_across_two_pages_ends_with_a_group_of_the_minimum_size() {
+    let memory = memory();
+    let bytes = pattern(64 * PAGE_SIZE);
+    let (file, _) = file(&memory, &bytes, PAGE);
+    let group = memory.group("small", 10 * PAGE).unwrap();
+    let space = memory.space_in(&group).unwrap();
+    let at = space.map(Map::file(&file).private().writable()).unwrap();
+    let mut a = space.accessor();
+    a.store(at + (PAGE - 4), 0x0102_0304_0506_0708_u64).unwrap();
+    assert_eq!(a.load::<u64>(at + (PAGE - 4)), Ok(0x0102_0304_0506_0708));
+    a.copy(at + 10, at + PAGE + 10, 3000).unwrap();
+}
+
+// spec: A5
+#[test]
+fn truncate_and_punch_take_translations_away() {
+    let memory = memory();
+    let bytes = pattern(8 * PAGE_SIZE);
+    let (file, _) = file(&memory, &bytes, PAGE);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    for page in 0..8 {
+        a.store(at + page * PAGE, page + 100).unwrap();
+    }
+    file.punch(2 * PAGE..3 * PAGE).unwrap();
+    assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(0));
+    file.set_len(4 * PAGE + 10).unwrap();
+    assert_eq!(a.load::<u64>(at + 4 * PAGE), Ok(104));
+    assert_eq!(
+        a.load::<u8>(at + 4 * PAGE + 10),
+        Ok(0),
+        "past the end inside the last page: zeros"
+    );
+    let fault = a.load::<u64>(at + 5 * PAGE).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::PastEnd);
+    file.set_len(8 * PAGE).unwrap();
+    assert_eq!(
+        a.load::<u64>(at + 5 * PAGE),
+        Ok(0),
+        "what was cut off does not come back"
+    );
+    // A hole that is written by a file call is no hole to the mapping either.
+    assert_eq!(a.load::<u64>(at + 7 * PAGE), Ok(0));
+    file.write_at(&7u64.to_le_bytes(), 7 * PAGE).unwrap();
+    assert_eq!(a.load::<u64>(at + 7 * PAGE), Ok(7));
+    space.validate();
+    memory.validate();
+}
+
+#[test]
+fn a_file_opened_read_only_cannot_be_mapped_for_shared_writing() {
+    let memory = memory();
+    let file = memory
+        .options()
+        .name("data.bin")
+        .open(MemoryStore::with_len(PAGE))
+        .unwrap();
+    let space = memory.space().unwrap();
+    let error = space
+        .map(Map::file(&file).shared().writable())
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "data.bin: rw is forbidden, the file was opened read-only"
+    );
+    let at = space.map(Map::file(&file).shared()).unwrap();
+    let error = space
+        .protect(at, PAGE, Protection::READ_WRITE)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.ends_with("rw is forbidden, the file was opened read-only"),
+        "{error}"
+    );
+    space.map(Map::file(&file).private().writable()).unwrap();
+}
+
+#[test]
+fn views_keep_their_bytes_while_a_mapping_writes() {
+    let memory = memory();
+    let bytes = pattern(4 * PAGE_SIZE);
+    let (file, _) = file(&memory, &bytes, PAGE);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 1u64).unwrap();
+    let view = file.view(0..PAGE).unwrap();
+    a.store(at, 2u64).unwrap();
+    assert_eq!(view[..8], 1u64.to_le_bytes());
+    assert_eq!(file.view(0..8).unwrap()[..], 2u64.to_le_bytes());
+    drop((file, a, space));
+    assert_eq!(view[..8], 1u64.to_le_bytes());
+}
+
+#[test]
+fn a_dropped_space_leaves_dirty_pages_to_the_file() {
+    let memory = memory();
+    let (file, store) = file(&memory, &pattern(4 * PAGE_SIZE), PAGE);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    space.accessor().store(at + PAGE, 9u64).unwrap();
+    drop(space);
+    drop(file);
+    memory.tick();
+    assert_eq!(store.to_vec()[PAGE_SIZE..][..8], 9u64.to_le_bytes());
+    assert_eq!(store.len().unwrap(), 4 * PAGE);
+    assert!(memory.take_errors().is_empty());
+}
