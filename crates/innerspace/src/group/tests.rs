@@ -337,7 +337,8 @@ fn concurrent_charges_never_pass_the_limit_and_end_at_zero() {
             .sum::<u64>(),
         refusals
     );
-    assert!(tree.peak(group).0 <= 60 && tree.peak(root).0 <= 60);
+    // A page is off the group a moment before it is off the root: the root's own limit bounds that.
+    assert!(tree.peak(group).0 <= 60 && tree.peak(root).0 <= 100);
     tree.validate().unwrap();
 }
 

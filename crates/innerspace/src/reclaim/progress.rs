@@ -1,11 +1,11 @@
 //! Rounds of reclaim: when to try again, when to wait for another thread, when to give up.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::pool::Pool;
 use super::shrink::{Io, Shrunk};
 use crate::group::GroupId;
-use crate::sync::{Condvar, Mutex, thread};
+use crate::sync::{Condvar, Mutex, WaitEnd, thread};
 use crate::units::PageCount;
 
 /// Rounds one request makes at most, whatever they bring.
@@ -14,7 +14,7 @@ const ROUNDS: u32 = 16;
 /// Rounds that brought nothing, but may have because others had the frames in their hands.
 const VAIN_ROUNDS: u32 = 3;
 
-/// How long one round waits for another thread that is freeing memory: a store may hang.
+/// How long one round waits for other threads that are freeing memory: a store may hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// Who is freeing memory right now: a request that finds nothing to free waits for them before it fails, because the frames they have
@@ -25,22 +25,33 @@ pub(super) struct Progress {
     changed: Condvar,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct State {
-    /// Threads that may be about to free something.
-    active: u32,
-    /// How often one of them was done.
+    /// Tickets of the threads that may be about to free something.
+    working: Vec<u64>,
+    /// Tickets given out.
+    started: u64,
+    /// Tickets given back.
     finished: u64,
 }
 
 /// Counts the calling thread among those who free memory, until dropped.
 #[must_use = "dropping it says that the work is done"]
-pub(super) struct Working<'a>(&'a Progress);
+pub(super) struct Working<'a> {
+    progress: &'a Progress,
+    ticket: u64,
+}
 
 impl Progress {
     pub(super) fn begin(&self) -> Working<'_> {
-        self.state.lock().active += 1;
-        Working(self)
+        let mut state = self.state.lock();
+        let ticket = state.started;
+        state.started += 1;
+        state.working.push(ticket);
+        Working {
+            progress: self,
+            ticket,
+        }
     }
 
     /// How often somebody was done.
@@ -48,27 +59,31 @@ impl Progress {
         self.state.lock().finished
     }
 
-    /// Waits until a thread that is freeing memory is done, or was since the count was `finished`; false when there is none.
-    /// The caller is not one of them.
+    /// Waits until all who are freeing memory now are done; who begins later is not waited for. False when nobody is at work, and
+    /// nobody was since the count of the finished was `finished`. The caller is not one of them.
     fn wait_for_others(&self, finished: u64) -> bool {
+        let deadline = Instant::now() + OTHERS_WAIT;
         let mut state = self.state.lock();
-        if state.finished == finished && state.active == 0 {
-            return false;
+        let now = state.started;
+        let others = state.finished != finished || !state.working.is_empty();
+        while state.working.iter().any(|ticket| *ticket < now) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (woken, end) = self.changed.wait_timeout(state, left);
+            state = woken;
+            if end == WaitEnd::TimedOut {
+                break;
+            }
         }
-        if state.finished == finished {
-            (state, _) = self.changed.wait_timeout(state, OTHERS_WAIT);
-        }
-        drop(state);
-        true
+        others
     }
 }
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.active -= 1;
+        let mut state = self.progress.state.lock();
+        state.working.retain(|ticket| *ticket != self.ticket);
         state.finished += 1;
-        self.0.changed.notify_all();
+        self.progress.changed.notify_all();
     }
 }
 
