@@ -1,1 +1,96 @@
-fn main() {}
+//! Benchmarks: every figure is a ratio inside one run, contenders interleaved, CPU time of one thread.
+//!
+//! `harness` measures, `report` prints, and each table is a module that returns rows. A benchmark
+//! never asserts a time: a missed budget is printed and written to the JSON, and the exit code
+//! stays 0.
+
+mod harness;
+mod report;
+mod translation;
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::harness::Plan;
+use crate::report::Report;
+use crate::translation::HostPages;
+
+#[derive(Debug, Parser)]
+#[command(version, about = "Benchmarks of Innerspace beside its rivals")]
+struct Arguments {
+    #[command(subcommand)]
+    table: TableArguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum TableArguments {
+    /// The forms a software TLB may take: prototypes that do not use the library
+    Translation {
+        #[command(flatten)]
+        common: CommonArguments,
+        /// Advise the kernel to back the mapping with huge pages
+        #[arg(long)]
+        huge_pages: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct CommonArguments {
+    /// Write the figures as JSON, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How often each contender is measured
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// A few operations of each kind: shows that everything runs, not how fast
+    #[arg(long)]
+    quick: bool,
+}
+
+impl CommonArguments {
+    fn plan(&self) -> Plan {
+        if self.quick {
+            Plan::quick()
+        } else {
+            Plan::full(self.rounds)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let (common, table) = match &arguments.table {
+        TableArguments::Translation { common, huge_pages } => {
+            let pages = if *huge_pages {
+                HostPages::Huge
+            } else {
+                HostPages::Base
+            };
+            (common, translation::table(common.plan(), pages)?)
+        }
+    };
+    let report = Report::new(vec![table]);
+    print!("{report}");
+    if let Some(path) = &common.json {
+        let file = File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let mut writer = BufWriter::new(file);
+        serde_json::to_writer_pretty(&mut writer, &report)?;
+        writer.write_all(b"\n")?;
+        writer.flush()?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("innerspace-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Measuring: contenders of one row take turns (A B C A B C ...), so that drift of the machine hits all alike.
+//!
+//! A benchmark is a small function that does some operations and returns a [`Sample`]: how many, and the
+//! CPU time of the calling thread they took. Medians over the rounds are compared, never single runs.
+//!
+//! What a benchmark must see to itself: no two contenders of a row may touch the same random
+//! places in the same round. Whoever came second would find them in the cache, and the last of thirty
+//! contenders once looked faster than the raw pointer. [`Seeds`] hands out a fresh one each time.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+
+/// Some operations and the CPU time, in nanoseconds, that the calling thread spent on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) operations: u64,
+    pub(crate) nanoseconds: u64,
+}
+
+/// What a benchmark returns; an error ends the whole run and is printed.
+pub(crate) type Outcome = Result<Sample, Box<dyn Error>>;
+
+/// Does `work`, which performs `operations` operations, and takes the CPU time of this thread.
+/// The result passes through a black box, so computing it cannot be left out.
+pub(crate) fn thread_time<T>(
+    operations: u64,
+    work: impl FnOnce() -> Result<T, Box<dyn Error>>,
+) -> Outcome {
+    let start = thread_nanoseconds();
+    let result = work()?;
+    let nanoseconds = thread_nanoseconds() - start;
+    black_box(result);
+    Ok(Sample {
+        operations,
+        nanoseconds,
+    })
+}
+
+/// CPU time of the calling thread since it began, in nanoseconds.
+fn thread_nanoseconds() -> u64 {
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the pointer is to a timespec of ours; the call writes nothing else.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()) };
+    assert_eq!(status, 0, "this kernel has no thread CPU clock");
+    // SAFETY: the call succeeded, so it has filled the struct.
+    let time = unsafe { time.assume_init() };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Fresh seeds, never zero (xorshift would stay there), the same sequence in every run.
+#[derive(Debug, Default)]
+pub(crate) struct Seeds(u64);
+
+impl Seeds {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 += 1;
+        // The compiler must not see the seed, or it could compute the offsets beforehand.
+        black_box(self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+}
+
+/// How long to measure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    rounds: u32,
+    divisor: u64,
+}
+
+impl Plan {
+    /// `rounds` recorded rounds of full length.
+    pub(crate) fn full(rounds: u32) -> Plan {
+        Plan { rounds, divisor: 1 }
+    }
+
+    /// One short round: proves that the benchmarks run.
+    pub(crate) fn quick() -> Plan {
+        Plan {
+            rounds: 1,
+            divisor: 64,
+        }
+    }
+
+    /// How many operations to do where a full run does `full`; at least one.
+    pub(crate) fn operations(&self, full: u64) -> u64 {
+        (full / self.divisor).max(1)
+    }
+}
+
+/// The unit of a row's figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Nanoseconds,
+}
+
+impl Unit {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Unit::Nanoseconds => "ns",
+        }
+    }
+
+    fn of(self, sample: Sample) -> f64 {
+        let nanoseconds = sample.nanoseconds as f64 / sample.operations as f64;
+        match self {
+            Unit::Nanoseconds => nanoseconds,
+        }
+    }
+}
+
+/// What the subject of a row must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Budget {
+    /// Subject over baseline is at most this.
+    Ratio(f64),
+    /// The subject's median, in the row's unit, is at most this.
+    Absolute(f64),
+    /// The row informs; nothing is asked of it.
+    None,
+}
+
+/// One thing that is measured beside others.
+pub(crate) struct Contender<'a> {
+    name: String,
+    run: Box<dyn FnMut() -> Outcome + 'a>,
+}
+
+impl<'a> Contender<'a> {
+    pub(crate) fn new(name: impl Into<String>, run: impl FnMut() -> Outcome + 'a) -> Contender<'a> {
+        Contender {
+            name: name.into(),
+            run: Box::new(run),
+        }
+    }
+}
+
+/// One line of a table before it is measured. `subject` and `baseline` are names of contenders.
+pub(crate) struct Row<'a> {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+    pub(crate) contenders: Vec<Contender<'a>>,
+    pub(crate) subject: &'static str,
+    pub(crate) baseline: &'static str,
+    pub(crate) budget: Budget,
+}
+
+/// A contender's figures over all rounds, in the row's unit per operation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Figures {
+    pub(crate) median: f64,
+    pub(crate) minimum: f64,
+    pub(crate) maximum: f64,
+}
+
+/// A row after it was measured.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+    pub(crate) contenders: Vec<(String, Figures)>,
+    pub(crate) subject: &'static str,
+    pub(crate) baseline: &'static str,
+    pub(crate) budget: Budget,
+}
+
+impl Row<'_> {
+    /// Runs every contender once unrecorded, then `plan.rounds` times in turn.
+    pub(crate) fn measure(mut self, plan: Plan) -> Result<Measured, Box<dyn Error>> {
+        let mut values = vec![Vec::new(); self.contenders.len()];
+        for round in 0..=plan.rounds {
+            for (contender, values) in self.contenders.iter_mut().zip(&mut values) {
+                let sample = (contender.run)()
+                    .map_err(|e| format!("{}, {}: {e}", self.name, contender.name))?;
+                if round > 0 {
+                    values.push(self.unit.of(sample));
+                }
+            }
+        }
+        let contenders = self
+            .contenders
+            .into_iter()
+            .zip(values)
+            .map(|(contender, values)| (contender.name, Figures::of(values)))
+            .collect();
+        let Row {
+            name,
+            unit,
+            subject,
+            baseline,
+            budget,
+            ..
+        } = self;
+        Ok(Measured {
+            name,
+            unit,
+            contenders,
+            subject,
+            baseline,
+            budget,
+        })
+    }
+}
+
+impl Figures {
+    /// # Panics
+    /// If there are no values: a plan has at least one round.
+    fn of(mut values: Vec<f64>) -> Figures {
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            values[middle]
+        } else {
+            (values[middle - 1] + values[middle]) / 2.0
+        };
+        Figures {
+            median,
+            minimum: values[0],
+            maximum: values[values.len() - 1],
+        }
+    }
+}
+
+impl Measured {
+    pub(crate) fn figures(&self, name: &str) -> Option<Figures> {
+        self.contenders
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, figures)| *figures)
+    }
+
+    /// Median of the subject over median of the baseline; none where either was not measured.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        Some(self.figures(self.subject)?.median / self.figures(self.baseline)?.median)
+    }
+
+    /// Whether the subject is within its budget; none where there is no budget.
+    pub(crate) fn met(&self) -> Option<bool> {
+        match self.budget {
+            Budget::Ratio(most) => Some(self.ratio()? <= most),
+            Budget::Absolute(most) => Some(self.figures(self.subject)?.median <= most),
+            Budget::None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    pub(crate) fn row<'a>(budget: Budget, contenders: Vec<Contender<'a>>) -> Row<'a> {
+        Row {
+            name: "row".into(),
+            unit: Unit::Nanoseconds,
+            contenders,
+            subject: "ours",
+            baseline: "raw",
+            budget,
+        }
+    }
+
+    /// A contender that takes `times` in turn, for ten operations each.
+    pub(crate) fn scripted(name: &'static str, times: &'static [u64]) -> Contender<'static> {
+        let mut times = times.iter();
+        Contender::new(name, move || {
+            Ok(Sample {
+                operations: 10,
+                nanoseconds: *times.next().ok_or("asked too often")?,
+            })
+        })
+    }
+
+    #[test]
+    fn contenders_take_turns_and_the_first_round_does_not_count() {
+        let order = RefCell::new(String::new());
+        let contender = |name: &'static str| {
+            let order = &order;
+            Contender::new(name, move || {
+                order.borrow_mut().push_str(name);
+                let slow = if order.borrow().len() <= 2 {
+                    1_000_000
+                } else {
+                    50
+                };
+                Ok(Sample {
+                    operations: 5,
+                    nanoseconds: slow,
+                })
+            })
+        };
+        let measured = row(Budget::None, vec![contender("A"), contender("B")])
+            .measure(Plan::full(3))
+            .unwrap();
+        assert_eq!(*order.borrow(), "ABABABAB");
+        let figures = measured.figures("A").unwrap();
+        assert_eq!(
+            figures,
+            Figures {
+                median: 10.0,
+                minimum: 10.0,
+                maximum: 10.0
+            }
+        );
+    }
+
+    #[test]
+    fn the_median_is_the_middle_or_the_mean_of_the_two_in_the_middle() {
+        let odd = Figures::of(vec![9.0, 1.0, 2.0]);
+        assert_eq!(
+            odd,
+            Figures {
+                median: 2.0,
+                minimum: 1.0,
+                maximum: 9.0
+            }
+        );
+        assert_eq!(Figures::of(vec![4.0, 1.0, 2.0, 9.0]).median, 3.0);
+    }
+
+    #[test]
+    fn budgets_are_met_up_to_the_limit_and_missed_above() {
+        let measured = |budget| {
+            let contenders = vec![scripted("raw", &[0, 100]), scripted("ours", &[0, 250])];
+            row(budget, contenders).measure(Plan::full(1)).unwrap()
+        };
+        assert_eq!(measured(Budget::Ratio(2.5)).ratio(), Some(2.5));
+        assert_eq!(measured(Budget::Ratio(2.5)).met(), Some(true));
+        assert_eq!(measured(Budget::Ratio(2.4)).met(), Some(false));
+        assert_eq!(measured(Budget::Absolute(25.0)).met(), Some(true));
+        assert_eq!(measured(Budget::Absolute(24.9)).met(), Some(false));
+        assert_eq!(measured(Budget::None).met(), None);
+    }
+
+    #[test]
+    fn a_row_without_its_subject_has_no_ratio() {
+        let measured =
+            row(Budget::Ratio(2.0), vec![scripted("raw", &[0, 100])]).measure(Plan::full(1));
+        let measured = measured.unwrap();
+        assert_eq!((measured.ratio(), measured.met()), (None, None));
+    }
+
+    #[test]
+    fn a_failing_contender_is_named() {
+        let failing = Contender::new("pread", || Err("no such file".into()));
+        let error = row(Budget::None, vec![failing])
+            .measure(Plan::full(1))
+            .unwrap_err();
+        assert_eq!(error.to_string(), "row, pread: no such file");
+    }
+
+    #[test]
+    fn seeds_differ_and_are_never_zero() {
+        let mut seeds = Seeds::default();
+        let drawn: std::collections::BTreeSet<u64> = (0..1000).map(|_| seeds.next()).collect();
+        assert_eq!(drawn.len(), 1000);
+        assert!(!drawn.contains(&0));
+    }
+}

@@ -1,0 +1,146 @@
+//! The loops: the same for the raw pointer and for every form, so that only the access differs.
+//!
+//! `single` and `session` are never inlined: their assembly is what one reads to see a hit path.
+
+use super::{Access, Accessor, Fault, PAGES, Revocable};
+
+/// Accesses `count` times, at places that `seed` decides.
+pub(super) trait Workload {
+    const NAME: &'static str;
+    /// Of a full run.
+    const OPERATIONS: u64;
+    fn run<A: Access>(access: &mut A, base: u64, count: u64, seed: u64) -> Result<u64, Fault>;
+}
+
+/// Loads of 8 bytes, uniform over all pages, which may overlap each other.
+pub(super) struct Independent;
+/// Loads of 8 bytes, uniform over all pages, each of which waits for the last.
+pub(super) struct Dependent;
+/// Loads of 8 bytes one after the other.
+pub(super) struct Sequential;
+/// Stores of 8 bytes, uniform over all pages.
+pub(super) struct Stores;
+
+/// Each access in a section of its own.
+#[inline(never)]
+pub(super) fn single<W: Workload, A: Accessor>(
+    accessor: &mut A,
+    count: u64,
+    seed: u64,
+) -> Result<u64, Fault> {
+    let base = accessor.base();
+    W::run(accessor, base, count, seed)
+}
+
+/// All accesses in one section.
+#[inline(never)]
+pub(super) fn session<W: Workload, A: Accessor>(
+    accessor: &mut A,
+    count: u64,
+    seed: u64,
+) -> Result<u64, Fault> {
+    let base = accessor.base();
+    let mut session = accessor.session();
+    W::run(&mut session, base, count, seed)
+}
+
+/// Revokes pages in batches of what a mailbox holds, then loads from each.
+#[inline(never)]
+pub(super) fn revoke_and_load<A: Revocable>(
+    accessor: &mut A,
+    count: u64,
+    mut seed: u64,
+) -> Result<u64, Fault> {
+    const BATCH: usize = 64;
+    let base = accessor.base();
+    let mut places = [0; BATCH];
+    let mut sum = 0u64;
+    for _ in 0..count.div_ceil(BATCH as u64) {
+        for at in &mut places {
+            *at = base + place(xorshift(&mut seed));
+            accessor.revoke(*at);
+        }
+        for at in places {
+            sum = sum.wrapping_add(accessor.load(at)?);
+        }
+    }
+    Ok(sum)
+}
+
+/// Marsaglia's xorshift64, shifts 13, 7, 17; the state must not be 0.
+#[inline(always)]
+pub(super) fn xorshift(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// A multiple of 8 below the end of the space, uniform where `random` is (Lemire's multiplication).
+#[inline(always)]
+fn place(random: u64) -> u64 {
+    ((u128::from(random) * u128::from(PAGES * 4096)) >> 64) as u64 & !7
+}
+
+impl Workload for Independent {
+    const NAME: &'static str = "random independent loads";
+    const OPERATIONS: u64 = 400_000;
+
+    #[inline(always)]
+    fn run<A: Access>(access: &mut A, base: u64, count: u64, mut seed: u64) -> Result<u64, Fault> {
+        let mut sum = 0u64;
+        for _ in 0..count {
+            sum = sum.wrapping_add(access.load(base + place(xorshift(&mut seed)))?);
+        }
+        Ok(sum)
+    }
+}
+
+impl Workload for Dependent {
+    const NAME: &'static str = "random dependent loads";
+    const OPERATIONS: u64 = 60_000;
+
+    /// The step is mixed in, or the walk would soon run into a cycle short enough to be cached.
+    #[inline(always)]
+    fn run<A: Access>(access: &mut A, base: u64, count: u64, seed: u64) -> Result<u64, Fault> {
+        let mut value = seed;
+        for step in 0..count {
+            let mixed = value ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            value = access.load(base + place(mixed))?;
+        }
+        Ok(value)
+    }
+}
+
+impl Workload for Sequential {
+    const NAME: &'static str = "sequential loads";
+    const OPERATIONS: u64 = 4_000_000;
+
+    #[inline(always)]
+    fn run<A: Access>(access: &mut A, base: u64, count: u64, seed: u64) -> Result<u64, Fault> {
+        assert!(
+            count * 8 <= PAGES * 4096 / 2,
+            "the run ends before the space does"
+        );
+        let start = base + ((place(seed) / 2) & !4095);
+        let mut sum = 0u64;
+        for number in 0..count {
+            sum = sum.wrapping_add(access.load(start + number * 8)?);
+        }
+        Ok(sum)
+    }
+}
+
+impl Workload for Stores {
+    const NAME: &'static str = "random stores";
+    const OPERATIONS: u64 = 400_000;
+
+    #[inline(always)]
+    fn run<A: Access>(access: &mut A, base: u64, count: u64, mut seed: u64) -> Result<u64, Fault> {
+        for _ in 0..count {
+            let random = xorshift(&mut seed);
+            access.store(base + place(random), random)?;
+        }
+        Ok(seed)
+    }
+}
