@@ -9,7 +9,7 @@ use super::error::{AccessKind, Fault, FaultKind};
 use super::fault;
 use super::session::Session;
 use super::table::{self, Nodes};
-use super::translate::{self, Translator};
+use super::translate::{self, Need, Page, Translator};
 use crate::reclaim::AllocMode;
 use crate::sync::Arc;
 use crate::sync::domain::Domain;
@@ -34,11 +34,51 @@ pub(super) struct Core {
     space: Arc<SpaceInner>,
     /// Whether the group counts this accessor.
     attached: bool,
+    /// The fault of the last access that failed.
+    fault: Fault,
 }
 
 /// What an accessor is charged for: its translation cache, its participant and its place in the lists.
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
+
+/// What one access wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct What {
+    pub(super) access: AccessKind,
+    /// Bytes to look up, in one page.
+    pub(super) size: usize,
+    /// Bytes to name in a fault; more than 16: a buffer.
+    pub(super) reported: usize,
+}
+
+impl What {
+    #[inline(always)]
+    fn value<T>(access: AccessKind) -> What {
+        What {
+            access,
+            size: size_of::<T>(),
+            reported: size_of::<T>(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn buffer(access: AccessKind, size: usize) -> What {
+        What {
+            access,
+            size,
+            reported: usize::MAX,
+        }
+    }
+
+    #[inline(always)]
+    fn need(self) -> Need {
+        match self.access {
+            AccessKind::Load => Need::Read,
+            AccessKind::Store | AccessKind::Exchange => Need::Write,
+        }
+    }
+}
 
 /// How an access surrounds itself with a section.
 pub(super) trait Sectioned {
@@ -103,53 +143,54 @@ impl Core {
             translator: Translator::new(sections),
             space: space.clone(),
             attached,
+            fault: Fault::new(FaultKind::NotMapped, VirtAddr(0), AccessKind::Load, 0),
         }
     }
 
-    /// Does `attempt` in a section; on a miss, has the page and tries again.
+    /// Does `act` with the bytes at `at`, in a section; on a miss, has their page first. `what` says what to look up and
+    /// what to report.
     #[inline(always)]
     pub(super) fn access<S: Sectioned, T>(
         &mut self,
         at: VirtAddr,
-        access: AccessKind,
-        bytes: usize,
-        attempt: impl Fn(&Translator) -> Option<T>,
+        what: What,
+        act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
         S::enter(&mut self.translator);
-        match attempt(&self.translator) {
-            Some(value) => {
-                S::leave(&mut self.translator);
-                Ok(value)
-            }
-            None => self.slow::<S, T>(at, access, bytes, attempt),
-        }
+        let page = match self.translator.hit(at.0, what.size, what.need()) {
+            Some(page) => page,
+            None => match self.have_page::<S>(at, what) {
+                Some(page) => page,
+                None => {
+                    S::leave(&mut self.translator);
+                    return Err(self.fault);
+                }
+            },
+        };
+        let value = act(page);
+        S::leave(&mut self.translator);
+        Ok(value)
     }
 
-    /// A section is open, and is closed (or a session's is open again) at the end.
+    /// The page that `hit` missed; `None`: it cannot be had, and `self.fault` says why. In a section before and after.
     #[cold]
     #[inline(never)]
-    fn slow<S: Sectioned, T>(
-        &mut self,
-        at: VirtAddr,
-        access: AccessKind,
-        bytes: usize,
-        attempt: impl Fn(&Translator) -> Option<T>,
-    ) -> Result<T, Fault> {
+    fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if self.translator.sections.has_mail() {
             S::pass_safepoint(&mut self.translator);
         }
         loop {
             self.have_leaf(at.0);
-            if let Some(value) = attempt(&self.translator) {
-                S::leave(&mut self.translator);
-                return Ok(value);
+            if let Some(page) = self.translator.hit(at.0, what.size, what.need()) {
+                return Some(page);
             }
             self.translator.sections.leave();
-            let end = fault::handle(&self.space, &mut self.translator, at, access, bytes);
+            let translator = &mut self.translator;
+            let end = fault::handle(&self.space, translator, at, what.access, what.reported);
             self.translator.sections.enter();
             if let Err(fault) = end {
-                S::leave(&mut self.translator);
-                return Err(fault);
+                self.fault = fault;
+                return None;
             }
         }
     }
@@ -168,8 +209,8 @@ impl Core {
         let tables = self.space.tables.look(&self.translator.sections);
         let found = tables.and_then(|tables| nodes.find(tables.root, at));
         if let Some(leaf) = found {
-            self.translator
-                .fill(at, nodes.words(leaf.frame), leaf.exclusive);
+            let use_for = if leaf.exclusive { Need::Write } else { Need::Read };
+            self.translator.fill(at, nodes.words(leaf.frame), use_for);
         }
     }
 
@@ -178,9 +219,7 @@ impl Core {
         if crosses(at, size_of::<T>()) {
             return self.load_across::<S, T>(at);
         }
-        self.access::<S, T>(at, AccessKind::Load, size_of::<T>(), |translator| {
-            translator.load(at.0)
-        })
+        self.access::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load)
     }
 
     #[inline(always)]
@@ -192,8 +231,8 @@ impl Core {
         if crosses(at, size_of::<T>()) {
             return self.store_across::<S, T>(at, value);
         }
-        let attempt = |translator: &Translator| translator.store(at.0, value);
-        self.access::<S, ()>(at, AccessKind::Store, size_of::<T>(), attempt)
+        let what = What::value::<T>(AccessKind::Store);
+        self.access::<S, ()>(at, what, |page| page.store(value))
     }
 
     #[cold]
@@ -214,21 +253,28 @@ impl Core {
         let mut bytes = [0; 16];
         let bytes = &mut bytes[..size_of::<T>()];
         translate::to_bytes(value, bytes);
-        let second = VirtAddr(super::page_start(at.0).wrapping_add(PAGE_SIZE as u64));
+        let (first, second) = bytes.split_at(PAGE_SIZE - at.page_offset());
+        let next = VirtAddr(at.0.wrapping_add(first.len() as u64));
         loop {
             S::enter(&mut self.translator);
-            let done = translator_both(&self.translator, at, bytes);
-            S::leave(&mut self.translator);
-            if done {
+            let translator = &self.translator;
+            let low = translator.hit(at.0, first.len(), Need::Write);
+            let high = translator.hit(next.0, second.len(), Need::Write);
+            if let (Some(low), Some(high)) = (low, high) {
+                low.write(first);
+                high.write(second);
+                S::leave(&mut self.translator);
                 return Ok(());
             }
-            for page in [at, second] {
-                let valid = |translator: &Translator| {
-                    translator
-                        .hit(page.0, 1, translate::Need::Write)
-                        .map(|_| ())
+            S::leave(&mut self.translator);
+            for page in [at, next] {
+                let reported = size_of::<T>();
+                let what = What {
+                    access: AccessKind::Store,
+                    size: 1,
+                    reported,
                 };
-                self.access::<S, ()>(page, AccessKind::Store, size_of::<T>(), valid)?;
+                self.access::<S, ()>(page, what, drop)?;
             }
         }
     }
@@ -237,22 +283,14 @@ impl Core {
     pub(super) fn exchange<S: Sectioned, T: AtomicScalar, R>(
         &mut self,
         at: VirtAddr,
-        attempt: impl Fn(&Translator) -> Option<R>,
+        act: impl FnOnce(Page) -> R,
     ) -> Result<R, Fault> {
-        if at.0 % size_of::<T>() as u64 != 0 {
-            return Err(Fault::new(
-                FaultKind::Misaligned,
-                at,
-                AccessKind::Exchange,
-                size_of::<T>(),
-            ));
+        if !at.0.is_multiple_of(size_of::<T>() as u64) {
+            let kind = FaultKind::Misaligned;
+            return Err(Fault::new(kind, at, AccessKind::Exchange, size_of::<T>()));
         }
-        self.access::<S, R>(at, AccessKind::Exchange, size_of::<T>(), attempt)
+        self.access::<S, R>(at, What::value::<T>(AccessKind::Exchange), act)
     }
-}
-
-fn translator_both(translator: &Translator, at: VirtAddr, bytes: &[u8]) -> bool {
-    translator.store_both(at.0, bytes).is_some()
 }
 
 /// Whether a value of `size` bytes at `at` lies in two pages.
@@ -325,10 +363,8 @@ macro_rules! accesses {
                 old: T,
                 new: T,
             ) -> Result<Result<T, T>, crate::Fault> {
-                let attempt = |translator: &crate::space::translate::Translator| {
-                    translator.compare_exchange(at.0, old, new)
-                };
-                self.core.exchange::<$mode, T, _>(at, attempt)
+                self.core
+                    .exchange::<$mode, T, _>(at, |page| page.compare_exchange(old, new))
             }
 
             /// Replaces the value in one atomic step (sequentially consistent) and returns the one before.
@@ -341,8 +377,7 @@ macro_rules! accesses {
                 at: crate::VirtAddr,
                 new: T,
             ) -> Result<T, crate::Fault> {
-                self.core
-                    .exchange::<$mode, T, _>(at, |translator| translator.swap(at.0, new))
+                self.core.exchange::<$mode, T, _>(at, |page| page.swap(new))
             }
 
             /// Adds in one atomic step (sequentially consistent), wrapping, and returns the value before.
@@ -356,7 +391,7 @@ macro_rules! accesses {
                 operand: T,
             ) -> Result<T, crate::Fault> {
                 self.core
-                    .exchange::<$mode, T, _>(at, |translator| translator.fetch_add(at.0, operand))
+                    .exchange::<$mode, T, _>(at, |page| page.fetch_add(operand))
             }
 
             /// Copies bytes out of the space into `buffer`.

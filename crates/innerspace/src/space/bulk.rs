@@ -2,13 +2,10 @@
 
 use std::cmp::Ordering;
 
-use super::accessor::{Core, Sectioned};
+use super::accessor::{Core, Sectioned, What};
 use super::error::{AccessKind, Fault};
 use super::page_pieces;
 use crate::{PAGE_SIZE, VirtAddr};
-
-/// Bytes are left out of faults for buffers: the address tells how far it got.
-const BUFFER: usize = usize::MAX;
 
 impl Core {
     #[inline]
@@ -19,10 +16,8 @@ impl Core {
     ) -> Result<(), Fault> {
         for (at, len) in page_pieces(at, buffer.len()) {
             let (piece, rest) = buffer.split_at_mut(len);
-            let piece = std::cell::RefCell::new(piece);
-            self.access::<S, ()>(VirtAddr(at), AccessKind::Load, BUFFER, |translator| {
-                translator.read(at, &mut piece.borrow_mut())
-            })?;
+            let what = What::buffer(AccessKind::Load, len);
+            self.access::<S, ()>(VirtAddr(at), what, |page| page.read(piece))?;
             buffer = rest;
         }
         Ok(())
@@ -36,8 +31,8 @@ impl Core {
     ) -> Result<(), Fault> {
         for (at, len) in page_pieces(at, bytes.len()) {
             let (piece, rest) = bytes.split_at(len);
-            let attempt = |translator: &super::translate::Translator| translator.write(at, piece);
-            self.access::<S, ()>(VirtAddr(at), AccessKind::Store, BUFFER, attempt)?;
+            let what = What::buffer(AccessKind::Store, len);
+            self.access::<S, ()>(VirtAddr(at), what, |page| page.write(piece))?;
             bytes = rest;
         }
         Ok(())
@@ -50,9 +45,8 @@ impl Core {
         len: usize,
     ) -> Result<(), Fault> {
         for (at, len) in page_pieces(at, len) {
-            self.access::<S, ()>(VirtAddr(at), AccessKind::Store, BUFFER, |translator| {
-                translator.fill_bytes(at, byte, len)
-            })?;
+            let what = What::buffer(AccessKind::Store, len);
+            self.access::<S, ()>(VirtAddr(at), what, |page| page.fill(byte, len))?;
         }
         Ok(())
     }
@@ -64,10 +58,9 @@ impl Core {
     ) -> Result<Ordering, Fault> {
         for (at, len) in page_pieces(at, bytes.len()) {
             let (piece, rest) = bytes.split_at(len);
+            let what = What::buffer(AccessKind::Load, len);
             let order =
-                self.access::<S, Ordering>(VirtAddr(at), AccessKind::Load, BUFFER, |translator| {
-                    translator.compare(at, piece)
-                })?;
+                self.access::<S, Ordering>(VirtAddr(at), what, |page| page.compare(piece))?;
             if order != Ordering::Equal {
                 return Ok(order);
             }

@@ -28,6 +28,7 @@ mod fault;
 mod fork;
 mod map;
 mod mappers;
+#[cfg(test)]
 mod pte;
 mod report;
 mod session;

@@ -13,48 +13,45 @@
 //! leaf, and lets a grace period pass before the memory is used for anything else (`sync::domain`). The memory itself is
 //! the arena's, which outlives every accessor.
 
+use std::hint::cold_path;
 use std::ptr::NonNull;
 
 use super::pte;
 use super::table::SLOTS;
-use crate::PAGE_SIZE;
 use crate::sync::domain::{Post, Sections};
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, AtomicScalar, Scalar};
+use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Leaves remembered, a power of two: 512 MiB of address space in 4 KiB.
+/// Leaves remembered, a power of two: 512 MiB of address space in 6 KiB.
 const LEAVES: usize = 256;
-const LEAF_SHIFT: u32 = crate::PAGE_SHIFT + 9;
-/// A tag that no address in a space has.
-const NO_LEAF: u32 = u32::MAX;
+const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
+/// A tag that no address has.
+const NO_LEAF: u64 = u64::MAX;
 
-/// What empty slots lead to, so that an address whose tag is `NO_LEAF` misses like any other.
-static EMPTY_LEAF: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
-
-#[derive(Clone, Copy, Debug)]
-struct LeafSlot {
-    /// The number of the leaf (address / 2 MiB) that loads may use `words` for.
-    read_tag: u32,
+/// The remembered leaves, as one array a field: the hit reads one tag and one pointer, each by the low bits of the leaf's
+/// number.
+#[derive(Debug)]
+struct Leaves {
+    /// The number of the leaf (address / 2 MiB) that loads may use.
+    read_tags: [u64; LEAVES],
     /// The same for stores.
-    write_tag: u32,
-    words: NonNull<AtomicU64>,
+    write_tags: [u64; LEAVES],
+    /// Where the word of page 0 would be if the leaf went on below its start: adding a page's number leads to its word.
+    words: [*const AtomicU64; LEAVES],
 }
 
-impl LeafSlot {
-    fn empty() -> LeafSlot {
-        LeafSlot {
-            read_tag: NO_LEAF,
-            write_tag: NO_LEAF,
-            words: NonNull::from(&EMPTY_LEAF[0]),
-        }
-    }
-}
+const NO_LEAVES: Leaves = Leaves {
+    read_tags: [NO_LEAF; LEAVES],
+    write_tags: [NO_LEAF; LEAVES],
+    words: [std::ptr::null(); LEAVES],
+};
 
 /// An accessor's private state: its sections and its remembered leaves.
 #[derive(Debug)]
 pub(super) struct Translator {
     pub(super) sections: Sections,
-    leaves: Box<[LeafSlot; LEAVES]>,
+    leaves: Box<Leaves>,
 }
 
 // SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns the translator only
@@ -68,69 +65,85 @@ pub(super) enum Need {
     Write,
 }
 
+/// Bytes of one page, valid for what they were looked up for until the section ends in which they were. Made by
+/// [`Translator::hit`], used up by value inside that section: `Core::access` alone hands one on.
+#[derive(Debug)]
+pub(super) struct Page(NonNull<u8>);
+
 impl Translator {
     pub(super) fn new(sections: Sections) -> Translator {
         Translator {
             sections,
-            leaves: Box::new([LeafSlot::empty(); LEAVES]),
+            leaves: Box::new(NO_LEAVES),
         }
     }
 
     /// Bytes a translator takes, its participant and a full mailbox included.
-    pub(super) const SIZE: usize = size_of::<[LeafSlot; LEAVES]>() + 1024;
+    pub(super) const SIZE: usize = size_of::<Leaves>() + 1024;
 
-    /// The host address of `at` if `size` bytes from there lie in one page that is valid for `need`. In a section. The
-    /// result holds until the section is left.
+    /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
     #[inline(always)]
-    pub(super) fn hit(&self, at: u64, size: usize, need: Need) -> Option<NonNull<u8>> {
+    pub(super) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
         debug_assert!(self.sections.is_open());
         if self.sections.has_mail() {
+            cold_path();
             return None;
         }
         let leaf = at >> LEAF_SHIFT;
-        let slot = &self.leaves[leaf as usize % LEAVES];
+        let slot = leaf as usize % LEAVES;
         let (tag, valid) = match need {
-            Need::Read => (slot.read_tag, pte::VALID_R),
-            Need::Write => (slot.write_tag, pte::VALID_W),
+            Need::Read => (self.leaves.read_tags[slot], pte::VALID_R),
+            Need::Write => (self.leaves.write_tags[slot], pte::VALID_W),
         };
         let offset = at as usize % PAGE_SIZE;
-        if u64::from(tag) != leaf || offset > PAGE_SIZE - size {
+        if tag != leaf || offset > PAGE_SIZE - size {
+            cold_path();
             return None;
         }
-        let index = (at >> crate::PAGE_SHIFT) as usize % SLOTS;
-        // SAFETY: the tag says that `words` is the leaf of this address, 512 words long, and the section keeps it one
-        // (see the module).
-        let entry = pte::load(unsafe { slot.words.add(index).as_ref() });
+        let word = self.leaves.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
+        // SAFETY: the tag says that the pointer is the one of this address's leaf (`NO_LEAF` is no number of an address),
+        // so `word` is one of its 512 words, and the section keeps the leaf (see the module).
+        let entry = pte::load(unsafe { &*word });
         if !entry.has(valid) {
+            cold_path();
             return None;
         }
-        NonNull::new((entry.host() | offset as u64) as *mut u8)
+        NonNull::new((entry.host() + offset as u64) as *mut u8).map(Page)
     }
 
     /// Remembers the leaf of `at`. In the section in which it was found.
-    pub(super) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], writable: bool) {
+    pub(super) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;
-        self.leaves[leaf as usize % LEAVES] = LeafSlot {
-            read_tag: leaf as u32, // at most 27 bits: it was found in the table
-            write_tag: if writable { leaf as u32 } else { NO_LEAF },
-            words: NonNull::from(&words[0]),
+        let slot = leaf as usize % LEAVES;
+        self.leaves.read_tags[slot] = leaf;
+        self.leaves.write_tags[slot] = if use_for == Need::Write {
+            leaf
+        } else {
+            NO_LEAF
         };
+        self.leaves.words[slot] = words.as_ptr().wrapping_sub(leaf as usize * SLOTS);
+    }
+
+    fn forget(&mut self, post: Post) {
+        match post {
+            Post::All => *self.leaves = NO_LEAVES,
+            Post::One(leaf) => {
+                let slot = leaf as usize % LEAVES;
+                if self.leaves.read_tags[slot] == leaf {
+                    self.leaves.read_tags[slot] = NO_LEAF;
+                    self.leaves.write_tags[slot] = NO_LEAF;
+                }
+            }
+        }
     }
 
     /// Reads the mail and forgets what it names. In a section, before anything remembered is used.
     #[cold]
     pub(super) fn drain(&mut self) {
-        let leaves = &mut self.leaves;
-        self.sections.drain(|post| match post {
-            Post::All => leaves.fill(LeafSlot::empty()),
-            Post::One(leaf) => {
-                let slot = &mut leaves[leaf as usize % LEAVES];
-                if u64::from(slot.read_tag) == leaf {
-                    *slot = LeafSlot::empty();
-                }
-            }
-        });
+        let mut posts = Vec::new();
+        self.sections.drain(|post| posts.push(post));
+        posts.into_iter().for_each(|post| self.forget(post));
     }
 
     /// Opens a section and reads the mail.
@@ -147,98 +160,69 @@ pub(super) fn leaf_number(at: u64) -> u64 {
     at >> LEAF_SHIFT
 }
 
-/// One access each, in a section: done, or nothing happened and the page has to be had first.
-impl Translator {
-    /// Loads a value that lies in one page.
+/// What can be done with the bytes. SAFETY of all: `hit` found as many bytes as the caller asked it for in a page that is
+/// valid for the access; the section, which is still open, keeps page and validity; others may use the bytes at the
+/// same time, through these functions alone.
+impl Page {
+    /// Loads a value; `hit` was asked for its size.
     #[inline(always)]
-    pub(super) fn load<T: Scalar>(&self, at: u64) -> Option<T> {
-        let host = self.hit(at, size_of::<T>(), Need::Read)?;
-        // SAFETY: `hit` found so many bytes in a page that the section keeps.
-        Some(unsafe { copy::load(host.as_ptr()) })
+    pub(super) fn load<T: Scalar>(self) -> T {
+        // SAFETY: see above.
+        unsafe { copy::load(self.0.as_ptr()) }
     }
 
-    /// Stores a value that lies in one page.
+    /// Stores a value.
     #[inline(always)]
-    pub(super) fn store<T: Scalar>(&self, at: u64, value: T) -> Option<()> {
-        let host = self.hit(at, size_of::<T>(), Need::Write)?;
-        // SAFETY: as in `load`; the page is the space's own, or shared memory, and writable.
-        unsafe { copy::store(host.as_ptr(), value) };
-        Some(())
+    pub(super) fn store<T: Scalar>(self, value: T) {
+        // SAFETY: see above.
+        unsafe { copy::store(self.0.as_ptr(), value) }
     }
 
-    /// Stores two parts of a value that crosses a page end, or neither.
-    pub(super) fn store_both(&self, at: u64, bytes: &[u8]) -> Option<()> {
-        let (first, second) = bytes.split_at(PAGE_SIZE - at as usize % PAGE_SIZE);
-        let low = self.hit(at, first.len(), Need::Write)?;
-        let high = self.hit(at + first.len() as u64, second.len(), Need::Write)?;
-        // SAFETY: both pages were found in this section, and each part lies in its page.
-        unsafe {
-            copy::copy_out(low.as_ptr(), first);
-            copy::copy_out(high.as_ptr(), second);
-        }
-        Some(())
-    }
-
-    /// Compares and exchanges an aligned value.
+    /// Compares and exchanges a value at an aligned address.
     #[inline(always)]
-    pub(super) fn compare_exchange<T: AtomicScalar>(
-        &self,
-        at: u64,
-        old: T,
-        new: T,
-    ) -> Option<Result<T, T>> {
-        let host = self.hit(at, size_of::<T>(), Need::Write)?;
-        // SAFETY: as in `store`, and the caller checked that `at` is a multiple of the size, as pages are.
-        Some(unsafe { copy::compare_exchange(host.as_ptr(), old, new) })
+    pub(super) fn compare_exchange<T: AtomicScalar>(self, old: T, new: T) -> Result<T, T> {
+        // SAFETY: see above; the caller checked the alignment, which pages keep.
+        unsafe { copy::compare_exchange(self.0.as_ptr(), old, new) }
     }
 
-    /// Replaces an aligned value and returns the one before.
+    /// Replaces a value at an aligned address.
     #[inline(always)]
-    pub(super) fn swap<T: AtomicScalar>(&self, at: u64, new: T) -> Option<T> {
-        let host = self.hit(at, size_of::<T>(), Need::Write)?;
-        // SAFETY: as in `compare_exchange`.
-        Some(unsafe { copy::swap(host.as_ptr(), new) })
+    pub(super) fn swap<T: AtomicScalar>(self, new: T) -> T {
+        // SAFETY: as for `compare_exchange`.
+        unsafe { copy::swap(self.0.as_ptr(), new) }
     }
 
-    /// Adds to an aligned value, wrapping, and returns the one before.
+    /// Adds to a value at an aligned address, wrapping.
     #[inline(always)]
-    pub(super) fn fetch_add<T: AtomicScalar>(&self, at: u64, operand: T) -> Option<T> {
-        let host = self.hit(at, size_of::<T>(), Need::Write)?;
-        // SAFETY: as in `compare_exchange`.
-        Some(unsafe { copy::fetch_add(host.as_ptr(), operand) })
+    pub(super) fn fetch_add<T: AtomicScalar>(self, operand: T) -> T {
+        // SAFETY: as for `compare_exchange`.
+        unsafe { copy::fetch_add(self.0.as_ptr(), operand) }
     }
 
-    /// Copies bytes of one page out of the space.
+    /// Copies the bytes out.
     #[inline(always)]
-    pub(super) fn read(&self, at: u64, to: &mut [u8]) -> Option<()> {
-        let host = self.hit(at, to.len(), Need::Read)?;
-        // SAFETY: as in `load`; `to` is the caller's own memory.
-        unsafe { copy::copy_in(to, host.as_ptr()) };
-        Some(())
+    pub(super) fn read(self, to: &mut [u8]) {
+        // SAFETY: see above; `to` is the caller's own memory.
+        unsafe { copy::copy_in(to, self.0.as_ptr()) }
     }
 
-    /// Copies bytes into one page of the space.
+    /// Copies bytes in.
     #[inline(always)]
-    pub(super) fn write(&self, at: u64, from: &[u8]) -> Option<()> {
-        let host = self.hit(at, from.len(), Need::Write)?;
-        // SAFETY: as in `store`.
-        unsafe { copy::copy_out(host.as_ptr(), from) };
-        Some(())
+    pub(super) fn write(self, from: &[u8]) {
+        // SAFETY: see above.
+        unsafe { copy::copy_out(self.0.as_ptr(), from) }
     }
 
-    /// Fills bytes of one page.
-    pub(super) fn fill_bytes(&self, at: u64, byte: u8, len: usize) -> Option<()> {
-        let host = self.hit(at, len, Need::Write)?;
-        // SAFETY: as in `store`.
-        unsafe { copy::fill(host.as_ptr(), byte, len) };
-        Some(())
+    /// Sets the bytes.
+    pub(super) fn fill(self, byte: u8, len: usize) {
+        // SAFETY: see above.
+        unsafe { copy::fill(self.0.as_ptr(), byte, len) }
     }
 
-    /// Compares bytes of one page with others.
-    pub(super) fn compare(&self, at: u64, with: &[u8]) -> Option<std::cmp::Ordering> {
-        let host = self.hit(at, with.len(), Need::Read)?;
-        // SAFETY: as in `load`.
-        Some(unsafe { copy::compare(host.as_ptr(), with) })
+    /// Compares the bytes with others.
+    pub(super) fn compare(self, with: &[u8]) -> std::cmp::Ordering {
+        // SAFETY: see above.
+        unsafe { copy::compare(self.0.as_ptr(), with) }
     }
 }
 
