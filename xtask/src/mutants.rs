@@ -76,6 +76,7 @@ enum Verdict {
     FailsUnchanged,
     NoBuild,
     NoTest,
+    NoClaim,
     NotRun,
 }
 
@@ -98,6 +99,7 @@ impl fmt::Display for Verdict {
             Verdict::FailsUnchanged => "FAILS UNCHANGED",
             Verdict::NoBuild => "DOES NOT BUILD",
             Verdict::NoTest => "NO SUCH TEST",
+            Verdict::NoClaim => "NO TEST NAMED",
             Verdict::NotRun => "not run",
         })
     }
@@ -113,14 +115,18 @@ pub(crate) fn run(wanted: &[String], options: &Options) -> Result<()> {
         );
     }
     ensure!(!found.is_empty(), "no cfg(mutant = ...) in the sources");
-    let claims: Vec<(&str, &Claim)> = found
+    let rows: Vec<(&str, Option<&Claim>)> = found
         .iter()
         .filter(|(id, _)| wanted.is_empty() || wanted.contains(id))
-        .flat_map(|(id, claims)| claims.iter().map(move |claim| (id.as_str(), claim)))
+        .flat_map(|(id, claims)| {
+            let unclaimed = claims.is_empty().then_some(None);
+            let claims = claims.iter().map(Some).chain(unclaimed);
+            claims.map(move |claim| (id.as_str(), claim))
+        })
         .collect();
     if options.list == List::Only {
-        for (id, claim) in &claims {
-            println!("{id:6} {:8} {}", claim.target.mode.name(), claim.test);
+        for (id, claim) in &rows {
+            println!("{id:6} {}", shown(*claim));
         }
         return Ok(());
     }
@@ -128,24 +134,20 @@ pub(crate) fn run(wanted: &[String], options: &Options) -> Result<()> {
     let mut unchanged = BTreeMap::new();
     let mut broken = BTreeSet::new();
     let mut left = 0;
-    println!(
-        "{:6} {:8} {:15} {:>7}  test",
-        "mutant", "mode", "verdict", "seconds"
-    );
-    for (id, claim) in claims {
+    println!("mutant verdict         seconds  mode     test");
+    for (id, claim) in rows {
         let began = Instant::now();
-        let verdict = if options
+        let late = options
             .budget
-            .is_some_and(|budget| start.elapsed() >= budget)
-        {
-            left += 1;
-            Verdict::NotRun
-        } else {
-            judge(id, claim, options.unchanged, &mut unchanged)?
+            .is_some_and(|budget| start.elapsed() >= budget);
+        let verdict = match claim {
+            None => Verdict::NoClaim,
+            Some(_) if late => Verdict::NotRun,
+            Some(claim) => judge(id, claim, options.unchanged, &mut unchanged)?,
         };
+        left += usize::from(verdict == Verdict::NotRun);
         let seconds = began.elapsed().as_secs_f64();
-        let mode = claim.target.mode.name();
-        println!("{id:6} {mode:8} {verdict:15} {seconds:7.1}  {}", claim.test);
+        println!("{id:6} {verdict:15} {seconds:7.1}  {}", shown(claim));
         if !verdict.holds() {
             broken.insert(id);
         }
@@ -163,6 +165,13 @@ pub(crate) fn run(wanted: &[String], options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Mode and test of a claim, for the tables.
+fn shown(claim: Option<&Claim>) -> String {
+    claim.map_or_else(String::new, |claim| {
+        format!("{:8} {}", claim.target.mode.name(), claim.test)
+    })
+}
+
 /// Builds one mutant and runs the test that a claim names.
 fn judge(
     id: &str,
@@ -170,10 +179,10 @@ fn judge(
     want: Unchanged,
     unchanged: &mut BTreeMap<Target, PathBuf>,
 ) -> Result<Verdict> {
-    let log = root().join(format!(
-        "target/mutants/logs/{id}-{}.log",
-        claim.target.mode.name()
-    ));
+    let name = format!("{id}-{}-{}", claim.target.mode.name(), claim.test);
+    let log = root()
+        .join("target/mutants/logs")
+        .join(name.replace("::", "-") + ".log");
     let binary = match harness::build(&claim.target, Some(id), Messages::Kept) {
         Ok(binary) => binary,
         Err(error) => {
@@ -238,7 +247,8 @@ fn matching(tests: &[String], name: &str) -> Vec<String> {
     found
 }
 
-/// All mutants in the Rust sources below `crates`, with what their comments claim.
+/// All mutants in the Rust sources below `crates`, with what their comments claim, which may be
+/// nothing.
 fn find(crates: &Path) -> Result<BTreeMap<String, BTreeSet<Claim>>> {
     let mut found: BTreeMap<String, BTreeSet<Claim>> = BTreeMap::new();
     for package in sorted_entries(crates)?.iter().filter(|path| path.is_dir()) {
@@ -262,10 +272,7 @@ fn find(crates: &Path) -> Result<BTreeMap<String, BTreeSet<Claim>>> {
             }
         }
         for id in &bugs {
-            ensure!(
-                found.contains_key(id),
-                "no comment names a test for the mutant {id} in {name}"
-            );
+            found.entry(id.clone()).or_default();
         }
         for (id, claims) in &found {
             let here = claims.iter().any(|claim| claim.target.package == name);

@@ -178,7 +178,7 @@ impl<'a> FrameLock<'a> {
 
     /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
     fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
-        // mutant: L3 (loom: an_unlock_wakes_who_waits_for_the_lock)
+        // mutant: L3 (loom: an_unlock_wakes_who_waits_for_the_lock, may abort)
         #[cfg(mutant = "L3")]
         if self.take_and_tidy(queue) {
             return true;
@@ -384,7 +384,7 @@ impl<'a> FrameLock<'a> {
     /// live another life: nothing here touches it again.
     pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
         let sleeper = Sleeper::new();
-        // mutant: L9 (loom: nothing_touches_the_frame_after_the_put)
+        // mutant: L9 (loom: nothing_touches_the_frame_after_the_put, may abort)
         #[cfg(mutant = "L9")]
         let dropped = put();
         let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));

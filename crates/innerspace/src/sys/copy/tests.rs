@@ -168,13 +168,15 @@ impl Raced {
         )
     }
 
-    /// Looks at the words inside every [`Raced::range`] (less one for a shift); gives the last byte.
+    /// Looks at the words inside every [`Raced::range`], less one at both ends: with a shift, the first
+    /// and the last are made of source words that reach out of the range, so may be torn. Gives the
+    /// last byte.
     ///
     /// Panics if a word is a mixture where it must not be: its first `split` bytes come from one
     /// written word, the others from another.
     fn look(&self, split: usize) -> u8 {
         let mut last = 0;
-        for word in &self.0[2..self.0.len() - 3] {
+        for word in &self.0[3..self.0.len() - 3] {
             let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
             assert_whole(bytes, split);
             last = bytes[WORD - 1];
