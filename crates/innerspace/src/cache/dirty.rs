@@ -150,10 +150,11 @@ impl DirtyIndex {
                 lowest = lowest.min(entry.barrier);
             }
         }
-        (held > 0).then(|| match rules.order {
-            WriteOrder::Ordered => (held, HeldReason::UntilRelease { barrier: lowest }),
-            _ => (held, HeldReason::UntilSync),
-        })
+        let reason = match rules.order {
+            WriteOrder::Ordered => HeldReason::UntilRelease { barrier: lowest },
+            _ => HeldReason::UntilSync,
+        };
+        (held > 0).then_some((held, reason))
     }
 }
 

@@ -71,7 +71,12 @@ impl FileCore {
         let next_data = self.store.next_data(bytes.start).map_err(wrap)?;
         let data_start = next_data.unwrap_or(u64::MAX);
         if data_start >= bytes.end {
-            self.extents.lock().hole = bytes.start..data_start;
+            // A store that was cut short has no data there either: that is for the read to find out.
+            let len = self.store.len().map_err(wrap)?;
+            if len < bytes.end {
+                return Ok(Content::Data);
+            }
+            self.extents.lock().hole = bytes.start..data_start.min(len);
             return Ok(Content::Hole);
         }
         let hole_start = self.store.next_hole(data_start).map_err(wrap)?;

@@ -43,3 +43,6 @@ pub use ready::Ready;
 pub(crate) use service::Cache;
 pub use stats::FileStats;
 pub use view::View;
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;

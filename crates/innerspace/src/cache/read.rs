@@ -7,6 +7,7 @@ use super::errors::FileError;
 use super::extents::Content;
 use super::file::Handle;
 use super::fill::Present;
+use super::stream::Stream;
 use super::view::Wait;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -91,7 +92,7 @@ impl Handle {
         }
         // A scan is a stream from its first miss on.
         self.stream
-            .expect(range.start >> core.block_shift(), core.block_bytes());
+            .expect(core.blocks_of(range.clone()), core.block_bytes());
         let mut at = range.start;
         while at < range.end {
             let block_end = (at | (core.block_bytes() - 1)) + 1;
@@ -107,9 +108,10 @@ impl Handle {
 impl FileCore {
     /// Reads the blocks of a range into the cache. Holes and what does not fit are passed over.
     pub(super) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
-        self.stream.expect(blocks.start, self.block_bytes());
+        let stream = Stream::default();
+        stream.expect(blocks.clone(), self.block_bytes());
         for block in blocks {
-            match self.read_block(block, &self.stream) {
+            match self.read_block(block, &stream) {
                 Ok(_) => {}
                 // The file became shorter meanwhile, or there is no room: a hint is a hint.
                 Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),

@@ -143,11 +143,16 @@ impl<'f> Writing<'f> {
         let size = PAGE_SIZE << meta.order();
         // mutant: P28 (test: writers_move_away_from_views) the writer keeps the frame
         let begun = cfg!(mutant = "P28") || meta.hold.try_begin_write();
-        begun.then_some(Writing {
-            frames,
-            frame,
-            size,
-        })
+        // Not `then_some`: a guard that is made and dropped ends the write of somebody else.
+        if begun {
+            Some(Writing {
+                frames,
+                frame,
+                size,
+            })
+        } else {
+            None
+        }
     }
 
     /// Stores `bytes` at `offset` in the block.
@@ -232,5 +237,19 @@ impl Frames {
         );
         // SAFETY: inside the arena; `into` is an exclusive slice, so it is not part of it.
         unsafe { copy::copy_in(into, self.host(frame).add(offset)) }
+    }
+}
+
+#[cfg(test)]
+impl Frames {
+    /// Stores into a block as a page-table translation would: with no guard at all.
+    pub(crate) fn store_for_test(&self, frame: FrameId, offset: usize, bytes: &[u8]) {
+        let size = PAGE_SIZE << self.meta(frame).order();
+        assert!(
+            offset <= size && bytes.len() <= size - offset,
+            "outside the block"
+        );
+        // SAFETY: inside the arena, and the test holds a translation that allows stores.
+        unsafe { copy::copy_out(self.host(frame).add(offset), bytes) }
     }
 }

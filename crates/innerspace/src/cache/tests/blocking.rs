@@ -1,0 +1,189 @@
+//! The `try_` forms and the futures.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::*;
+use crate::cache::{FileError, View};
+use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::sync::thread;
+
+/// Counts wake-ups.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Bell {
+    fn rung(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+fn poll<F: Future<Output = Result<View, FileError>>>(
+    future: std::pin::Pin<&mut F>,
+    bell: &Arc<Bell>,
+) -> Poll<Result<View, FileError>> {
+    future.poll(&mut Context::from_waker(&Waker::from(bell.clone())))
+}
+
+// spec: P29
+#[test]
+fn what_would_block_says_so_and_the_future_gets_it_from_a_tick() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    assert!(file.try_view(0..4096).unwrap_err().would_block());
+    assert!(file.try_read_at(&mut [0; 10], 0).unwrap_err().would_block());
+    assert!(file.try_write_at(&[0; 10], 0).unwrap_err().would_block());
+    assert_eq!(file.stats().filled, 0);
+    let bell = Arc::new(Bell::default());
+    let mut ready = pin!(file.ready(0..4096));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    cache.tick();
+    assert!(bell.rung() >= 1);
+    let Poll::Ready(view) = poll(ready.as_mut(), &bell) else {
+        panic!("filled by the tick")
+    };
+    assert_eq!(*view.unwrap(), *pattern(0..4096));
+    assert_eq!(*file.try_view(0..4096).unwrap(), *pattern(0..4096));
+    assert_eq!(file.try_read_at(&mut [0; 10], 4000).unwrap(), 10);
+    file.try_write_at(&[7; 10], 4000).unwrap();
+    assert_eq!(file.view(4000..4010).unwrap()[..], [7; 10]);
+    // Across blocks, and errors.
+    let mut ready = pin!(file.ready(4090..8200));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    cache.tick();
+    let Poll::Ready(view) = poll(ready.as_mut(), &bell) else {
+        panic!("filled by the tick")
+    };
+    assert_eq!(view.unwrap().len(), 4110);
+    let mut outside = pin!(file.ready(0..100_000));
+    assert!(matches!(
+        poll(outside.as_mut(), &bell),
+        Poll::Ready(Err(FileError::PastEnd { .. }))
+    ));
+    assert_eq!(core(&file).ready.len(), 0);
+}
+
+// spec: P29
+#[test]
+fn a_future_is_woken_by_fill_error_truncate_and_drop() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    let bell = Arc::new(Bell::default());
+
+    let mut ready = pin!(file.ready(0..10));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    file.view(0..10).unwrap();
+    assert_eq!(bell.rung(), 1, "somebody else filled it");
+    assert!(matches!(poll(ready.as_mut(), &bell), Poll::Ready(Ok(_))));
+
+    let mut ready = pin!(file.ready(8192..8202));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    store.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Read]));
+    cache.tick();
+    assert_eq!(bell.rung(), 2);
+    let end = poll(ready.as_mut(), &bell);
+    assert!(
+        matches!(end, Poll::Ready(Err(FileError::Store { .. }))),
+        "{end:?}"
+    );
+
+    let mut ready = pin!(file.ready(16_384..16_394));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    file.set_len(12_288).unwrap();
+    assert_eq!(bell.rung(), 3);
+    let end = poll(ready.as_mut(), &bell);
+    assert!(
+        matches!(end, Poll::Ready(Err(FileError::PastEnd { .. }))),
+        "{end:?}"
+    );
+
+    let mut ready = pin!(file.ready(4096..4106));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    drop(file);
+    assert_eq!(bell.rung(), 4);
+    let end = poll(ready.as_mut(), &bell);
+    assert!(
+        matches!(end, Poll::Ready(Err(FileError::Closed { .. }))),
+        "{end:?}"
+    );
+}
+
+// spec: P29
+#[test]
+fn a_dropped_future_leaves_nothing() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let bell = Arc::new(Bell::default());
+    {
+        let mut ready = pin!(file.ready(0..10));
+        assert!(poll(ready.as_mut(), &bell).is_pending());
+        assert_eq!(core(&file).ready.len(), 1);
+    }
+    assert_eq!(core(&file).ready.len(), 0);
+    cache.tick();
+    assert_eq!(
+        (bell.rung(), file.stats().filled),
+        (0, 0),
+        "nobody wants it any more"
+    );
+    drop(file);
+    assert_empty(&cache);
+}
+
+// spec: P29
+#[test]
+fn try_forms_do_not_wait_for_a_store_that_hangs() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+    let reader = {
+        let file = file.clone();
+        thread::spawn(move || file.view(0..10).map(|view| view.len()))
+    };
+    store.wait_hanging(1);
+    assert!(file.try_view(0..10).unwrap_err().would_block());
+    assert!(file.try_read_at(&mut [0; 4], 0).unwrap_err().would_block());
+    assert!(file.try_write_at(&[0; 4], 0).unwrap_err().would_block());
+    let bell = Arc::new(Bell::default());
+    let mut ready = pin!(file.ready(0..10));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    store.release(Release::Proceed);
+    assert_eq!(reader.join().unwrap().unwrap(), 10);
+    assert!(bell.rung() >= 1);
+    assert!(matches!(poll(ready.as_mut(), &bell), Poll::Ready(Ok(_))));
+}
+
+// spec: P31
+#[test]
+fn with_ticks_alone_two_runs_do_the_same() {
+    let run = || {
+        let cache = memory(64);
+        let store = patterned(1 << 20);
+        let file = open(&cache, &store, &options(4096));
+        let bell = Arc::new(Bell::default());
+        for round in 0..120u64 {
+            let at = round * 7 % 200 * 4096;
+            let mut ready = pin!(file.ready(at..at + 100));
+            let _ = poll(ready.as_mut(), &bell);
+            file.write_at(&[round as u8; 50], round * 13 % 200 * 4096)
+                .unwrap();
+            cache.tick();
+            let _ = poll(ready.as_mut(), &bell);
+        }
+        cache.validate();
+        (store.log(), file.stats(), bell.rung())
+    };
+    let (first, second) = (run(), run());
+    assert!(first == second, "{}\n{}", first.1, second.1);
+}

@@ -1,0 +1,165 @@
+//! Truncation, punching, discarding, invalidating.
+
+use super::*;
+use crate::cache::FileError;
+use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::sync::thread;
+
+// spec: P16
+#[test]
+fn what_is_cut_off_never_comes_back() {
+    for size in SIZES {
+        let cache = memory(4_096);
+        let store = patterned(3 * size);
+        let file = open(&cache, &store, &options(size));
+        file.prefetch(..).unwrap();
+        file.write_at(&[0xAA; 20], 2 * size).unwrap();
+        let view = file.view(size + 10..size + 30).unwrap();
+        file.set_len(size + 20).unwrap();
+        assert_eq!(file.len(), size + 20);
+        assert_eq!(
+            *view,
+            *pattern(size + 10..size + 30),
+            "views keep what they show"
+        );
+        assert!(matches!(
+            file.view(size + 10..size + 21),
+            Err(FileError::PastEnd { .. })
+        ));
+        file.set_len(3 * size).unwrap();
+        let mut bytes = Vec::new();
+        file.scan(size.., |piece| bytes.extend_from_slice(piece))
+            .unwrap();
+        assert_eq!(bytes[..20], *pattern(size..size + 20));
+        assert!(
+            bytes[20..].iter().all(|byte| *byte == 0),
+            "zeros where the file had ended"
+        );
+        core(&file).validate();
+        drop((view, file));
+        assert!(
+            store.inner().to_vec()[size as usize + 20..]
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+        assert_empty(&cache);
+    }
+}
+
+#[test]
+fn a_truncation_that_fails_changes_nothing() {
+    let cache = memory(64);
+    let store = patterned(16_384);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 4096], 8192).unwrap();
+    store.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::SetLen]));
+    let error = file.set_len(100).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("data.bin: resize of 0 bytes at 100 failed"),
+        "{error}"
+    );
+    assert_eq!(file.len(), 16_384);
+    assert_eq!(file.view(8192..8200).unwrap()[..], [1; 8]);
+    file.sync_all().unwrap();
+    assert_eq!(store.inner().to_vec()[8192..12_288], [1; 4096]);
+}
+
+// spec: P23
+#[test]
+fn a_punched_range_reads_as_zeros_in_cache_and_store() {
+    for size in SIZES {
+        let cache = memory(4_096);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.view(size..size + 8).unwrap();
+        let view = file.view(2 * size..2 * size + 8).unwrap();
+        let (start, end) = (size / 2, 3 * size + 10);
+        file.punch(start..end).unwrap();
+        assert_eq!(*view, *pattern(2 * size..2 * size + 8));
+        let mut expected = pattern(0..4 * size);
+        expected[start as usize..end as usize].fill(0);
+        let mut bytes = Vec::new();
+        file.scan(.., |piece| bytes.extend_from_slice(piece))
+            .unwrap();
+        assert!(bytes == expected);
+        // The whole blocks are holes again, without frames.
+        file.sync_all().unwrap();
+        assert!(store.inner().to_vec() == expected);
+        file.punch(10..10).unwrap();
+        file.punch(100 * size..200 * size).unwrap();
+        assert_eq!(file.len(), 4 * size);
+        drop((view, file));
+        assert_empty(&cache);
+    }
+}
+
+// spec: P15
+#[test]
+fn a_read_that_began_before_a_punch_leaves_no_old_bytes() {
+    let cache = memory(64);
+    let store = patterned(8192);
+    let file = open(&cache, &store, &options(4096));
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+    let reader = {
+        let file = file.clone();
+        thread::spawn(move || file.view(0..4096).map(|view| view.to_vec()))
+    };
+    store.wait_hanging(1);
+    let puncher = {
+        let file = file.clone();
+        thread::spawn(move || file.punch(0..4096))
+    };
+    store.release(Release::Proceed);
+    let seen = reader.join().unwrap().unwrap();
+    assert!(seen == pattern(0..4096) || seen == [0; 4096]);
+    puncher.join().unwrap().unwrap();
+    assert_eq!(*file.view(0..4096).unwrap(), [0; 4096], "after the punch");
+}
+
+// spec: P30
+#[test]
+fn discard_gives_unwritten_data_up() {
+    let cache = memory(64);
+    let store = patterned(8192);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 100], 0).unwrap();
+    file.write_at(&[2; 100], 50_000).unwrap();
+    let view = file.view(0..100).unwrap();
+    file.discard().unwrap();
+    assert_eq!((file.len(), core(&file).dirty_blocks()), (8192, 0));
+    assert_eq!(*view, [1; 100]);
+    assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
+    drop((view, file));
+    assert_eq!(store.inner().to_vec(), pattern(0..8192));
+    assert_empty(&cache);
+}
+
+// spec: P27
+#[test]
+fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
+    let cache = memory(64);
+    let store = patterned(12_288);
+    let file = open(&cache, &store, &options(4096));
+    file.prefetch(..).unwrap();
+    file.write_at(&[7; 4], 4096).unwrap();
+    store.inner().change_outside(&[9; 12_288], 0).unwrap();
+    store.inner().change_outside(b"more", 12_288).unwrap();
+    assert_eq!(
+        file.view(0..4).unwrap()[..],
+        *pattern(0..4),
+        "cached until told otherwise"
+    );
+    let dropped = file.invalidate(..).unwrap();
+    assert_eq!(dropped.0, 2);
+    assert_eq!(file.len(), 12_292);
+    assert_eq!(file.view(0..4).unwrap()[..], [9; 4]);
+    assert_eq!(file.view(4096..4104).unwrap()[..4], [7; 4]);
+    assert_eq!(file.view(12_288..12_292).unwrap()[..], *b"more");
+    // Shorter, too: but not shorter than what is unwritten.
+    store.inner().set_len_outside(100).unwrap();
+    file.invalidate(..).unwrap();
+    assert_eq!(file.len(), 8192);
+    assert_eq!(file.view(4096..4100).unwrap()[..], [7; 4]);
+}

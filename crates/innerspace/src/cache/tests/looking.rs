@@ -1,0 +1,231 @@
+//! The lookup's flags, one by one.
+
+use super::*;
+use crate::cache::lookup::{Get, Got};
+use crate::frame::FlagSet;
+use crate::sync::thread;
+
+fn flags(file: &PagedFile, block: u64) -> FlagSet {
+    core(file)
+        .lookup(block)
+        .expect("it is cached")
+        .meta()
+        .flags
+        .load()
+}
+
+fn refs(file: &PagedFile, block: u64) -> u32 {
+    core(file)
+        .lookup(block)
+        .expect("it is cached")
+        .meta()
+        .hold
+        .load()
+        .refs()
+        - 1
+}
+
+// spec: P4
+#[test]
+fn of_two_creates_at_one_index_the_second_finds_the_first() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let core = core(&file);
+    let first = core
+        .create(300, Get::CREATE)
+        .unwrap()
+        .expect("nobody else made it");
+    let (usage, free) = (
+        cache.pool().totals().usage,
+        cache.pool().frames.free_frames(),
+    );
+    assert!(core.create(300, Get::CREATE).unwrap().is_none());
+    // The loser's frame and charge are back, to the last page.
+    assert_eq!(cache.pool().totals().usage, usage);
+    assert_eq!(cache.pool().frames.free_frames(), free);
+    let second = {
+        let core = core.clone();
+        thread::spawn(move || {
+            let Got::Locked(locked) = core.find_or_create(300).unwrap() else {
+                panic!("made twice")
+            };
+            locked.frame()
+        })
+    };
+    while !first_has_waiters(core) {
+        thread::yield_now();
+    }
+    let frame = first.frame();
+    drop(first.finish());
+    assert_eq!(second.join().unwrap(), frame, "both get the one page");
+    assert_eq!(cache.pool().totals().usage, usage);
+    core.validate();
+}
+
+fn first_has_waiters(core: &FileCore) -> bool {
+    core.lookup(300)
+        .is_some_and(|held| held.meta().flags.load().contains(FlagSet::WAITERS))
+}
+
+// spec: P5
+#[test]
+fn a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(8192), &options(4096));
+    file.view(0..1).unwrap();
+    let core = core(&file).clone();
+    let locked = core.find_lock(0).unwrap().expect("it is cached");
+    let waiter = {
+        let core = core.clone();
+        thread::spawn(move || core.find_lock(0).unwrap().is_some())
+    };
+    while !locked.meta().flags.load().contains(FlagSet::WAITERS) {
+        thread::yield_now();
+    }
+    // What a truncation does to a block, with the waiter between its lookup and its lock.
+    core.unlink(0, locked.frame(), None);
+    let dropped = locked.meta().hold.uncache();
+    assert_eq!(dropped, crate::frame::Dropped::Held);
+    drop(locked);
+    assert!(!waiter.join().unwrap(), "the block is no longer the file's");
+    drop(core);
+    drop(file);
+    assert_empty(&cache);
+}
+
+// spec: P6
+#[test]
+fn nowait_answers_at_once_and_leaks_nothing() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    file.view(0..1).unwrap();
+    let core = core(&file);
+    let locked = core.find_lock(0).unwrap().unwrap();
+    let error = core.get_page(0, Get::LOCK | Get::NOWAIT).unwrap_err();
+    assert!(error.would_block());
+    assert!(core.grab_nowait(0).unwrap_err().would_block());
+    drop(locked);
+    assert_eq!(refs(&file, 0), 1);
+    assert!(matches!(core.grab_nowait(0).unwrap(), Got::Locked(_)));
+    // A full group: views keep all of it.
+    let mut views = Vec::new();
+    while let Ok(view) = file.view(views.len() as u64 * 4096..views.len() as u64 * 4096 + 1) {
+        views.push(view);
+    }
+    let error = core.grab_nowait(255).unwrap_err();
+    assert!(error.would_block(), "{error}");
+    drop(views);
+    drop(file);
+    assert_empty(&cache);
+}
+
+// spec: P8
+#[test]
+fn create_locks_and_for_map_does_not() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(16_384), &options(4096));
+    let core = core(&file);
+    let Got::Created(new) = core.get_page(0, Get::CREATE).unwrap() else {
+        panic!("not made")
+    };
+    let state = flags(&file, 0);
+    assert!(state.contains(FlagSet::LOCKED) && !state.contains(FlagSet::UPTODATE));
+    drop(new); // given up: nothing is left
+    assert!(core.lookup(0).is_none());
+    let Got::Held(held) = core.get_page(1, Get::FOR_MAP).unwrap() else {
+        panic!("locked")
+    };
+    assert!(held.is_up_to_date() && !held.meta().flags.load().contains(FlagSet::LOCKED));
+    drop(held);
+    assert!(matches!(
+        core.get_page(1, Get::CREATE).unwrap(),
+        Got::Locked(_)
+    ));
+    assert!(core.find(1).unwrap().is_some());
+    assert!(core.find(2).unwrap().is_none());
+}
+
+// spec: P9
+#[test]
+fn grab_nowait_is_no_use_of_the_page() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(16_384), &options(4096));
+    let Got::Created(new) = core(&file).grab_nowait(0).unwrap() else {
+        panic!("not made")
+    };
+    drop(new.finish());
+    assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
+    drop(core(&file).grab_nowait(0).unwrap());
+    assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
+    drop(core(&file).find_or_create(0).unwrap());
+    assert!(flags(&file, 0).contains(FlagSet::REFERENCED));
+    // Born referenced: set before anybody could see it; one more use makes it active.
+    let Got::Created(new) = core(&file).grab_for_write(1).unwrap() else {
+        panic!("not made")
+    };
+    assert!(flags(&file, 1).contains(FlagSet::REFERENCED));
+    drop(new.finish());
+    drop(core(&file).find_or_create(1).unwrap());
+    assert!(flags(&file, 1).contains(FlagSet::ACTIVE));
+}
+
+// spec: P10
+#[test]
+fn a_refault_for_a_write_is_no_activation() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    // Something on the active list, to compete with.
+    for block in 20..30u64 {
+        for _ in 0..3 {
+            file.view(block * 4096..block * 4096 + 1).unwrap();
+        }
+    }
+    cache.tick();
+    for block in [0, 1] {
+        file.view(block * 4096..block * 4096 + 1).unwrap();
+    }
+    assert_eq!(file.evict(0..8192).unwrap().0, 2);
+    assert_eq!(file.stats().shadows, 2);
+    file.view(0..1).unwrap();
+    file.write_at(&[1; 4096], 4096).unwrap();
+    assert_eq!(file.stats().refaulted, 2);
+    assert!(flags(&file, 0).contains(FlagSet::ACTIVE), "missed soon");
+    assert!(!flags(&file, 1).contains(FlagSet::ACTIVE), "only written");
+}
+
+#[test]
+fn dontcache_drops_the_block_after_use_unless_it_is_wanted() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let get = Get::CREATE | Get::DONTCACHE | Get::ACCESSED;
+    for wanted in [false, true] {
+        let Got::Created(mut new) = core(&file).get_page(7, get).unwrap() else {
+            panic!("not made")
+        };
+        new.bytes_mut().fill(7);
+        let held = new.finish();
+        if wanted {
+            file.view(7 * 4096..7 * 4096 + 1).unwrap();
+        }
+        drop(held);
+        assert_eq!(core(&file).lookup(7).is_some(), wanted);
+    }
+}
+
+#[test]
+fn a_moved_block_keeps_its_place_on_the_lists() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(8192), &options(4096));
+    for _ in 0..3 {
+        file.view(0..1).unwrap();
+    }
+    assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
+    let view = file.view(0..10).unwrap();
+    file.write_at(&[1], 0).unwrap();
+    assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
+    let sizes = cache.pool().list_sizes(core(&file).group().id());
+    cache.tick();
+    assert!(sizes != cache.pool().list_sizes(core(&file).group().id()) || sizes.active.0 > 0);
+    drop(view);
+    cache.pool().validate();
+}

@@ -1,0 +1,322 @@
+//! Blocks for faults, seen from a mapper that keeps a table of its own.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::*;
+use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Revoke, Revoked};
+use crate::frame::{Dropped, FlagSet};
+use crate::reclaim::{Aged, Owner};
+use crate::sync::{Mutex, Weak};
+use crate::units::FrameId;
+
+/// What a space would have: page of the file to its block's first frame, page, and rights.
+struct Table {
+    pool: Arc<Pool>,
+    pages: Mutex<BTreeMap<u64, Entry>>,
+}
+
+struct Entry {
+    /// None: the zero frame.
+    head: Option<FrameId>,
+    host: u64,
+    writable: bool,
+    accessed: bool,
+}
+
+impl Mappers for Table {
+    fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
+        let mut revoked = Revoked::default();
+        let mut table = self.pages.lock();
+        let touched: Vec<u64> = table.range(pages).map(|(page, _)| *page).collect();
+        for page in touched {
+            let entry = table.get_mut(&page).unwrap();
+            revoked.accessed |= entry.accessed;
+            revoked.pages += 1;
+            match how {
+                Revoke::Age => entry.accessed = false,
+                Revoke::Write => entry.writable = false,
+                Revoke::All => {
+                    if let Some(head) = table.remove(&page).unwrap().head {
+                        assert_eq!(self.pool.frames.meta(head).hold.unmap(), Dropped::Held);
+                    }
+                }
+            }
+        }
+        revoked
+    }
+}
+
+struct Mapped {
+    table: Arc<Table>,
+    file: PagedFile,
+}
+
+impl Mapped {
+    fn new(cache: &Arc<Cache>, file: &PagedFile) -> Mapped {
+        let table = Arc::new(Table {
+            pool: cache.pool().clone(),
+            pages: Mutex::default(),
+        });
+        let weak: Weak<dyn Mappers> = Arc::downgrade(&(table.clone() as Arc<dyn Mappers>));
+        core(file).add_mapper(0..u64::MAX, weak);
+        Mapped {
+            table,
+            file: file.clone(),
+        }
+    }
+
+    fn fault(&self, page: u64, kind: FaultKind) -> FaultPage {
+        core(&self.file).fault_block(page, kind).unwrap()
+    }
+
+    fn map(&self, page: u64, kind: FaultKind) {
+        match self.fault(page, kind) {
+            FaultPage::Block(block) => self.install(&block, page, kind),
+            FaultPage::Hole(token) => {
+                assert!(core(&self.file).hole_still(token));
+                let entry = Entry {
+                    head: None,
+                    host: 0,
+                    writable: false,
+                    accessed: true,
+                };
+                self.table.pages.lock().insert(page, entry);
+            }
+        }
+    }
+
+    fn install(&self, block: &LockedBlock, page: u64, kind: FaultKind) {
+        assert!(block.is_of(self.file.inner()));
+        let entry = Entry {
+            head: Some(block.head()),
+            host: block.host_of_page(page),
+            writable: kind == FaultKind::Write,
+            accessed: true,
+        };
+        let mut table = self.table.pages.lock();
+        let before = table.insert(page, entry).and_then(|entry| entry.head);
+        match before {
+            Some(head) => assert_eq!(head, block.head(), "a page is in one frame at a time"),
+            None => assert!(block.meta().hold.try_map()),
+        }
+    }
+
+    fn rights(&self, page: u64) -> Option<bool> {
+        self.table
+            .pages
+            .lock()
+            .get(&page)
+            .map(|entry| entry.writable)
+    }
+
+    /// Stores through the translation, as an accessor would.
+    fn store(&self, page: u64, byte: u8) {
+        let table = self.table.pages.lock();
+        let entry = &table[&page];
+        assert!(entry.writable, "no right to store");
+        let frames = &self.table.pool.frames;
+        let frame = frames.frame_of(entry.host as usize);
+        let head = entry.head.unwrap();
+        let inside = (frame.0 - head.0) as usize * PAGE;
+        frames.store_for_test(head, inside, &[byte; 8]);
+    }
+}
+
+#[test]
+fn a_read_fault_maps_and_eviction_takes_it_away() {
+    for size in SIZES {
+        let cache = memory(2_048);
+        let file = open(&cache, &patterned(2 * size), &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        let last = size / PAGE as u64 - 1;
+        mapped.map(last, FaultKind::Read);
+        let held = core(&file).lookup(0).unwrap();
+        assert_eq!(held.meta().hold.load().mapped(), 1);
+        let frame = held.frame();
+        drop(held);
+        assert_eq!(core(&file).age(frame, 0), Aged::Referenced);
+        assert_eq!(core(&file).age(frame, 0), Aged::Idle);
+        assert_eq!(file.evict(..).unwrap().bytes(), size);
+        assert_eq!(mapped.rights(last), None);
+        let error = core(&file)
+            .fault_block(2 * size / PAGE as u64, FaultKind::Read)
+            .unwrap_err();
+        assert!(
+            matches!(error, crate::cache::FileError::PastEnd { .. }),
+            "{error}"
+        );
+    }
+}
+
+// spec: P28
+#[test]
+fn a_view_of_a_writable_page_takes_the_right_to_store_away_first() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(8192), &options(4096));
+    let mapped = Mapped::new(&cache, &file);
+    mapped.map(0, FaultKind::Write);
+    mapped.store(0, 0x55);
+    let grace = cache.pool().domain.grace_periods();
+    let view = file.view(0..16).unwrap();
+    assert_eq!(view[..8], [0x55; 8]);
+    assert_eq!(mapped.rights(0), Some(false));
+    assert!(cache.pool().domain.grace_periods() > grace);
+    // A store moves the page away from the view.
+    mapped.map(0, FaultKind::Write);
+    mapped.store(0, 0x66);
+    assert_eq!(view[..8], [0x55; 8]);
+    assert_eq!(file.stats().moved, 1);
+    let mut bytes = [0; 8];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(
+        bytes, [0x66; 8],
+        "a read by copy does not disturb the mapping"
+    );
+    assert_eq!(mapped.rights(0), Some(true));
+}
+
+#[test]
+fn stores_through_a_mapping_reach_the_store() {
+    for size in SIZES {
+        let cache = memory(2_048);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        let page = size / PAGE as u64; // the first of the second block
+        mapped.map(page, FaultKind::Write);
+        assert_eq!(core(&file).dirty_blocks(), 1);
+        mapped.store(page, 1);
+        file.sync_all().unwrap();
+        assert_eq!(
+            mapped.rights(page),
+            Some(false),
+            "cleaned: the next store faults"
+        );
+        assert_eq!(
+            store.inner().to_vec()[size as usize..size as usize + 8],
+            [1; 8]
+        );
+        assert_eq!(core(&file).dirty_blocks(), 0);
+        mapped.map(page, FaultKind::Write);
+        mapped.store(page, 2);
+        // And by copy beside it.
+        file.write_at(&[3; 4], size + 100).unwrap();
+        assert_eq!(mapped.rights(page), Some(true));
+        file.sync_all().unwrap();
+        let stored = store.inner().to_vec();
+        assert_eq!(stored[size as usize..size as usize + 8], [2; 8]);
+        assert_eq!(stored[size as usize + 100..size as usize + 104], [3; 4]);
+    }
+}
+
+// spec: P23
+#[test]
+fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
+    for size in SIZES {
+        let cache = memory(2_048);
+        let store = Arc::new(FaultyStore::new(MemoryStore::with_len(4 * size)));
+        let file = open(&cache, &store, &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        mapped.map(0, FaultKind::Read);
+        mapped.map(size / PAGE as u64, FaultKind::Read);
+        assert_eq!(cache.pool().totals().usage, 0);
+        let FaultPage::Hole(token) = mapped.fault(0, FaultKind::Read) else {
+            panic!("a hole")
+        };
+        file.write_at(b"x", 5).unwrap();
+        assert!(
+            !core(&file).hole_still(token),
+            "too late to map the zero frame"
+        );
+        assert_eq!(mapped.rights(0), None, "the hole's translation is gone");
+        assert!(
+            mapped.rights(size / PAGE as u64).is_some(),
+            "the other block is a hole still"
+        );
+        mapped.map(size / PAGE as u64, FaultKind::Write);
+        assert_eq!(core(&file).dirty_blocks(), 2);
+        mapped.store(size / PAGE as u64, 9);
+        // Written back and evicted, it is no hole any more.
+        file.sync_all().unwrap();
+        file.evict(..).unwrap();
+        assert!(matches!(
+            mapped.fault(0, FaultKind::Read),
+            FaultPage::Block(_)
+        ));
+        assert_eq!(file.view(size..size + 8).unwrap()[..], [9; 8]);
+    }
+}
+
+#[test]
+fn truncation_and_punching_take_translations_away() {
+    for size in SIZES {
+        let cache = memory(4_096);
+        let file = open(&cache, &patterned(4 * size), &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        let per_block = size / PAGE as u64;
+        for block in 0..4 {
+            mapped.map(block * per_block, FaultKind::Write);
+            mapped.map((block + 1) * per_block - 1, FaultKind::Read);
+        }
+        file.punch(size..2 * size).unwrap();
+        assert_eq!(mapped.rights(per_block), None);
+        assert!(mapped.rights(0).is_some() && mapped.rights(2 * per_block).is_some());
+        // The file ends in the first page of block 2 now.
+        file.set_len(2 * size + 10).unwrap();
+        assert!(mapped.rights(2 * per_block).is_some());
+        assert_eq!(mapped.rights(3 * per_block), None);
+        if per_block > 1 {
+            assert_eq!(
+                mapped.rights(3 * per_block - 1),
+                None,
+                "past the end, in the last block"
+            );
+        }
+        // What is stored past the end through the last page does not show up when the file grows.
+        mapped.map(2 * per_block, FaultKind::Write);
+        mapped.store(2 * per_block, 7);
+        file.set_len(2 * size + 4).unwrap();
+        mapped.map(2 * per_block, FaultKind::Write);
+        mapped.store(2 * per_block, 7);
+        file.write_at(b"!", 2 * size + 20).unwrap();
+        let view = file.view(2 * size..2 * size + 21).unwrap();
+        assert_eq!(view[..4], [7; 4]);
+        assert_eq!(view[4..20], [0; 16]);
+        assert_eq!(view[20], b'!');
+    }
+}
+
+#[test]
+fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
+    use crate::store::faulty::{Fault, OperationKind, Release, Rule};
+    let cache = memory(64);
+    let store = patterned(8192);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 4096], 0).unwrap();
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+    let syncer = {
+        let file = file.clone();
+        crate::sync::thread::spawn(move || file.sync_all())
+    };
+    store.wait_hanging(1);
+    let mapped = Mapped::new(&cache, &file);
+    // A read fault does not wait.
+    mapped.map(0, FaultKind::Read);
+    let faulting = {
+        let file = file.clone();
+        crate::sync::thread::spawn(move || {
+            let found = core(&file).fault_block(0, FaultKind::Write).unwrap();
+            let FaultPage::Block(block) = found else {
+                panic!("a hole")
+            };
+            let flags = block.meta().flags.load();
+            assert!(flags.contains(FlagSet::DIRTY) && !flags.contains(FlagSet::WRITEBACK));
+            assert!(block.meta().hold.load().is_wmapped());
+        })
+    };
+    store.release(Release::Proceed);
+    syncer.join().unwrap().unwrap();
+    faulting.join().unwrap();
+    assert_eq!(core(&file).dirty_blocks(), 1);
+}

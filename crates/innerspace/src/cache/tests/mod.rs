@@ -1,0 +1,78 @@
+//! Scenarios of whole files on a small memory.
+
+mod blocking;
+mod cutting;
+mod failing;
+mod looking;
+mod mapping;
+mod model;
+mod ordering;
+mod reading;
+mod reclaiming;
+mod writing;
+
+use std::ops::Range;
+
+use super::core::FileCore;
+use super::{Cache, FileAccess, FileInner, FileOptions, PagedFile};
+use crate::reclaim::{Pool, PoolOptions};
+use crate::store::{FaultyStore, MemoryStore, Store};
+use crate::sync::Arc;
+use crate::units::PAGE_SIZE;
+
+const PAGE: usize = PAGE_SIZE;
+
+/// The block sizes every scenario that takes one runs at.
+const SIZES: [u64; 3] = [4 << 10, 64 << 10, 2 << 20];
+
+/// A memory of `frames` frames.
+fn memory(frames: u32) -> Arc<Cache> {
+    Cache::new(&Pool::new(&PoolOptions::new(frames)).expect("small arenas can be had"))
+}
+
+/// Bytes that are different at each offset, more or less.
+fn pattern(range: Range<u64>) -> Vec<u8> {
+    range.map(byte_at).collect()
+}
+
+fn byte_at(offset: u64) -> u8 {
+    (offset ^ (offset >> 8) ^ (offset >> 16)) as u8 | 1
+}
+
+type Faulty = FaultyStore<MemoryStore>;
+
+/// A store with a pattern of `len` bytes, behind a device that fails on order.
+fn patterned(len: u64) -> Arc<Faulty> {
+    Arc::new(FaultyStore::new(MemoryStore::from_bytes(&pattern(0..len))))
+}
+
+fn options(block_size: u64) -> FileOptions {
+    FileOptions::new()
+        .block_size(block_size)
+        .access(FileAccess::ReadWrite)
+        .name("data.bin")
+}
+
+fn open<S: Store>(cache: &Arc<Cache>, store: &Arc<S>, options: &FileOptions) -> PagedFile {
+    let store: Arc<dyn Store> = Arc::clone(store) as Arc<dyn Store>;
+    FileInner::open(cache, store, options).expect("the store can be opened")
+}
+
+fn core(file: &PagedFile) -> &Arc<FileCore> {
+    file.inner().core()
+}
+
+/// Everything is given back: no page charged but those in retirement, no frame missing.
+fn assert_empty(cache: &Cache) {
+    let pool = cache.pool();
+    pool.flush_retired();
+    assert_eq!(pool.totals().usage, 0, "pages are charged still");
+    assert_eq!(
+        pool.frames.free_frames(),
+        pool.frames.total(),
+        "frames are missing"
+    );
+    pool.frames.validate();
+    pool.validate();
+    cache.validate();
+}

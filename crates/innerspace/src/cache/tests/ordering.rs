@@ -1,0 +1,196 @@
+//! Write orders: what may be written when, and who is refused meanwhile.
+
+use super::*;
+use crate::cache::{FileError, HeldReason, WriteOrder};
+use crate::reclaim::FlushRequest;
+use crate::reclaim::Owner;
+use crate::store::faulty::OperationKind;
+use crate::units::PageCount;
+
+fn written(store: &Faulty) -> usize {
+    store
+        .log()
+        .iter()
+        .filter(|record| record.kind == OperationKind::Write)
+        .count()
+}
+
+const EVERYTHING: FlushRequest = FlushRequest {
+    dirtied_by: u64::MAX,
+    pages: PageCount(1 << 20),
+};
+
+// spec: P25
+#[test]
+fn ordered_blocks_wait_for_their_barrier() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(
+        &cache,
+        &store,
+        &options(4096).write_order(WriteOrder::Ordered),
+    );
+    file.write_at(&[1; 4096], 0).unwrap();
+    file.set_barrier(5);
+    file.write_at(&[2; 4096], 4096).unwrap();
+    file.set_barrier(9);
+    file.write_at(&[3; 4096], 8192).unwrap();
+    // Neither the flusher, nor reclaim, nor a sync.
+    core(&file).flush(&EVERYTHING);
+    let frame = core(&file).lookup(1).unwrap().frame();
+    assert_eq!(core(&file).clean(&[frame]).written.0, 0);
+    let error = file.sync_all().unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            FileError::Held {
+                dirty: 8192,
+                reason: HeldReason::UntilRelease { barrier: 5 },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(store.inner().to_vec()[4096], byte_at(4096));
+    file.release_through(5);
+    // Written again under a later number: it waits for that one now.
+    file.write_at(&[4; 10], 4096).unwrap();
+    file.sync_all().unwrap_err();
+    assert_eq!((written(&store), core(&file).dirty_blocks()), (1, 2));
+    file.release_through(9);
+    file.sync_all().unwrap();
+    let stored = store.inner().to_vec();
+    assert_eq!(
+        (stored[0], stored[4096], stored[4106], stored[8192]),
+        (1, 4, 2, 3)
+    );
+    core(&file).validate();
+}
+
+// spec: P25
+#[test]
+fn held_blocks_count_against_the_limit_and_refuse_writes_in_the_end() {
+    let cache = memory(64);
+    let store = patterned(1 << 20);
+    let file = open(
+        &cache,
+        &store,
+        &options(4096).write_order(WriteOrder::Ordered),
+    );
+    file.set_barrier(1);
+    let mut accepted = 0;
+    let error = loop {
+        match file.write_at(&[7; 4096], accepted * 4096) {
+            Ok(()) => accepted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, FileError::Held { .. }), "{error}");
+    assert!(
+        (20..40).contains(&accepted),
+        "about half of 56 pages: {accepted}"
+    );
+    assert_eq!(written(&store), 0);
+    file.release_through(1);
+    file.write_at(&[7; 4096], accepted * 4096).unwrap();
+    file.sync_all().unwrap();
+    assert!(
+        store.inner().to_vec()[..accepted as usize * 4096]
+            .iter()
+            .all(|byte| *byte == 7)
+    );
+}
+
+// spec: P25
+#[test]
+fn a_page_is_never_in_the_store_before_its_log() {
+    let cache = memory(64);
+    let (log_store, page_store) = (patterned(0), patterned(64 << 10));
+    let log = open(&cache, &log_store, &options(4096));
+    let ordered = options(4096).write_order(WriteOrder::Ordered);
+    let pages = open(&cache, &page_store, &ordered);
+    for number in 1..=200u64 {
+        let page = number * 7 % 16;
+        log.append(&number.to_le_bytes()).unwrap();
+        pages.set_barrier(number);
+        pages.write_at(&number.to_le_bytes(), page * 4096).unwrap();
+        // Everything that may write at any time does so, after every single write.
+        core(&pages).flush(&EVERYTHING);
+        if number % 10 == 0 {
+            log.sync_data().unwrap();
+            pages.release_through(number);
+        }
+        let logged = log_store.inner().to_vec().len() as u64 / 8;
+        let stored = page_store.inner().to_vec();
+        for page in stored.chunks(4096) {
+            let number = u64::from_le_bytes(page[..8].try_into().unwrap());
+            let untouched = page[..8] == pattern(0..8) || number > 1_000;
+            assert!(
+                untouched || number <= logged,
+                "page {number} before its log record, {logged}"
+            );
+        }
+    }
+    drop(pages);
+    assert_eq!(cache.take_errors().len(), 0, "the last number was released");
+}
+
+#[test]
+fn on_sync_nothing_else_writes() {
+    let cache = memory(64);
+    let store = patterned(1 << 20);
+    let file = open(
+        &cache,
+        &store,
+        &options(4096).write_order(WriteOrder::OnSync),
+    );
+    file.write_at(&[1; 8192], 0).unwrap();
+    core(&file).flush(&EVERYTHING);
+    let frame = core(&file).lookup(0).unwrap().frame();
+    assert_eq!(core(&file).clean(&[frame]).written.0, 0);
+    let error = file.write_at(&[2; 300 << 10], 0).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            FileError::Held {
+                reason: HeldReason::UntilSync,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(written(&store), 0);
+    file.sync_all().unwrap();
+    file.write_at(&[2; 8192], 0).unwrap();
+    drop(file);
+    assert_eq!(
+        store.inner().to_vec()[..8192],
+        [2; 8192],
+        "the last drop is a sync, too"
+    );
+}
+
+// spec: P31
+#[test]
+fn ticks_write_what_is_old_and_leave_what_is_young() {
+    let cache = memory(640);
+    let store = patterned(1 << 20);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 4096], 0).unwrap();
+    for _ in 0..20 {
+        cache.tick();
+    }
+    file.write_at(&[2; 4096], 8192).unwrap();
+    assert_eq!(written(&store), 0);
+    for _ in 0..15 {
+        cache.tick();
+    }
+    let stored = store.inner().to_vec();
+    assert_eq!((stored[0], stored[8192]), (1, byte_at(8192)));
+    for _ in 0..30 {
+        cache.tick();
+    }
+    assert_eq!(store.inner().to_vec()[8192], 2);
+    assert_eq!(core(&file).dirty_blocks(), 0);
+    cache.validate();
+}

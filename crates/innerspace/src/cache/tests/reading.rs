@@ -1,0 +1,276 @@
+//! Reads, views, scans, arrays: what they return and what they cost.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use super::*;
+use crate::cache::FileError;
+use crate::frame::FlagSet;
+use crate::store::faulty::{OperationKind, Record};
+use crate::sync::{Arc, thread};
+
+fn reads(store: &Faulty) -> Vec<Record> {
+    store
+        .log()
+        .into_iter()
+        .filter(|record| record.kind == OperationKind::Read)
+        .collect()
+}
+
+// spec: P28
+#[test]
+fn a_view_inside_a_block_is_the_frame_and_one_over_several_is_a_copy() {
+    for size in SIZES {
+        let cache = memory(2_048);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        let first = file.view(100..300).unwrap();
+        let second = file.view(100..300).unwrap();
+        assert_eq!(
+            first.as_ptr(),
+            second.as_ptr(),
+            "a second view of the same bytes"
+        );
+        assert_eq!(first.clone().as_ptr(), first.as_ptr());
+        assert_eq!(*first, *pattern(100..300));
+        let usage = cache.pool().totals().usage;
+        let across = file.view(size - 10..size + 10).unwrap();
+        assert_eq!(*across, *pattern(size - 10..size + 10));
+        assert_eq!(file.stats().copied_views, 1);
+        // The second block, the index node that two blocks need, and one page for the copy.
+        assert_eq!(cache.pool().totals().usage - usage, size / PAGE as u64 + 2);
+        drop((first, second, across, file));
+        assert_empty(&cache);
+    }
+}
+
+#[test]
+fn ranges_outside_the_file_are_errors_and_reads_there_are_short() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(10_000), &options(4096));
+    let error = file.view(8192..12_288).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "data.bin: wanted 4096 bytes at 8,192 but the file ends at 10,000"
+    );
+    let mut buf = [0; 4096];
+    assert_eq!(file.read_at(&mut buf, 8192).unwrap(), 10_000 - 8192);
+    assert_eq!(buf[..1808], *pattern(8192..10_000));
+    assert_eq!(file.read_at(&mut buf, 10_000).unwrap(), 0);
+    assert_eq!(file.read_at(&mut buf, u64::MAX).unwrap(), 0);
+    assert!(matches!(
+        file.read_exact_at(&mut buf, 8192),
+        Err(FileError::PastEnd { .. })
+    ));
+    #[expect(clippy::reversed_empty_ranges, reason = "it is what is tested")]
+    let backwards = file.view(5..3);
+    assert!(matches!(
+        backwards,
+        Err(FileError::BadRange {
+            start: 5,
+            end: 3,
+            ..
+        })
+    ));
+    assert!(file.view(10_000..).unwrap().is_empty());
+    assert_eq!(file.view(..).map(|view| view.len()).unwrap(), 10_000);
+    let huge = open(&memory(64), &patterned(3 << 20), &options(4096));
+    assert!(matches!(huge.view(..), Err(FileError::ViewTooLarge { .. })));
+}
+
+// spec: P21
+#[test]
+fn many_readers_of_one_block_make_one_read() {
+    let cache = memory(64);
+    let store = patterned(4096);
+    store.add(
+        crate::store::faulty::Rule::new(crate::store::faulty::Fault::Hang)
+            .on(&[OperationKind::Read]),
+    );
+    let file = open(&cache, &store, &options(4096));
+    let readers: Vec<_> = (0..8)
+        .map(|_| {
+            let file = file.clone();
+            thread::spawn(move || file.view(0..4096).unwrap().to_vec())
+        })
+        .collect();
+    store.wait_hanging(1);
+    // The block is there for all to find: those that come now wait for the one read.
+    let (locked, waiting) = (FlagSet::LOCKED, FlagSet::WAITERS);
+    let held = core(&file)
+        .lookup(0)
+        .expect("the block is published while it is read");
+    while !held.meta().flags.load().contains(locked | waiting) {
+        thread::yield_now();
+    }
+    drop(held);
+    store.release(crate::store::faulty::Release::Proceed);
+    for reader in readers {
+        assert_eq!(reader.join().unwrap(), pattern(0..4096));
+    }
+    assert_eq!(reads(&store).len(), 1);
+    drop(file);
+    assert_empty(&cache);
+}
+
+// spec: P23
+#[test]
+fn holes_cost_no_frame_until_they_are_written() {
+    for size in SIZES {
+        let cache = memory(2_048);
+        let store = Arc::new(FaultyStore::new(MemoryStore::with_len(2 * size)));
+        let file = open(&cache, &store, &options(size));
+        assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);
+        let mut buf = vec![1; size as usize];
+        file.read_exact_at(&mut buf, size).unwrap();
+        assert!(buf.iter().all(|byte| *byte == 0));
+        assert_eq!((cache.pool().totals().usage, reads(&store).len()), (0, 0));
+        file.write_at(b"data", 10).unwrap();
+        assert_eq!(file.view(8..16).unwrap()[..], *b"\0\0data\0\0");
+        assert_eq!(file.stats().cached.bytes(), size);
+        assert_eq!(
+            reads(&store).len(),
+            0,
+            "a hole is not read before it is written"
+        );
+    }
+}
+
+// spec: P13
+#[test]
+fn many_small_reads_in_a_row_mark_a_page_once() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(8192), &options(4096));
+    let flags = || core(&file).lookup(0).unwrap().meta().flags.load();
+    let mut buf = [0; 64];
+    file.view(4096..4097).unwrap(); // another page: the stream begins at 0
+    for offset in (0..4096).step_by(64) {
+        file.read_at(&mut buf, offset).unwrap();
+    }
+    // Born referenced by the miss and marked by that first read at most; 63 more would have made it active in any case, so
+    // begin again with a clean page.
+    core(&file)
+        .lookup(0)
+        .unwrap()
+        .meta()
+        .flags
+        .clear(FlagSet::REFERENCED | FlagSet::ACTIVE);
+    for offset in (0..4096).step_by(64) {
+        file.read_at(&mut buf, offset).unwrap();
+    }
+    assert!(flags().contains(FlagSet::REFERENCED) && !flags().contains(FlagSet::ACTIVE));
+    file.read_at(&mut buf, 0).unwrap();
+    assert!(
+        flags().contains(FlagSet::ACTIVE),
+        "a re-read is a second use"
+    );
+}
+
+#[test]
+fn a_stream_is_read_ahead_and_jumps_are_not() {
+    let cache = memory(512);
+    let store = patterned(1 << 20);
+    let file = open(&cache, &store, &options(4096));
+    for block in [50u64, 9, 200, 131] {
+        file.view(block * 4096..block * 4096 + 1).unwrap();
+    }
+    assert_eq!(file.stats().read_ahead, 0);
+    let mut sum = 0;
+    file.scan(0..256 << 10, |piece| sum += piece.len()).unwrap();
+    assert_eq!(sum, 256 << 10);
+    let stats = file.stats();
+    assert!(stats.read_ahead >= 32, "{stats}");
+    assert_eq!(
+        stats.filled,
+        64 + 2,
+        "blocks 131 and 200 are outside the scan: {stats}"
+    );
+}
+
+#[test]
+fn an_array_reads_elements_across_blocks() {
+    let cache = memory(64);
+    let numbers: Vec<u32> = (0..3000)
+        .map(|n: u32| n.wrapping_mul(2_654_435_761))
+        .collect();
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let store = Arc::new(MemoryStore::from_bytes(&bytes));
+    let file = open(&cache, &store, &options(4096));
+    let array = file.array::<u32>().unwrap();
+    assert_eq!(
+        (array.len(), array.get(1023).unwrap()),
+        (3000, numbers[1023])
+    );
+    assert_eq!(array.get(2999).unwrap(), numbers[2999]);
+    let mut part = vec![0; 2500];
+    array.read(400, &mut part).unwrap();
+    assert_eq!(part, numbers[400..2900]);
+    assert_eq!(
+        array.get(3000).unwrap_err().to_string(),
+        "data.bin: element 3,000 is past the end; there are 3,000"
+    );
+    assert!(matches!(
+        array.read(2999, &mut part),
+        Err(FileError::NoSuchElement { .. })
+    ));
+    file.append(&[1]).unwrap();
+    assert!(matches!(
+        file.array::<u32>(),
+        Err(FileError::NotWhole { size: 12_001, .. })
+    ));
+    assert_eq!(file.array::<i8>().unwrap().get(12_000).unwrap(), 1);
+}
+
+#[test]
+fn a_cursor_reads_writes_and_seeks_like_a_file() {
+    let cache = memory(64);
+    let file = open(&cache, &Arc::new(MemoryStore::with_len(0)), &options(4096));
+    // MemoryStore is writable, and empty.
+    let mut cursor = file.cursor();
+    cursor.write_all(b"hello, ").unwrap();
+    cursor.write_all(b"world").unwrap();
+    cursor.flush().unwrap();
+    assert_eq!(cursor.seek(SeekFrom::End(-5)).unwrap(), 7);
+    let mut text = String::new();
+    cursor.read_to_string(&mut text).unwrap();
+    assert_eq!((text.as_str(), cursor.position()), ("world", 12));
+    assert_eq!(cursor.seek(SeekFrom::Current(-12)).unwrap(), 0);
+    cursor.read_exact(&mut [0; 12]).unwrap();
+    assert!(cursor.seek(SeekFrom::Current(-13)).is_err());
+    assert_eq!(cursor.seek(SeekFrom::Start(100)).unwrap(), 100);
+    assert_eq!(cursor.read(&mut [0; 4]).unwrap(), 0);
+    cursor.write_all(b"!").unwrap();
+    assert_eq!(file.len(), 101);
+    assert_eq!(file.view(12..100).unwrap()[..], [0; 88]);
+}
+
+#[test]
+fn prefetch_reads_what_fits() {
+    let cache = memory(64);
+    let store = patterned(1 << 20);
+    let file = open(&cache, &store, &options(4096));
+    file.prefetch(0..64 << 10).unwrap();
+    let before = reads(&store).len();
+    assert!(file.try_view(60 << 10..64 << 10).is_ok());
+    assert_eq!(reads(&store).len(), before);
+    file.prefetch(..).unwrap();
+}
+
+#[test]
+fn views_outlive_their_file_and_its_memory() {
+    let (view, zeros) = {
+        let cache = memory(64);
+        let file = open(&cache, &patterned(4096), &options(4096));
+        let hole = open(
+            &cache,
+            &Arc::new(MemoryStore::with_len(4096)),
+            &options(4096),
+        );
+        (file.view(0..4096).unwrap(), hole.view(0..16).unwrap())
+    };
+    let theirs = view.clone();
+    let same = thread::spawn(move || *theirs == *pattern(0..4096))
+        .join()
+        .unwrap();
+    assert!(same);
+    assert_eq!((view.len(), zeros.len()), (4096, 16));
+}

@@ -1,0 +1,172 @@
+//! Files in a memory that is too small for them.
+
+use super::*;
+use crate::cache::FileError;
+use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
+use crate::sync::thread;
+
+#[test]
+fn a_file_larger_than_the_memory_is_read_and_written_through_it() {
+    for size in SIZES {
+        let frames = (size / PAGE as u64 * 6).max(64) as u32;
+        let cache = memory(frames);
+        let len = u64::from(frames) * PAGE as u64 * 4;
+        let store = patterned(len);
+        let file = open(&cache, &store, &options(size));
+        let mut offset = 0;
+        file.scan(.., |piece| {
+            assert!(*piece == *pattern(offset..offset + piece.len() as u64));
+            offset += piece.len() as u64;
+        })
+        .unwrap();
+        assert_eq!(offset, len);
+        for block in 0..len / size {
+            file.write_at(&[block as u8; 100], block * size).unwrap();
+        }
+        file.sync_all().unwrap();
+        let stored = store.inner().to_vec();
+        for block in 0..len / size {
+            let start = (block * size) as usize;
+            assert!(
+                stored[start..start + 100]
+                    .iter()
+                    .all(|byte| *byte == block as u8)
+            );
+            assert_eq!(stored[start + 100], byte_at(start as u64 + 100));
+        }
+        assert!(cache.pool().totals().pgsteal > u64::from(frames));
+        cache.validate();
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+#[test]
+fn a_memory_full_of_views_says_so() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let mut views = Vec::new();
+    let error = loop {
+        let start = views.len() as u64 * 4096;
+        match file.view(start..start + 4096) {
+            Ok(view) => views.push(view),
+            Err(error) => break error,
+        }
+    };
+    let text = error.to_string();
+    assert!(
+        text.starts_with(
+            "group root is full: 224.0 of 224.0 KiB, of which 220.0 pinned by 55 views"
+        ),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("nothing can be evicted. Drop views or raise the limit"),
+        "{text}"
+    );
+    assert!(
+        views
+            .iter()
+            .zip(0..)
+            .all(|(view, n)| **view == *pattern(n * 4096..(n + 1) * 4096))
+    );
+    views.truncate(50);
+    file.view(60 * 4096..61 * 4096).unwrap();
+}
+
+// spec: P14
+#[test]
+fn a_stream_leaves_what_was_used_twice() {
+    let cache = memory(512);
+    let pages = 448u64;
+    let hot = open(&cache, &patterned(100 * 4096), &options(4096));
+    let stream = open(&cache, &patterned(10 * pages * 4096), &options(4096));
+    for _ in 0..3 {
+        for page in 0..100u64 {
+            hot.view(page * 4096..page * 4096 + 1).unwrap();
+        }
+    }
+    stream.scan(.., |_| {}).unwrap();
+    let resident = hot.stats().cached.0;
+    assert!(resident >= 95, "{resident} of 100 pages are left");
+    assert!(cache.pool().totals().pgsteal >= 9 * pages);
+}
+
+// spec: P19
+#[test]
+fn dirty_pages_that_cannot_be_written_fill_the_group_and_are_not_dropped() {
+    let cache = memory(64);
+    let store = patterned(1 << 20);
+    let file = open(&cache, &store, &options(4096));
+    store.add(
+        Rule::new(Fault::Fail(Failure::NoSpace))
+            .on(&[OperationKind::Write])
+            .forever(),
+    );
+    let mut accepted = 0;
+    let error = loop {
+        match file.write_at(&[accepted as u8; 4096], accepted * 4096) {
+            Ok(()) => accepted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, FileError::Limit(_)), "{error}");
+    assert!(error.to_string().contains("dirty"), "{error}");
+    for page in 0..accepted {
+        assert_eq!(
+            file.view(page * 4096..page * 4096 + 8).unwrap()[..],
+            [page as u8; 8]
+        );
+    }
+    store.heal();
+    file.sync_all().unwrap_err();
+    file.sync_all().unwrap();
+    let stored = store.inner().to_vec();
+    for page in 0..accepted as usize {
+        assert_eq!(stored[page * 4096..page * 4096 + 8], [page as u8; 8]);
+    }
+}
+
+#[test]
+fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
+    let cache = memory(128);
+    let store = patterned(1 << 20);
+    let file = open(&cache, &store, &options(4096));
+    let workers: Vec<_> = (0..4u64)
+        .map(|number| {
+            let file = file.clone();
+            thread::spawn(move || {
+                // Each has a quarter of the file to itself; what they share is memory, index and dirty state.
+                let base = number * 64;
+                for round in 0..300u64 {
+                    let page = base + round * 17 % 64;
+                    let at = page * 4096;
+                    match round % 5 {
+                        0 | 1 => file.write_at(&[(round % 250) as u8 + 1; 4096], at).unwrap(),
+                        2 => {
+                            let view = file.view(at..at + 4096).unwrap();
+                            let copy = view.to_vec();
+                            file.write_at(&[9; 100], at).unwrap();
+                            assert!(*view == *copy);
+                        }
+                        3 => file.punch(at..at + 4096).unwrap(),
+                        _ => file.sync_range(at..at + 4096).unwrap(),
+                    }
+                    if round % 5 == 3 {
+                        assert_eq!(file.view(at..at + 4096).unwrap()[..], [0; 4096]);
+                    }
+                }
+            })
+        })
+        .collect();
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().unwrap());
+    file.sync_all().unwrap();
+    let mut bytes = Vec::new();
+    file.scan(.., |piece| bytes.extend_from_slice(piece))
+        .unwrap();
+    assert!(bytes == store.inner().to_vec());
+    drop(file);
+    assert_empty(&cache);
+}

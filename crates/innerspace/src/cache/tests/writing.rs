@@ -1,0 +1,202 @@
+//! Writes: what they read, where they go, what views see of them.
+
+use super::*;
+use crate::cache::FileError;
+use crate::store::faulty::OperationKind;
+use crate::sync::thread;
+
+fn count(store: &Faulty, kind: OperationKind) -> usize {
+    store
+        .log()
+        .iter()
+        .filter(|record| record.kind == kind)
+        .count()
+}
+
+// spec: P16, P22
+#[test]
+fn only_a_partial_write_of_stored_bytes_reads_first() {
+    for size in SIZES {
+        let cache = memory(4_096);
+        let store = patterned(2 * size + 100);
+        let file = open(&cache, &store, &options(size));
+        // A whole block, the short last block as a whole, and a block past the end: nothing to read.
+        file.write_at(&vec![7; size as usize], 0).unwrap();
+        file.write_at(&[8; 100], 2 * size).unwrap();
+        file.write_at(&[9; 10], 3 * size + 5).unwrap();
+        assert_eq!(count(&store, OperationKind::Read), 0, "blocks of {size}");
+        file.write_at(&[6; 10], size + 5).unwrap();
+        assert_eq!(count(&store, OperationKind::Read), 1);
+        let mut expected = vec![7; size as usize];
+        expected.extend(pattern(size..2 * size));
+        expected[size as usize + 5..size as usize + 15].fill(6);
+        expected.resize(2 * size as usize, 0);
+        expected.extend([8; 100]);
+        expected.resize(3 * size as usize + 5, 0);
+        expected.extend([9; 10]);
+        let mut bytes = Vec::new();
+        file.scan(.., |piece| bytes.extend_from_slice(piece))
+            .unwrap();
+        assert!(bytes == expected);
+        file.sync_all().unwrap();
+        assert!(store.inner().to_vec() == expected);
+    }
+}
+
+// spec: P28
+#[test]
+fn writers_move_away_from_views() {
+    for size in SIZES {
+        let cache = memory(4_096);
+        let store = patterned(size);
+        let file = open(&cache, &store, &options(size));
+        let old = file.view(0..100).unwrap();
+        let usage = cache.pool().totals().usage;
+        file.write_at(&[0xAA; 50], 10).unwrap();
+        assert_eq!(*old, *pattern(0..100), "a view never changes");
+        let new = file.view(0..100).unwrap();
+        assert_eq!(new[10..60], [0xAA; 50]);
+        assert_eq!(new[60..], old[60..]);
+        assert_ne!(old.as_ptr(), new.as_ptr());
+        assert_eq!(file.stats().moved, 1);
+        // The new frame is charged, and the old one stays so as long as it is viewed.
+        assert_eq!(cache.pool().totals().usage - usage, size / PAGE as u64);
+        drop(old);
+        assert_eq!(cache.pool().totals().usage, usage);
+        drop(new);
+        file.write_at(&[0xBB; 50], 10).unwrap();
+        assert_eq!(
+            file.stats().moved,
+            1,
+            "nobody views: the frame is written in place"
+        );
+        drop(file);
+        assert_eq!(store.inner().to_vec()[10..60], [0xBB; 50]);
+        assert_empty(&cache);
+    }
+}
+
+#[test]
+fn appends_of_many_threads_do_not_overlap() {
+    let cache = memory(256);
+    let file = open(&cache, &Arc::new(MemoryStore::new()), &options(4096));
+    let writers: Vec<_> = (1..=4u8)
+        .map(|number| {
+            let file = file.clone();
+            thread::spawn(move || {
+                for _ in 0..50 {
+                    file.append(&[number; 100]).unwrap();
+                }
+            })
+        })
+        .collect();
+    writers
+        .into_iter()
+        .for_each(|writer| writer.join().unwrap());
+    assert_eq!(file.len(), 4 * 50 * 100);
+    let mut bytes = vec![0; 20_000];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(
+        bytes
+            .chunks(100)
+            .all(|chunk| chunk.iter().all(|byte| *byte == chunk[0]))
+    );
+    core(&file).validate();
+}
+
+#[test]
+fn bad_writes_change_nothing() {
+    let cache = memory(64);
+    let store = patterned(4096);
+    let file = open(&cache, &store, &options(4096).access(FileAccess::ReadOnly));
+    let error = file.write_at(b"x", 0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "data.bin: is open read-only; nothing was written"
+    );
+    for outcome in [file.set_len(0), file.punch(..), file.discard()] {
+        assert!(matches!(outcome, Err(FileError::ReadOnly { .. })));
+    }
+    file.sync_all().unwrap();
+    let file = open(&cache, &store, &options(4096));
+    let error = file.write_at(b"xy", i64::MAX as u64 - 1).unwrap_err();
+    assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
+    assert!(matches!(
+        file.write_at(b"xy", u64::MAX),
+        Err(FileError::TooLarge { .. })
+    ));
+    assert!(matches!(
+        file.set_len(u64::MAX),
+        Err(FileError::TooLarge { .. })
+    ));
+    assert_eq!((file.len(), core(&file).dirty_blocks()), (4096, 0));
+    for size in [0, 2048, 12_288, 4 << 20] {
+        let store: Arc<dyn Store> = patterned(10);
+        let opened = FileInner::open(&cache, store, &options(size));
+        assert!(
+            matches!(opened, Err(FileError::BadBlockSize { .. })),
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn a_write_in_the_middle_of_nowhere_leaves_zeros_before_it() {
+    let cache = memory(64);
+    let store = patterned(5_000);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(b"end", 1 << 30).unwrap();
+    assert_eq!(file.len(), (1 << 30) + 3);
+    let mut bytes = [1; 4096];
+    file.read_exact_at(&mut bytes, 4096).unwrap();
+    assert_eq!(bytes[..904], *pattern(4096..5_000));
+    assert!(bytes[904..].iter().all(|byte| *byte == 0));
+    assert_eq!(file.view(1 << 29..(1 << 29) + 4).unwrap()[..], [0; 4]);
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(store.inner().len().unwrap(), (1 << 30) + 3);
+    assert_empty(&cache);
+}
+
+// spec: P28
+#[test]
+fn readers_of_views_never_see_writers() {
+    let cache = memory(128);
+    let file = open(
+        &cache,
+        &Arc::new(MemoryStore::with_len(16_384)),
+        &options(4096),
+    );
+    file.write_at(&[0; 16_384], 0).unwrap();
+    let writer = {
+        let file = file.clone();
+        thread::spawn(move || {
+            for round in 1..400u64 {
+                let block = round % 4;
+                file.write_at(&[round as u8; 4096], block * 4096).unwrap();
+            }
+        })
+    };
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let file = file.clone();
+            thread::spawn(move || {
+                for round in 0..400u64 {
+                    let start = round % 4 * 4096;
+                    let view = file.view(start..start + 4096).unwrap();
+                    let first = view[0];
+                    assert!(
+                        view.iter().all(|byte| *byte == first),
+                        "a view shows one write alone"
+                    );
+                }
+            })
+        })
+        .collect();
+    writer.join().unwrap();
+    readers
+        .into_iter()
+        .for_each(|reader| reader.join().unwrap());
+    drop(file);
+    assert_empty(&cache);
+}
