@@ -3,9 +3,10 @@
 //! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
 //! not: whatever others do meanwhile, they end, touch nothing outside their range, and treat each
 //! *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a word that
-//! is read is some word that was written, never a mixture (A16). Aligned halves and quarters at the
-//! two ends of a range are one access each, too. Order between words is not promised: bytes that are
-//! handed over, rather than raced for, are ordered by whatever hands them over.
+//! is read is some word that was written, never a mixture (A16). Where both sides of a copy between
+//! shared bytes are aligned differently, that holds for the words of each side. Order between words
+//! is not promised: bytes that are handed over, rather than raced for, are ordered by whatever hands
+//! them over.
 //!
 //! Two forms of the inner loops, tested against each other:
 //! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
@@ -24,6 +25,8 @@ mod assembly;
 mod scalar;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
+#[cfg(test)]
+mod trace;
 mod words;
 
 use scalar::load_inside;
@@ -223,7 +226,7 @@ unsafe fn copy_out_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
 unsafe fn copy_shared_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
     crate::sync::interleave();
     if !(dst.addr() ^ src.addr()).is_multiple_of(WORD) {
-        // SAFETY: the caller's promise; the alignments differ, as the function asks.
+        // SAFETY: the caller's promise, word for word.
         return unsafe { words::copy_shifted(dst, src, len) };
     }
     let head = head_of(dst, len);

@@ -136,6 +136,61 @@ fn pages_are_copied_and_cleared_whole() {
     assert_eq!(third, &before[2 * PAGE_SIZE / WORD..]);
 }
 
+/// Panics unless `accesses` touch every byte from `begin` on, `len` of them, once, and every aligned
+/// word among them as a whole.
+fn assert_word_by_word(accesses: &[(usize, usize)], begin: *const u8, len: usize) {
+    let begin = begin.addr();
+    let mut sizes = vec![0; len];
+    for (address, size) in accesses {
+        let Some(offset) = address.checked_sub(begin).filter(|offset| *offset < len) else {
+            continue;
+        };
+        assert!(
+            address.is_multiple_of(*size),
+            "{size} bytes at {address:#x}"
+        );
+        for byte in &mut sizes[offset..offset + size] {
+            assert_eq!(*byte, 0, "byte {offset} of {len} was accessed twice");
+            *byte = *size;
+        }
+    }
+    for (offset, size) in sizes.iter().enumerate() {
+        let word = (begin + offset) / WORD * WORD;
+        let whole = word >= begin && word + WORD <= begin + len;
+        assert!(
+            *size == WORD || (!whole && *size > 0),
+            "byte {offset} of {len}: {size} bytes"
+        );
+    }
+}
+
+// spec: A16
+#[test]
+fn each_word_in_the_range_is_one_access() {
+    let mut random = Random(16);
+    let mut rooms = [vec![0_u64; 700], vec![0; 700]];
+    let [ours, theirs] = rooms.each_mut().map(|room| room.as_mut_ptr().cast::<u8>());
+    let mut private = vec![0_u8; 6000];
+    for _ in 0..if cfg!(miri) { 60 } else { 4000 } {
+        let len = random.len();
+        // SAFETY: 15 and `len` bytes are inside both rooms.
+        let (a, b) = unsafe { (ours.add(random.below(16)), theirs.add(random.below(16))) };
+        // SAFETY: `len` bytes of each are there, and nobody else uses them.
+        let copied_in = trace::of(|| unsafe { copy_in_by::<Words>(private.as_mut_ptr(), a, len) });
+        assert_word_by_word(&copied_in, a, len);
+        // SAFETY: as above.
+        let copied_out = trace::of(|| unsafe { copy_out_by::<Words>(a, private.as_ptr(), len) });
+        assert_word_by_word(&copied_out, a, len);
+        // SAFETY: as above.
+        let filled = trace::of(|| unsafe { fill_by::<Words>(a, 1, len) });
+        assert_word_by_word(&filled, a, len);
+        // SAFETY: as above.
+        let across = trace::of(|| unsafe { copy_shared_by::<Words>(a, b, len) });
+        assert_word_by_word(&across, a, len);
+        assert_word_by_word(&across, b, len);
+    }
+}
+
 /// Memory that two threads race for.
 struct Raced(Vec<AtomicU64>);
 
@@ -168,9 +223,8 @@ impl Raced {
         )
     }
 
-    /// Looks at the words inside every [`Raced::range`], less one at both ends: with a shift, the first
-    /// and the last are made of source words that reach out of the range, so may be torn. Gives the
-    /// last byte.
+    /// Looks at the words that are inside every [`Raced::range`], as are the shifted words they are
+    /// copied from, and gives the last byte.
     ///
     /// Panics if a word is a mixture where it must not be: its first `split` bytes come from one
     /// written word, the others from another.
@@ -197,16 +251,16 @@ fn assert_whole(bytes: [u8; WORD], split: usize) {
     );
 }
 
-/// Runs `theirs` over and over in a second thread while `ours` runs many times, and on until what
+/// Runs `theirs` over and over in a second thread while `ours` runs `races` times, and on until what
 /// `ours` returns has changed often enough to show that the two did race.
-fn race(mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() -> u8) {
+fn race(races: usize, mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() -> u8) {
     struct Finish<'a>(&'a AtomicBool);
     impl Drop for Finish<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let (races, least_changes) = if cfg!(miri) { (8, 1) } else { (200, 10) };
+    let least_changes = if cfg!(miri) { 1 } else { 10 };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -234,11 +288,14 @@ fn race(mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() -> u8) {
 /// The races for every direction. The second thread writes words whose bytes are all equal.
 fn words_stay_whole<F: Form>(words: usize) {
     let (raced, other) = (Raced::new(words), Raced::new(words));
+    // About the same work for each size; the ends of short ranges are raced for most.
+    let races = if cfg!(miri) { 8 } else { 16_000 / words };
     let (mut ours, mut theirs) = (Random(0xA16), Random(0xB16));
 
     // Words written while they are copied in.
     let mut private = vec![0; words * WORD + 16];
     race(
+        races,
         |turn| raced.write_words(turn),
         || {
             let ((begin, len), to) = (raced.range(&mut ours), ours.below(16));
@@ -254,6 +311,7 @@ fn words_stay_whole<F: Form>(words: usize) {
     // Words read while they are copied out and filled.
     let mut private = vec![0; words * WORD + 16];
     race(
+        races,
         |turn| {
             let ((begin, len), from) = (raced.range(&mut theirs), theirs.below(16));
             private.fill(turn);
@@ -268,7 +326,7 @@ fn words_stay_whole<F: Form>(words: usize) {
 
     // Words copied to words, at every difference of alignment: first the source is written
     // meanwhile, then the destination is read.
-    for shift in 0..if cfg!(miri) { 1 } else { WORD } {
+    for shift in 0..if cfg!(miri) || words > 100 { 1 } else { WORD } {
         let split = (WORD - shift) % WORD;
         let copy = |random: &mut Random| {
             let (begin, len) = raced.range(random);
@@ -278,6 +336,7 @@ fn words_stay_whole<F: Form>(words: usize) {
         };
         other.write_words(0);
         race(
+            races,
             |turn| raced.write_words(turn),
             || {
                 copy(&mut ours);
@@ -285,6 +344,7 @@ fn words_stay_whole<F: Form>(words: usize) {
             },
         );
         race(
+            races,
             |turn| {
                 raced.write_words(turn);
                 copy(&mut theirs);

@@ -15,34 +15,40 @@ pub(super) const WORD: usize = 8;
 #[derive(Debug)]
 pub(super) struct Words;
 
+/// In tests, the shared accesses of this form can be recorded; elsewhere this is nothing.
+#[inline(always)]
+fn accessed(address: *const u8, size: usize) {
+    #[cfg(test)]
+    super::trace::record(address.addr(), size);
+    #[cfg(not(test))]
+    let _ = (address, size);
+}
+
 /// Reads the shared word at `address`. Safety: aligned, valid for reads, never accessed plainly.
 #[inline(always)]
+#[cfg(not(mutant = "A16"))]
 unsafe fn get_word(address: *const u64) -> u64 {
-    // A mutant that reads the two halves one after the other.
-    // mutant: A16
-    #[cfg(mutant = "A16")]
-    {
-        let half = address.cast::<u32>();
-        // SAFETY: the word's two halves, both inside it and aligned.
-        let halves = unsafe {
-            [
-                AtomicU32::from_ptr(half.cast_mut()).load(Ordering::Relaxed),
-                AtomicU32::from_ptr(half.add(1).cast_mut()).load(Ordering::Relaxed),
-            ]
-        };
-        // SAFETY: two words of 32 bits are one of 64, in memory order.
-        unsafe { std::mem::transmute::<[u32; 2], u64>(halves) }
-    }
+    accessed(address.cast(), WORD);
     // SAFETY: the caller's promise.
-    #[cfg(not(mutant = "A16"))]
-    unsafe {
-        AtomicU64::from_ptr(address.cast_mut()).load(Ordering::Relaxed)
-    }
+    unsafe { AtomicU64::from_ptr(address.cast_mut()).load(Ordering::Relaxed) }
+}
+
+// The word as two halves, one after the other.
+// mutant: A16
+#[cfg(mutant = "A16")]
+unsafe fn get_word(address: *const u64) -> u64 {
+    // SAFETY: the halves of a word that the caller vouches for.
+    let [first, second] = [0, 4].map(|i| unsafe { get_piece(address.cast::<u8>().add(i), 4) });
+    let mut word = [0; WORD];
+    word[..4].copy_from_slice(&first);
+    word[4..].copy_from_slice(&second);
+    u64::from_ne_bytes(word)
 }
 
 /// Writes the shared word at `address`. Safety: aligned, valid for writes, never accessed plainly.
 #[inline(always)]
 unsafe fn put_word(address: *mut u64, value: u64) {
+    accessed(address.cast(), WORD);
     // SAFETY: the caller's promise.
     unsafe { AtomicU64::from_ptr(address).store(value, Ordering::Relaxed) }
 }
@@ -102,6 +108,7 @@ impl Form for Words {
 /// Safety: `address` is aligned to `size` and valid for reads that others may race with.
 #[inline(always)]
 pub(super) unsafe fn get_piece(address: *const u8, size: usize) -> [u8; 4] {
+    accessed(address, size);
     let address = address.cast_mut();
     let mut piece = [0; 4];
     // SAFETY: the caller's promise.
@@ -128,6 +135,7 @@ pub(super) unsafe fn get_piece(address: *const u8, size: usize) -> [u8; 4] {
 /// valid for reads of `size` bytes that nobody writes.
 #[inline(always)]
 pub(super) unsafe fn put_piece(address: *mut u8, from: *const u8, size: usize) {
+    accessed(address, size);
     // SAFETY: the caller's promise.
     unsafe {
         match size {
@@ -160,56 +168,67 @@ unsafe fn put_bytes(address: *mut u8, value: u64, count: usize) {
     }
 }
 
+/// Takes a shared range apart in order, at most 8 bytes at a time and at any division, while each
+/// aligned word that lies wholly in the range is read once and whole.
+struct Reader {
+    /// What has not been read yet.
+    at: *const u8,
+    end: *const u8,
+    /// What has been read and not been taken, the first byte lowest: `held` bytes, at most 15.
+    carry: u128,
+    held: usize,
+}
+
+impl Reader {
+    /// Takes the next `count` bytes, at most 8; the first is the lowest of the result.
+    ///
+    /// Safety: so many are left, and the range is valid for reads that others may race with.
+    #[inline(always)]
+    unsafe fn take(&mut self, count: usize) -> u64 {
+        while self.held < count {
+            let left = self.end.addr() - self.at.addr();
+            let size = (WORD - self.at.addr() % WORD).min(left);
+            // SAFETY: `size` bytes are left, and if they are a word's worth, it is aligned.
+            let value = unsafe {
+                match size {
+                    WORD => get_word(self.at.cast()).to_le(),
+                    _ => get_bytes(self.at, size),
+                }
+            };
+            self.carry |= u128::from(value) << (8 * self.held);
+            self.held += size;
+            self.at = self.at.wrapping_add(size);
+        }
+        let taken = self.carry as u64;
+        self.carry >>= 8 * count;
+        self.held -= count;
+        taken
+    }
+}
+
 /// Copies between shared ranges that are aligned differently: every aligned word of the source is
-/// read once, every aligned word of the destination written once, each composed from two neighbours.
+/// read once, every aligned word of the destination written once, composed from two neighbours.
 ///
-/// Safety: as for [`super::copy_shared`], and the two addresses differ modulo 8.
+/// Safety: as for [`super::copy_shared`].
 pub(super) unsafe fn copy_shifted(dst: *mut u8, src: *const u8, len: usize) {
     let head = super::head_of(dst, len);
-    // SAFETY: head, words and tail are the parts of a range the caller vouches for.
-    unsafe { put_bytes(dst, get_bytes(src, head), head) };
     let words = (len - head) / WORD;
-    // Of each source word, `low` bytes still belong to the destination word under way.
-    let (low, end) = ((src.addr() + head) % WORD, src.addr() + len);
-    let high = WORD - low;
-    // SAFETY: `head <= len`.
-    let (mut from, mut to) = unsafe { (src.add(head), dst.add(head)) };
-    // What has been read and not yet written: `held` bytes of a source word.
-    let (mut carry, mut held) = (0, 0);
-    if words > 0 {
-        // SAFETY: a destination word's worth of bytes is there, more than `high`.
-        (carry, held) = unsafe { (get_bytes(from, high), high) };
-    }
-    for word in 0..words {
-        halfway(word, words);
-        // SAFETY: `from + high` is the next aligned source word; it is read whole where all of it is
-        // in the range, else only the `low` bytes that the destination word needs. `to` is aligned.
-        unsafe {
-            let next = from.add(high);
-            let whole = next.addr() + WORD <= end;
-            let value = if whole {
-                get_word(next.cast()).to_le()
-            } else {
-                get_bytes(next, low)
-            };
-            put_word(to.cast(), (carry | value << (8 * high)).to_le());
-            (carry, held) = if whole {
-                (value >> (8 * low), high)
-            } else {
-                (0, 0)
-            };
-            (from, to) = (from.add(WORD), to.add(WORD));
-        }
-    }
     let tail = len - head - words * WORD;
-    let first = held.min(tail);
-    // SAFETY: `from` and `to` have `tail` bytes left; the first of them are in hand.
+    let mut source = Reader {
+        at: src,
+        end: src.wrapping_add(len),
+        carry: 0,
+        held: 0,
+    };
+    // SAFETY: head, words and tail are the parts of two ranges the caller vouches for; the words
+    // begin at an aligned address by the choice of `head`.
     unsafe {
-        put_bytes(to, carry, first);
-        put_bytes(
-            to.add(first),
-            get_bytes(from.add(first), tail - first),
-            tail - first,
-        );
+        put_bytes(dst, source.take(head), head);
+        let target = dst.add(head).cast::<u64>();
+        for word in 0..words {
+            halfway(word, words);
+            put_word(target.add(word), source.take(WORD).to_le());
+        }
+        put_bytes(target.add(words).cast(), source.take(tail), tail);
     }
 }
