@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
-//! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
+//! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
 //! and Miri, and by `--cfg portable`, which the build for ThreadSanitizer passes because that tool
@@ -24,6 +24,4 @@
 pub(crate) mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod copy;
-#[cfg(not(loom))]
-pub(crate) mod file;
-pub(crate) mod memory;
+pub(crate) mod lock_byte;

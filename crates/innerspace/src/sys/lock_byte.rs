@@ -1,0 +1,232 @@
+//! The byte of a page's flags that carries its lock, and the two operations on it that must be one
+//! instruction.
+//!
+//! ```text
+//!   bit 0  LOCKED    somebody owns the page's content and state
+//!   bit 1  UPTODATE  the content has arrived
+//!   bit 7  WAITERS   somebody may be waiting for a bit of this page to clear
+//! ```
+//!
+//! Unlocking is all but always done with nobody waiting, so that question has to cost nothing: bit 7
+//! is the sign of the byte, and the processor's flags after the locked operation that clears bit 0
+//! already hold it. The compiler cannot express this: of an atomic and whose result is used it makes
+//! a loop of compare-exchanges. Hence the assembly, with the portable form beside it.
+//!
+//! All atomics on this byte are one byte wide: a wider operation on the word around it would cost
+//! the next narrow one a store-forwarding stall.
+//!
+//! Setting LOCKED, the wait table and who may call what are the page lock's, not this module's.
+
+use crate::sync::atomic::{AtomicU8, Ordering};
+
+/// Somebody owns the page.
+pub(crate) const LOCKED: u8 = 1 << 0;
+/// The page's content has arrived.
+pub(crate) const UPTODATE: u8 = 1 << 1;
+/// Somebody may be waiting for a bit of this page to clear.
+pub(crate) const WAITERS: u8 = 1 << 7;
+
+// The sign of the byte is WAITERS, the lock is below it, and one addition of LOCKED turns
+// LOCKED without UPTODATE into UPTODATE without LOCKED, with no carry beyond.
+const _: () = assert!(WAITERS == i8::MIN as u8);
+const _: () = assert!(LOCKED < WAITERS && UPTODATE < WAITERS);
+const _: () = assert!(LOCKED + LOCKED == UPTODATE);
+
+/// Whether a WAITERS bit was found: somebody may have to be woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "waiters that are not woken sleep on"]
+pub(crate) enum Contention {
+    /// Nobody waits.
+    None,
+    /// The wait table has to be looked at.
+    Waiters,
+}
+
+impl Contention {
+    #[inline(always)]
+    fn of(waiters: bool) -> Contention {
+        if waiters {
+            Contention::Waiters
+        } else {
+            Contention::None
+        }
+    }
+}
+
+/// Clears LOCKED and tells whether anybody waits, in one atomic operation (release).
+///
+/// Unlocking an unlocked page leaves it unlocked.
+///
+/// # Panics
+/// In debug builds, when the byte is not locked.
+#[inline(always)]
+pub(crate) fn unlock(byte: &AtomicU8) -> Contention {
+    debug_assert!(
+        byte.load(Ordering::Relaxed) & LOCKED != 0,
+        "unlock of an unlocked page"
+    );
+    clear::<LOCKED>(byte)
+}
+
+/// Clears `BITS` and tells whether anybody waits, in one atomic operation (release).
+#[inline(always)]
+pub(crate) fn clear<const BITS: u8>(byte: &AtomicU8) -> Contention {
+    const {
+        assert!(
+            BITS & WAITERS == 0,
+            "the bit that is asked for cannot be cleared"
+        )
+    };
+    #[cfg(all(target_arch = "x86_64", not(any(portable, loom, shuttle, miri))))]
+    return Contention::of(assembly::clear::<BITS>(byte));
+    #[cfg(not(all(target_arch = "x86_64", not(any(portable, loom, shuttle, miri)))))]
+    return Contention::of(portable::clear::<BITS>(byte));
+}
+
+/// Ends a successful read: sets UPTODATE and clears LOCKED in one atomic operation (release), and
+/// tells whether anybody waits. No reader ever sees the page unlocked and not up to date.
+///
+/// It adds LOCKED to the byte: unlike with exclusive or, the old value comes with the same
+/// instruction, so that a wrong call is noticed in every build.
+///
+/// # Panics
+/// When the page was not locked, or was up to date already.
+#[inline(always)]
+pub(crate) fn end_read(byte: &AtomicU8) -> Contention {
+    let before = byte.fetch_add(LOCKED, Ordering::Release);
+    assert!(
+        before & (LOCKED | UPTODATE) == LOCKED,
+        "the end of a read of a page that is not being read: {before:#010b}"
+    );
+    Contention::of(before & WAITERS != 0)
+}
+
+#[cfg_attr(
+    all(
+        not(test),
+        target_arch = "x86_64",
+        not(any(portable, loom, shuttle, miri))
+    ),
+    expect(dead_code, reason = "the form for other builds")
+)]
+mod portable {
+    use super::{AtomicU8, Ordering, WAITERS};
+
+    #[inline(always)]
+    pub(super) fn clear<const BITS: u8>(byte: &AtomicU8) -> bool {
+        byte.fetch_and(!BITS, Ordering::Release) & WAITERS != 0
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(any(portable, loom, shuttle, miri))))]
+mod assembly {
+    use super::AtomicU8;
+
+    #[inline(always)]
+    pub(super) fn clear<const BITS: u8>(byte: &AtomicU8) -> bool {
+        let sign: u8;
+        // SAFETY: a locked operation on a live atomic byte; a block that may touch memory is also a
+        // compiler barrier, and the locked operation a full one, so that nothing moves out of the
+        // locked region.
+        unsafe {
+            std::arch::asm!(
+                "lock and byte ptr [{byte}], {keep}",
+                "sets {sign}",
+                byte = in(reg) byte.as_ptr(),
+                keep = const !BITS as i8,
+                sign = out(reg_byte) sign,
+                options(nostack),
+            );
+        }
+        sign != 0
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    const DIRTY: u8 = 1 << 3;
+
+    #[test]
+    fn both_forms_agree_on_every_byte() {
+        for before in 0..=u8::MAX {
+            let after = |form: fn(&AtomicU8) -> bool| {
+                let byte = AtomicU8::new(before);
+                let waiters = form(&byte);
+                (byte.into_inner(), waiters)
+            };
+            let told = before & WAITERS != 0;
+            let ours = |byte: &AtomicU8| clear::<LOCKED>(byte) == Contention::Waiters;
+            assert_eq!(after(ours), (before & !LOCKED, told));
+            assert_eq!(after(portable::clear::<LOCKED>), (before & !LOCKED, told));
+            let ours = |byte: &AtomicU8| clear::<{ LOCKED | DIRTY }>(byte) == Contention::Waiters;
+            assert_eq!(after(ours), (before & !(LOCKED | DIRTY), told));
+        }
+    }
+
+    // spec: L16
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic = "unlock of an unlocked page")]
+    fn unlocking_an_unlocked_page_is_never_a_silent_lock() {
+        let byte = AtomicU8::new(UPTODATE);
+        assert_eq!(unlock(&byte), Contention::None);
+        assert_eq!(byte.into_inner(), UPTODATE);
+    }
+
+    #[test]
+    fn a_read_ends_unlocked_and_up_to_date() {
+        let byte = AtomicU8::new(LOCKED | DIRTY);
+        assert_eq!(end_read(&byte), Contention::None);
+        assert_eq!(byte.into_inner(), UPTODATE | DIRTY);
+        let byte = AtomicU8::new(LOCKED | WAITERS);
+        assert_eq!(end_read(&byte), Contention::Waiters);
+        assert_eq!(byte.into_inner(), UPTODATE | WAITERS);
+    }
+
+    #[test]
+    #[should_panic = "not being read"]
+    fn the_end_of_a_read_of_an_unlocked_page_is_noticed() {
+        let _ = end_read(&AtomicU8::new(0));
+    }
+
+    #[test]
+    #[should_panic = "not being read"]
+    fn the_end_of_a_second_read_is_noticed() {
+        let _ = end_read(&AtomicU8::new(LOCKED | UPTODATE));
+    }
+
+    /// What `unlock` is in a release build, as a function of its own.
+    #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
+    #[inline(never)]
+    extern "sysv64" fn unlock_alone(byte: &AtomicU8) -> bool {
+        clear::<LOCKED>(byte) == Contention::Waiters
+    }
+
+    // spec: L1
+    #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
+    #[test]
+    fn unlock_is_one_locked_instruction() {
+        // lock and byte ptr [rdi], 0xfe: the address is the first argument, already in its register.
+        const LOCK_AND: [u8; 4] = [0xF0, 0x80, 0x27, 0xFE];
+        const RETURN: u8 = 0xC3;
+        let code = unlock_alone as *const u8;
+        // SAFETY: the code of a function is readable; it is read up to its return and no further.
+        let code: Vec<u8> = (0..64)
+            .map(|i| unsafe { code.add(i).read() })
+            .take_while(|byte| *byte != RETURN)
+            .collect();
+        assert!(
+            code.windows(4).any(|window| window == LOCK_AND),
+            "{code:x?}"
+        );
+        let locks = code.iter().filter(|byte| **byte == LOCK_AND[0]).count();
+        assert_eq!(locks, 1, "{code:x?}");
+        // Nothing jumps: neither short (7x, E0-E3, EB), nor near (E9, 0F 8x).
+        let jumps = code
+            .iter()
+            .filter(|byte| matches!(**byte, 0x70..=0x7F | 0xE0..=0xE3 | 0xE9 | 0xEB));
+        assert_eq!(jumps.count(), 0, "{code:x?}");
+        assert!(!unlock_alone(&AtomicU8::new(LOCKED)) && unlock_alone(&AtomicU8::new(WAITERS)));
+    }
+}
