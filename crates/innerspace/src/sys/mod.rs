@@ -8,6 +8,7 @@
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
+//! | [`wait`] | futex(2) | a table of condition variables |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
 //! and Miri, and by `--cfg portable`, which the build for ThreadSanitizer passes because that tool
@@ -25,3 +26,4 @@ pub(crate) mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod copy;
 pub(crate) mod lock_byte;
+pub(crate) mod wait;
