@@ -8,6 +8,7 @@
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
+//! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
 //! | [`wait`] | futex(2) | a table of condition variables |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
@@ -26,4 +27,6 @@ pub(crate) mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod copy;
 pub(crate) mod lock_byte;
+#[cfg(not(loom))]
+pub(crate) mod memory;
 pub(crate) mod wait;
