@@ -11,6 +11,7 @@ use super::hold::{Dropped, HoldState};
 use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
+use super::meta_array::MetaArray;
 use super::owned::OwnedFrame;
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use crate::sync::Arc;
@@ -85,10 +86,12 @@ pub(crate) enum ArenaError {
         frames: u32,
     },
     /// The host has no memory for it.
-    #[error("the host refused to map {} bytes", Grouped(*bytes))]
+    #[error("the host refused to map {} bytes: {source}", Grouped(*bytes))]
     Map {
         /// The bytes asked for.
         bytes: u64,
+        /// What the host said.
+        source: std::io::Error,
     },
 }
 
@@ -99,7 +102,7 @@ const MAX_FRAMES: u32 = 1 << 28;
 #[derive(Debug)]
 pub(crate) struct Frames {
     arena: Arena,
-    metas: Box<[Meta]>,
+    metas: MetaArray,
     allocator: Allocator,
     waits: Arc<WaitTable>,
 }
@@ -110,8 +113,9 @@ impl Frames {
         let &ArenaOptions {
             frames,
             reserve,
+            prefault,
+            huge,
             patience,
-            ..
         } = options;
         if frames == 0 || frames > MAX_FRAMES {
             return Err(ArenaError::Size { frames });
@@ -121,8 +125,9 @@ impl Frames {
         }
         let all = frames + 1;
         let bytes = u64::from(all) * PAGE_SIZE as u64;
-        let arena = Arena::new(all).ok_or(ArenaError::Map { bytes })?;
-        let metas = zeroed_metas(all as usize);
+        let map = |source| ArenaError::Map { bytes, source };
+        let arena = Arena::new(all, huge, prefault).map_err(map)?;
+        let metas = MetaArray::new(all as usize).map_err(map)?;
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let allocator = Allocator::new(&metas, reserve);
         Ok(Frames {
@@ -367,18 +372,4 @@ impl Frames {
             id += 1 << meta.order();
         }
     }
-}
-
-/// Metadata of `count` frames that nobody has touched: the host gives zeroed pages when they are first used.
-#[cfg(not(any(loom, shuttle)))]
-fn zeroed_metas(count: usize) -> Box<[Meta]> {
-    let metas = Box::new_zeroed_slice(count);
-    // SAFETY: `Meta` is integers in atomics; all-zero bytes are valid in each and mean what `Meta::new` says.
-    unsafe { metas.assume_init() }
-}
-
-/// The model checkers' atomics are not plain integers: each is made in its own right.
-#[cfg(any(loom, shuttle))]
-fn zeroed_metas(count: usize) -> Box<[Meta]> {
-    (0..count).map(|_| Meta::new()).collect()
 }

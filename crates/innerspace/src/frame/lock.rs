@@ -31,6 +31,7 @@ use super::wait_table::{Bit, Key, Queue, Roused, Shared, SleepEnd, Sleeper, Wait
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, MutexGuard};
+use crate::sys::lock_byte::{self, Contention};
 
 const LOCKED: u8 = FlagSet::LOCKED.0;
 const WRITEBACK: u8 = FlagSet::WRITEBACK.0;
@@ -223,7 +224,7 @@ impl<'a> FrameLock<'a> {
         );
         if seen & WAITERS != 0 {
             self.release_contended(FlagSet::EMPTY);
-        } else if unlock_byte(self.byte()) {
+        } else if lock_byte::unlock(self.byte()) == Contention::Waiters {
             self.wake_cleared(Bit::Locked);
         }
     }
@@ -424,12 +425,6 @@ impl<'a> FrameLock<'a> {
         }
         Some(queue.push_shared(self.key(bit), waiter))
     }
-}
-
-/// Clears LOCKED with one RMW and says whether WAITERS is set. Release: pairs with the Acquire of the next `try_lock`.
-#[inline]
-fn unlock_byte(byte: &AtomicU8) -> bool {
-    byte.fetch_and(!LOCKED, Ordering::Release) & WAITERS != 0
 }
 
 /// The moment `timeout` from now; `None` (no deadline) when that is past the end of the clock.

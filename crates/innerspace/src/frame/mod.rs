@@ -47,6 +47,8 @@ mod loom_models;
 mod magazine;
 mod meta;
 #[cfg(not(loom))]
+mod meta_array;
+#[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
 mod pinned;

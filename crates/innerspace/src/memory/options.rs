@@ -118,7 +118,7 @@ impl MemoryOptions {
             barrier: None,
         };
         let pool = Pool::new(&options).map_err(|error| match error {
-            ArenaError::Map { .. } => system(io::ErrorKind::OutOfMemory.into()),
+            ArenaError::Map { source, .. } => system(source),
             other => system(io::Error::other(other)),
         })?;
         let root = pool.root_group();

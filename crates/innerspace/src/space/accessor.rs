@@ -209,7 +209,11 @@ impl Core {
         let tables = self.space.tables.look(&self.translator.sections);
         let found = tables.and_then(|tables| nodes.find(tables.root, at));
         if let Some(leaf) = found {
-            let use_for = if leaf.exclusive { Need::Write } else { Need::Read };
+            let use_for = if leaf.exclusive {
+                Need::Write
+            } else {
+                Need::Read
+            };
             self.translator.fill(at, nodes.words(leaf.frame), use_for);
         }
     }

@@ -28,7 +28,6 @@ mod fault;
 mod fork;
 mod map;
 mod mappers;
-#[cfg(test)]
 mod pte;
 mod report;
 mod session;

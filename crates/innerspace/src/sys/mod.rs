@@ -26,6 +26,8 @@
 pub(crate) mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod copy;
+#[cfg(not(loom))]
+pub(crate) mod file;
 pub(crate) mod lock_byte;
 #[cfg(not(loom))]
 pub(crate) mod memory;
