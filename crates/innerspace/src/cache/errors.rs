@@ -118,7 +118,7 @@ pub enum FileError {
         size: u64,
     },
     /// The store failed.
-    #[error("{file}: {action} of {len} bytes at {} failed: {source}", Grouped(*offset))]
+    #[error("{file}: {} failed: {source}", Asked { action: *action, offset: *offset, len: *len })]
     Store {
         /// The file.
         file: Arc<str>,
@@ -220,6 +220,24 @@ pub enum FileError {
         /// The file.
         file: Arc<str>,
     },
+}
+
+/// What was asked of a store, with the range where there is one: `write of 4096 bytes at 8,192`.
+struct Asked {
+    action: StoreAction,
+    offset: u64,
+    len: u64,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (action, offset) = (self.action, Grouped(self.offset));
+        match (action, self.len) {
+            (StoreAction::Resize, _) => write!(f, "{action} to {offset} bytes"),
+            (_, 0) => write!(f, "{action}"),
+            (_, len) => write!(f, "{action} of {len} bytes at {offset}"),
+        }
+    }
 }
 
 /// Why unwritten data stays where it is.
@@ -450,6 +468,30 @@ mod tests {
         for (error, text) in texts {
             assert_eq!(error.to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_failure_without_a_range_names_none() {
+        let failed = |action, offset| FileError::Store {
+            file: "data.bin".into(),
+            action,
+            offset,
+            len: 0,
+            source: Arc::new(io::Error::new(io::ErrorKind::TimedOut, "no answer")),
+        };
+        let text = |action, offset| failed(action, offset).to_string();
+        assert_eq!(
+            text(StoreAction::Sync, 0),
+            "data.bin: sync failed: no answer"
+        );
+        assert_eq!(
+            text(StoreAction::Query, 0),
+            "data.bin: query failed: no answer"
+        );
+        assert_eq!(
+            text(StoreAction::Resize, 65_536),
+            "data.bin: resize to 65,536 bytes failed: no answer"
+        );
     }
 
     #[test]

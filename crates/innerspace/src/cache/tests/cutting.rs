@@ -57,7 +57,7 @@ fn a_truncation_that_fails_changes_nothing() {
     assert!(
         error
             .to_string()
-            .starts_with("data.bin: resize of 0 bytes at 100 failed"),
+            .starts_with("data.bin: resize to 100 bytes failed"),
         "{error}"
     );
     assert_eq!(file.len(), 16_384);
