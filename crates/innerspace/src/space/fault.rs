@@ -157,7 +157,7 @@ impl<'space> FaultState<'space> {
 
     fn file_error(&self, error: FileError) -> Fault {
         let kind = match &error {
-            FileError::PastEnd { .. } => FaultKind::PastEnd,
+            FileError::PastEnd { .. } | FileError::Shrank { .. } => FaultKind::PastEnd,
             FileError::Limit(_) => FaultKind::Limit,
             _ => FaultKind::Io,
         };
