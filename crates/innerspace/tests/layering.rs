@@ -24,7 +24,7 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// Where `unsafe` may stand, as the beginning of a path below `src`.
-const MAY_BE_UNSAFE: [&str; 5] = ["sys/", "sync/", "frame/", "space/table", "dax/device"];
+const MAY_BE_UNSAFE: [&str; 5] = ["sys/", "sync/", "frame/", "space/translate", "dax/device"];
 
 /// A path as written, with groups expanded: `use a::{b, c}` is `a::b` and `a::c`.
 #[derive(Clone, Debug)]
