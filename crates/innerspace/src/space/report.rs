@@ -40,7 +40,7 @@ pub struct PageStats {
     pub file: u64,
     /// Anonymous pages that this space alone has.
     pub own: u64,
-    /// Anonymous pages shared with forks.
+    /// Anonymous pages shared with forks, or shared with one since dropped and not written again yet.
     pub shared: u64,
     /// Reads of the common zero frame; they take no memory.
     pub zero: u64,
@@ -79,7 +79,7 @@ impl PageStats {
 
 fn mapping_info(tables: &Tables, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
     let found = nodes.resident(tables.root, vma.start, vma.end);
-    let [file, own, shared] = [found.file, found.own, found.borrowed].map(|pages| pages.0);
+    let [file, own, shared] = [found.file, found.own, found.shared].map(|pages| pages.0);
     MappingInfo {
         start: vma.start,
         end: vma.end,

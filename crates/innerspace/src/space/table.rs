@@ -606,8 +606,10 @@ impl Detached {
 /// What the leaves of a range hold, in pages.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(super) struct Resident {
+    /// Anonymous pages in leaves of the space's own.
     pub(super) own: PageCount,
-    pub(super) borrowed: PageCount,
+    /// Anonymous pages in leaves shared with forks, or borrowed from such.
+    pub(super) shared: PageCount,
     pub(super) file: PageCount,
     pub(super) zero: PageCount,
     pub(super) referenced: PageCount,
@@ -617,7 +619,7 @@ pub(super) struct Resident {
 impl Resident {
     /// All present slots.
     pub(super) fn total(&self) -> u64 {
-        self.own.0 + self.borrowed.0 + self.file.0 + self.zero.0
+        self.own.0 + self.shared.0 + self.file.0 + self.zero.0
     }
 }
 
@@ -662,14 +664,20 @@ impl Nodes<'_> {
     /// Counts what the range's leaves hold.
     pub(super) fn resident(self, root: FrameId, start: u64, end: u64) -> Resident {
         let mut found = Resident::default();
-        self.for_each_slot(root, start, end, &mut |_, word| {
+        // The leaf looked at last, and whether it is this space's alone.
+        let mut leaf = (u64::MAX, false);
+        self.for_each_slot(root, start, end, &mut |at, word| {
             let pte = pte::load(word);
+            if leaf.0 != at / span(1) {
+                let exclusive = self.find(root, at).is_some_and(|leaf| leaf.exclusive);
+                leaf = (at / span(1), exclusive);
+            }
             match pte.holds() {
                 Holds::Nothing => return,
                 Holds::Zero => found.zero.0 += 1,
                 Holds::File => found.file.0 += 1,
-                Holds::Own => found.own.0 += 1,
-                Holds::Borrowed => found.borrowed.0 += 1,
+                Holds::Own if leaf.1 => found.own.0 += 1,
+                Holds::Own | Holds::Borrowed => found.shared.0 += 1,
             }
             found.referenced.0 += u64::from(pte.has(pte::VALID_R));
             found.writable.0 += u64::from(pte.has(VALID_W));
