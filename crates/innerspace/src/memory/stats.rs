@@ -50,25 +50,62 @@ impl Memory {
 }
 
 impl MemoryStats {
-    /// The Prometheus text exposition of the totals and the groups.
+    /// The Prometheus text format, version 0.0.4, of the totals and the groups. Files have no rows, since two may have the same
+    /// name; their figures are in [`MemoryStats::files`].
     pub fn prometheus(&self) -> String {
-        use fmt::Write;
         let mut text = self.totals.prometheus();
-        let mut row = |name: &str, group: &GroupStats, value: u64| {
-            let path = group.path.replace('\\', "\\\\").replace('"', "\\\"");
-            let _ = writeln!(text, "innerspace_group_{name}{{group=\"{path}\"}} {value}");
-        };
-        for group in &self.groups {
-            row("usage_bytes", group, group.usage.bytes());
-            row("peak_bytes", group, group.peak.bytes());
-            row("refusals_total", group, group.refusals);
-            if let Some(max) = group.max {
-                row("max_bytes", group, max.bytes());
+        // All rows of one metric stand together; the format asks for it.
+        for (name, kind, help, value) in GROUP_METRICS {
+            let name = format!("innerspace_group_{name}");
+            text += &format!("# HELP {name} {help}.\n# TYPE {name} {kind}\n");
+            for group in &self.groups {
+                if let Some(value) = value(group) {
+                    let path = group.path.replace('\\', "\\\\").replace('"', "\\\"");
+                    text += &format!("{name}{{group=\"{path}\"}} {value}\n");
+                }
             }
         }
         text
     }
 }
+
+/// Name, kind and meaning of a metric, and its value for a group that has one.
+type GroupMetric = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&GroupStats) -> Option<u64>,
+);
+
+const GROUP_METRICS: [GroupMetric; 5] = [
+    (
+        "usage_bytes",
+        "gauge",
+        "Charged to the group and to all below it",
+        |group| Some(group.usage.bytes()),
+    ),
+    ("peak_bytes", "gauge", "The highest usage so far", |group| {
+        Some(group.peak.bytes())
+    }),
+    (
+        "max_bytes",
+        "gauge",
+        "The limit of the group, if it has one",
+        |group| group.max.map(|max| max.bytes()),
+    ),
+    (
+        "refusals_total",
+        "counter",
+        "Requests refused before reclaim was tried",
+        |group| Some(group.refusals),
+    ),
+    (
+        "forced_total",
+        "counter",
+        "Requests that had to be granted over the limit",
+        |group| Some(group.forced),
+    ),
+];
 
 impl fmt::Display for MemoryStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -166,7 +166,7 @@ impl Pool {
     /// All counters and gauges.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = self.counters.totals();
-        totals.frames_total = self.frames.total().into();
+        totals.frames = self.frames.total().into();
         totals.frames_free = self.frames.free_frames().into();
         totals.frames_reserve = self.frames.reserve().into();
         totals.usage = self.groups.usage(GroupId::ROOT).0;

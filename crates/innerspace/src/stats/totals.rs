@@ -102,7 +102,7 @@ counters! {
         grace_period "Waits until every open section was left"
     }
     gauges {
-        frames_total "Pages of the arena that can be given out"
+        frames "Pages of the arena that can be given out"
         frames_free "Pages free now"
         frames_reserve "Pages only writeback may take, as set"
         usage "Pages charged, of everything"

@@ -1,0 +1,190 @@
+//! What the library says about itself: to people, to Prometheus, to programs that read JSON, and when it refuses.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use innerspace::store::MemoryStore;
+use innerspace::{
+    FaultKind, FileAccess, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
+    Threads, VirtAddr,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory() -> Memory {
+    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    options.build().unwrap()
+}
+
+fn data_bin(memory: &Memory, group: &str, store: MemoryStore) -> (PagedFile, Arc<MemoryStore>) {
+    let group = memory.group(group, MIB).unwrap();
+    let store = Arc::new(store);
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.group(&group).name("data.bin");
+    (file.open_store(store.clone()).unwrap(), store)
+}
+
+#[test]
+fn a_memory_prints_a_line_for_itself_each_group_and_each_file() {
+    let memory = memory();
+    let (file, _) = data_bin(&memory, "tenant-a", MemoryStore::new());
+    for page in 0..8 {
+        file.write_at(&[1; PAGE_SIZE], page * PAGE).unwrap();
+    }
+    let stats = memory.stats();
+    let text = stats.to_string();
+    let mut lines = text.lines();
+    let first = lines.next().unwrap();
+    assert!(first.starts_with("memory: "), "{first}");
+    assert!(first.contains(" KiB of 4.0 MiB, peak "), "{first}");
+    let root = lines.next().unwrap();
+    assert!(root.starts_with("group root: "), "{root}");
+    // Eight blocks and the index node above them.
+    assert_eq!(
+        lines.next().unwrap(),
+        "group root/tenant-a: 36.0 KiB of 1.0 MiB, peak 36.0 KiB, 0 refusals"
+    );
+    assert_eq!(
+        lines.next().unwrap(),
+        "file data.bin: 32.0 KiB in blocks of 4.0 KiB; cached 32.0 KiB, dirty 32.0 KiB, writeback 0 B, \
+         mapped 0 B, viewed 0 B; filled 0 (ahead 0), written 0, evicted 0, moved 0, write errors 0"
+    );
+    let totals: HashMap<&str, &str> = lines
+        .map(|line| line.split_once(' ').unwrap())
+        .map(|(name, value)| (name, value.trim()))
+        .collect();
+    assert_eq!(totals["pgdirtied"], "8");
+    assert_eq!(totals["dirty"], "8");
+    assert_eq!(stats.limit, 4 * MIB);
+}
+
+/// Checks a Prometheus text line by line, by its format: names, one TYPE for each metric and before all of its samples, which
+/// stand together, and no sample twice. Returns the samples.
+fn parse_prometheus(text: &str) -> HashMap<String, u64> {
+    let mut samples = HashMap::new();
+    let mut finished: Vec<String> = Vec::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            assert!(
+                help.split_once(' ')
+                    .is_some_and(|(_, text)| !text.is_empty()),
+                "{line}"
+            );
+        } else if let Some(declared) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declared.split_once(' ').unwrap();
+            assert!(["counter", "gauge"].contains(&kind), "{line}");
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+            finished.push(std::mem::replace(&mut current, name.to_owned()));
+            assert!(!finished.contains(&current), "declared twice: {line}");
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            let name = sample.split('{').next().unwrap();
+            assert_eq!(name, current, "a sample away from its TYPE: {line}");
+            assert!(name.starts_with("innerspace_"), "{line}");
+            let before = samples.insert(sample.to_owned(), value.parse().unwrap());
+            assert_eq!(before, None, "twice: {line}");
+        }
+    }
+    samples
+}
+
+#[test]
+fn prometheus_can_read_what_a_memory_counts() {
+    let memory = memory();
+    let (file, _) = data_bin(&memory, "say \"a\\b\"", MemoryStore::new());
+    let _unlimited = memory.root_group().child_unlimited("b").unwrap();
+    file.write_at(&[1; PAGE_SIZE], 0).unwrap();
+    let samples = parse_prometheus(&memory.stats().prometheus());
+    assert_eq!(samples["innerspace_pgdirtied_total"], 1);
+    assert_eq!(samples["innerspace_dirty"], 1);
+    let of_group =
+        |name: &str| samples[&format!(r#"innerspace_group_{name}{{group="root/say \"a\\b\""}}"#)];
+    assert_eq!(of_group("usage_bytes"), file.group().usage());
+    assert_eq!(of_group("max_bytes"), MIB);
+    assert_eq!(
+        samples[r#"innerspace_group_usage_bytes{group="root/b"}"#],
+        0
+    );
+    assert!(!samples.contains_key(r#"innerspace_group_max_bytes{group="root/b"}"#));
+}
+
+#[test]
+fn a_space_prints_its_mappings_in_the_manner_of_smaps() {
+    let memory = memory();
+    let (file, _) = data_bin(
+        &memory,
+        "tenant-a",
+        MemoryStore::from_bytes(&[1; 2 * PAGE_SIZE]),
+    );
+    let space = memory.space().unwrap();
+    let anonymous = VirtAddr(0x10_0000);
+    space.map(Map::anonymous(64 * KIB).at(anonymous)).unwrap();
+    let shown = VirtAddr(0x20_0000);
+    space
+        .map(Map::file(&file).range(PAGE..2 * PAGE).at(shown))
+        .unwrap();
+    let mut a = space.accessor();
+    a.store(anonymous, 1u8).unwrap();
+    a.store(anonymous + PAGE, 1u8).unwrap();
+    a.load::<u8>(anonymous + 2 * PAGE).unwrap();
+    a.load::<u8>(shown).unwrap();
+    let stats = space.stats();
+    assert_eq!(
+        stats.to_string(),
+        "0x100000..0x110000 rw private anonymous: 8.0 KiB of 64.0 KiB resident, 4.0 KiB zero\n\
+         0x200000..0x201000 r- private data.bin: 4.0 KiB of 4.0 KiB resident, 0 B zero\n\
+         total 68.0 KiB mapped, 12.0 KiB resident (4.0 KiB file, 8.0 KiB own, 0 B shared), 4.0 KiB zero, \
+         20.0 KiB tables"
+    );
+    assert_eq!(stats.mappings[1].offset, PAGE);
+    let _child = space.fork().unwrap();
+    let pages = space.stats().pages;
+    assert_eq!((pages.own, pages.shared), (0, 2), "a fork shares all of it");
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn counters_serialize_with_the_names_of_their_fields() {
+    let memory = memory();
+    let (file, _) = data_bin(
+        &memory,
+        "tenant-a",
+        MemoryStore::from_bytes(&[1; 2 * PAGE_SIZE]),
+    );
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file)).unwrap();
+    space.accessor().load::<u8>(at).unwrap();
+    let value = serde_json::to_value(memory.stats()).unwrap();
+    assert_eq!(value["limit"], 4 * MIB);
+    assert_eq!(value["groups"][1]["path"], "root/tenant-a");
+    assert_eq!(value["groups"][1]["max"], MIB / PAGE);
+    assert_eq!(value["files"][0]["name"], "data.bin");
+    assert_eq!(value["totals"]["groups"], 2);
+    let value = serde_json::to_value(space.stats()).unwrap();
+    assert_eq!(value["mappings"][0]["start"], at.0);
+    assert_eq!(value["mappings"][0]["file"], "data.bin");
+    assert_eq!(value["pages"]["file"], 1);
+}
+
+#[test]
+fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
+    let memory = memory();
+    let (file, store) = data_bin(&memory, "tenant-a", MemoryStore::with_len(MIB));
+    file.write_at(&[1; PAGE_SIZE], 8 * PAGE).unwrap();
+    file.sync_all().unwrap();
+    file.evict(..).unwrap();
+    let space = memory.space().unwrap();
+    let at = VirtAddr(0x10_0000);
+    space
+        .map(Map::file(&file).at(at).protection(Protection::READ))
+        .unwrap();
+    store.set_len_outside(4 * PAGE).unwrap();
+    let fault = space.accessor().load::<u64>(at + 8 * PAGE).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::PastEnd);
+    assert_eq!(
+        space.explain(fault).to_string(),
+        "load of 8 bytes at 0x108000: past the end of the mapped file: data.bin: wanted 4096 bytes at 32,768 but the \
+         file now ends at 16,384 (it was 1,048,576 when opened)"
+    );
+}
