@@ -1,0 +1,42 @@
+//! The bytes of a file as `bytes::Bytes`, for code that speaks hyper, tonic or axum: no copy, and no lifetime to a file.
+
+use bytes::Bytes;
+use innerspace::{FileError, KIB, MIB, Memory, PagedFile};
+
+/// A range of a file as `Bytes`. The block stays in memory, and charged, until the last clone or slice is dropped.
+fn bytes_of(file: &PagedFile, range: std::ops::Range<u64>) -> Result<Bytes, FileError> {
+    Ok(Bytes::from_owner(file.view(range)?))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("page.html");
+    let content = "<p>hello</p>".repeat(20_000);
+    std::fs::write(&path, &content)?;
+
+    let memory = Memory::with_limit(MIB)?;
+    let file = memory.options().block_size(64 * KIB).open_path(&path)?;
+
+    // Inside one block the bytes are the cached ones themselves.
+    let first = bytes_of(&file, 0..64 * KIB)?;
+    let hello = first.slice(3..8);
+    assert_eq!(hello, "hello");
+    assert_eq!(file.stats().copied_views, 0);
+    println!("{} bytes, no copy; a slice of them: {hello:?}", first.len());
+
+    // Over several blocks they are one copy, charged like everything else.
+    let all = bytes_of(&file, 0..file.len())?;
+    assert_eq!(all, content);
+    println!(
+        "{} bytes over blocks: {} copy",
+        all.len(),
+        file.stats().copied_views
+    );
+
+    // They need neither the file nor the memory's handle any more, and move to other threads.
+    drop((first, all, file, memory));
+    let thread = std::thread::spawn(move || hello.to_ascii_uppercase());
+    assert_eq!(thread.join().expect("the thread ends"), b"HELLO");
+    println!("a slice outlives the file");
+    Ok(())
+}
