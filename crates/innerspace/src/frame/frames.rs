@@ -194,7 +194,7 @@ impl Frames {
         &self.metas[id.index()]
     }
 
-    /// The metadata of all frames, for walking a [`FrameList`].
+    /// The metadata of all frames, for walking a [`FrameList`](super::list::FrameList).
     #[inline]
     pub(crate) fn metas(&self) -> &[Meta] {
         &self.metas

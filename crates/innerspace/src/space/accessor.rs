@@ -2,7 +2,7 @@
 //!
 //! An access opens a section, looks its page up in the remembered leaf, does its loads or stores and closes the section: two
 //! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find goes to
-//! [`Core::slow`]: read the mail, look the leaf up in the table, or leave the section and handle the fault.
+//! [`Core::have_page`]: read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 use super::SpaceInner;
 use super::error::{AccessKind, Fault, FaultKind};
@@ -333,7 +333,7 @@ macro_rules! accesses {
             /// Loads a value at any alignment.
             ///
             /// # Errors
-            /// The [`Fault`] of the first byte that cannot be loaded.
+            /// The [`Fault`](crate::Fault) of the first byte that cannot be loaded.
             #[inline]
             pub fn load<T: crate::Scalar>(
                 &mut self,
@@ -345,7 +345,7 @@ macro_rules! accesses {
             /// Stores a value at any alignment, wholly or not at all.
             ///
             /// # Errors
-            /// The [`Fault`] of the first byte that cannot be stored.
+            /// The [`Fault`](crate::Fault) of the first byte that cannot be stored.
             #[inline]
             pub fn store<T: crate::Scalar>(
                 &mut self,
@@ -359,7 +359,7 @@ macro_rules! accesses {
             /// `Ok` if it was `old` and is replaced, `Err` if it was another.
             ///
             /// # Errors
-            /// A [`Fault`]; [`FaultKind::Misaligned`](crate::FaultKind::Misaligned) unless `at` is a multiple of the size.
+            /// A [`Fault`](crate::Fault); [`FaultKind::Misaligned`](crate::FaultKind::Misaligned) unless `at` is a multiple of the size.
             #[inline]
             pub fn compare_exchange<T: crate::AtomicScalar>(
                 &mut self,
@@ -401,7 +401,7 @@ macro_rules! accesses {
             /// Copies bytes out of the space into `buffer`.
             ///
             /// # Errors
-            /// A [`Fault`] with the address of the first byte that could not be read; everything before it is in `buffer`.
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read; everything before it is in `buffer`.
             #[inline]
             pub fn read(
                 &mut self,
@@ -414,7 +414,7 @@ macro_rules! accesses {
             /// Copies bytes into the space.
             ///
             /// # Errors
-            /// A [`Fault`] with the address of the first byte that could not be written; everything before it is.
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be written; everything before it is.
             #[inline]
             pub fn write(&mut self, at: crate::VirtAddr, bytes: &[u8]) -> Result<(), crate::Fault> {
                 self.core.write::<$mode>(at, bytes)
@@ -436,7 +436,7 @@ macro_rules! accesses {
             /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
             ///
             /// # Errors
-            /// A [`Fault`] with the address that could not be read or written. What was copied before it stays.
+            /// A [`Fault`](crate::Fault) with the address that could not be read or written. What was copied before it stays.
             pub fn copy(
                 &mut self,
                 to: crate::VirtAddr,
@@ -449,7 +449,7 @@ macro_rules! accesses {
             /// Compares bytes of the space with `bytes`, in the order of slices.
             ///
             /// # Errors
-            /// A [`Fault`] with the address of the first byte that could not be read, if all before it are equal.
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read, if all before it are equal.
             pub fn compare(
                 &mut self,
                 at: crate::VirtAddr,
