@@ -56,7 +56,7 @@ fn child_word(child: FrameId) -> u64 {
 }
 
 fn word_child(word: u64) -> Option<FrameId> {
-    (word != 0).then(|| FrameId((word >> 12) as u32))
+    (word != 0).then_some(FrameId((word >> 12) as u32))
 }
 
 /// A leaf found on the way to an address.
@@ -380,10 +380,10 @@ impl<'pool> Nodes<'pool> {
             for word in words {
                 self.put_page(pte::load(word));
             }
-            if let Some((origin, _)) = self.origin(node) {
-                if self.pool.frames.meta(origin).hold.unmap() == Dropped::Last {
-                    self.free(origin, 0);
-                }
+            if let Some((origin, _)) = self.origin(node)
+                && self.pool.frames.meta(origin).hold.unmap() == Dropped::Last
+            {
+                self.free(origin, 0);
             }
         }
         self.pool.retire(Retired::Frame(node));
