@@ -139,6 +139,7 @@ pub use sys::copy::{AtomicScalar, Scalar};
 pub use units::*;
 
 /// The example in README.md, compiled.
+/// The example of README.md, compiled with the documented examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
