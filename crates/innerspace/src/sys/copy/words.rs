@@ -34,7 +34,7 @@ unsafe fn get_word(address: *const u64) -> u64 {
 }
 
 // The word as two halves, one after the other.
-// mutant: A16
+// mutant: A16 (test: each_word_in_the_range_is_one_access)
 #[cfg(mutant = "A16")]
 unsafe fn get_word(address: *const u64) -> u64 {
     // SAFETY: the halves of a word that the caller vouches for.
