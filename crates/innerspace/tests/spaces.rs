@@ -231,3 +231,26 @@ fn a_dropped_space_leaves_dirty_pages_to_the_file() {
     assert_eq!(store.len().unwrap(), 4 * PAGE);
     assert!(memory.take_errors().is_empty());
 }
+
+#[test]
+fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let memory = memory_of(256 << 10);
+    let file = memory.options().name("data.bin").open_path(&path);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file.unwrap())).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load(at), Ok(0x0707_u16));
+    let other = std::fs::File::options().write(true).open(&path).unwrap();
+    other.set_len(64 << 10).unwrap();
+    let fault = a.load::<u64>(at + (512 << 10)).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::PastEnd, "{fault}");
+    assert_eq!(
+        a.explain(fault).to_string(),
+        "load of 8 bytes at 0x7f0000080000: data.bin: wanted 4096 bytes at 524,288 \
+         but the file now ends at 65,536 (it was 1,048,576 when opened)"
+    );
+    assert_eq!(a.load(at), Ok(0x0707_u16), "what is left can be read");
+}

@@ -48,7 +48,8 @@ pub enum FaultKind {
     NotMapped,
     /// The mapping's protection forbids it.
     Forbidden,
-    /// The mapping shows a part of its file that is past the file's end: what would be SIGBUS.
+    /// The mapping shows a part of its file that is past the file's end, or was cut off by somebody else: what would be
+    /// SIGBUS.
     PastEnd,
     /// The file's store failed.
     Io,
@@ -110,14 +111,24 @@ impl Fault {
 
 const _: () = assert!(size_of::<Result<u64, Fault>>() <= 16);
 
+/// What a fault's access wanted, without what came of it: `load of 8 bytes at 0x1000`.
+pub(super) struct Wanted(pub(super) Fault);
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wanted(fault) = self;
+        let access = fault.access().name();
+        match fault.what & 0x3f {
+            0 => write!(f, "{access} at {}", fault.address()),
+            1 => write!(f, "{access} of 1 byte at {}", fault.address()),
+            bytes => write!(f, "{access} of {bytes} bytes at {}", fault.address()),
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let access = self.access().name();
-        match self.what & 0x3f {
-            0 => write!(f, "{access} at {}: ", self.address())?,
-            1 => write!(f, "{access} of 1 byte at {}: ", self.address())?,
-            bytes => write!(f, "{access} of {bytes} bytes at {}: ", self.address())?,
-        }
+        write!(f, "{}: ", Wanted(*self))?;
         f.write_str(match self.kind {
             FaultKind::NotMapped => "not mapped",
             FaultKind::Forbidden => "forbidden by the mapping's protection",

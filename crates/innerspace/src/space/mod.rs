@@ -39,7 +39,7 @@ mod vma;
 
 use std::collections::VecDeque;
 
-use self::error::Cause;
+use self::error::{Cause, Wanted};
 use self::mappers::FileUse;
 use self::table::{Detached, Nodes};
 use self::vma::VmaSet;
@@ -196,7 +196,7 @@ impl SpaceInner {
             .find(|(known, _)| *known == fault)
             .cloned();
         let text = match (cause, fault.kind()) {
-            (Some((_, cause)), _) => format!("{fault}: {cause}"),
+            (Some((_, cause)), _) => format!("{}: {cause}", Wanted(fault)),
             (None, FaultKind::NotMapped) => self.inside(|tables| match tables.vmas.nearest(at.0) {
                 Some(vma) => format!("{fault}; nearest mapping {vma}"),
                 None => format!("{fault}; the space has no mapping"),
