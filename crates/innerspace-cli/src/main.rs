@@ -1,1 +1,75 @@
-fn main() {}
+//! `innerspace`: a tour of the library that shows each claim with its evidence.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `tour` | the six stations, a file each: read these to learn the API |
+//! | `kernel` | what the kernel does in the same places; all of the tool's `unsafe` |
+//! | `size` | sizes as `16MiB` |
+//!
+//! Exit code 0: everything was verified. 1: something was not, or could not be done. 2: wrong arguments.
+
+mod kernel;
+mod size;
+mod tour;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::tour::{Failure, TourArguments};
+
+#[derive(Debug, Parser)]
+#[command(name = "innerspace", version, arg_required_else_help = false)]
+#[command(about = "mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows six claims on a file, each with its evidence and what the kernel does in the same place
+    Tour(TourArguments),
+    /// The processes that the tour starts of itself, so that the kernel's side has one of its own
+    #[command(hide = true, subcommand)]
+    Child(tour::Child),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return explain(&error),
+    };
+    let outcome = match &arguments.command {
+        Command::Tour(arguments) => tour::run(arguments),
+        Command::Child(child) => child.run().map_err(Failure::Run),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Arguments(text)) => complain(&text, 2),
+        Err(Failure::Run(error)) => complain(&error.to_string(), 1),
+        // The report says what is wrong; or nobody reads it any more.
+        Err(Failure::NotVerified | Failure::OutputClosed) => ExitCode::from(1),
+    }
+}
+
+/// Help and version as they are; of an error its first line.
+fn explain(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    if !error.use_stderr() {
+        return match write!(io::stdout(), "{text}") {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::from(1),
+        };
+    }
+    let first = text.lines().next().unwrap_or_default();
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    complain(&format!("{first}; see innerspace --help"), 2)
+}
+
+/// One line on standard error. If even that is closed, the exit code has to do.
+fn complain(text: &str, code: u8) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {text}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,189 @@
+//! What the kernel offers in the same places: mmap, madvise, fork, and what it says about memory.
+//!
+//! The only module with `unsafe`, as the rivals cannot be had without. Where a system has no such thing, an error or `None`
+//! says so, and the tour says that it was not measured.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+#[cfg(unix)]
+pub(crate) use self::unix::{Mapping, drop_cache, fork_and_write, leave_no_core, signal_of};
+
+/// The most physical memory this process ever had, in bytes (VmHWM). Linux only.
+pub(crate) fn peak_resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+    use std::ptr;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A file mapped read-only, as mmap(2) does it.
+    #[derive(Debug)]
+    pub(crate) struct Mapping {
+        start: *mut libc::c_void,
+        len: usize,
+    }
+
+    impl Mapping {
+        /// Maps the first `len` bytes of a file.
+        pub(crate) fn new(file: &File, len: u64) -> io::Result<Mapping> {
+            let len = usize::try_from(len).map_err(io::Error::other)?;
+            let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+            // SAFETY: the kernel chooses the address, so nothing that is mapped is replaced; the file is open.
+            let start =
+                unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
+            if start == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Mapping { start, len })
+        }
+
+        /// The bytes of a range. Past the end of a file that was cut short, the process dies.
+        pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+            assert!(range.start <= range.end && range.end <= self.len);
+            // SAFETY: inside the mapping, by the assertion. That nobody changes the file meanwhile is what mmap asks of all
+            // its users and none can promise; it is used in short-lived processes that do nothing else.
+            unsafe {
+                let start = self.start.cast::<u8>().add(range.start);
+                std::slice::from_raw_parts(start, range.len())
+            }
+        }
+
+        /// Gives the pages of a range back. `range.start` is a multiple of the page size.
+        pub(crate) fn drop_pages(&self, range: Range<usize>) -> io::Result<()> {
+            assert!(range.start <= range.end && range.end <= self.len);
+            // SAFETY: inside the mapping, by the assertion; pages of a shared file mapping are read again when used.
+            let done = unsafe {
+                let start = self.start.cast::<u8>().add(range.start);
+                libc::madvise(start.cast(), range.len(), libc::MADV_DONTNEED)
+            };
+            check(done)
+        }
+    }
+
+    impl Drop for Mapping {
+        fn drop(&mut self) {
+            // SAFETY: our own mapping; slices of it borrow `self`.
+            unsafe { libc::munmap(self.start, self.len) };
+        }
+    }
+
+    fn check(result: libc::c_int) -> io::Result<()> {
+        match result {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the kernel to forget what it caches of a file, so that each contender starts from the disk.
+    pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        // SAFETY: takes a descriptor, which is open, and numbers.
+        unsafe {
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+        }
+        let _ = file;
+        Ok(())
+    }
+
+    /// Forks this process; the child writes one byte of `memory`, reads it back and ends. Returns how long fork(2) took.
+    pub(crate) fn fork_and_write(memory: &mut [u8], at: usize, value: u8) -> io::Result<Duration> {
+        let before = memory[at];
+        let start = Instant::now();
+        // SAFETY: the child only touches memory and ends, so it needs no lock that another thread might have held.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            memory[at] = value;
+            let code = i32::from(memory[at] != value);
+            // SAFETY: ends the child at once; nothing of the parent's is run or flushed twice.
+            unsafe { libc::_exit(code) };
+        }
+        let took = start.elapsed();
+        check(child)?;
+        let mut status = 0;
+        // SAFETY: waits for our own child; `status` is a valid place.
+        check(unsafe { libc::waitpid(child, &mut status, 0) })?;
+        if status != 0 || memory[at] != before {
+            return Err(io::Error::other(
+                "a forked process did not keep its own byte",
+            ));
+        }
+        Ok(took)
+    }
+
+    /// Keeps a death by signal, which is expected, from leaving a core file.
+    pub(crate) fn leave_no_core() {
+        #[cfg(target_os = "linux")]
+        // SAFETY: sets an attribute of this process; takes numbers.
+        unsafe {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        }
+    }
+
+    /// The signal that ended a process, by name.
+    pub(crate) fn signal_of(status: ExitStatus) -> Option<String> {
+        let signal = status.signal()?;
+        Some(match signal {
+            libc::SIGBUS => "SIGBUS".to_owned(),
+            other => format!("signal {other}"),
+        })
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) use self::elsewhere::*;
+
+/// Nothing to compare with.
+#[cfg(not(unix))]
+mod elsewhere {
+    use super::*;
+
+    fn unsupported<T>() -> io::Result<T> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Mapping;
+
+    impl Mapping {
+        pub(crate) fn new(_: &File, _: u64) -> io::Result<Mapping> {
+            unsupported()
+        }
+
+        pub(crate) fn bytes(&self, _: Range<usize>) -> &[u8] {
+            &[]
+        }
+
+        pub(crate) fn drop_pages(&self, _: Range<usize>) -> io::Result<()> {
+            unsupported()
+        }
+    }
+
+    pub(crate) fn drop_cache(_: &File) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn fork_and_write(_: &mut [u8], _: usize, _: u8) -> io::Result<Duration> {
+        unsupported()
+    }
+
+    pub(crate) fn leave_no_core() {}
+
+    pub(crate) fn signal_of(_: std::process::ExitStatus) -> Option<String> {
+        None
+    }
+}

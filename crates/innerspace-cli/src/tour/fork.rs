@@ -1,0 +1,151 @@
+//! Station 5: a thousand forks of a space, each of which writes and keeps its own bytes; and fork(2).
+
+use std::time::{Duration, Instant};
+
+use innerspace::{ByteSize, Grouped, MIB, Map, Memory, PAGE_SIZE, PageCount, Space, VirtAddr};
+
+use super::{Child, Findings, Result, Tour};
+use crate::kernel;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Forks of the space.
+const FORKS: u64 = 1_000;
+
+/// Forks of a process: fewer, as each takes so long.
+const PROCESSES: u32 = 100;
+
+/// Pages that a fork takes once it has written: four tables and what it wrote.
+const PAGES_A_FORK: u64 = 5;
+
+/// Memory of the parent, at most.
+const MOST_RESIDENT: u64 = 64 * MIB;
+
+/// What the parent's memory is filled with.
+const FILLED: u8 = 0x11;
+
+pub(super) fn show(tour: &Tour) -> Result<Findings> {
+    let mut findings = Findings::default();
+    let memory = Memory::with_limit(tour.limit)?;
+    let parent = memory.space()?;
+    let usable = memory
+        .root_group()
+        .stats()
+        .max
+        .map_or(tour.limit, PageCount::bytes);
+    let resident = (usable / 4).min(MOST_RESIDENT) / PAGE * PAGE;
+    let at = parent.map(Map::anonymous(resident))?;
+    let mut accessor = parent.accessor();
+    accessor
+        .fill(at, FILLED, resident as usize)
+        .map_err(|fault| parent.explain(fault))?;
+    drop(accessor);
+
+    // As many at a time as there is room for, besides the parent's tables and the accessors.
+    let tables = resident / 256 + 16 * PAGE;
+    let room = usable.saturating_sub(resident + tables);
+    let alive = (room / (PAGES_A_FORK * PAGE)).clamp(1, FORKS);
+    let mut herd = Herd {
+        parent,
+        at,
+        resident,
+        forking: Duration::ZERO,
+        writing: Duration::ZERO,
+    };
+    let bar = tour.spinner("forking");
+    for first in (0..FORKS).step_by(alive as usize) {
+        herd.fork_and_check(first..FORKS.min(first + alive), &mut findings)?;
+    }
+    bar.finish_and_clear();
+    let each = |total: Duration| total.as_secs_f64() * 1e6 / FORKS as f64;
+    findings.here(format!(
+        "{} forks of a space with {}, {} alive at a time: {:.1} us each, {:.1} us to write",
+        Grouped(FORKS),
+        ByteSize(resident),
+        Grouped(alive),
+        each(herd.forking),
+        each(herd.writing)
+    ));
+    findings.here("each found its own bytes, its parent's, and none of another's");
+
+    let spinner = tour.spinner("forking processes");
+    let mut command = Child::command("forks")?;
+    let output = command
+        .args([resident.to_string(), PROCESSES.to_string()])
+        .output()?;
+    spinner.finish_and_clear();
+    let text = String::from_utf8_lossy(if output.status.success() {
+        &output.stdout
+    } else {
+        &output.stderr
+    });
+    findings.kernel(text.trim());
+    Ok(findings)
+}
+
+/// Forks of one space.
+struct Herd {
+    parent: Space,
+    at: VirtAddr,
+    resident: u64,
+    forking: Duration,
+    writing: Duration,
+}
+
+impl Herd {
+    /// Where fork `number` writes: many share a page, so that keeping them apart is not a matter of luck.
+    fn place(&self, number: u64) -> VirtAddr {
+        self.at + (number * 8 + number % 7 * PAGE) % self.resident
+    }
+
+    /// Makes the forks of these numbers, lets each write, and then looks whether all have what is theirs.
+    fn fork_and_check(
+        &mut self,
+        numbers: std::ops::Range<u64>,
+        findings: &mut Findings,
+    ) -> Result<()> {
+        let mut forks = Vec::new();
+        for number in numbers {
+            let start = Instant::now();
+            let fork = self.parent.fork()?;
+            let forked = Instant::now();
+            fork.accessor()
+                .store(self.place(number), number)
+                .map_err(|fault| fork.explain(fault))?;
+            self.writing += forked.elapsed();
+            self.forking += forked - start;
+            forks.push((number, fork));
+        }
+        let untouched = u64::from_le_bytes([FILLED; 8]);
+        let mut seen_by_parent = self.parent.accessor();
+        for (number, fork) in &forks {
+            let mut accessor = fork.accessor();
+            let explain = |fault| fork.explain(fault);
+            let own: u64 = accessor.load(self.place(*number)).map_err(explain)?;
+            let neighbours: u64 = accessor.load(self.place(number + 1)).map_err(explain)?;
+            let parents: u64 = seen_by_parent.load(self.place(*number))?;
+            if [own, neighbours, parents] != [*number, untouched, untouched] {
+                findings.fail(format!(
+                    "fork {number}: {own:#x}, {neighbours:#x}, {parents:#x}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The process: forks itself `count` times with `resident` bytes of memory in use, and prints how long each took.
+pub(super) fn fork_processes(resident: usize, count: u32) -> Result<()> {
+    let mut memory = vec![FILLED; resident];
+    let mut total = Duration::ZERO;
+    for number in 0..count {
+        let at = number as usize * PAGE_SIZE % resident;
+        total += kernel::fork_and_write(&mut memory, at, !FILLED)?;
+    }
+    let each = total.as_secs_f64() * 1e6 / f64::from(count);
+    let size = ByteSize(resident as u64);
+    println!(
+        "fork(2) of a process with {size}: {each:.1} us each ({count} forks, one alive at a time)"
+    );
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! The tour: six stations, each one claim with its evidence and what the kernel did in the same place.
+//!
+//! | file | claim |
+//! |---|---|
+//! | `same_bytes` | a mapping shows what the file holds |
+//! | `limit` | everything counts against the limit; the contenders are in `rivals` |
+//! | `no_signal` | a file cut short is an error |
+//! | `tenants` | a scan of one group evicts nothing of another |
+//! | `fork` | a thousand spaces, each with its own bytes |
+//! | `nothing_lost` | updates survive a failing store |
+//!
+//! `sample` makes the file when none is given, `report` prints. A given file is only read; what has to be changed is a file
+//! in the tour's temporary folder, which is removed at the end, also on Ctrl-C.
+//!
+//! A station answers [`Findings`]: what it saw, and what was not as claimed. An error it returns counts as not verified too;
+//! the other stations still run.
+
+mod fork;
+mod limit;
+mod no_signal;
+mod nothing_lost;
+mod report;
+mod rivals;
+mod same_bytes;
+mod sample;
+mod tenants;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use innerspace::{ByteSize, Memory, MemoryError};
+
+use self::report::{Findings, Report};
+use crate::size;
+
+/// Whatever goes wrong in a station ends up in one line of the report.
+type Error = Box<dyn std::error::Error>;
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, Args)]
+pub(crate) struct TourArguments {
+    /// Any file you can read; it is neither written nor copied. Without one, a sample is made in a temporary folder
+    file: Option<PathBuf>,
+    /// Size of the sample
+    #[arg(long, default_value = "256MiB", value_parser = size::parse)]
+    size: u64,
+    /// How much memory the library may use
+    #[arg(long, default_value = "16MiB", value_parser = size::parse)]
+    limit: u64,
+}
+
+/// Why there is no exit code 0.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An argument that cannot be.
+    Arguments(String),
+    /// Something outside stands in the way.
+    Run(Error),
+    /// The report says which claim does not hold.
+    NotVerified,
+    /// Nobody reads the report.
+    OutputClosed,
+}
+
+/// The processes that the tour starts of itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Child {
+    /// Station 2: one contender
+    Contender(rivals::ContenderArguments),
+    /// Station 3: mmap of a file that is cut short
+    CutShort { file: PathBuf },
+    /// Station 5: fork(2)
+    Forks { resident: usize, count: u32 },
+}
+
+impl Child {
+    pub(crate) fn run(&self) -> Result<()> {
+        match self {
+            Child::Contender(arguments) => rivals::contend(arguments),
+            Child::CutShort { file } => no_signal::map_and_cut_short(file),
+            Child::Forks { resident, count } => fork::fork_processes(*resident, *count),
+        }
+    }
+
+    /// A command that runs this program again.
+    fn command(name: &str) -> io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["child", name]);
+        Ok(command)
+    }
+}
+
+/// What the stations have in common.
+struct Tour {
+    file: PathBuf,
+    /// How the file is called in the report.
+    name: String,
+    /// Its length in bytes.
+    size: u64,
+    limit: u64,
+    /// For files that are changed.
+    folder: PathBuf,
+    report: Report,
+}
+
+/// A claim and the function that shows it.
+struct Station {
+    name: &'static str,
+    claim: &'static str,
+    show: fn(&Tour) -> Result<Findings>,
+}
+
+const STATIONS: [Station; 6] = [
+    Station {
+        name: "same bytes",
+        claim: "A mapping shows what the file holds, and private stores leave the file alone.",
+        show: same_bytes::show,
+    },
+    Station {
+        name: "limit",
+        claim: "Everything counts against one limit; the kernel's page cache keeps nothing.",
+        show: limit::show,
+    },
+    Station {
+        name: "no signal",
+        claim: "A file cut short while it is mapped is an error with file and offset.",
+        show: no_signal::show,
+    },
+    Station {
+        name: "tenants",
+        claim: "A scan in one group evicts nothing of another.",
+        show: tenants::show,
+    },
+    Station {
+        name: "fork",
+        claim: "1,000 forks of a space, each keeping its own bytes, in microseconds each.",
+        show: fork::show,
+    },
+    Station {
+        name: "nothing lost",
+        claim: "Updates survive a store that fails: they stay, and the next sync writes them.",
+        show: nothing_lost::show,
+    },
+];
+
+/// Runs all stations. Returns an error unless all are verified.
+pub(crate) fn run(arguments: &TourArguments) -> Result<(), Failure> {
+    // What is wrong with the arguments is found before anything is written.
+    let memory = Memory::with_limit(arguments.limit).map_err(|error| match error {
+        MemoryError::System { .. } => Failure::Run(error.into()),
+        wrong => Failure::Arguments(wrong.to_string()),
+    })?;
+    if let Some(file) = &arguments.file {
+        memory
+            .open(file)
+            .map_err(|error| Failure::Run(error.into()))?;
+    }
+    drop(memory);
+    let folder = temporary_folder().map_err(Failure::Run)?;
+    let report = Report::new();
+    let tour = Tour::prepare(arguments, folder.path(), report)?;
+    let mut verified = 0;
+    for (number, station) in STATIONS.iter().enumerate() {
+        tour.report.begin(number + 1, STATIONS.len(), station)?;
+        match (station.show)(&tour) {
+            Ok(findings) => {
+                tour.report.end(&findings)?;
+                verified += usize::from(findings.holds());
+            }
+            Err(error) => tour.report.failed(&*error)?,
+        }
+    }
+    tour.report.sum(verified, STATIONS.len())?;
+    match verified == STATIONS.len() {
+        true => Ok(()),
+        false => Err(Failure::NotVerified),
+    }
+}
+
+/// A folder that is removed when the tour ends, in whatever way.
+fn temporary_folder() -> Result<tempfile::TempDir> {
+    let folder = tempfile::Builder::new()
+        .prefix("innerspace-tour-")
+        .tempdir()?;
+    let path = folder.path().to_owned();
+    ctrlc::set_handler(move || {
+        // The tour goes on until the exit, and may be making a file just now.
+        while path.exists() && fs::remove_dir_all(&path).is_err() {
+            std::thread::yield_now();
+        }
+        std::process::exit(130);
+    })?;
+    Ok(folder)
+}
+
+impl Tour {
+    fn prepare(arguments: &TourArguments, folder: &Path, report: Report) -> Result<Tour, Failure> {
+        let mut tour = Tour {
+            file: folder.join("sample.bin"),
+            name: "sample.bin".to_owned(),
+            size: arguments.size,
+            limit: arguments.limit,
+            folder: folder.to_owned(),
+            report,
+        };
+        if let Some(file) = &arguments.file {
+            tour.file.clone_from(file);
+            tour.name = file.display().to_string();
+            let metadata = fs::metadata(file).map_err(|error| Failure::Run(error.into()))?;
+            tour.size = metadata.len();
+        }
+        tour.report.open(&tour.name, tour.size, tour.limit)?;
+        if arguments.file.is_none() {
+            let bar = tour.bytes_bar("making a sample", tour.size);
+            sample::make(&tour.file, tour.size, |done| bar.set_position(done)).map_err(
+                |error| {
+                    let (size, folder) = (ByteSize(tour.size), folder.display());
+                    Failure::Run(format!("no sample of {size} in {folder}: {error}").into())
+                },
+            )?;
+            bar.finish_and_clear();
+        }
+        Ok(tour)
+    }
+
+    /// A progress bar over bytes; invisible unless on a terminal.
+    fn bytes_bar(&self, doing: &'static str, bytes: u64) -> ProgressBar {
+        let bar = self.report.bar(bytes).with_message(doing);
+        let style = "  {msg:<24} {wide_bar} {bytes:>10} of {total_bytes}";
+        bar.with_style(ProgressStyle::with_template(style).expect("a valid template"))
+    }
+
+    /// A sign of life with no known end; invisible unless on a terminal.
+    fn spinner(&self, doing: &'static str) -> ProgressBar {
+        let bar = self.report.bar(0).with_message(doing);
+        let style = ProgressStyle::with_template("  {spinner} {msg}").expect("a valid template");
+        let bar = bar.with_style(style);
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
+
+    /// The file, opened the ordinary way.
+    fn plain_file(&self) -> io::Result<File> {
+        File::open(&self.file)
+    }
+}
