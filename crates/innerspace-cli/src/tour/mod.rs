@@ -29,6 +29,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -148,8 +149,23 @@ const STATIONS: [Station; 6] = [
     },
 ];
 
+/// Set by Ctrl-C and the like: the temporary folder is being removed, and what comes of that is no finding.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
 /// Runs all stations. Returns an error unless all are verified.
 pub(crate) fn run(arguments: &TourArguments) -> Result<(), Failure> {
+    let outcome = run_stations(arguments);
+    while interrupted() {
+        std::thread::park(); // until the handler has ended the process
+    }
+    outcome
+}
+
+fn run_stations(arguments: &TourArguments) -> Result<(), Failure> {
     // What is wrong with the arguments is found before anything is written.
     let memory = Memory::with_limit(arguments.limit).map_err(|error| match error {
         MemoryError::System { .. } => Failure::Run(error.into()),
@@ -186,9 +202,11 @@ pub(crate) fn run(arguments: &TourArguments) -> Result<(), Failure> {
 fn temporary_folder() -> Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new()
         .prefix("innerspace-tour-")
-        .tempdir()?;
+        .tempdir();
+    let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
     let path = folder.path().to_owned();
     ctrlc::set_handler(move || {
+        INTERRUPTED.store(true, Ordering::SeqCst);
         // The tour goes on until the exit, and may be making a file just now.
         while path.exists() && fs::remove_dir_all(&path).is_err() {
             std::thread::yield_now();

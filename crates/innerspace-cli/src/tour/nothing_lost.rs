@@ -74,9 +74,10 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         lost => findings.fail(format!("{} updates are not in the file", Grouped(lost))),
     }
     // It takes a broken disk to show.
-    findings
-        .kernel("not measured: Linux counts pages as clean once their write has failed, so that");
-    findings.kernel("the next fsync(2) succeeds without them");
+    findings.kernel(
+        "not measured: Linux counts pages as clean once their write has failed, so that the next \
+         fsync(2) succeeds without them",
+    );
     Ok(findings)
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use innerspace::ByteSize;
 
-use super::{Failure, Station};
+use super::{Failure, Station, interrupted};
 
 /// What a station saw. Nothing is claimed to be verified while `failures` has a line.
 #[derive(Debug, Default)]
@@ -35,6 +35,26 @@ impl Findings {
     pub(super) fn holds(&self) -> bool {
         self.failures.is_empty()
     }
+}
+
+/// Columns for evidence.
+const COLUMNS: usize = 88;
+
+/// The line in pieces of at most [`COLUMNS`], broken at spaces; a longer word stays whole.
+fn wrap(mut line: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    while let Some((last, letter)) = line.char_indices().nth(COLUMNS) {
+        let Some(space) = line[..last + letter.len_utf8()]
+            .rfind(' ')
+            .or_else(|| line.find(' '))
+        else {
+            break;
+        };
+        pieces.push(&line[..space]);
+        line = &line[space + 1..];
+    }
+    pieces.push(line);
+    pieces
 }
 
 /// Standard output, which may be closed at any time.
@@ -69,6 +89,9 @@ impl Report {
     }
 
     fn line(&self, line: impl Display) -> io::Result<()> {
+        if interrupted() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         let mut out = io::stdout().lock();
         writeln!(out, "{line}")?;
         out.flush()
@@ -86,8 +109,9 @@ impl Report {
 
     pub(super) fn end(&self, findings: &Findings) -> io::Result<()> {
         for (mark, lines) in [("here", &findings.here), ("kernel", &findings.kernel)] {
-            for (i, line) in lines.iter().enumerate() {
-                let mark = if i == 0 { mark } else { "" };
+            let mut marks = std::iter::once(mark).chain(std::iter::repeat(""));
+            for line in lines.iter().flat_map(|line| wrap(line)) {
+                let mark = marks.next().unwrap_or_default();
                 self.line(format_args!("  {mark:<8}{line}"))?;
             }
         }
@@ -106,5 +130,24 @@ impl Report {
 
     pub(super) fn sum(&self, verified: usize, of: usize) -> io::Result<()> {
         self.line(format_args!("\n{verified} of {of} verified"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_broken_at_spaces() {
+        assert_eq!(wrap("a  short line"), ["a  short line"]);
+        assert_eq!(wrap(""), [""]);
+        let words = format!("{0} {0} {0}", "x".repeat(40));
+        let (two, one) = (format!("{0} {0}", "x".repeat(40)), "x".repeat(40));
+        assert_eq!(wrap(&words), [two, one]);
+        let long = "é".repeat(200);
+        assert_eq!(wrap(&long), [&*long]);
+        assert_eq!(wrap(&format!("{long} b")), [&*long, "b"]);
+        let exact = "y".repeat(COLUMNS);
+        assert_eq!(wrap(&format!("{exact} b")), [&*exact, "b"]);
     }
 }
