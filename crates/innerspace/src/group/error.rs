@@ -137,8 +137,8 @@ impl fmt::Display for LimitError {
         let at_least = if holders.partial { "at least " } else { "" };
         let mut lead = ", of which ";
         for (pages, what) in holders.rows() {
-            // A row under a hundredth of the usage explains nothing.
-            if pages.0 > 0 && pages.0 * 100 >= usage.0 {
+            // A row under a hundredth of the usage, or one that reads 0.0, explains nothing.
+            if pages.0 * 100 >= usage.0 && pages.bytes() * 20 >= unit {
                 write!(f, "{lead}{at_least}{} {what}", amount(pages))?;
                 lead = ", ";
             }
@@ -324,6 +324,29 @@ mod tests {
              32.0 anonymous; nothing can be evicted. Unmap anonymous memory or raise the limit"
         );
         assert_eq!(mixed.counted(), PageCount(4096 + 8192 + 1024));
+    }
+
+    #[test]
+    fn a_row_that_would_read_nothing_is_left_out() {
+        let error = LimitError::new(LimitDetails {
+            group: "small".into(),
+            id: GroupId(1),
+            max: PageCount(435),
+            usage: PageCount(435),
+            requested: PageCount(1),
+            reason: LimitReason::NothingEvictable,
+            holders: Holders {
+                dirty: PageCount(400),
+                tables: PageCount(6),
+                pinned: PageCount(14),
+                ..Holders::default()
+            },
+        });
+        assert_eq!(
+            error.to_string(),
+            "group small is full: 1.7 of 1.7 MiB, of which 1.6 dirty, 0.1 locked or in use; nothing \
+             can be evicted. Sync or discard the dirty files, or raise the limit"
+        );
     }
 
     #[test]
