@@ -49,22 +49,21 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         parent,
         at,
         resident,
-        forking: Duration::ZERO,
-        writing: Duration::ZERO,
+        forking: Vec::new(),
+        writing: Vec::new(),
     };
     let bar = tour.spinner("forking");
     for first in (0..FORKS).step_by(alive as usize) {
         herd.fork_and_check(first..FORKS.min(first + alive), &mut findings)?;
     }
     bar.finish_and_clear();
-    let each = |total: Duration| total.as_secs_f64() * 1e6 / FORKS as f64;
     findings.here(format!(
-        "{} forks of a space with {}, {} alive at a time: {:.1} us each, {:.1} us to write",
+        "{} forks of a space with {}, {} alive at a time: {} each, {} to write",
         Grouped(FORKS),
         ByteSize(resident),
         Grouped(alive),
-        each(herd.forking),
-        each(herd.writing)
+        median(&mut herd.forking),
+        median(&mut herd.writing)
     ));
     findings.here("each found its own bytes, its parent's, and none of another's");
 
@@ -83,13 +82,21 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
+/// The time that half of them stayed below: a few were kept waiting by other programs.
+fn median(times: &mut [Duration]) -> String {
+    times.sort_unstable();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    format!("{:.1} us", median.as_secs_f64() * 1e6)
+}
+
 /// Forks of one space.
 struct Herd {
     parent: Space,
     at: VirtAddr,
     resident: u64,
-    forking: Duration,
-    writing: Duration,
+    /// How long each took.
+    forking: Vec<Duration>,
+    writing: Vec<Duration>,
 }
 
 impl Herd {
@@ -112,8 +119,8 @@ impl Herd {
             fork.accessor()
                 .store(self.place(number), number)
                 .map_err(|fault| fork.explain(fault))?;
-            self.writing += forked.elapsed();
-            self.forking += forked - start;
+            self.writing.push(forked.elapsed());
+            self.forking.push(forked - start);
             forks.push((number, fork));
         }
         let untouched = u64::from_le_bytes([FILLED; 8]);
@@ -137,15 +144,13 @@ impl Herd {
 /// The process: forks itself `count` times with `resident` bytes of memory in use, and prints how long each took.
 pub(super) fn fork_processes(resident: usize, count: u32) -> Result<()> {
     let mut memory = vec![FILLED; resident];
-    let mut total = Duration::ZERO;
+    let mut times = Vec::new();
     for number in 0..count {
         let at = number as usize * PAGE_SIZE % resident;
-        total += kernel::fork_and_write(&mut memory, at, !FILLED)?;
+        times.push(kernel::fork_and_write(&mut memory, at, !FILLED)?);
     }
-    let each = total.as_secs_f64() * 1e6 / f64::from(count);
+    let each = median(&mut times);
     let size = ByteSize(resident as u64);
-    println!(
-        "fork(2) of a process with {size}: {each:.1} us each ({count} forks, one alive at a time)"
-    );
+    println!("fork(2) of a process with {size}: {each} each ({count} forks, one alive at a time)");
     Ok(())
 }
