@@ -7,23 +7,37 @@ use super::errors::{FileError, StoreAction};
 use crate::sync::atomic::Ordering;
 
 /// The last data range and the last hole the store told of, in bytes. A data range that became a hole is harmless (zeros
-/// are read from the store); a hole that became data is not, so writes cut it.
+/// are read from the store); a hole that became data is not, so it is cut when a block is made there, for what was asked
+/// before, and again when the block has been written, for what was asked in between.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     data: Range<u64>,
     hole: Range<u64>,
+    /// Counts cuts: an answer of the store from before one is not remembered after it.
+    cuts: u64,
 }
 
 impl Extents {
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        *self = Extents::default();
+        *self = Extents {
+            cuts: self.cuts + 1,
+            ..Extents::default()
+        };
     }
 
-    /// `bytes` will have data.
+    /// `bytes` will have data, or have it now.
     pub(super) fn cut_hole(&mut self, bytes: &Range<u64>) {
+        self.cuts += 1;
         if self.hole.start < bytes.end && bytes.start < self.hole.end {
             self.hole = 0..0;
+        }
+    }
+
+    /// Remembers what the store said when there had been `cuts` cuts.
+    fn remember_hole(&mut self, hole: Range<u64>, cuts: u64) {
+        if self.cuts == cuts {
+            self.hole = hole;
         }
     }
 
@@ -64,6 +78,7 @@ impl FileCore {
             return Ok(known);
         }
         let bytes = self.stored_bytes(block);
+        let cuts = self.extents.lock().cuts;
         let wrap = |error| {
             let len = bytes.end - bytes.start;
             self.store_error(StoreAction::Query, bytes.start, len, error)
@@ -76,7 +91,8 @@ impl FileCore {
             if len < bytes.end {
                 return Ok(Content::Data);
             }
-            self.extents.lock().hole = bytes.start..data_start.min(len);
+            let hole = bytes.start..data_start.min(len);
+            self.extents.lock().remember_hole(hole, cuts);
             return Ok(Content::Hole);
         }
         let hole_start = self.store.next_hole(data_start).map_err(wrap)?;

@@ -197,7 +197,7 @@ impl FileCore {
         };
         let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
         self.revoke(first..last + 1, Revoke::Write);
-        // mutant: A1 (test: a_store_beside_writeback_is_never_lost) no grace period before DIRTY is cleared
+        // mutant: A1 (shuttle: a_store_beside_writeback_is_never_lost) no grace period before DIRTY is cleared
         if !cfg!(mutant = "A1") {
             self.pool.domain.synchronize();
         }
@@ -294,6 +294,8 @@ impl FileCore {
             let _scope = self.pool.store_scope();
             write_all_vectored_at(&*self.store, &mut slices, offset)
         };
+        // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile may reach over it.
+        self.extents.lock().cut_hole(&(offset..offset + len));
         result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
         self.stored.fetch_max(offset + len, Ordering::AcqRel);
         run.iter_mut().for_each(|one| one.failed = false);

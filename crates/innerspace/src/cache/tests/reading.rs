@@ -274,3 +274,19 @@ fn views_outlive_their_file_and_its_memory() {
     assert!(same);
     assert_eq!((view.len(), zeros.len()), (4096, 16));
 }
+
+#[test]
+fn a_hole_remembered_beside_unwritten_data_does_not_hide_it() {
+    let cache = memory(64);
+    let store = Arc::new(MemoryStore::with_len(4 * 4096));
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(b"data", 2 * 4096).unwrap();
+    // The store says: a hole up to the end. Of the block in the cache it does not know yet.
+    let mut bytes = [9; 4];
+    file.read_exact_at(&mut bytes, 4096).unwrap();
+    assert_eq!(bytes, [0; 4]);
+    file.sync_data().unwrap();
+    assert_eq!(file.evict(..).unwrap().0, 1);
+    file.read_exact_at(&mut bytes, 2 * 4096).unwrap();
+    assert_eq!(&bytes, b"data");
+}
