@@ -104,25 +104,39 @@ impl FileCore {
             self.write_zeros(range.start..border, &steady)?;
             return self.write_zeros(border..range.end, &steady);
         }
+        // What made the file longer may go unwritten: the store has to know the length by itself.
+        if range.end == size && self.stored.load(Ordering::Acquire) < size {
+            self.resize_store(size)?;
+        }
         // The edges first: they may fail, and then nothing else has happened.
         self.write_zeros(range.start..first_whole * bytes, &steady)?;
         self.write_zeros((end_whole * bytes).min(range.end)..range.end, &steady)?;
-        self.wait_written(first_whole..end_whole);
-        self.remove_blocks(first_whole..end_whole);
-        let start = first_whole * bytes;
-        let end = (end_whole * bytes)
-            .min(self.stored.load(Ordering::Acquire))
-            .max(start);
-        let result = if end > start {
-            let _scope = self.pool.store_scope();
-            self.store.punch(start, end - start)
-        } else {
-            Ok(())
-        };
+        let result = self.punch_blocks(first_whole..end_whole);
         self.extents.lock().clear();
         self.ready.wake_all();
         self.pool.safe_point();
-        result.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))
+        result
+    }
+
+    /// Takes whole blocks away, in the store first: where that fails, unwritten data is still in the cache. The blocks' locks
+    /// keep the writing back of old bytes out from before the store's part until they are gone.
+    fn punch_blocks(&self, blocks: Range<u64>) -> Result<(), FileError> {
+        let bytes = self.block_bytes();
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let start = next * bytes;
+            let batch = self.lock_batch(&mut next, blocks.end);
+            let end = (next * bytes).min(self.stored.load(Ordering::Acquire));
+            if end > start {
+                let _scope = self.pool.store_scope();
+                let punched = self.store.punch(start, end - start);
+                punched.map_err(|error| {
+                    self.store_error(StoreAction::Punch, start, end - start, error)
+                })?;
+            }
+            self.drop_batch(batch);
+        }
+        Ok(())
     }
 
     /// Stores zeros in part of one block.

@@ -163,3 +163,20 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     assert_eq!(file.len(), 8192);
     assert_eq!(file.view(4096..4100).unwrap()[..], [7; 4]);
 }
+
+#[test]
+fn a_punch_of_unwritten_data_at_the_end_keeps_the_length() {
+    for block_size in SIZES {
+        let cache = memory(2048);
+        let store = patterned(5000);
+        let file = open(&cache, &store, &options(block_size));
+        file.append(&pattern(5000..5000 + 2 * block_size)).unwrap();
+        let len = file.len();
+        file.punch(5000..).unwrap();
+        assert_eq!(file.len(), len);
+        file.sync_all().unwrap();
+        let mut want = pattern(0..5000);
+        want.resize(len as usize, 0);
+        assert!(store.inner().to_vec() == want, "the length went with the data");
+    }
+}

@@ -238,3 +238,21 @@ fn a_write_that_hangs_holds_up_only_those_who_want_that_block() {
     assert_eq!((stored[0], stored[4096]), (3, 2));
     core(&file).validate();
 }
+
+#[test]
+fn a_failed_punch_leaves_unwritten_data() {
+    let cache = memory(64);
+    let store = patterned(8 * 4096);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 100], 2 * 4096).unwrap();
+    store.add(fail(OperationKind::Punch));
+    let error = file.punch(..).unwrap_err();
+    let punch = StoreAction::Punch;
+    assert!(matches!(error, FileError::Store { action, .. } if action == punch));
+    assert_eq!(file.view(2 * 4096..2 * 4096 + 100).unwrap()[..], [1; 100]);
+    file.punch(..).unwrap();
+    assert_eq!(file.view(2 * 4096..3 * 4096).unwrap()[..], [0; 4096]);
+    file.sync_all().unwrap();
+    assert_eq!(store.inner().to_vec(), [0; 8 * 4096]);
+    core(&file).validate();
+}
