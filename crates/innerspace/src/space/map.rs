@@ -321,11 +321,15 @@ impl Space {
                 });
             }
         }
+        let may_read = |vma: &Vma| vma.protection.allows(Protection::READ);
+        let more_read = !vmas.overlapping(&range).iter().all(may_read);
         let edit = match (
             protection.allows(Protection::READ),
             protection.allows(Protection::WRITE),
         ) {
             (false, _) => Some(Edit::Forbid),
+            // Forks share the tables and still forbid reading.
+            (true, _) if more_read => Some(Edit::Part),
             (true, false) => Some(Edit::ForbidWrite),
             // Nothing to take away: accesses find out by faulting.
             (true, true) => None,

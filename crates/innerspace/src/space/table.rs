@@ -441,6 +441,8 @@ pub(super) enum Edit {
     Forbid,
     /// Take write validity away, wherever it is.
     ForbidWrite,
+    /// The same on paths of the space's own: what is made valid there from now on is not right for other sharers.
+    Part,
 }
 
 impl Edit {
@@ -575,7 +577,7 @@ impl Walk<'_, '_, '_> {
             Edit::Forbid => {
                 pte::take_valid(word, pte::VALID_R | VALID_W);
             }
-            Edit::ForbidWrite => {
+            Edit::ForbidWrite | Edit::Part => {
                 pte::take_valid(word, VALID_W);
             }
         }

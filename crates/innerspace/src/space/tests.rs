@@ -352,6 +352,34 @@ fn unmapping_part_of_a_forked_space_leaves_the_other_as_it_was() {
     assert_nothing_left(&pool);
 }
 
+// spec: A5
+#[test]
+fn what_one_side_of_a_fork_allows_itself_the_other_does_not_see() {
+    let pool = pool(256);
+    let parent = space(&pool);
+    let none = || Map::anonymous(4 * PAGE).protection(Protection::NONE);
+    let at = parent.map(none()).unwrap();
+    parent.protect(at, PAGE, Protection::READ_WRITE).unwrap();
+    parent.accessor().store(at, 1u64).unwrap(); // there is a leaf
+    parent.protect(at, PAGE, Protection::NONE).unwrap();
+    for protection in [Protection::READ, Protection::READ_WRITE] {
+        let child = parent.fork().unwrap();
+        let mut c = child.accessor();
+        child.protect(at, 2 * PAGE, protection).unwrap();
+        assert_eq!(c.load::<u64>(at), Ok(1));
+        assert_eq!(c.load::<u64>(at + PAGE), Ok(0));
+        let mut p = parent.accessor();
+        for page in 0..2 {
+            let fault = p.load::<u64>(at + page * PAGE).unwrap_err();
+            assert_eq!(fault.kind(), FaultKind::Forbidden);
+        }
+        parent.validate();
+        child.validate();
+    }
+    drop(parent);
+    assert_nothing_left(&pool);
+}
+
 #[test]
 fn a_full_group_is_an_error_to_the_access_and_nothing_more() {
     let pool = pool(256);
