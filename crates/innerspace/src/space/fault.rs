@@ -241,6 +241,7 @@ impl<'space> FaultState<'space> {
         }
         let _paths = self.space.paths.lock();
         let moved = || {
+            // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced
             if cfg!(not(mutant = "A6")) {
                 self.space.post(Post::One(leaf_number(at)));
             }

@@ -177,6 +177,9 @@ fn a_punch_of_unwritten_data_at_the_end_keeps_the_length() {
         file.sync_all().unwrap();
         let mut want = pattern(0..5000);
         want.resize(len as usize, 0);
-        assert!(store.inner().to_vec() == want, "the length went with the data");
+        assert!(
+            store.inner().to_vec() == want,
+            "the length went with the data"
+        );
     }
 }

@@ -1,0 +1,327 @@
+//! Whole operations of spaces under random schedules: the protocol of `sync::domain` as faults, forks, unmaps, evictions
+//! and write-back use it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::store::MemoryStore;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, thread};
+use crate::{
+    FaultKind, FileAccess, Group, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
+    Space, Threads, VirtAddr,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Random schedules of a test.
+const SCHEDULES: usize = 200;
+
+fn explore(test: fn()) {
+    shuttle::check_random(test, SCHEDULES);
+}
+
+fn memory() -> Memory {
+    let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
+    options.build().unwrap()
+}
+
+/// A file whose page n begins with the number n + 100.
+fn numbered(memory: &Memory, group: &Group, pages: u64) -> (PagedFile, Arc<MemoryStore>) {
+    let store = Arc::new(MemoryStore::with_len(pages * PAGE));
+    for page in 0..pages {
+        let number = (page + 100).to_le_bytes();
+        crate::store::write_all_at(&*store, &number, page * PAGE).unwrap();
+    }
+    let options = memory.options().access(FileAccess::ReadWrite).group(group);
+    (options.open_store(store.clone()).unwrap(), store)
+}
+
+fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
+    (space, at)
+}
+
+/// Everybody is gone: what is kept adds up, and nothing is left.
+fn assert_nothing_left(memory: Memory) {
+    memory.validate();
+    memory.validate(); // what the first one's flush retired
+    assert_eq!(memory.root_group().usage(), 0);
+}
+
+// spec: A4
+#[test]
+fn stores_beside_a_fork_stay_on_their_side() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 2);
+        let writers: Vec<_> = (0..2u64)
+            .map(|writer| {
+                let mut a = space.accessor();
+                let slot = at + writer * 8;
+                // The leaf is remembered, for stores too, when the fork comes.
+                a.store(slot, 1u64).unwrap();
+                thread::spawn(move || {
+                    for value in 2..5u64 {
+                        a.store(slot, value).unwrap();
+                    }
+                    assert_eq!(a.load::<u64>(slot), Ok(4));
+                })
+            })
+            .collect();
+        let child = space.fork().unwrap();
+        let mut c = child.accessor();
+        let first = [0, 8].map(|slot| c.load::<u64>(at + slot).unwrap());
+        c.store(at + 16, 77u64).unwrap();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        let later = [0, 8].map(|slot| c.load::<u64>(at + slot).unwrap());
+        assert_eq!(first, later, "a store of the parent reached the child");
+        let mut a = space.accessor();
+        assert_eq!(a.load::<u64>(at + 16), Ok(0), "and the reverse");
+        assert_eq!(a.load::<u64>(at), Ok(4), "the parent has its own");
+        space.validate();
+        child.validate();
+        drop((a, c, child, space));
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: A6
+#[test]
+fn an_upgrade_is_seen_by_who_synchronises() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 2);
+        let mut writer = space.accessor();
+        writer.store(at + PAGE, 5u64).unwrap();
+        // From here on the leaf is shared: the first store replaces it.
+        let fork = space.fork().unwrap();
+        let mut reader = space.accessor();
+        assert_eq!(reader.load::<u64>(at), Ok(0)); // the zero page
+        assert_eq!(reader.load::<u64>(at + PAGE), Ok(5)); // the page to be copied
+        let stored = Arc::new(AtomicU32::new(0));
+        let told = stored.clone();
+        let reading = thread::spawn(move || {
+            for _ in 0..3 {
+                let done = told.load(Ordering::Acquire);
+                let zero = reader.load::<u64>(at).unwrap();
+                let copied = reader.load::<u64>(at + PAGE).unwrap();
+                assert!(zero == 7 || zero == 0 && done < 1, "{zero} after {done}");
+                assert!(
+                    copied == 8 || copied == 5 && done < 2,
+                    "{copied} after {done}"
+                );
+            }
+            reader
+        });
+        writer.store(at, 7u64).unwrap();
+        stored.store(1, Ordering::Release);
+        writer.store(at + PAGE, 8u64).unwrap();
+        stored.store(2, Ordering::Release);
+        let mut reader = reading.join().unwrap();
+        assert_eq!(reader.load::<u64>(at), Ok(7));
+        assert_eq!(reader.load::<u64>(at + PAGE), Ok(8));
+        drop((reader, writer, fork, space));
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: A5
+#[test]
+fn after_unmap_and_protect_no_access_goes_through() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 2);
+        let mut a = space.accessor();
+        a.store(at, 1u64).unwrap();
+        a.store(at + PAGE, 1u64).unwrap();
+        let stage = Arc::new(AtomicU32::new(0));
+        let told = stage.clone();
+        let accessing = thread::spawn(move || {
+            for value in 2..6u64 {
+                let done = told.load(Ordering::Acquire);
+                let stored = a.store(at, value).map_err(|fault| fault.kind());
+                let loaded = a.load::<u64>(at + PAGE).map_err(|fault| fault.kind());
+                match stored {
+                    Ok(()) => assert_eq!(done, 0, "a store after protect returned"),
+                    Err(kind) => assert_eq!(kind, FaultKind::Forbidden),
+                }
+                match loaded {
+                    Ok(value) => assert!(done < 2 && value == 1, "{value} after {done}"),
+                    Err(kind) => assert_eq!(kind, FaultKind::NotMapped),
+                }
+            }
+        });
+        space.protect(at, PAGE, Protection::READ).unwrap();
+        let mut other = space.accessor();
+        let kept = other.load::<u64>(at).unwrap();
+        stage.store(1, Ordering::Release);
+        space.unmap(at + PAGE, PAGE).unwrap();
+        stage.store(2, Ordering::Release);
+        // The frame that was unmapped comes back as another page.
+        let elsewhere = VirtAddr(0x10_0000);
+        space.map(Map::anonymous(PAGE).at(elsewhere)).unwrap();
+        other.store(elsewhere, 99u64).unwrap();
+        accessing.join().unwrap();
+        assert_eq!(other.load::<u64>(at), Ok(kept), "stored after protect");
+        space.validate();
+        drop((other, space));
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: A2
+#[test]
+fn an_evicted_frame_is_not_reused_under_a_load() {
+    explore(|| {
+        let memory = memory();
+        let (file, _store) = numbered(&memory, memory.root_group(), 3);
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file)).unwrap();
+        let mut a = space.accessor();
+        let reading = thread::spawn(move || {
+            for page in [0, 1, 0, 2, 0] {
+                let seen = a.load::<u64>(at + page * PAGE);
+                assert_eq!(seen, Ok(page + 100), "another's bytes");
+            }
+        });
+        let other = memory.space().unwrap();
+        let mine = other.map(Map::anonymous(8 * PAGE)).unwrap();
+        let mut b = other.accessor();
+        for page in 0..4 {
+            file.evict(..).unwrap();
+            b.store(mine + page * PAGE, u64::MAX).unwrap();
+        }
+        reading.join().unwrap();
+        space.validate();
+        drop((b, other, space, file));
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: A1
+#[test]
+fn a_store_beside_writeback_is_never_lost() {
+    explore(|| {
+        let memory = memory();
+        let (file, store) = numbered(&memory, memory.root_group(), 1);
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file).shared().writable()).unwrap();
+        let mut a = space.accessor();
+        a.store(at, 1u64).unwrap();
+        let storing = thread::spawn(move || {
+            for value in 2..5u64 {
+                a.store(at, value).unwrap();
+            }
+        });
+        file.sync_data().unwrap();
+        file.sync_data().unwrap();
+        storing.join().unwrap();
+        // In the bytes that were written, or dirty: then this writes it.
+        file.sync_data().unwrap();
+        assert_eq!(store.to_vec()[..8], 4u64.to_le_bytes(), "a lost store");
+        space.validate();
+        drop((space, file));
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: A7
+#[test]
+fn two_accessors_that_fault_and_reclaim_do_not_wait_for_each_other() {
+    explore(|| {
+        let memory = memory();
+        let group = memory.group("small", 18 * PAGE).unwrap();
+        let (file, _store) = numbered(&memory, &group, 16);
+        let space = memory.space_in(&group).unwrap();
+        let at = space.map(Map::file(&file).shared().writable()).unwrap();
+        let threads: Vec<_> = (0..2u64)
+            .map(|number| {
+                let mut a = space.accessor();
+                thread::spawn(move || {
+                    for step in 0..12 {
+                        let page = (step * 5 + number * 7) % 16;
+                        let slot = at + page * PAGE;
+                        assert_eq!(a.load::<u64>(slot), Ok(page + 100));
+                        if step % 4 == number {
+                            a.store(slot + 8, step).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        space.validate();
+        memory.validate();
+        drop((space, file));
+        drop(group);
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: A15
+#[test]
+fn a_session_that_never_faults_lets_eviction_and_unmap_go_on() {
+    explore(|| {
+        let memory = memory();
+        let (file, _store) = numbered(&memory, memory.root_group(), 2);
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file)).unwrap();
+        let own = space.map(Map::anonymous(PAGE)).unwrap();
+        let mut a = space.accessor();
+        let mut b = space.accessor();
+        b.load::<u64>(at).unwrap();
+        a.store(own, 3u64).unwrap();
+        let stop = Arc::new(AtomicU32::new(0));
+        let told = stop.clone();
+        let running = thread::spawn(move || {
+            let mut session = a.session();
+            while told.load(Ordering::Acquire) == 0 {
+                assert_eq!(session.load::<u64>(own), Ok(3));
+            }
+        });
+        // The session ends only after these have returned.
+        assert_eq!(file.evict(..).unwrap().0, 1);
+        space.unmap(at, 2 * PAGE).unwrap();
+        stop.store(1, Ordering::Release);
+        running.join().unwrap();
+        drop((b, space, file));
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: A10
+#[test]
+fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 4);
+        let mut moved = space.accessor();
+        moved.store(at, 1u64).unwrap();
+        let mut panics = space.accessor();
+        let theirs = thread::spawn(move || {
+            assert_eq!(moved.load::<u64>(at), Ok(1));
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let mut session = panics.session();
+                session.store(at + PAGE, 2u64).unwrap();
+                resume_unwind(Box::new("on purpose"))
+            }));
+            let ended: Result<(), _> = ended;
+            assert!(ended.is_err());
+            // Goes on after the panic, inside the unwound thread.
+            assert_eq!(panics.load::<u64>(at + PAGE), Ok(2));
+            (moved, panics)
+        });
+        // Each waits for every open section.
+        space.unmap(at + 2 * PAGE, PAGE).unwrap();
+        let (moved, panics) = theirs.join().unwrap();
+        space.unmap(at + 3 * PAGE, PAGE).unwrap();
+        drop(panics);
+        space.unmap(at, PAGE).unwrap();
+        drop((moved, space));
+        assert_nothing_left(memory);
+    });
+}
