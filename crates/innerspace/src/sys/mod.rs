@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
+//! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
 //! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
 //! | [`wait`] | futex(2) | a table of condition variables |
