@@ -1,4 +1,7 @@
 //! The arena: one mapping that holds the bytes of all frames, frame 0 (the zero frame) first.
+//!
+//! The host backs it as it is touched, with huge pages where it can. It computes addresses; who may touch which frame's
+//! bytes is decided elsewhere.
 
 use std::io;
 

@@ -21,6 +21,7 @@ use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sys::lock_byte;
 
 /// A set of the bits of the flags byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -101,9 +102,10 @@ impl fmt::Debug for FlagSet {
     }
 }
 
-// The unlock primitive reads the sign of the byte.
-const _: () = assert!(FlagSet::WAITERS.0 == 1 << 7);
-const _: () = assert!(FlagSet::LOCKED.0 < 1 << 7 && FlagSet::UPTODATE.0 < 1 << 7);
+// The primitives of `sys` and this table speak of the same bits. That WAITERS is the sign of the byte is asserted there.
+const _: () = assert!(FlagSet::LOCKED.0 == lock_byte::LOCKED);
+const _: () = assert!(FlagSet::UPTODATE.0 == lock_byte::UPTODATE);
+const _: () = assert!(FlagSet::WAITERS.0 == lock_byte::WAITERS);
 
 /// The flags byte in a frame's metadata: atomic setters only.
 pub(crate) struct Flags(AtomicU8);

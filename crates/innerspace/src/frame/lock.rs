@@ -36,6 +36,8 @@ use crate::sys::lock_byte::{self, Contention};
 const LOCKED: u8 = FlagSet::LOCKED.0;
 const WRITEBACK: u8 = FlagSet::WRITEBACK.0;
 const WAITERS: u8 = FlagSet::WAITERS.0;
+const UPTODATE: u8 = FlagSet::UPTODATE.0;
+const ERROR: u8 = FlagSet::ERROR.0;
 
 /// How a lock with a deadline ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,30 +225,39 @@ impl<'a> FrameLock<'a> {
             self.id
         );
         if seen & WAITERS != 0 {
-            self.release_contended(FlagSet::EMPTY);
+            self.release_contended(0);
         } else if lock_byte::unlock(self.byte()) == Contention::Waiters {
             self.wake_cleared(Bit::Locked);
         }
     }
 
-    /// Releases the lock of a block that was read, and sets UPTODATE (or ERROR) in the same atomic operation.
+    /// Releases the lock of a block that was read and is not UPTODATE yet; sets UPTODATE (or ERROR) in the same atomic
+    /// operation.
     pub(super) fn end_read(&self, end: ReadEnd) {
-        let (set, clear) = match end {
-            ReadEnd::Filled => (FlagSet::UPTODATE, FlagSet::ERROR),
-            ReadEnd::Failed => (FlagSet::ERROR, FlagSet::EMPTY),
-        };
         let seen = self.byte().load(Ordering::Relaxed);
         debug_assert!(
-            seen & LOCKED != 0,
-            "end_read of {:?}, which is not locked",
-            self.id
+            seen & (LOCKED | UPTODATE) == LOCKED,
+            "end_read of {:?}, which is not being read: {:?}",
+            self.id,
+            FlagSet(seen)
         );
-        if clear.0 & seen != 0 {
-            self.byte().fetch_and(!clear.0, Ordering::Relaxed);
+        if end == ReadEnd::Filled && seen & ERROR != 0 {
+            self.byte().fetch_and(!ERROR, Ordering::Relaxed);
         }
-        if seen & WAITERS != 0 {
-            self.release_contended(set);
-        } else if self.change(set.0, LOCKED) & WAITERS != 0 {
+        let contention = match end {
+            _ if seen & WAITERS != 0 => {
+                let set = if end == ReadEnd::Filled {
+                    UPTODATE
+                } else {
+                    ERROR
+                };
+                return self.release_contended(set);
+            }
+            ReadEnd::Filled => lock_byte::end_read(self.byte()),
+            ReadEnd::Failed if self.change(ERROR, LOCKED) & WAITERS != 0 => Contention::Waiters,
+            ReadEnd::Failed => Contention::None,
+        };
+        if contention == Contention::Waiters {
             self.wake_cleared(Bit::Locked);
         }
     }
@@ -292,10 +303,10 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Releases a lock whose WAITERS bit was seen while it was held: the bit is still set when the queue is looked at,
-    /// so it can change hands without a thief coming between.
+    /// Releases a lock whose WAITERS bit was seen while it was held, and sets `set`. The lock bit is still set when the
+    /// queue is looked at, so it can change hands without a thief coming between.
     #[cold]
-    fn release_contended(&self, set: FlagSet) {
+    fn release_contended(&self, set: u8) {
         let key = self.key(Bit::Locked);
         let mut queue = self.queue();
         let mut wake = queue.take_shared(key);
@@ -311,7 +322,7 @@ impl<'a> FrameLock<'a> {
         } else {
             WAITERS
         };
-        self.change(set.0, locked | waiters);
+        self.change(set, locked | waiters);
         drop(queue);
         wake.wake();
     }
