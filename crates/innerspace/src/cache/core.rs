@@ -17,7 +17,7 @@ use crate::frame::{Dropped, FlagSet, Frames, Keeper};
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
-use crate::store::{Store, StoreError};
+use crate::store::{Identity, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use crate::units::{FrameId, PAGE_SHIFT};
@@ -35,7 +35,8 @@ pub(crate) struct FileCore {
     pub(super) name: Arc<str>,
     pub(super) cache: Arc<Cache>,
     pub(super) pool: Arc<Pool>,
-    pub(super) store: Arc<dyn Store>,
+    /// Keeps the arena for views, which outlive the file.
+    pub(super) anchor: Arc<Anchor>,
     /// Keeps the group; pays for blocks and index nodes.
     pub(super) group: Group,
     /// The group and those above it, for the dirty limits.
@@ -46,8 +47,11 @@ pub(crate) struct FileCore {
     pub(super) write_order: WriteOrder,
     /// The store's length when it was opened.
     pub(super) opened_len: u64,
+    pub(super) identity: Option<Identity>,
 
     // Each of these has its own protection.
+    /// Where the bytes are; `None` once the file is closed. A leaf lock, held to clone it.
+    store: Mutex<Option<Arc<dyn Store>>>,
     /// The file's length in bytes. Grows under the lock of the block written; shrinks under `invalidate`, exclusive.
     pub(super) size: AtomicU64,
     /// What the store holds: bytes at and after it are not read from there. Changes as `size` does, and after a write.
@@ -114,6 +118,7 @@ impl FileCore {
             });
         }
         let pool = cache.pool().clone();
+        let identity = store.identity();
         let group = options
             .group
             .clone()
@@ -126,7 +131,11 @@ impl FileCore {
             name,
             cache: cache.clone(),
             pool,
-            store,
+            anchor: Arc::new(Anchor {
+                pool: cache.pool().clone(),
+            }),
+            store: Mutex::new(Some(store)),
+            identity,
             group,
             groups,
             order,
@@ -221,6 +230,17 @@ impl FileCore {
     /// One past the last block a file can have.
     pub(super) fn end_block(&self) -> u64 {
         (MAX_SIZE >> self.block_shift()) + 1
+    }
+
+    /// Where the file's bytes are.
+    pub(super) fn store(&self) -> Result<Arc<dyn Store>, FileError> {
+        self.store.lock().clone().ok_or_else(|| self.closed())
+    }
+
+    /// Lets go of the store: the file is closed.
+    pub(super) fn drop_store(&self) {
+        let store = self.store.lock().take();
+        drop(store);
     }
 
     // --- errors
@@ -319,8 +339,14 @@ impl FileCore {
 
     /// Drops a reference on a block, and the block with the last one.
     pub(super) fn put(&self, frame: FrameId) {
-        if self.frames().meta(frame).hold.put() == Dropped::Last {
-            self.release(frame);
+        let meta = self.frames().meta(frame);
+        if meta.hold.put() == Dropped::Last {
+            if !meta.flags.load().contains(FlagSet::UPTODATE) {
+                self.fill_errors
+                    .lock()
+                    .retain(|(failed, _)| *failed != frame);
+            }
+            self.pool.free(frame);
         }
     }
 
@@ -475,18 +501,19 @@ impl FileCore {
     }
 }
 
-impl Keeper for FileCore {
+/// What views keep alive: the memory, not the file.
+#[derive(Debug)]
+pub(super) struct Anchor {
+    pub(super) pool: Arc<Pool>,
+}
+
+impl Keeper for Anchor {
+    #[inline]
     fn frames(&self) -> &Frames {
         &self.pool.frames
     }
 
     fn release(&self, frame: FrameId) {
-        let flags = self.frames().meta(frame).flags.load();
-        if !flags.contains(FlagSet::UPTODATE) {
-            self.fill_errors
-                .lock()
-                .retain(|(failed, _)| *failed != frame);
-        }
         self.pool.free(frame);
     }
 }

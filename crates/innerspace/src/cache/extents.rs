@@ -79,15 +79,16 @@ impl FileCore {
         }
         let bytes = self.stored_bytes(block);
         let cuts = self.extents.lock().cuts;
+        let store = self.store()?;
         let wrap = |error| {
             let len = bytes.end - bytes.start;
             self.store_error(StoreAction::Query, bytes.start, len, error)
         };
-        let next_data = self.store.next_data(bytes.start).map_err(wrap)?;
+        let next_data = store.next_data(bytes.start).map_err(wrap)?;
         let data_start = next_data.unwrap_or(u64::MAX);
         if data_start >= bytes.end {
             // A store that was cut short has no data there either: that is for the read to find out.
-            let len = self.store.len().map_err(wrap)?;
+            let len = store.len().map_err(wrap)?;
             if len < bytes.end {
                 return Ok(Content::Data);
             }
@@ -95,7 +96,7 @@ impl FileCore {
             self.extents.lock().remember_hole(hole, cuts);
             return Ok(Content::Hole);
         }
-        let hole_start = self.store.next_hole(data_start).map_err(wrap)?;
+        let hole_start = store.next_hole(data_start).map_err(wrap)?;
         // What lies between here and the data is a hole inside the block: read as zeros with the rest.
         self.extents.lock().data = bytes.start..hole_start.max(bytes.end);
         Ok(Content::Data)

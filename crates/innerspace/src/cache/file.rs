@@ -1,17 +1,18 @@
 //! The handle on a cached file, and the file's life.
 //!
 //! ```text
-//!  PagedFile ──> FileInner ──> FileCore <── Handle <── View, Ready
+//!  PagedFile ──> FileInner ──> FileCore <── Handle <── Ready
 //!  Space's mappings ──^            ^── reclaim (weak)
+//!  View ──> Anchor ──> Pool
 //! ```
 //!
-//! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is written, blocks are freed.
-//! Views and futures keep the [`FileCore`] alone, and outlive that.
+//! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is written, blocks are freed, the
+//! store is let go. Futures keep the [`FileCore`] alone, and views nothing but the memory.
 
 use std::ops::{Bound, Deref, Range, RangeBounds};
 
 use super::array::{Array, Element};
-use super::core::FileCore;
+use super::core::{Anchor, FileCore};
 use super::cursor::Cursor;
 use super::dirty::WriteOrder;
 use super::errors::{ErrorCursor, FileError};
@@ -21,19 +22,20 @@ use super::service::Cache;
 use super::stats::FileStats;
 use super::stream::Stream;
 use super::view::{View, Wait};
-use crate::frame::{Frames, Keeper};
 use crate::group::Group;
 use crate::reclaim::Retired;
 use crate::store::{Store, SyncWhat};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::{FrameId, PageCount};
+use crate::units::PageCount;
 
-/// One handle's own state. Views count on the handle they come from, so that threads with handles of their own do not share
-/// the count's cache line.
+/// One handle's own state.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(super) core: Arc<FileCore>,
+    /// What the handle's views keep alive. One for each handle, so that threads with handles of their own do not share its
+    /// count's cache line.
+    pub(super) anchor: Arc<Anchor>,
     cursor: ErrorCursor,
     pub(super) stream: Stream,
     /// Where the last read by copy ended.
@@ -44,6 +46,9 @@ impl Handle {
     fn new(core: &Arc<FileCore>) -> Arc<Handle> {
         Arc::new(Handle {
             core: core.clone(),
+            anchor: Arc::new(Anchor {
+                pool: core.pool.clone(),
+            }),
             cursor: core.errors.sample(),
             stream: Stream::default(),
             read_end: AtomicU64::new(u64::MAX),
@@ -53,16 +58,6 @@ impl Handle {
     /// The file's latest failure, if this handle has not heard of it.
     fn check_errors(&self) -> Result<(), FileError> {
         self.core.errors.check(&self.cursor)
-    }
-}
-
-impl Keeper for Handle {
-    fn frames(&self) -> &Frames {
-        self.core.frames()
-    }
-
-    fn release(&self, frame: FrameId) {
-        self.core.release(frame);
     }
 }
 
@@ -138,8 +133,9 @@ impl FileCore {
         }
         self.remove_blocks(0..u64::MAX);
         self.index.write().drop_shadows(self.frames(), 0);
-        self.cache.remove_file(self);
         self.pool.unregister_owner(self.owner);
+        self.drop_store();
+        self.cache.remove_file(self);
     }
 }
 

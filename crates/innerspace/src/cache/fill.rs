@@ -13,7 +13,7 @@ use super::stats::count;
 use super::stream::Stream;
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
-use crate::store::{Batch, read_exact_or_eof, short_read_error};
+use crate::store::{Batch, Store, read_exact_or_eof, short_read_error};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
@@ -117,7 +117,10 @@ impl FileCore {
 
     /// Reads a run of new blocks; the error of the first is the caller's, those behind it fail for themselves.
     fn read_run(&self, mut run: Vec<NewBlock<'_>>) -> Result<(), FileError> {
-        let results = self.read_into(&mut run);
+        let results = match self.store() {
+            Ok(store) => self.read_into(&*store, &mut run),
+            Err(error) => run.iter().map(|_| Err(error.clone())).collect(),
+        };
         let mut outcome = Ok(());
         for (at, (new, result)) in run.into_iter().zip(results).enumerate() {
             match result {
@@ -138,19 +141,15 @@ impl FileCore {
     }
 
     /// One result a block.
-    fn read_into(&self, run: &mut [NewBlock<'_>]) -> Vec<Result<(), FileError>> {
+    fn read_into(&self, store: &dyn Store, run: &mut [NewBlock<'_>]) -> Vec<Result<(), FileError>> {
         count(&self.counters.store_reads, 1);
         let _scope = self.pool.store_scope();
         if let [only] = run {
             let block = only.block();
             let bytes = only.bytes_mut();
             let wanted = self.stored_len(block);
-            let got = read_exact_or_eof(
-                &*self.store,
-                &mut bytes[..wanted],
-                block << self.block_shift(),
-            );
-            return vec![self.settle_read(block, bytes, wanted, got)];
+            let got = read_exact_or_eof(store, &mut bytes[..wanted], block << self.block_shift());
+            return vec![self.settle_read(store, block, bytes, wanted, got)];
         }
         let blocks: Vec<u64> = run.iter().map(NewBlock::block).collect();
         let results = Mutex::new(blocks.iter().map(|_| None).collect::<Vec<_>>());
@@ -161,7 +160,7 @@ impl FileCore {
             let bytes = &mut new.bytes_mut()[..wanted];
             batch.read(token as u64, bytes, block << self.block_shift());
         }
-        self.store.submit(batch);
+        store.submit(batch);
         let results = results.into_inner();
         run.iter_mut()
             .zip(results)
@@ -173,9 +172,9 @@ impl FileCore {
                     // Short transfers are the store's right: go on where it stopped.
                     let offset = (block << self.block_shift()) + got as u64;
                     let rest = &mut bytes[got..wanted];
-                    Ok(got + read_exact_or_eof(&*self.store, rest, offset)?)
+                    Ok(got + read_exact_or_eof(store, rest, offset)?)
                 });
-                self.settle_read(block, bytes, wanted, got)
+                self.settle_read(store, block, bytes, wanted, got)
             })
             .collect()
     }
@@ -189,6 +188,7 @@ impl FileCore {
     /// Checks the outcome of a read and clears what the store does not have.
     fn settle_read(
         &self,
+        store: &dyn Store,
         block: u64,
         bytes: &mut [u8],
         wanted: usize,
@@ -201,7 +201,7 @@ impl FileCore {
             }
             let was = self.opened_len.max(self.stored.load(Ordering::Acquire));
             Err(short_read_error(
-                &*self.store,
+                store,
                 offset,
                 wanted as u64,
                 got as u64,

@@ -2,15 +2,20 @@
 //! `tick()`, does for them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::core::FileCore;
 use super::errors::{ErrorLog, FileError};
 use super::ready::Request;
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step};
+use crate::store::Identity;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Condvar, Mutex, Weak};
 use crate::units::PageCount;
+
+/// How long to wait for a file to be closed before looking whether it has to be closed here.
+const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
 /// Requests one step serves.
 const STEP_REQUESTS: usize = 16;
@@ -22,6 +27,8 @@ pub(crate) struct Cache {
     /// Failures that had no handle left to report them (P30).
     errors: ErrorLog,
     files: Mutex<Vec<Weak<FileCore>>>,
+    /// Notified when a file has been closed; goes with `files`.
+    closed: Condvar,
     /// Dirty pages by group, those of the groups below counted in.
     dirty: Slab<AtomicU64>,
     requests: Mutex<VecDeque<Weak<Request>>>,
@@ -48,6 +55,7 @@ impl Cache {
             root,
             errors: ErrorLog::default(),
             files: Mutex::default(),
+            closed: Condvar::new(),
             dirty: Slab::new(),
             requests: Mutex::default(),
         })
@@ -78,9 +86,26 @@ impl Cache {
     }
 
     pub(super) fn remove_file(&self, file: &FileCore) {
-        self.files
-            .lock()
-            .retain(|other| !std::ptr::eq(other.as_ptr(), file));
+        let mut files = self.files.lock();
+        files.retain(|other| !std::ptr::eq(other.as_ptr(), file));
+        drop(files);
+        self.closed.notify_all();
+    }
+
+    /// Waits until no file on this store is being closed: until then its unwritten data is on the way, and its locks are held.
+    /// For whoever opens the store again, after the last handle of the old file is gone.
+    pub(crate) fn wait_closed(&self, identity: Identity) {
+        loop {
+            // The last reference may have gone below reclaim: then closing waits in the retire queue.
+            self.pool.flush_retired();
+            let files = self.files.lock();
+            let is_it = |file: Arc<FileCore>| file.identity == Some(identity);
+            if !files.iter().filter_map(Weak::upgrade).any(is_it) {
+                return;
+            }
+            let (files, _) = self.closed.wait_timeout(files, CLOSE_WAIT);
+            drop(files);
+        }
     }
 
     /// The open files.

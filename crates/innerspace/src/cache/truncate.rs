@@ -46,7 +46,7 @@ impl FileCore {
 
     fn resize_store(&self, new: u64) -> Result<(), FileError> {
         let _scope = self.pool.store_scope();
-        let result = self.store.set_len(new);
+        let result = self.store()?.set_len(new);
         result.map_err(|error| self.store_error(StoreAction::Resize, new, 0, error))?;
         self.stored.store(new, Ordering::Release);
         Ok(())
@@ -129,7 +129,7 @@ impl FileCore {
             let end = (next * bytes).min(self.stored.load(Ordering::Acquire));
             if end > start {
                 let _scope = self.pool.store_scope();
-                let punched = self.store.punch(start, end - start);
+                let punched = self.store()?.punch(start, end - start);
                 punched.map_err(|error| {
                     self.store_error(StoreAction::Punch, start, end - start, error)
                 })?;
@@ -191,7 +191,7 @@ impl FileCore {
 
     /// Makes the file as long as the store is now, but at least `kept` bytes.
     fn adopt_store_len(&self, kept: u64) -> Result<(), FileError> {
-        let len = self.store.len();
+        let len = self.store()?.len();
         let len = len.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))?;
         let (len, old) = (len.min(MAX_SIZE), self.size());
         self.extents.lock().clear();

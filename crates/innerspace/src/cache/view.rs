@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 
 use super::block::Locked;
-use super::core::FileCore;
+use super::core::{Anchor, FileCore};
 use super::errors::FileError;
 use super::extents::Content;
 use super::file::Handle;
@@ -39,7 +39,7 @@ pub struct View(Bytes);
 
 enum Bytes {
     /// Part of a frame.
-    Pinned(Pinned<Handle>),
+    Pinned(Pinned<Anchor>),
     /// Part of a hole, or nothing.
     Zeros(&'static [u8]),
     /// A copy on the heap: a clone of a view whose block has too many views to count.
@@ -136,7 +136,7 @@ impl Handle {
 
     /// The hit: a view of part of a cached block, if it can be had with nothing but a look at the index.
     #[inline]
-    fn pin(self: &Arc<Handle>, block: u64, inside: Range<usize>) -> Option<Pinned<Handle>> {
+    fn pin(self: &Arc<Handle>, block: u64, inside: Range<usize>) -> Option<Pinned<Anchor>> {
         let core = &*self.core;
         let (pinned, is_still) = {
             let _section = core.pool.domain.reader();
@@ -145,7 +145,7 @@ impl Handle {
             let Word::Block(frame) = Word::decode(word) else {
                 return None;
             };
-            let pinned = Pinned::try_new(self, frame, inside)?;
+            let pinned = Pinned::try_new(&self.anchor, frame, inside)?;
             (pinned, slot.load(raw::Ordering::Acquire) == word)
         };
         if !is_still {
@@ -176,7 +176,7 @@ impl Handle {
                 continue;
             };
             core.end_write_mappings(&locked);
-            if let Some(pinned) = Pinned::try_new(self, locked.frame(), inside.clone()) {
+            if let Some(pinned) = Pinned::try_new(&self.anchor, locked.frame(), inside.clone()) {
                 return Ok(View(Bytes::Pinned(pinned)));
             }
             // The count of views is full: the copy has a count of its own.
@@ -238,7 +238,7 @@ impl Handle {
         copy.set_kind(Kind::Cached);
         let frame = copy.publish(HoldState::cached(1));
         core.pool.lru_add(frame);
-        let pinned = Pinned::try_new(self, frame, 0..len as usize);
+        let pinned = Pinned::try_new(&self.anchor, frame, 0..len as usize);
         let dropped = core.frames().meta(frame).hold.uncache();
         let pinned = pinned.expect("nobody else can find the frame");
         debug_assert_eq!(dropped, Dropped::Held);

@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use super::block::{BlockRef, Locked};
-use super::core::FileCore;
+use super::core::{Anchor, FileCore};
 use super::dirty::{Dirty, WriteReason, WriteRules};
 use super::errors::{FileError, StoreAction};
 use super::lookup::{Get, Got};
@@ -47,7 +47,7 @@ pub(super) struct RunEnd {
 /// A block whose write is under way; if it is dropped unfinished, the write has failed.
 struct InFlight<'f> {
     held: BlockRef<'f>,
-    pinned: Option<Pinned<FileCore>>,
+    pinned: Option<Pinned<Anchor>>,
     /// What the dirty index said.
     entry: Dirty,
     /// Bytes of the block that are inside the file.
@@ -213,9 +213,6 @@ impl FileCore {
         rules: &WriteRules,
     ) -> Vec<InFlight<'f>> {
         let mut in_flight = Vec::with_capacity(locked.len());
-        let Some(me) = self.me.upgrade() else {
-            return in_flight;
-        };
         for one in locked {
             let (block, frame) = (one.block(), one.frame());
             let start = block << self.block_shift();
@@ -224,7 +221,8 @@ impl FileCore {
                 // A truncation is about to remove it.
                 continue;
             }
-            let Some(pinned) = Pinned::try_new(&me, frame, 0..self.block_bytes() as usize) else {
+            let Some(pinned) = Pinned::try_new(&self.anchor, frame, 0..self.block_bytes() as usize)
+            else {
                 // More views than can be counted; another time.
                 continue;
             };
@@ -285,6 +283,7 @@ impl FileCore {
 
     /// Writes adjacent blocks with one call (or as many as a store of short writes takes).
     fn store_run(&self, run: &mut [InFlight<'_>]) -> Result<(), FileError> {
+        let store = self.store()?;
         let offset = run[0].held.block << self.block_shift();
         let len: u64 = run.iter().map(|one| one.len as u64).sum();
         count(&self.counters.store_writes, 1);
@@ -292,7 +291,7 @@ impl FileCore {
             let mut slices: Vec<IoSlice<'_>> =
                 run.iter().map(|one| IoSlice::new(one.bytes())).collect();
             let _scope = self.pool.store_scope();
-            write_all_vectored_at(&*self.store, &mut slices, offset)
+            write_all_vectored_at(&*store, &mut slices, offset)
         };
         // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile may reach over it.
         self.extents.lock().cut_hole(&(offset..offset + len));
@@ -315,8 +314,9 @@ impl FileCore {
         self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
         self.wait_written(blocks.clone());
         if let Some(what) = what {
+            let store = self.store()?;
             let _scope = self.pool.store_scope();
-            if let Err(error) = self.store.sync(what) {
+            if let Err(error) = store.sync(what) {
                 self.errors
                     .record(self.store_error(StoreAction::Sync, 0, 0, error));
             }

@@ -138,6 +138,9 @@ impl FileOpener {
         if let Some(open) = files.get(&identity).and_then(|file| file.upgrade()) {
             return self.same_file(&open);
         }
+        if files.contains_key(&identity) {
+            inner.cache.wait_closed(identity);
+        }
         let file = FileInner::open(&inner.cache, store, &self.options)?;
         files.retain(|_, file| file.strong_count() > 0);
         files.insert(identity, Arc::downgrade(file.inner()));
@@ -209,6 +212,11 @@ impl MemoryInner {
     #[cfg(not(target_family = "wasm"))]
     fn open_file(&self, path: &Path) -> Option<Arc<FileInner>> {
         let identity = FileStore::identify(path).ok().flatten()?;
-        self.files.lock().get(&identity)?.upgrade()
+        let open = self.files.lock().get(&identity)?.upgrade();
+        if open.is_none() {
+            // Its last handle is gone, but it may still be writing, with its lock held.
+            self.cache.wait_closed(identity);
+        }
+        open
     }
 }

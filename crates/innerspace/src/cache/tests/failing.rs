@@ -210,6 +210,46 @@ fn the_last_drop_writes_and_a_failure_then_is_kept() {
     assert_empty(&cache);
 }
 
+// spec: P27
+#[test]
+fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {
+    let cache = memory(64);
+    let store = patterned(8192);
+    let identity = store.identity().expect("a memory store knows itself");
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 100], 0).unwrap();
+    let view = file.view(0..100).unwrap();
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+    let closer = thread::spawn(move || drop(file));
+    store.wait_hanging(1);
+    let opener = {
+        let (cache, store) = (cache.clone(), store.clone());
+        thread::spawn(move || {
+            cache.wait_closed(identity);
+            open(&cache, &store, &options(4096))
+                .view(0..100)
+                .unwrap()
+                .to_vec()
+        })
+    };
+    store.release(Release::Proceed);
+    assert_eq!(
+        opener.join().unwrap(),
+        [1; 100],
+        "what the old file wrote last"
+    );
+    closer.join().unwrap();
+    cache.wait_closed(identity);
+    assert_eq!(
+        Arc::strong_count(&store),
+        1,
+        "a view keeps the memory, not the store"
+    );
+    assert_eq!(*view, [1; 100]);
+    drop(view);
+    assert_empty(&cache);
+}
+
 #[test]
 fn a_write_that_hangs_holds_up_only_those_who_want_that_block() {
     let cache = memory(64);

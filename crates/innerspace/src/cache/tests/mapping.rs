@@ -320,3 +320,34 @@ fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
     faulting.join().unwrap();
     assert_eq!(core(&file).dirty_blocks(), 1);
 }
+
+// spec: A1
+#[test]
+fn a_store_beside_writeback_is_never_lost() {
+    let cache = memory(64);
+    let store = patterned(8192);
+    let file = open(&cache, &store, &options(4096));
+    let mapped = Mapped::new(&cache, &file);
+    mapped.map(0, FaultKind::Write);
+    let mut accessor = crate::sync::Domain::register(&cache.pool().domain);
+    accessor.enter();
+    assert_eq!(mapped.rights(0), Some(true));
+    let host = mapped.table.pages.lock()[&0].host;
+    let syncer = {
+        let file = file.clone();
+        crate::sync::thread::spawn(move || file.sync_all())
+    };
+    // The access goes on with the translation it has, until the flusher waits for it (or fails to).
+    while !accessor.has_mail() && !syncer.is_finished() {
+        crate::sync::thread::yield_now();
+    }
+    let frames = &cache.pool().frames;
+    frames.store_for_test(frames.frame_of(host as usize), 0, &[0x77; 8]);
+    accessor.leave();
+    syncer.join().unwrap().unwrap();
+    let written = store.inner().to_vec()[..8] == [0x77; 8];
+    assert!(
+        written || core(&file).dirty_blocks() == 1,
+        "in the written bytes, or dirty again"
+    );
+}

@@ -84,6 +84,7 @@ fn held_blocks_count_against_the_limit_and_refuse_writes_in_the_end() {
             Ok(()) => accepted += 1,
             Err(error) => break error,
         }
+        assert!(accepted < 64, "more than the memory is held back");
     };
     assert!(matches!(error, FileError::Held { .. }), "{error}");
     assert!(
