@@ -89,21 +89,39 @@ impl MapperList {
         if self.is_empty() {
             return Revoked::default();
         }
-        let touched: Vec<Arc<dyn Mappers>> = {
-            let list = self.list.lock();
-            let overlap = |other: &Range<u64>| other.start < pages.end && pages.start < other.end;
-            list.entries
-                .iter()
-                .filter(|(_, theirs, _)| overlap(theirs))
-                .filter_map(|(_, _, mapper)| mapper.upgrade())
-                .collect()
-        };
         let mut total = Revoked::default();
-        for mapper in touched {
-            let found = mapper.revoke(pages.clone(), how);
-            total.accessed |= found.accessed;
-            total.pages += found.pages;
+        let mut from = MapperId(0);
+        // A fork registers the child while it shares the parent's leaves; a page may leave the parent's reach for the
+        // child's after the parent was asked. So those who came meanwhile are asked too, until nobody came. Parents stand
+        // before their children in the list.
+        loop {
+            let (touched, next) = self.registered_since(from, &pages);
+            for mapper in touched {
+                let found = mapper.revoke(pages.clone(), how);
+                total.accessed |= found.accessed;
+                total.pages += found.pages;
+            }
+            if self.list.lock().next == next.0 {
+                return total;
+            }
+            from = next;
         }
-        total
+    }
+
+    /// The mappers of these pages with the number `from` or a later one, and the number that the next one will have.
+    fn registered_since(
+        &self,
+        from: MapperId,
+        pages: &Range<u64>,
+    ) -> (Vec<Arc<dyn Mappers>>, MapperId) {
+        let list = self.list.lock();
+        let wanted = |(id, theirs, _): &&(MapperId, Range<u64>, Weak<dyn Mappers>)| {
+            id.0 >= from.0 && theirs.start < pages.end && pages.start < theirs.end
+        };
+        let found = list.entries.iter().filter(wanted);
+        let mappers = found
+            .filter_map(|(_, _, mapper)| mapper.upgrade())
+            .collect();
+        (mappers, MapperId(list.next))
     }
 }

@@ -94,6 +94,9 @@ impl Sleeper {
     /// Sleeps until the state changes or the deadline passes; `None` is no deadline.
     pub(super) fn sleep(&self, deadline: Option<Instant>) -> SleepEnd {
         // Acquire: pairs with the Release of `set`, so what the waker did before is seen.
+        if self.state.load(Ordering::Acquire) == SLEEPING {
+            crate::sync::before_waiting();
+        }
         while self.state.load(Ordering::Acquire) == SLEEPING {
             match deadline {
                 None => thread::park(),

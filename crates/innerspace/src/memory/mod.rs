@@ -151,6 +151,8 @@ impl std::fmt::Debug for Memory {
 
 impl Drop for MemoryInner {
     fn drop(&mut self) {
+        // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
+        self.pool.flush_retired();
         // The service thread looks whether anything is left to serve.
         self.pool.kick();
     }

@@ -111,6 +111,14 @@ impl Pool {
         }
     }
 
+    /// One page table less maps the page in this frame; frees its block if that was the last hold.
+    pub(crate) fn unmap(&self, id: FrameId) {
+        let head = self.frames.head_of(id);
+        if self.frames.meta(head).hold.unmap() == Dropped::Last {
+            self.free(head);
+        }
+    }
+
     /// Lists a published block: on the active list if it is flagged ACTIVE, else on the inactive one; by way of this thread's batch.
     /// The caller holds the block.
     #[inline]

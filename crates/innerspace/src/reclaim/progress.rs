@@ -156,7 +156,7 @@ impl Pool {
             return self.progress.finished() != finished;
         }
         if let Some((id, bit)) = shrunk.waits_for
-            && self.frames.meta(id).hold.try_get()
+            && self.frames.meta(id).hold.try_get_cached()
         {
             self.frames.wait_timeout(id, bit, OTHERS_WAIT);
             self.put(id);

@@ -12,6 +12,10 @@ const FLUSH_AT: usize = 64;
 pub(crate) enum Retired {
     /// A frame whose hold word is 0: [`Pool::free`] it.
     Frame(FrameId),
+    /// A frame of which a reference is left to drop.
+    Put(FrameId),
+    /// A frame, or a part of a block, that counts one page table too many as mapping it.
+    Unmap(FrameId),
     /// Anything else: called once, outside sections, with no lock held.
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
@@ -20,6 +24,8 @@ impl std::fmt::Debug for Retired {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Retired::Frame(id) => write!(f, "Frame({})", id.0),
+            Retired::Put(id) => write!(f, "Put({})", id.0),
+            Retired::Unmap(id) => write!(f, "Unmap({})", id.0),
             Retired::Call(_) => f.write_str("Call"),
         }
     }
@@ -93,6 +99,8 @@ impl Pool {
         for entry in entries {
             match entry {
                 Retired::Frame(id) => self.free(id),
+                Retired::Put(id) => self.put(id),
+                Retired::Unmap(id) => self.unmap(id),
                 Retired::Call(call) => call(self),
             }
         }

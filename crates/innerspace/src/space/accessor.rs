@@ -86,8 +86,11 @@ pub(super) trait Sectioned {
     fn enter(translator: &mut Translator);
     /// After an access.
     fn leave(translator: &mut Translator);
-    /// A safepoint: in a section before and after.
-    fn pass_safepoint(translator: &mut Translator);
+    /// Before anything that may take a lock: the section is open and stays so until we leave it. Passes a safepoint if
+    /// there is mail.
+    fn pause(translator: &mut Translator);
+    /// After it.
+    fn resume(translator: &mut Translator);
 }
 
 /// Each access has its own section.
@@ -104,7 +107,9 @@ impl Sectioned for Single {
         translator.sections.leave();
     }
 
-    fn pass_safepoint(_: &mut Translator) {}
+    fn pause(_: &mut Translator) {}
+
+    fn resume(_: &mut Translator) {}
 }
 
 impl std::fmt::Debug for Core {
@@ -176,9 +181,13 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        if self.translator.sections.has_mail() {
-            S::pass_safepoint(&mut self.translator);
-        }
+        S::pause(&mut self.translator);
+        let page = self.find_page(at, what);
+        S::resume(&mut self.translator);
+        page
+    }
+
+    fn find_page(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         loop {
             self.have_leaf(at.0);
             if let Some(page) = self.translator.hit(at.0, what.size, what.need()) {
@@ -315,9 +324,24 @@ impl Accessor {
         Space(self.core.space.clone())
     }
 
-    /// Keeps one section open over many accesses: faster, by the two stores that each access saves. See [`Session`].
-    pub fn session(&mut self) -> Session<'_> {
-        Session::new(&mut self.core)
+    /// Runs `work` with one section kept open over its accesses: faster, by the two stores that each access saves. See
+    /// [`Session`].
+    ///
+    /// ```
+    /// # use innerspace::{Map, Memory, MIB};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// let at = space.map(Map::anonymous(64 * 1024))?;
+    /// let mut a = space.accessor();
+    /// let sum = a.session(|a| {
+    ///     (0..8192).try_fold(0, |sum, i| Ok::<u64, innerspace::Fault>(sum + a.load::<u64>(at + i * 8)?))
+    /// })?;
+    /// assert_eq!(sum, 0);
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn session<R>(&mut self, work: impl FnOnce(&mut Session<'_>) -> R) -> R {
+        work(&mut Session::new(&mut self.core))
     }
 
     /// Everything that can be said about a fault; the same as [`Space::explain`].

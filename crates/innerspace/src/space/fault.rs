@@ -18,7 +18,7 @@
 use super::SpaceInner;
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use super::table::{Detached, NeedNodes, Nodes, PATH_NODES};
+use super::table::{Detached, NeedNodes, Nodes};
 use super::translate::{Translator, leaf_number};
 use super::vma::{Backing, Protection, Sharing, Vma};
 use super::{Tables, page_start};
@@ -48,8 +48,8 @@ enum Step {
 enum FilePage {
     /// Its block, locked and held; belongs to this file and page.
     Block(LockedBlock, u64, FileAccessKind),
-    /// The store has a hole at this page.
-    Hole(u64, HoleToken),
+    /// The store of this file has a hole at this page.
+    Hole(Arc<FileInner>, u64, HoleToken),
     None,
 }
 
@@ -106,8 +106,11 @@ impl<'space> FaultState<'space> {
                     self.file = FilePage::None;
                     self.space.tables.wait_open();
                 }
-                Step::Nodes => self.have_nodes()?,
-                Step::Page => self.page = Some(self.allocate()?),
+                Step::Nodes => self.have_node()?,
+                Step::Page => {
+                    self.file = FilePage::None; // nothing is allocated while a block is locked
+                    self.page = Some(self.allocate()?);
+                }
                 Step::File(file, page, kind) => self.have_block(&file, page, kind)?,
                 Step::Denied(kind) => return Err(self.error(kind, None)),
             }
@@ -130,11 +133,10 @@ impl<'space> FaultState<'space> {
         allocated.map_err(|error| self.error(FaultKind::Limit, Some(Cause::Limit(error))))
     }
 
-    fn have_nodes(&mut self) -> Result<(), Fault> {
+    fn have_node(&mut self) -> Result<(), Fault> {
         self.file = FilePage::None;
-        while self.nodes.len() < PATH_NODES {
-            self.nodes.push(self.allocate()?);
-        }
+        // One at a time: what the step has linked or copied stays, so each round needs one node less.
+        self.nodes.push(self.allocate()?);
         Ok(())
     }
 
@@ -150,7 +152,7 @@ impl<'space> FaultState<'space> {
             .map_err(|error| self.file_error(error))?;
         self.file = match found {
             FaultPage::Block(block) => FilePage::Block(block, page, kind),
-            FaultPage::Hole(token) => FilePage::Hole(page, token),
+            FaultPage::Hole(token) => FilePage::Hole(file.clone(), page, token),
         };
         Ok(())
     }
@@ -194,7 +196,8 @@ impl<'space> FaultState<'space> {
         let nodes = self.nodes();
         let slot = &nodes.words(leaf)[super::table::slot_index(self.at.0, 0)];
         let mut old = pte::load(slot);
-        if old.holds() == Holds::Borrowed && self.access.writes() {
+        let borrowed = old.holds() == Holds::Borrowed;
+        if borrowed && self.access.writes() && nodes.absorbable_origin(leaf).is_some() {
             let _paths = self.space.paths.lock();
             nodes.absorb_origin(leaf);
             old = pte::load(slot);
@@ -315,7 +318,9 @@ impl<'space> FaultState<'space> {
                     self.map_block(slot, old, kind)
                 }
             }
-            FilePage::Hole(had, token) if *had == page && kind == FileAccessKind::Read => {
+            FilePage::Hole(of, had, token)
+                if Arc::ptr_eq(of, file) && *had == page && kind == FileAccessKind::Read =>
+            {
                 if !file.hole_still(*token) {
                     return Step::File(file.clone(), page, kind);
                 }

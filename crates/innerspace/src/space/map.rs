@@ -3,11 +3,10 @@
 use std::ops::{Bound, Range, RangeBounds};
 
 use super::mappers::FileUse;
-use super::table::{ADDRESS_BITS, Detached, Edit, Nodes};
+use super::table::{ADDRESS_BITS, Detached, Edit, Nodes, PATH_NODES};
 use super::vma::{Backing, Protection, Sharing, Vma, VmaSet};
 use super::{Space, SpaceError, SpaceInner, Tables};
 use crate::cache::{FileInner, PagedFile};
-use crate::group::LimitError;
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::Arc;
 use crate::sync::domain::Post;
@@ -21,6 +20,10 @@ const CHOSEN: u64 = 0x7f00_0000_0000;
 /// The first address that does not exist.
 const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
+/// The most mappings a space can have, as Linux's default: their set lives outside the counted frames.
+const MAX_MAPPINGS: usize = 65_530;
+/// The largest file offset that can be mapped.
+const MAX_OFFSET: u64 = i64::MAX as u64 - END;
 
 /// What to map, and how: a file or anonymous memory. Private and read-only for a file, private and read-write for anonymous
 /// memory, at an address of the space's choice, unless said otherwise.
@@ -167,7 +170,7 @@ impl Map {
         if wanted == 0 {
             return Err(SpaceError::Empty { what: "map", at });
         }
-        let too_long = SpaceError::OutOfRange {
+        let too_long = || SpaceError::OutOfRange {
             what: "map",
             at,
             len: wanted,
@@ -176,7 +179,7 @@ impl Map {
         let len = wanted
             .checked_next_multiple_of(PAGE)
             .filter(|len| *len <= END)
-            .ok_or(too_long)?;
+            .ok_or_else(too_long)?;
         let everything = Protection::READ_WRITE | Protection::EXECUTE;
         let (backing, ceiling, sharing) = match &self.what {
             What::Anonymous { .. } => (Backing::Anonymous, everything, Sharing::Private),
@@ -187,6 +190,9 @@ impl Map {
                         what: "map of a file from an offset",
                         at,
                     });
+                }
+                if *offset > MAX_OFFSET {
+                    return Err(too_long());
                 }
                 let file = file.inner().clone();
                 let read_only = self.sharing == Sharing::Shared && !file.writable();
@@ -398,39 +404,42 @@ fn place(vmas: &VmaSet, place: Place, len: u64) -> Result<Range<u64>, SpaceError
 }
 
 impl SpaceInner {
-    /// Sets aside the nodes that the edit of a range needs, closes the gate, edits the range and replaces the VMA set.
-    /// Nobody can be using what is returned.
+    /// Closes the gate, edits the range and replaces the VMA set. Nodes are set aside with the gate open; if they turn out
+    /// too few, it opens again for more. Nobody can be using what is returned.
     fn change(
         &self,
         writer: &mut Writer<'_, Tables>,
         range: &Range<u64>,
         edit: Option<Edit>,
         vmas: impl FnOnce(&VmaSet) -> VmaSet,
-    ) -> Result<Detached, LimitError> {
+    ) -> Result<Detached, SpaceError> {
         let nodes = Nodes { pool: &self.pool };
-        let needed = |root| {
-            edit.map_or(0, |edit| {
-                nodes.nodes_needed(root, range.start, range.end, edit)
-            })
-        };
-        let new = Arc::new(vmas(&writer.peek().vmas));
-        let mut wanted = {
-            let _section = self.pool.domain.reader(); // faults may replace nodes while we count
-            needed(writer.peek().root)
-        };
+        let new = vmas(&writer.peek().vmas);
+        if new.iter().len() > MAX_MAPPINGS {
+            return Err(SpaceError::TooManyMappings { most: MAX_MAPPINGS });
+        }
+        let new = Arc::new(new);
+        let mut detached = Detached::default();
         let mut spares: Vec<PoolFrame<'_>> = Vec::new();
+        let mut wanted = 0;
         loop {
             while spares.len() < wanted {
-                spares.push(self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?);
+                match self.pool.alloc(self.group_id(), 0, AllocMode::Wait) {
+                    Ok(frame) => spares.push(frame),
+                    Err(error) => {
+                        self.finish(detached); // nodes that were copied: nothing anybody sees
+                        return Err(error.into());
+                    }
+                }
             }
             let mut closed = writer.close(&self.pool.domain, || self.post(Post::All));
-            wanted = needed(closed.root);
-            if wanted > spares.len() {
-                continue; // other sharers added nodes meanwhile; the gate opens again
-            }
-            let mut detached = Detached::default();
             if let Some(edit) = edit {
-                detached = nodes.apply(closed.root, range.start, range.end, edit, &mut spares);
+                let owned = nodes.own_range(closed.root, range, edit, &mut spares, &mut detached);
+                if owned.is_err() {
+                    wanted = PATH_NODES;
+                    continue; // the gate opens
+                }
+                nodes.apply(closed.root, range, edit, &mut detached);
             }
             closed.vmas = new;
             return Ok(detached);

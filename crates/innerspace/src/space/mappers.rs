@@ -58,7 +58,8 @@ struct SpaceMapper {
 impl Mappers for SpaceMapper {
     fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
         let mut revoked = Revoked::default();
-        let (Some(space), Some(file)) = (self.space.upgrade(), self.file.upgrade()) else {
+        // The file first: a space that is upgraded is handed on below, never dropped here.
+        let (Some(file), Some(space)) = (self.file.upgrade(), self.space.upgrade()) else {
             return revoked;
         };
         let mut from = pages.start;
@@ -69,9 +70,11 @@ impl Mappers for SpaceMapper {
             let found = space.inside(|tables| space.revoke_part(tables, &file, &part, how));
             revoked.accessed |= found.accessed;
             revoked.pages += found.pages;
-            match space.inside(|tables| next_mapped_page(tables, &file, from)) {
-                Some(next) => from = from.max(next),
-                None => break,
+            if from < pages.end {
+                match space.inside(|tables| next_mapped_page(tables, &file, from)) {
+                    Some(next) => from = from.max(next),
+                    None => break,
+                }
             }
         }
         // The last reference to a space tears it down, which must not happen under the caller's block lock.
@@ -149,7 +152,9 @@ impl SpaceInner {
         }
         let frames = &self.pool.frames;
         let head = frames.head_of(frames.frame_of(page.host() as usize));
-        let left = frames.meta(head).hold.unmap();
-        debug_assert_eq!(left, Dropped::Held, "the caller of revoke holds the block");
+        if frames.meta(head).hold.unmap() == Dropped::Last {
+            // Callers hold the block, but for those who sweep holes.
+            self.pool.retire(Retired::Frame(head));
+        }
     }
 }

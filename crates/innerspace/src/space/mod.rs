@@ -220,7 +220,9 @@ impl Drop for SpaceInner {
         }
         let root = self.tables.get_mut().root;
         Nodes { pool: &self.pool }.put(root, table::ROOT_LEVEL);
-        self.pool.safe_point();
+        // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
+        self.tables.get_mut().vmas = Arc::default();
+        self.pool.flush_retired();
     }
 }
 

@@ -1,20 +1,17 @@
 //! Sessions: one section over many accesses.
 
-use std::marker::PhantomData;
-
 use super::accessor::{Core, Sectioned, accesses};
 use super::translate::Translator;
 
 /// An accessor with its section kept open from access to access.
 ///
-/// Everybody who takes a translation away (eviction, unmap, fork, truncation) waits for the next *safepoint* of every open
-/// session: its next access, its end, or a fault in it. So keep a session for a run of accesses, and do not block, sleep or
-/// wait for another thread while one is open. The thread that has it open may itself unmap or fork.
+/// Made by [`Accessor::session`](crate::Accessor::session). Everybody who takes a translation away (eviction, unmap, fork,
+/// truncation) waits for the next *safepoint* of every open session: its next access, its end, a fault in it, or a call of
+/// this library in the same thread that has to wait. So keep a session for a run of accesses, and do not sleep or wait for
+/// another thread by other means while one is open.
 #[derive(Debug)]
 pub struct Session<'accessor> {
     pub(super) core: &'accessor mut Core,
-    /// Bound to the thread: a revoker of the same thread does not wait for its own session.
-    thread: PhantomData<*const ()>,
 }
 
 /// The section is open already.
@@ -27,9 +24,17 @@ impl Sectioned for InSession {
     #[inline(always)]
     fn leave(_: &mut Translator) {}
 
-    fn pass_safepoint(translator: &mut Translator) {
-        translator.sections.leave();
-        translator.sections.enter();
+    fn pause(translator: &mut Translator) {
+        translator.sections.end_session();
+        if translator.sections.has_mail() {
+            // A safepoint: somebody waits, or this thread waited for somebody and has left the section meanwhile.
+            translator.sections.leave();
+            translator.sections.enter();
+        }
+    }
+
+    fn resume(translator: &mut Translator) {
+        translator.sections.begin_session();
     }
 }
 
@@ -37,17 +42,15 @@ impl<'accessor> Session<'accessor> {
     pub(super) fn new(core: &'accessor mut Core) -> Session<'accessor> {
         core.translator.sections.enter();
         core.translator.sections.begin_session();
-        Session {
-            core,
-            thread: PhantomData,
-        }
+        Session { core }
     }
 
     /// Lets those go on who wait for this session; as an access would.
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
-            InSession::pass_safepoint(&mut self.core.translator);
+            InSession::pause(&mut self.core.translator);
             self.core.translator.drain();
+            InSession::resume(&mut self.core.translator);
         }
     }
 }

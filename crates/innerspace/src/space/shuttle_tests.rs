@@ -278,10 +278,11 @@ fn a_session_that_never_faults_lets_eviction_and_unmap_go_on() {
         let stop = Arc::new(AtomicU32::new(0));
         let told = stop.clone();
         let running = thread::spawn(move || {
-            let mut session = a.session();
-            while told.load(Ordering::Acquire) == 0 {
-                assert_eq!(session.load::<u64>(own), Ok(3));
-            }
+            a.session(|a| {
+                while told.load(Ordering::Acquire) == 0 {
+                    assert_eq!(a.load::<u64>(own), Ok(3));
+                }
+            });
         });
         // The session ends only after these have returned.
         assert_eq!(file.evict(..).unwrap().0, 1);
@@ -305,9 +306,10 @@ fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
         let theirs = thread::spawn(move || {
             assert_eq!(moved.load::<u64>(at), Ok(1));
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                let mut session = panics.session();
-                session.store(at + PAGE, 2u64).unwrap();
-                resume_unwind(Box::new("on purpose"))
+                panics.session(|a| {
+                    a.store(at + PAGE, 2u64).unwrap();
+                    resume_unwind(Box::new("on purpose"))
+                })
             }));
             let ended: Result<(), _> = ended;
             assert!(ended.is_err());

@@ -29,6 +29,7 @@ use crate::reclaim::{Pool, PoolFrame, Retired};
 use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::{FrameId, PAGE_SHIFT, PageCount};
+use std::ops::Range;
 
 /// Bits of address a space can have.
 pub(super) const ADDRESS_BITS: u32 = PAGE_SHIFT + 9 * LEVELS;
@@ -244,12 +245,14 @@ impl<'pool> Nodes<'pool> {
         let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
         let flatten = depth > MAX_DEPTH;
         let mut borrows = false;
-        for (word, slot) in self.words(old).iter().zip(frame.words()) {
+        for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
             let pte = pte::load(word);
             let copy = match pte.holds() {
-                Holds::Nothing | Holds::File => 0,
-                Holds::Zero => pte.0,
+                // What can fault in again does. A copy of a file's page or hole would be out of the reach of a revoker
+                // that walked to the old leaf a moment ago.
+                Holds::Nothing | Holds::File | Holds::Zero => 0,
                 Holds::Own | Holds::Borrowed if flatten => {
+                    self.end_writes_in_place(old, index);
                     let more = self.pool.frames.meta(self.frame_of(pte)).hold.try_get();
                     assert!(more, "a frame has as many owners as a count can hold");
                     pte.owned().0
@@ -269,6 +272,22 @@ impl<'pool> Nodes<'pool> {
         self.publish_leaf(frame, origin)
     }
 
+    /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have two owners, and a leaf that
+    /// is exclusive again would write to it without asking.
+    fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
+        loop {
+            let word = &self.words(leaf)[index];
+            if pte::load(word).holds() == Holds::Own {
+                pte::take_valid(word, VALID_W);
+                return;
+            }
+            leaf = self
+                .origin(leaf)
+                .expect("a borrowed page has an owner up the chain")
+                .0;
+        }
+    }
+
     /// The frame of a page in the arena.
     pub(super) fn frame_of(self, pte: Pte) -> FrameId {
         self.pool.frames.frame_of(pte.host() as usize)
@@ -277,17 +296,14 @@ impl<'pool> Nodes<'pool> {
     /// Takes over the frames of a leaf's origin if nobody else has a use for it. The leaf is exclusive and `paths` held;
     /// the origin is reached by nobody else, since it has no parent and this leaf is its one borrower.
     pub(super) fn absorb_origin(self, leaf: FrameId) {
-        let Some((origin, _)) = self.origin(leaf) else {
+        let Some(origin) = self.absorbable_origin(leaf) else {
             return;
         };
-        let state = self.state(origin);
-        if state.refs() != 0 || state.mapped() != 1 {
-            return;
-        }
         for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
             let theirs = pte::take(from);
-            if theirs.holds() == Holds::Own {
-                self.take_over(theirs, to);
+            match theirs.holds() {
+                Holds::Own => self.take_over(theirs, to),
+                _ => self.retire_page(theirs),
             }
         }
         self.set_origin(leaf, self.origin(origin));
@@ -299,6 +315,13 @@ impl<'pool> Nodes<'pool> {
             "I11: an origin was found by somebody while absorbed"
         );
         self.pool.retire(Retired::Frame(origin));
+    }
+
+    /// The origin that `absorb_origin` would take over. Once so, it stays so: nobody else can reach it.
+    pub(super) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
+        let (origin, _) = self.origin(leaf)?;
+        let state = self.state(origin);
+        (state.refs() == 0 && state.mapped() == 1).then_some(origin)
     }
 
     /// Moves the origin's ownership of one page to the slot that borrows it, or lets the page go.
@@ -317,17 +340,8 @@ impl<'pool> Nodes<'pool> {
     /// Lets a page go after a grace period: accessors may be using it.
     pub(super) fn retire_page(self, page: Pte) {
         match page.holds() {
-            Holds::Own => {
-                let frame = self.frame_of(page);
-                self.pool
-                    .retire(Retired::Call(Box::new(move |pool| put_frame(pool, frame))));
-            }
-            Holds::File => {
-                let frame = self.frame_of(page);
-                self.pool.retire(Retired::Call(Box::new(move |pool| {
-                    unmap_frame(pool, frame)
-                })));
-            }
+            Holds::Own => self.pool.retire(Retired::Put(self.frame_of(page))),
+            Holds::File => self.pool.retire(Retired::Unmap(self.frame_of(page))),
             Holds::Nothing | Holds::Zero | Holds::Borrowed => {}
         }
     }
@@ -335,8 +349,8 @@ impl<'pool> Nodes<'pool> {
     /// Lets a page go at once: nobody can be using it.
     pub(super) fn put_page(self, page: Pte) {
         match page.holds() {
-            Holds::Own => put_frame(self.pool, self.frame_of(page)),
-            Holds::File => unmap_frame(self.pool, self.frame_of(page)),
+            Holds::Own => self.pool.put(self.frame_of(page)),
+            Holds::File => self.pool.unmap(self.frame_of(page)),
             Holds::Nothing | Holds::Zero | Holds::Borrowed => {}
         }
     }
@@ -344,10 +358,12 @@ impl<'pool> Nodes<'pool> {
     /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this parent can be in it.
     pub(super) fn put(self, node: FrameId, level: u32) {
         let hold = &self.pool.frames.meta(node).hold;
-        if level == 0 && hold.load().mapped() > 0 && hold.try_map() {
-            // Counted as a borrower meanwhile, so that the leaf stays while its file pages are let go.
+        // A leaf is counted as borrowed meanwhile: a borrower may come or go at any time, and what was the last parent has
+        // to let the file pages go while the leaf is still there.
+        if level == 0 && hold.try_map() {
             let _held = hold.put();
-            if hold.load().refs() == 0 {
+            let state = hold.load();
+            if state.refs() == 0 && state.mapped() > 1 {
                 self.drop_file_pages(node);
             }
             if hold.unmap() == Dropped::Last {
@@ -378,7 +394,7 @@ impl<'pool> Nodes<'pool> {
             }
         } else {
             for word in words {
-                self.put_page(pte::load(word));
+                self.put_page(pte::take(word)); // a revoker may be in here still; one of us lets go
             }
             if let Some((origin, _)) = self.origin(node)
                 && self.pool.frames.meta(origin).hold.unmap() == Dropped::Last
@@ -418,20 +434,6 @@ impl<'pool> Nodes<'pool> {
 #[derive(Debug)]
 pub(super) struct TooManyForks;
 
-fn put_frame(pool: &Pool, frame: FrameId) {
-    if pool.frames.meta(frame).hold.put() == Dropped::Last {
-        pool.free(frame);
-    }
-}
-
-/// The page of a block of several frames is counted at the block's head.
-fn unmap_frame(pool: &Pool, frame: FrameId) {
-    let head = pool.frames.head_of(frame);
-    if pool.frames.meta(head).hold.unmap() == Dropped::Last {
-        pool.free(head);
-    }
-}
-
 /// What to do to the slots of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Edit {
@@ -451,88 +453,97 @@ impl Edit {
     }
 }
 
-/// Changes of a range. The gate is closed (`apply`), or its writer counts what closing will need (`nodes_needed`).
+/// Changes of a range, in two phases, both with the gate closed: first the paths are made the space's own, which changes
+/// nothing that anybody can see and can be started again with more nodes; then the slots are edited, which needs none.
 impl Nodes<'_> {
-    /// How many nodes `apply` would copy.
-    pub(super) fn nodes_needed(self, root: FrameId, start: u64, end: u64, edit: Edit) -> usize {
-        if edit.needs_own_path() {
-            self.count(root, ROOT_LEVEL, 0, start, end, edit, Path::Own)
-        } else {
-            0
-        }
-    }
-
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a private recursion over one walk's state"
-    )]
-    fn count(
-        self,
-        node: FrameId,
-        level: u32,
-        base: u64,
-        start: u64,
-        end: u64,
-        edit: Edit,
-        path: Path,
-    ) -> usize {
-        let mut needed = 0;
-        for (index, from, to) in pieces(level, base, start, end) {
-            let Some(child) = self.child(&self.words(node)[index]) else {
-                continue;
-            };
-            let whole = to - from == span(level);
-            if whole && edit == Edit::Detach {
-                continue;
-            }
-            let shared = path == Path::Shared || self.is_shared(child);
-            needed += usize::from(shared);
-            if level > 1 {
-                let path = if shared { Path::Shared } else { Path::Own };
-                let base = base + index as u64 * span(level);
-                needed += self.count(child, level - 1, base, from, to, edit, path);
-            }
-        }
-        needed
-    }
-
-    /// Does `edit` to every slot of the range. The gate is closed.
-    pub(super) fn apply(
+    /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also when it fails.
+    pub(super) fn own_range(
         self,
         root: FrameId,
-        start: u64,
-        end: u64,
+        range: &Range<u64>,
         edit: Edit,
         spares: &mut Vec<PoolFrame<'_>>,
-    ) -> Detached {
-        let mut detached = Detached::default();
+        detached: &mut Detached,
+    ) -> Result<(), NeedNodes> {
+        if !edit.needs_own_path() {
+            return Ok(());
+        }
         let mut walk = Walk {
             nodes: self,
             edit,
-            spares,
-            detached: &mut detached,
+            detached,
         };
-        walk.visit(root, ROOT_LEVEL, 0, start, end);
-        detached
+        walk.own(root, ROOT_LEVEL, 0, range, spares)
+    }
+
+    /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs that.
+    pub(super) fn apply(
+        self,
+        root: FrameId,
+        range: &Range<u64>,
+        edit: Edit,
+        detached: &mut Detached,
+    ) {
+        Walk {
+            nodes: self,
+            edit,
+            detached,
+        }
+        .edit(root, ROOT_LEVEL, 0, range);
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Path {
-    Own,
-    Shared,
-}
-
-struct Walk<'a, 'pool, 'frames> {
+struct Walk<'a, 'pool> {
     nodes: Nodes<'pool>,
     edit: Edit,
-    spares: &'a mut Vec<PoolFrame<'frames>>,
     detached: &'a mut Detached,
 }
 
-impl Walk<'_, '_, '_> {
-    fn visit(&mut self, node: FrameId, level: u32, base: u64, start: u64, end: u64) {
-        for (index, from, to) in pieces(level, base, start, end) {
+impl Walk<'_, '_> {
+    /// Whether the edit takes the child that covers `from..to` off as one.
+    fn takes_whole(&self, level: u32, from: u64, to: u64) -> bool {
+        self.edit == Edit::Detach && to - from == span(level)
+    }
+
+    fn own(
+        &mut self,
+        node: FrameId,
+        level: u32,
+        base: u64,
+        range: &Range<u64>,
+        spares: &mut Vec<PoolFrame<'_>>,
+    ) -> Result<(), NeedNodes> {
+        for (index, from, to) in pieces(level, base, range.start, range.end) {
+            let word = &self.nodes.words(node)[index];
+            let Some(mut child) = self.nodes.child(word) else {
+                continue;
+            };
+            if self.takes_whole(level, from, to) {
+                continue;
+            }
+            if self.nodes.is_shared(child) {
+                let copy = self
+                    .nodes
+                    .copy(child, level - 1, spares.pop().ok_or(NeedNodes)?);
+                word.store(child_word(copy), Ordering::Release);
+                self.detached.nodes.push((child, level - 1));
+                child = copy;
+            }
+            if level > 1 {
+                self.own(
+                    child,
+                    level - 1,
+                    base + index as u64 * span(level),
+                    range,
+                    spares,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn edit(&mut self, node: FrameId, level: u32, base: u64, range: &Range<u64>) {
+        for (index, from, to) in pieces(level, base, range.start, range.end) {
             let word = &self.nodes.words(node)[index];
             if level == 0 {
                 self.edit_slot(word);
@@ -541,34 +552,13 @@ impl Walk<'_, '_, '_> {
             let Some(child) = self.nodes.child(word) else {
                 continue;
             };
-            if to - from == span(level) && self.edit == Edit::Detach {
+            if self.takes_whole(level, from, to) {
                 word.store(0, Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 continue;
             }
-            let child = self.own_child(word, child, level - 1);
-            self.visit(
-                child,
-                level - 1,
-                base + index as u64 * span(level),
-                from,
-                to,
-            );
+            self.edit(child, level - 1, base + index as u64 * span(level), range);
         }
-    }
-
-    fn own_child(&mut self, word: &AtomicU64, child: FrameId, level: u32) -> FrameId {
-        if !self.edit.needs_own_path() || !self.nodes.is_shared(child) {
-            return child;
-        }
-        let frame = self
-            .spares
-            .pop()
-            .expect("the nodes were counted with the gate closed");
-        let copy = self.nodes.copy(child, level, frame);
-        word.store(child_word(copy), Ordering::Release);
-        self.detached.nodes.push((child, level));
-        copy
     }
 
     fn edit_slot(&mut self, word: &AtomicU64) {

@@ -159,30 +159,30 @@ fn after_unmap_and_protect_no_old_translation_works() {
     let space = space(&pool);
     let at = space.map(Map::anonymous(8 * PAGE)).unwrap();
     let mut a = space.accessor();
-    let mut session = a.session();
-    for page in 0..8 {
-        session.store(at + page * PAGE, page).unwrap();
-    }
-    // With a session of this thread open: it is not waited for, and finds out at its next access.
-    space.unmap(at + 2 * PAGE, 2 * PAGE).unwrap();
-    space
-        .protect(at + 4 * PAGE, PAGE, Protection::READ)
-        .unwrap();
-    assert_eq!(
-        session.load::<u64>(at + 2 * PAGE).unwrap_err().kind(),
-        FaultKind::NotMapped
-    );
-    assert_eq!(
-        session.store(at + 3 * PAGE, 1u64).unwrap_err().kind(),
-        FaultKind::NotMapped
-    );
-    assert_eq!(
-        session.store(at + 4 * PAGE, 1u64).unwrap_err().kind(),
-        FaultKind::Forbidden
-    );
-    assert_eq!(session.load::<u64>(at + 4 * PAGE), Ok(4));
-    assert_eq!(session.load::<u64>(at + 5 * PAGE), Ok(5));
-    drop(session);
+    a.session(|session| {
+        for page in 0..8 {
+            session.store(at + page * PAGE, page).unwrap();
+        }
+        // With a session of this thread open: it is not waited for, and finds out at its next access.
+        space.unmap(at + 2 * PAGE, 2 * PAGE).unwrap();
+        space
+            .protect(at + 4 * PAGE, PAGE, Protection::READ)
+            .unwrap();
+        assert_eq!(
+            session.load::<u64>(at + 2 * PAGE).unwrap_err().kind(),
+            FaultKind::NotMapped
+        );
+        assert_eq!(
+            session.store(at + 3 * PAGE, 1u64).unwrap_err().kind(),
+            FaultKind::NotMapped
+        );
+        assert_eq!(
+            session.store(at + 4 * PAGE, 1u64).unwrap_err().kind(),
+            FaultKind::Forbidden
+        );
+        assert_eq!(session.load::<u64>(at + 4 * PAGE), Ok(4));
+        assert_eq!(session.load::<u64>(at + 5 * PAGE), Ok(5));
+    });
     space.validate();
     drop((a, space));
     assert_nothing_left(&pool);

@@ -19,8 +19,8 @@ impl Protection {
     pub const NONE: Protection = Protection(0);
     /// Loads.
     pub const READ: Protection = Protection(1);
-    /// Stores.
-    pub const WRITE: Protection = Protection(2);
+    /// Stores, and loads with them, as on most hardware.
+    pub const WRITE: Protection = Protection(3);
     /// Instruction fetches; carried and reported, and told apart from reading.
     pub const EXECUTE: Protection = Protection(4);
     /// Loads and stores.

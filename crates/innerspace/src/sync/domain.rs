@@ -28,13 +28,16 @@
 //! # Sessions
 //!
 //! A session keeps one section open over many accesses and compares `posted` before each ([`Sections::has_mail`]): a
-//! waiting revoker bumps it, and the session passes a *safepoint* (leave, drain, enter). A session of the thread that
-//! calls `synchronize` is between two accesses by definition, so it is not waited for; the bump makes it drain first.
+//! waiting revoker bumps it, and the session passes a *safepoint* (leave, drain, enter). Between two accesses the user's
+//! code runs, and may call this library: a thread that is about to wait for others first leaves the sections of its own
+//! sessions ([`suspend_sessions`], called by every lock and wait of `sync`), so that two threads with open sessions never
+//! wait for each other. It bumps `posted` too, so the session finds out before it uses anything it remembers. While an
+//! access itself is under way the session is not registered (`end_session`), and nobody leaves its section for it.
 //!
 //! # Rules
 //!
 //! Nothing in a section sleeps, allocates frames, charges or does I/O. `synchronize` is never called inside a section of
-//! the same thread (sessions excepted), nor with a lock held that a section may take. Locking: the list of participants
+//! the same thread (sessions excepted: they are suspended), nor with a lock held that a section may take. Locking: the list of participants
 //! and each mailbox have a mutex of their own, the innermost but for the allocator.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -52,8 +55,6 @@ pub(crate) struct Participant {
     state: AtomicU64,
     /// Bumped after each post and each request to pass a safepoint; compared by the owner with what it has drained.
     posted: AtomicU64,
-    /// The thread whose session keeps the section open; 0: no session.
-    session_thread: AtomicU64,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
     /// What the owner has to forget.
@@ -80,7 +81,6 @@ impl Participant {
         Participant {
             state: AtomicU64::new(0),
             posted: AtomicU64::new(0),
-            session_thread: AtomicU64::new(0),
             depth: AtomicU32::new(0),
             mailbox: Mutex::new(Mailbox {
                 posts: Vec::new(),
@@ -167,6 +167,8 @@ impl Domain {
             // mutant: A2 (loom: a2_; shuttle: an_evicted_frame_is_not_reused_under_a_load) no grace period
             return;
         }
+        #[cfg(not(loom))]
+        suspend_sessions();
         self.barrier();
         // The list may change once unlocked: who registers later starts with nothing cached and, having taken this lock
         // after us, reads the words as we left them.
@@ -178,13 +180,8 @@ impl Domain {
             });
             odd.collect()
         };
-        let this_thread = thread_number();
         for (participant, seen) in waiting {
             participant.request();
-            // Relaxed: only this thread can have stored its own number.
-            if participant.session_thread.load(Ordering::Relaxed) == this_thread {
-                continue;
-            }
             self.wait_for(&participant, seen);
         }
     }
@@ -311,16 +308,27 @@ impl Sections {
         mailbox.flush = false;
     }
 
-    /// Marks the open section as a session of the calling thread.
+    /// Registers the open section as a session of the calling thread that is between two accesses.
+    #[cfg(not(loom))]
     pub(crate) fn begin_session(&mut self) {
-        self.participant
-            .session_thread
-            .store(thread_number(), Ordering::Relaxed);
+        let open = OpenSession {
+            participant: self.participant.clone(),
+            mode: self.domain.mode,
+        };
+        SESSIONS.with(|sessions| sessions.borrow_mut().push(open));
     }
 
-    /// Ends the mark of [`Sections::begin_session`].
+    /// Ends the registration of [`Sections::begin_session`], in the same thread. The section may have been left meanwhile;
+    /// then there is mail.
+    #[cfg(not(loom))]
     pub(crate) fn end_session(&mut self) {
-        self.participant.session_thread.store(0, Ordering::Relaxed);
+        let is_own = |open: &OpenSession| Arc::ptr_eq(&open.participant, &self.participant);
+        SESSIONS.with(|sessions| {
+            let mut sessions = sessions.borrow_mut();
+            if let Some(place) = sessions.iter().rposition(is_own) {
+                sessions.swap_remove(place);
+            }
+        });
     }
 }
 
@@ -333,21 +341,41 @@ impl Drop for Sections {
     }
 }
 
-/// A small number of the calling thread, never 0, never reused.
+/// A session of this thread that is between two accesses.
 #[cfg(not(loom))]
-fn thread_number() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    super::thread_local! {
-        static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    NUMBER.with(|number| *number)
+struct OpenSession {
+    participant: Arc<Participant>,
+    mode: BarrierMode,
 }
 
-/// Models open no sessions.
-#[cfg(loom)]
-fn thread_number() -> u64 {
-    u64::MAX
+#[cfg(not(loom))]
+super::thread_local! {
+    static SESSIONS: std::cell::RefCell<Vec<OpenSession>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Leaves the sections of this thread's sessions, which are all between two accesses: the thread is about to wait.
+#[cfg(not(loom))]
+#[cold]
+pub(crate) fn suspend_sessions() {
+    // A thread that is ending has none.
+    let _ = SESSIONS.try_with(|sessions| {
+        for open in sessions.borrow().iter() {
+            let participant = &open.participant;
+            // Relaxed: only this thread changes it while the session is registered.
+            let state = participant.state.load(Ordering::Relaxed);
+            if state & 1 == 0 {
+                continue;
+            }
+            participant.request();
+            // As `Sections::leave`; the session's own copy of the state catches up there with the same value.
+            match open.mode {
+                BarrierMode::Membarrier => participant.state.store(state + 1, Ordering::Release),
+                BarrierMode::Fences => {
+                    participant.state.swap(state + 1, Ordering::SeqCst);
+                }
+            }
+        }
+    });
 }
 
 #[cfg(not(loom))]
@@ -550,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_the_same_thread_is_asked_but_not_waited_for() {
+    fn a_session_of_the_same_thread_is_suspended_and_told() {
         let domain = Domain::new();
         let mut sections = Domain::register(&domain);
         sections.enter();
@@ -559,6 +587,36 @@ mod tests {
         assert!(sections.has_mail());
         sections.end_session();
         sections.leave();
+    }
+
+    /// Each of two threads has a session open and waits for a grace period.
+    // spec: A7
+    #[test]
+    fn threads_with_sessions_do_not_wait_for_each_other() {
+        let domain = Domain::new();
+        let start = Arc::new(std::sync::Barrier::new(2));
+        let work = |domain: Arc<Domain>, start: Arc<std::sync::Barrier>| {
+            let mut sections = Domain::register(&domain);
+            sections.enter();
+            sections.begin_session();
+            start.wait();
+            for _ in 0..100 {
+                domain.synchronize();
+                sections.end_session();
+                assert!(sections.has_mail());
+                sections.leave();
+                sections.enter();
+                sections.drain(|_| ());
+                sections.begin_session();
+            }
+            sections.end_session();
+        };
+        let other = {
+            let (domain, start) = (domain.clone(), start.clone());
+            thread::spawn(move || work(domain, start))
+        };
+        work(domain, start);
+        other.join().unwrap();
     }
 
     // spec: A10

@@ -80,6 +80,13 @@ pub(crate) fn interleave() {
     shuttle::thread::yield_now();
 }
 
+/// This thread is about to wait for another: its sessions must not keep that one waiting (`domain::suspend_sessions`).
+#[inline]
+pub(crate) fn before_waiting() {
+    #[cfg(not(loom))]
+    super::domain::suspend_sessions();
+}
+
 /// A mutex whose `lock` has no error: a panic of an earlier holder is ignored.
 #[derive(Default)]
 pub(crate) struct Mutex<T: ?Sized>(base::Mutex<T>);
@@ -113,6 +120,11 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks, sleeping while another thread holds the mutex.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(guard) = self.try_lock() {
+            return guard;
+        }
+        before_waiting();
         MutexGuard(
             self.0
                 .lock()
@@ -180,6 +192,11 @@ impl<T> RwLock<T> {
     /// Locks for reading, sleeping while a writer holds the lock.
     #[inline]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(guard) = self.try_read() {
+            return guard;
+        }
+        before_waiting();
         self.0
             .read()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -188,6 +205,11 @@ impl<T> RwLock<T> {
     /// Locks for writing, sleeping while anyone holds the lock.
     #[inline]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(guard) = self.try_write() {
+            return guard;
+        }
+        before_waiting();
         self.0
             .write()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -247,6 +269,7 @@ impl Condvar {
 
     /// Unlocks, sleeps until notified (or for no reason), locks again.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        before_waiting();
         MutexGuard(
             self.0
                 .wait(guard.0)
@@ -260,6 +283,7 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         timeout: Duration,
     ) -> (MutexGuard<'a, T>, WaitEnd) {
+        before_waiting();
         let (guard, end) = self
             .0
             .wait_timeout(guard.0, timeout)

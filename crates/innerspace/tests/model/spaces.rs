@@ -559,12 +559,10 @@ impl World {
         let stores: Vec<(u64, u64)> = stores
             .filter(|(at, _)| !model.stores_past_end(&self.files, *at, 8))
             .collect();
-        let mut outcomes = Vec::new();
-        let mut session = model.accessor.session();
-        for (at, value) in stores {
-            outcomes.push((at, value, session.swap(VirtAddr(at), value)));
-        }
-        drop(session);
+        let outcomes: Vec<_> = model.accessor.session(|accessor| {
+            let mut swap = |(at, value)| (at, value, accessor.swap(VirtAddr(at), value));
+            stores.into_iter().map(&mut swap).collect()
+        });
         let mut full = None;
         for (at, value, outcome) in outcomes {
             let want = model.first_refusal(&self.files, at, 8, AccessKind::Exchange);

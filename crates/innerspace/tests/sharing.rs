@@ -1,0 +1,185 @@
+//! Spaces that share: forks over many generations, protections, holes that are filled, sessions of several threads.
+
+use std::sync::{Arc, Barrier, mpsc};
+
+use innerspace::store::{MemoryStore, Store};
+use innerspace::{
+    FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Threads,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn writable(memory: &Memory, store: &Arc<MemoryStore>) -> PagedFile {
+    memory
+        .options()
+        .access(FileAccess::ReadWrite)
+        .open_store(store.clone())
+        .unwrap()
+}
+
+#[test]
+fn a_chain_of_forks_that_is_cut_leaves_nobody_writing_to_shared_pages() {
+    let memory = Memory::with_limit(16 * MIB).unwrap();
+    let mut spaces = vec![memory.space().unwrap()];
+    let at = spaces[0].map(Map::anonymous(64 * PAGE)).unwrap();
+    spaces[0].accessor().store(at, 1u64).unwrap();
+    for generation in 1..=8u64 {
+        let child = spaces.last().unwrap().fork().unwrap();
+        child
+            .accessor()
+            .store(at + generation * PAGE, generation)
+            .unwrap();
+        spaces.push(child);
+    }
+    let parent = spaces.last().unwrap();
+    parent.accessor().store(at + 20 * PAGE, 100u64).unwrap();
+    let child = parent.fork().unwrap();
+    child.accessor().store(at + 21 * PAGE, 5u64).unwrap();
+    parent.accessor().store(at + 20 * PAGE, 200u64).unwrap();
+    assert_eq!(child.accessor().load::<u64>(at + 20 * PAGE), Ok(100));
+}
+
+#[test]
+fn an_ancestor_that_is_alone_again_does_not_write_to_what_a_descendant_reads() {
+    let memory = Memory::with_limit(16 * MIB).unwrap();
+    let mut spaces = vec![memory.space().unwrap()];
+    let at = spaces[0].map(Map::anonymous(64 * PAGE)).unwrap();
+    spaces[0].accessor().store(at, 1u64).unwrap();
+    for generation in 1..=9u64 {
+        let child = spaces.last().unwrap().fork().unwrap();
+        child
+            .accessor()
+            .store(at + generation * PAGE, generation)
+            .unwrap();
+        spaces.push(child);
+    }
+    let last = spaces.pop().unwrap();
+    let first = spaces.remove(0);
+    drop(spaces);
+    first.accessor().store(at, 200u64).unwrap();
+    assert_eq!(last.accessor().load::<u64>(at), Ok(1));
+}
+
+#[test]
+fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
+    let memory = Memory::with_limit(64 * MIB).unwrap();
+    for round in 0..400 {
+        let file = writable(&memory, &Arc::new(MemoryStore::with_len(MIB)));
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file).shared().writable()).unwrap();
+        let mut a = space.accessor();
+        for page in 0..256 {
+            a.load::<u8>(at + page * PAGE).unwrap();
+        }
+        let child = space.fork().unwrap();
+        file.write_at(&[1], 255 * PAGE).unwrap();
+        let go = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut c = child.accessor();
+                go.wait();
+                for _ in 0..(round % 64) * 40 {
+                    std::hint::spin_loop();
+                }
+                c.store(at + 255 * PAGE, 1u8).unwrap();
+            });
+            go.wait();
+            for page in 0..8 {
+                file.write_at(&[7], page * PAGE).unwrap();
+            }
+        });
+        let mut c = child.accessor();
+        for page in 0..8 {
+            assert_eq!(
+                c.load::<u8>(at + page * PAGE),
+                Ok(7),
+                "round {round}, page {page}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_only_a_mapping_kept_open_is_written_without_a_service_thread() {
+    let memory = MemoryOptions::new(16 * MIB)
+        .threads(Threads::None)
+        .build()
+        .unwrap();
+    let store = Arc::new(MemoryStore::with_len(PAGE));
+    let file = writable(&memory, &store);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    space.accessor().store(at, 7u8).unwrap();
+    drop(file);
+    drop(space);
+    drop(memory);
+    let mut byte = [0];
+    store.read_at(&mut byte, 0).unwrap();
+    assert_eq!(byte, [7]);
+    assert_eq!(
+        Arc::strong_count(&store),
+        1,
+        "the memory is gone with its last handle"
+    );
+}
+
+// spec: A7
+#[test]
+fn two_threads_fork_with_sessions_open() {
+    let memory = Memory::with_limit(16 * MIB).unwrap();
+    let start = Arc::new(Barrier::new(2));
+    let (done, finished) = mpsc::channel();
+    for _ in 0..2 {
+        let (memory, start, done) = (memory.clone(), start.clone(), done.clone());
+        std::thread::spawn(move || {
+            let space = memory.space().unwrap();
+            let at = space.map(Map::anonymous(PAGE)).unwrap();
+            let mut a = space.accessor();
+            a.session(|a| {
+                a.store(at, 7u64).unwrap();
+                start.wait();
+                for round in 0..200u64 {
+                    let child = space.fork().unwrap();
+                    a.store(at, round).unwrap();
+                    let before = child.accessor().load::<u64>(at).unwrap();
+                    assert_eq!(before, if round == 0 { 7 } else { round - 1 });
+                }
+            });
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        finished.recv().unwrap();
+    }
+}
+
+#[test]
+fn protecting_a_forked_range_races_with_the_other_forks_loads() {
+    let memory = Memory::with_limit(64 * MIB).unwrap();
+    for round in 0..60 {
+        let parent = memory.space().unwrap();
+        let len = 256 * 2 * MIB;
+        let at = parent.map(Map::anonymous(len)).unwrap();
+        parent.accessor().store(at, 1u64).unwrap();
+        let child = parent.fork().unwrap();
+        let go = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut c = child.accessor();
+                go.wait();
+                for leaf in 0..256 {
+                    c.load::<u64>(at + leaf * 2 * MIB).unwrap();
+                }
+            });
+            go.wait();
+            for _ in 0..round * 20 {
+                std::hint::spin_loop();
+            }
+            parent.protect(at, len, Protection::NONE).unwrap();
+        });
+        assert!(parent.accessor().load::<u64>(at).is_err());
+        assert_eq!(child.accessor().load::<u64>(at), Ok(1));
+        parent.validate();
+        child.validate();
+    }
+}
