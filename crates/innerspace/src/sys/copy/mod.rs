@@ -15,6 +15,9 @@
 //!   moves of 16 bytes where they are not. `rep movsb` promises nothing about words; `rep movsq` is
 //!   defined as a sequence of moves of 8 bytes, runs as fast, and aligned moves of 8 bytes are atomic.
 //!
+//! Shared bytes are reached through pointers that may write, also where they are only read: the
+//! portable form reads with atomics, and an atomic is a place that can change.
+//!
 //! [`scalar`] has the single loads, stores and read-modify-writes. Neighbours: everything that moves
 //! the bytes of frames and of device memory. It checks no address: callers have translated already.
 

@@ -410,14 +410,12 @@ mod tests {
 
     #[test]
     fn memory_order_is_the_machines() {
-        let bytes: [u8; 16] = std::array::from_fn(|i| i as u8 + 1);
+        let mut room: [u8; 16] = std::array::from_fn(|i| i as u8 + 1);
+        let (bytes, shared) = (room, room.as_mut_ptr());
         // SAFETY: 16 bytes are there.
         unsafe {
-            assert_eq!(load::<u128>(bytes.as_ptr()), u128::from_ne_bytes(bytes));
-            assert_eq!(
-                load::<u16>(bytes.as_ptr().add(1)),
-                u16::from_ne_bytes([2, 3])
-            );
+            assert_eq!(load::<u128>(shared), u128::from_ne_bytes(bytes));
+            assert_eq!(load::<u16>(shared.add(1)), u16::from_ne_bytes([2, 3]));
         }
     }
 
