@@ -1,6 +1,6 @@
 //! Frames: the memory itself, who has which part of it, and the lock of each part.
 //!
-//! An [`Frames`] is one arena of 4 KiB frames with a metadata line each. It hands out blocks of 1 to 512 frames as
+//! A [`Frames`] is one arena of 4 KiB frames with a metadata line each. It hands out blocks of 1 to 512 frames as
 //! [`OwnedFrame`]s, which are filled and set up with plain stores and then published; from then on the frame is named by
 //! its number, kept by its hold word, and changed through atomics alone.
 //!
@@ -8,18 +8,20 @@
 //! |---|---|
 //! | `arena` | the mapping; numbers to addresses and back |
 //! | `buddy`, `magazine` | free blocks; free single frames per thread; the reserve |
-//! | `meta`, `flags`, `hold`, `list` | one cache line per frame; its flags byte; its hold word; lists through the lines |
+//! | `meta`, `meta_array` | one cache line per frame; all of them |
+//! | `flags`, `hold`, `list` | the flags byte and the hold word in it; lists threaded through it |
 //! | `owned` | the frame nobody else can see |
+//! | `pinned` | slices and stores on published frames, kept apart by the hold word |
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached, anonymous, table, index
 //! node; told by `Kind`), viewed-only (published, but its hold word has views alone), zero. `alloc`: free -> owned;
-//! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`] and [`Frames::own`]: published ->
-//! owned; [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
+//! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`] and [`Frames::own`]: published -> owned;
+//! [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
 //! charged, listed or freed (I4).
 //!
-//! **Locks**, outermost first: a queue of the wait table > a magazine > the buddy lists. Nothing is called with one of
-//! them held.
+//! **Locks**, all innermost: a queue of the wait table; a magazine, and inside it the buddy lists. No foreign code (a
+//! waker, a drop) runs with one of them held.
 //!
 //! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group` charges, `reclaim` wraps
 //! allocation with charges and keeps the LRU lists, `cache` and `space` use the frames. This layer does not know files,

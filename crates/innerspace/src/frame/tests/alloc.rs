@@ -154,6 +154,22 @@ fn tiny_arenas_work() {
 }
 
 #[test]
+fn an_arena_may_have_its_memory_at_once() {
+    let options = ArenaOptions {
+        prefault: Prefault::Now,
+        huge: HugePages::Default,
+        ..ArenaOptions::new(100)
+    };
+    let frames = Frames::new(&options).unwrap();
+    let frame = frames.alloc(0, Source::Ordinary).unwrap();
+    assert!(
+        frame.bytes().iter().all(|&byte| byte == 0),
+        "the host's memory is zeroed"
+    );
+    frames.validate();
+}
+
+#[test]
 fn an_arena_that_cannot_be_made_says_why() {
     let text = |options: ArenaOptions| Frames::new(&options).unwrap_err().to_string();
     assert_eq!(
