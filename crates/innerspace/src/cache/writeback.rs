@@ -197,7 +197,7 @@ impl FileCore {
         };
         let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
         self.revoke(first..last + 1, Revoke::Write);
-        // mutant: A1 (shuttle: a_store_beside_writeback_is_never_lost) no grace period before DIRTY is cleared
+        // mutant: A1 no grace period before DIRTY is cleared
         if !cfg!(mutant = "A1") {
             self.pool.domain.synchronize();
         }

@@ -319,6 +319,33 @@ mod tests {
             }
         }
 
+        /// What the layers above test, once more in a process that is refused membarrier.
+        // spec: A14
+        #[test]
+        fn the_suite_passes_without_membarrier() {
+            const LAYERS: [&str; 6] = [
+                "sync::",
+                "frame::",
+                "reclaim::",
+                "cache::",
+                "space::",
+                "memory::",
+            ];
+            let mut command = Command::new(std::env::current_exe().expect("path of the test"));
+            command.args(LAYERS).arg("the_child_has_fences");
+            command.env(CHILD, "1").env_remove("INNERSPACE_BARRIER");
+            // SAFETY: the closure runs between fork and exec; it makes two system calls and
+            // allocates nothing.
+            unsafe { command.pre_exec(|| refuse_membarrier(libc::EPERM)) };
+            let output = command.output().expect("the child runs");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{text}");
+            for layer in LAYERS.iter().chain(&["the_child_has_fences"]) {
+                let ran = |line: &str| line.contains(layer) && line.ends_with("... ok");
+                assert!(text.lines().any(ran), "nothing of {layer} ran");
+            }
+        }
+
         /// Installs a seccomp filter that answers membarrier with `errno` and allows the rest.
         fn refuse_membarrier(errno: libc::c_int) -> std::io::Result<()> {
             let filter = |code: u32, jump_true, jump_false, k| libc::sock_filter {
