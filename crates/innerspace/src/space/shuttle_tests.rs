@@ -171,7 +171,6 @@ fn after_unmap_and_protect_no_access_goes_through() {
     });
 }
 
-// spec: A2
 #[test]
 fn an_evicted_frame_is_not_reused_under_a_load() {
     explore(|| {
@@ -200,7 +199,6 @@ fn an_evicted_frame_is_not_reused_under_a_load() {
     });
 }
 
-// spec: A1
 #[test]
 fn a_store_beside_writeback_is_never_lost() {
     explore(|| {

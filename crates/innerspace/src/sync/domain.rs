@@ -164,7 +164,7 @@ impl Domain {
     pub(crate) fn synchronize(&self) {
         self.grace_periods.fetch_add(1, Ordering::Relaxed);
         if cfg!(mutant = "A2") {
-            // mutant: A2 (loom: a2_; shuttle: an_evicted_frame_is_not_reused_under_a_load) no grace period
+            // mutant: A2 (loom: a2_) no grace period
             return;
         }
         #[cfg(not(loom))]
