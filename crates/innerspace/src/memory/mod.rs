@@ -15,6 +15,8 @@
 mod open;
 mod options;
 mod service;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod stats;
 
 use std::collections::HashMap;

@@ -31,8 +31,6 @@ mod mappers;
 mod pte;
 mod report;
 mod session;
-#[cfg(all(test, shuttle))]
-mod shuttle_tests;
 mod table;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
