@@ -184,7 +184,7 @@ fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
     assert_eq!(fault.kind(), FaultKind::PastEnd);
     assert_eq!(
         space.explain(fault).to_string(),
-        "load of 8 bytes at 0x108000: past the end of the mapped file: data.bin: wanted 4096 bytes at 32,768 but the \
+        "load of 8 bytes at 0x108000: data.bin: wanted 4096 bytes at 32,768 but the \
          file now ends at 16,384 (it was 1,048,576 when opened)"
     );
 }
