@@ -36,13 +36,8 @@ impl<'f> BlockRef<'f> {
         }
     }
 
-    /// The block's first frame.
-    pub(crate) fn frame(&self) -> FrameId {
-        self.frame
-    }
-
     /// The metadata of the first frame.
-    pub(crate) fn meta(&self) -> &'f Meta {
+    pub(super) fn meta(&self) -> &'f Meta {
         self.file.frames().meta(self.frame)
     }
 
@@ -104,10 +99,6 @@ impl<'f> Locked<'f> {
     /// The block's number in its file.
     pub(crate) fn block(&self) -> u64 {
         self.held().block
-    }
-
-    pub(super) fn file(&self) -> &'f FileCore {
-        self.held().file
     }
 
     /// Waits until no write of the block is under way.

@@ -173,7 +173,7 @@ impl WriteRules {
         match self.order {
             WriteOrder::Background => true,
             WriteOrder::OnSync => self.reason == WriteReason::Sync,
-            // mutant: P25 (test: ordered_)
+            // mutant: P25 (test: a_page_is_never_in_the_store_before_its_log)
             WriteOrder::Ordered if cfg!(mutant = "P25") => true,
             WriteOrder::Ordered => entry.barrier <= self.released,
         }

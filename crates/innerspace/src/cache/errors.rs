@@ -359,15 +359,9 @@ impl ErrorSequence {
 }
 
 /// Failures that had no handle left to report them: the last drop of a file, background writes of a file nobody syncs.
-/// Bounded; the oldest go first and are counted.
+/// Bounded; the oldest go first.
 #[derive(Debug, Default)]
-pub(crate) struct ErrorLog(Mutex<Log>);
-
-#[derive(Debug, Default)]
-struct Log {
-    errors: VecDeque<FileError>,
-    lost: u64,
-}
+pub(crate) struct ErrorLog(Mutex<VecDeque<FileError>>);
 
 impl ErrorLog {
     /// Errors kept.
@@ -375,22 +369,16 @@ impl ErrorLog {
 
     /// Adds an error, at the cost of the oldest when full.
     pub(crate) fn push(&self, error: FileError) {
-        let mut log = self.0.lock();
-        if log.errors.len() == ErrorLog::CAPACITY {
-            log.errors.pop_front();
-            log.lost += 1;
+        let mut errors = self.0.lock();
+        if errors.len() == ErrorLog::CAPACITY {
+            errors.pop_front();
         }
-        log.errors.push_back(error);
+        errors.push_back(error);
     }
 
     /// Takes all errors, oldest first.
     pub(crate) fn take(&self) -> Vec<FileError> {
-        self.0.lock().errors.drain(..).collect()
-    }
-
-    /// Errors that were pushed out by later ones.
-    pub(crate) fn lost(&self) -> u64 {
-        self.0.lock().lost
+        self.0.lock().drain(..).collect()
     }
 }
 
@@ -520,12 +508,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_drops_the_oldest_and_says_so() {
+    fn a_full_log_drops_the_oldest() {
         let log = ErrorLog::default();
         for number in 0..=ErrorLog::CAPACITY as u64 {
             log.push(disk_full(number));
         }
-        assert_eq!(log.lost(), 1);
         let errors = log.take();
         assert_eq!(errors.len(), ErrorLog::CAPACITY);
         assert!(matches!(errors[0], FileError::Store { offset: 1, .. }));

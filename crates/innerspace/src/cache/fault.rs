@@ -6,7 +6,7 @@ use super::errors::FileError;
 use super::file::FileInner;
 use super::fill::Filled;
 use super::lookup::{Get, Got};
-use crate::frame::{FlagSet, Meta};
+use crate::frame::FlagSet;
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -62,16 +62,6 @@ impl LockedBlock {
         self.frame
     }
 
-    /// The metadata of the first frame.
-    pub(crate) fn meta(&self) -> &Meta {
-        self.core.frames().meta(self.frame)
-    }
-
-    /// The block's number in its file.
-    pub(crate) fn block(&self) -> u64 {
-        self.block
-    }
-
     /// The frame of a page of the file, which is in this block.
     pub(crate) fn frame_of_page(&self, file_page: u64) -> FrameId {
         debug_assert_eq!(
@@ -85,6 +75,14 @@ impl LockedBlock {
     /// The host address of a page of the file, which is in this block.
     pub(crate) fn host_of_page(&self, file_page: u64) -> u64 {
         self.core.frames().host(self.frame_of_page(file_page)) as u64
+    }
+}
+
+#[cfg(test)]
+impl LockedBlock {
+    /// The metadata of the first frame.
+    pub(super) fn meta(&self) -> &crate::frame::Meta {
+        self.core.frames().meta(self.frame)
     }
 }
 

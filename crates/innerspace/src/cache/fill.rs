@@ -11,7 +11,6 @@ use super::extents::Content;
 use super::lookup::Get;
 use super::stats::count;
 use super::stream::Stream;
-use crate::reclaim::AllocMode;
 use crate::stats::Event;
 use crate::store::{Batch, Store, read_exact_or_eof, short_read_error};
 use crate::sync::Mutex;
@@ -45,25 +44,6 @@ impl FileCore {
                 None => {
                     let steady = self.steady();
                     if self.fill_absent(block, &steady, stream)? == Filled::Hole {
-                        return Ok(Present::Hole);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Like [`FileCore::read_block`] for a caller who keeps the file steady already.
-    pub(super) fn read_block_steady(
-        &self,
-        block: u64,
-        steady: &Steady<'_>,
-    ) -> Result<Present<'_>, FileError> {
-        loop {
-            match self.lookup(block) {
-                Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
-                Some(held) => self.wait_filled(&held)?,
-                None => {
-                    if self.fill_absent(block, steady, &self.stream)? == Filled::Hole {
                         return Ok(Present::Hole);
                     }
                 }

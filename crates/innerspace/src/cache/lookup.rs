@@ -82,6 +82,7 @@ pub(super) enum Got<'f> {
     /// The block, held, locked, up to date and still in its file.
     Locked(Locked<'f>),
     /// It was made just now.
+    #[cfg_attr(not(test), expect(dead_code, reason = "made by the flag CREATE"))]
     Created(NewBlock<'f>),
 }
 
@@ -109,6 +110,10 @@ impl FileCore {
         }
     }
 
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
+    )]
     /// The block if it is cached.
     pub(super) fn find(&self, block: u64) -> Result<Option<BlockRef<'_>>, FileError> {
         match self.get_page(block, Get::NONE)? {
@@ -125,16 +130,28 @@ impl FileCore {
         }
     }
 
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
+    )]
     /// The block, locked; made when absent.
     pub(super) fn find_or_create(&self, block: u64) -> Result<Got<'_>, FileError> {
         self.get_page(block, Get::LOCK | Get::ACCESSED | Get::CREATE)
     }
 
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
+    )]
     /// Like [`FileCore::find_or_create`] without sleeping, I/O, or a mark.
     pub(super) fn grab_nowait(&self, block: u64) -> Result<Got<'_>, FileError> {
         self.get_page(block, Get::LOCK | Get::CREATE | Get::NOIO | Get::NOWAIT)
     }
 
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
+    )]
     /// The block for a writer: locked, stable, and made when absent.
     pub(super) fn grab_for_write(&self, block: u64) -> Result<Got<'_>, FileError> {
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::CREATE | Get::STABLE;
@@ -232,7 +249,7 @@ impl FileCore {
         } else {
             self.frames().lock(held.frame);
         }
-        // mutant: P5 (test: shuttle_a_locked_block_is_still_the_files)
+        // mutant: P5 (test: a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file)
         if !cfg!(mutant = "P5") && !self.is_still(held.block, held.frame) {
             self.frames().unlock(held.frame);
             self.check_fill_error(&held)?;

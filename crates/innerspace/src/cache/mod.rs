@@ -1,9 +1,64 @@
-//! Cached files.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the layers above take these into use one by one"
-)]
+//! Cached files: the bytes of a store, in blocks, in frames of the arena.
+//!
+//! **What it is.** A [`PagedFile`] is one store with a cache of its own: read, viewed, written, mapped, cut, synced. It is
+//! to this library what inode and address space are to a kernel.
+//!
+//! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: what handles and mappings share; the last one closes the file.
+//! [`FileCore`](core::FileCore): its state. [`View`]: immutable bytes. [`LockedBlock`]: a block for a page fault.
+//! [`Mappers`]: how the cache takes translations away. [`Cache`]: what the files of one memory share, and the work a
+//! service thread does for them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `file`, `options`, `array`, `cursor`, `ready` | the public side: handle, choices, typed access, `std::io`, futures |
+//! | `core`, `stats`, `service` | a file's state; its counters; what files share |
+//! | `index`, `lookup`, `block` | block number to frame; the one lookup and its flags; guards |
+//! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
+//! | `view`, `read`, `write` | zero-copy and copies; writers that move away from views |
+//! | `dirty`, `writeback`, `errors` | what is unwritten, and its order; writing it; who hears of failures |
+//! | `truncate` | taking parts away |
+//! | `fault`, `mappers`, `owner` | page faults, mappings, reclaim |
+//!
+//! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or kept by views alone:
+//!
+//! | state | flags | made by | left by |
+//! |---|---|---|---|
+//! | filling | LOCKED | `create` | `end_read`: clean; a failed read: absent, and every waiter has the error |
+//! | clean | UPTODATE | `end_read`, a write that ended well | a write, a write fault: dirty; eviction: absent, with a shadow |
+//! | dirty | UPTODATE DIRTY | `mark_dirty`, with an entry in the dirty index | `begin_writes`: writing; removal: absent |
+//! | writing | UPTODATE WRITEBACK | `begin_writes`, pinned by a view | the store's answer: clean, or dirty and ERROR again |
+//! | viewed-only | UPTODATE, not in the index | a move or removal while viewed | the last view: the frame is free |
+//!
+//! A block in the index that is not locked is up to date. Whoever removes, moves or evicts a block holds its lock, so a
+//! locked block that is in the index stays there (I7). LOCKED and WRITEBACK are waited for in the wait table of `frame`.
+//!
+//! **Locking**, outermost first: a file's `append` > `invalidate` (shared by fills and writes, exclusive for truncate,
+//! punch, discard, invalidate: [`Steady`](core::Steady)) > block locks > { index writer, dirty index, mapper list, extents,
+//! fill errors, store slot }, each a leaf within this layer. Several block locks at once are taken in ascending order, all
+//! but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block lock held, those of
+//! read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or WRITEBACK bits, and
+//! `invalidate`.
+//!
+//! **Operations side by side**: what makes each pair safe.
+//!
+//! | beside | read, view | write | fill | write back | evict | truncate, punch | write fault |
+//! |---|---|---|---|---|---|---|---|
+//! | read, view | shared holds | a view moves the writer; a copy may be torn | UPTODATE is set after the bytes | both only read: the write is a view, too | a hold stops `freeze` | the slot is read again after the hold is taken (I10) | a view takes the right to store away |
+//! | write | | block lock | block lock | STABLE: waits for WRITEBACK | block lock | `invalidate` | block lock; stores meet as machine words |
+//! | fill | | | one `create` wins, the others wait | LOCKED | LOCKED | `invalidate` | `invalidate`, block lock |
+//! | write back | | | | DIRTY is cleared once, under the lock | WRITEBACK is busy | truncate waits; the size clips | revoke, grace, clear DIRTY |
+//! | evict | | | | | `try_lock`; `freeze` succeeds once | block lock | block lock, held until the page is installed |
+//! | truncate, punch | | | | | | exclusive | block lock; holes: the epoch |
+//!
+//! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to lock. The fault is given
+//! the file's hole epoch and compares it in the section in which it installs. Whoever makes a block there, or cuts the
+//! file, moves the epoch, waits for a grace period, revokes, and waits again before bytes change.
+//!
+//! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through `Owner`), `frame`, `group`.
+//! Above: `space` maps files and implements [`Mappers`]; the facade opens files, once per store, and runs
+//! [`Cache::step`].
+//!
+//! **Not here.** No thread, no registry of open files, no page tables, no retry of a failed write beyond keeping it dirty.
 
 mod array;
 mod block;
@@ -46,3 +101,6 @@ pub use view::View;
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
+
+#[cfg(all(test, shuttle))]
+mod models;

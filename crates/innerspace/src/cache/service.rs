@@ -44,11 +44,12 @@ impl std::fmt::Debug for Cache {
 
 impl Cache {
     /// A cache with no files on a pool.
+    #[cfg(test)]
     pub(crate) fn new(pool: &Arc<Pool>) -> Arc<Cache> {
         Cache::with_root(pool, pool.root_group())
     }
 
-    /// Like [`Cache::new`], with the root group's handle of whoever made the pool.
+    /// A cache with no files on a pool; `root` is the pool's root group.
     pub(crate) fn with_root(pool: &Arc<Pool>, root: Group) -> Arc<Cache> {
         Arc::new(Cache {
             pool: pool.clone(),

@@ -14,7 +14,6 @@ use super::extents::Content;
 use super::file::Handle;
 use super::fill::Present;
 use super::index::Word;
-use super::lookup::{Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MAX_ORDER, Pinned};
@@ -253,14 +252,6 @@ impl FileCore {
         if locked.meta().hold.load().is_wmapped() {
             self.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
             locked.meta().hold.clear_wmapped();
-        }
-    }
-
-    /// The block at `block`, locked, for a caller that only wants to look: never made.
-    pub(super) fn try_lock_found(&self, block: u64) -> Result<Option<Locked<'_>>, FileError> {
-        match self.get_page(block, Get::LOCK | Get::NOWAIT)? {
-            Got::Locked(locked) => Ok(Some(locked)),
-            _ => Ok(None),
         }
     }
 }

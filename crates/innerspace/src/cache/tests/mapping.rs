@@ -133,7 +133,7 @@ fn a_read_fault_maps_and_eviction_takes_it_away() {
         mapped.map(last, FaultKind::Read);
         let held = core(&file).lookup(0).unwrap();
         assert_eq!(held.meta().hold.load().mapped(), 1);
-        let frame = held.frame();
+        let frame = held.frame;
         drop(held);
         assert_eq!(core(&file).age(frame, 0), Aged::Referenced);
         assert_eq!(core(&file).age(frame, 0), Aged::Idle);

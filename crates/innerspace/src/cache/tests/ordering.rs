@@ -37,7 +37,7 @@ fn ordered_blocks_wait_for_their_barrier() {
     file.write_at(&[3; 4096], 8192).unwrap();
     // Neither the flusher, nor reclaim, nor a sync.
     core(&file).flush(&EVERYTHING);
-    let frame = core(&file).lookup(1).unwrap().frame();
+    let frame = core(&file).lookup(1).unwrap().frame;
     assert_eq!(core(&file).clean(&[frame]).written.0, 0);
     let error = file.sync_all().unwrap_err();
     assert!(
@@ -147,7 +147,7 @@ fn on_sync_nothing_else_writes() {
     );
     file.write_at(&[1; 8192], 0).unwrap();
     core(&file).flush(&EVERYTHING);
-    let frame = core(&file).lookup(0).unwrap().frame();
+    let frame = core(&file).lookup(0).unwrap().frame;
     assert_eq!(core(&file).clean(&[frame]).written.0, 0);
     let error = file.write_at(&[2; 300 << 10], 0).unwrap_err();
     assert!(

@@ -1,0 +1,284 @@
+//! Whole operations on one file from two or three threads, under shuttle's random scheduler.
+//!
+//! Each model ends with the recount of every layer. Names contain `shuttle`, so that one command finds them all.
+
+use std::io;
+use std::ops::Range;
+
+use super::{Cache, FileAccess, FileError, FileInner, FileOptions, PagedFile};
+use crate::reclaim::{Pool, PoolOptions};
+use crate::store::{MemoryStore, Store};
+use crate::sync::{Arc, thread};
+use crate::units::PageCount;
+
+const PAGE: u64 = 4096;
+
+/// A store that takes its time over a punch: others get their turn before the bytes change.
+struct SlowPunch(MemoryStore);
+
+impl Store for SlowPunch {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        (0..100).for_each(|_| thread::yield_now());
+        self.0.punch(offset, len)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+/// Schedules tried of each model.
+const ROUNDS: usize = 300;
+
+/// A file of `pages` pages full of ones, in a memory of `frames` frames.
+fn file(frames: u32, pages: u64) -> (Arc<Cache>, Arc<MemoryStore>, PagedFile) {
+    over(
+        frames,
+        MemoryStore::from_bytes(&vec![1; (pages * PAGE) as usize]),
+    )
+}
+
+fn over<S: Store>(frames: u32, store: S) -> (Arc<Cache>, Arc<S>, PagedFile) {
+    let pool = Pool::new(&PoolOptions::new(frames)).expect("small arenas can be had");
+    let cache = Cache::new(&pool);
+    let store = Arc::new(store);
+    let options = FileOptions::new()
+        .access(FileAccess::ReadWrite)
+        .name("data.bin");
+    let as_store: Arc<dyn Store> = store.clone();
+    let file = FileInner::open(&cache, as_store, &options).expect("the store is whole");
+    (cache, store, file)
+}
+
+fn finish(cache: &Arc<Cache>, file: PagedFile) {
+    file.inner().core().validate();
+    drop(file);
+    cache.pool().flush_retired();
+    assert_eq!(cache.pool().totals().usage, 0, "pages are charged still");
+    cache.pool().frames.validate();
+}
+
+fn page(number: u64) -> Range<u64> {
+    number * PAGE..(number + 1) * PAGE
+}
+
+/// The one value of all bytes.
+fn value(bytes: &[u8]) -> u8 {
+    assert!(
+        bytes.iter().all(|byte| *byte == bytes[0]),
+        "bytes of two writes in one view"
+    );
+    bytes[0]
+}
+
+fn model(body: fn()) {
+    shuttle::check_random(body, ROUNDS);
+}
+
+// spec: P15
+#[test]
+fn shuttle_a_read_beside_a_punch() {
+    model(|| {
+        let (cache, _store, file) =
+            over(64, SlowPunch(MemoryStore::from_bytes(&[1; PAGE as usize])));
+        let puncher = {
+            let file = file.clone();
+            thread::spawn(move || file.punch(page(0)).unwrap())
+        };
+        let seen = value(&file.view(page(0)).unwrap());
+        assert!(seen <= 1);
+        puncher.join().unwrap();
+        assert_eq!(
+            value(&file.view(page(0)).unwrap()),
+            0,
+            "old bytes after the punch"
+        );
+        finish(&cache, file);
+    });
+}
+
+// spec: P15
+#[test]
+fn shuttle_a_read_beside_a_truncation() {
+    model(|| {
+        let (cache, _store, file) = file(64, 2);
+        let cutter = {
+            let file = file.clone();
+            thread::spawn(move || {
+                file.set_len(100).unwrap();
+                assert!(matches!(file.view(page(0)), Err(FileError::PastEnd { .. })));
+                file.set_len(2 * PAGE).unwrap();
+            })
+        };
+        for number in [1, 0] {
+            match file.view(page(number)) {
+                Ok(view) => assert!(view[100..].iter().all(|byte| *byte == view[100])),
+                Err(error) => assert!(matches!(error, FileError::PastEnd { .. }), "{error}"),
+            }
+        }
+        cutter.join().unwrap();
+        assert_eq!(value(&file.view(100..PAGE).unwrap()), 0);
+        assert_eq!(value(&file.view(page(1)).unwrap()), 0);
+        finish(&cache, file);
+    });
+}
+
+// spec: P5
+#[test]
+fn shuttle_a_lock_beside_a_truncation() {
+    model(|| {
+        let (cache, _store, file) = file(64, 2);
+        file.view(page(0)).unwrap();
+        let cutter = {
+            let file = file.clone();
+            thread::spawn(move || file.set_len(0).unwrap())
+        };
+        let core = file.inner().core();
+        if let Some(locked) = core.find_lock(0).unwrap() {
+            assert!(
+                core.is_still(0, locked.frame()),
+                "locked, and not the file's"
+            );
+        }
+        cutter.join().unwrap();
+        finish(&cache, file);
+    });
+}
+
+// spec: P28
+#[test]
+fn shuttle_a_view_beside_writers() {
+    model(|| {
+        let (cache, store, file) = file(64, 1);
+        let writers: Vec<_> = [2, 3]
+            .map(|number: u8| {
+                let file = file.clone();
+                thread::spawn(move || file.write_at(&[number; PAGE as usize], 0).unwrap())
+            })
+            .into();
+        let view = file.view(page(0)).unwrap();
+        let before = value(&view);
+        let again = value(&file.view(page(0)).unwrap());
+        assert!(before == 1 || again != 1, "time went backwards");
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
+        assert_eq!(value(&view), before, "a view changed");
+        drop(view);
+        file.sync_all().unwrap();
+        assert!(value(&store.to_vec()) >= 2);
+        finish(&cache, file);
+    });
+}
+
+// spec: P4, P21
+#[test]
+fn shuttle_fills_of_one_block_read_once() {
+    model(|| {
+        let (cache, store, file) = file(64, 1);
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let file = file.clone();
+                thread::spawn(move || value(&file.view(page(0)).unwrap()))
+            })
+            .collect();
+        assert_eq!(value(&file.view(page(0)).unwrap()), 1);
+        readers
+            .into_iter()
+            .for_each(|reader| assert_eq!(reader.join().unwrap(), 1));
+        assert_eq!(store.counts().reads, 1);
+        assert_eq!(
+            cache.pool().totals().usage,
+            1,
+            "the losers' frames are back"
+        );
+        finish(&cache, file);
+    });
+}
+
+#[test]
+fn shuttle_eviction_beside_views_and_writes() {
+    model(|| {
+        let (cache, store, file) = file(64, 2);
+        file.view(page(0)).unwrap();
+        let evictor = {
+            let file = file.clone();
+            thread::spawn(move || {
+                file.evict(..).unwrap();
+                file.evict(..).unwrap();
+            })
+        };
+        let writer = {
+            let file = file.clone();
+            thread::spawn(move || {
+                file.write_at(&[2; PAGE as usize], 0).unwrap();
+                file.sync_all().unwrap();
+            })
+        };
+        let view = file.view(page(0)).unwrap();
+        let seen = value(&view);
+        evictor.join().unwrap();
+        writer.join().unwrap();
+        assert_eq!(value(&view), seen);
+        drop(view);
+        assert_eq!(value(&file.view(page(0)).unwrap()), 2);
+        assert_eq!(store.to_vec()[0], 2);
+        assert_ne!(file.evict(..).unwrap(), PageCount(0));
+        finish(&cache, file);
+    });
+}
+
+#[test]
+fn shuttle_writes_beside_syncs_reach_the_store() {
+    model(|| {
+        let (cache, store, file) = file(64, 2);
+        let writer = {
+            let file = file.clone();
+            thread::spawn(move || {
+                for number in 2..4 {
+                    file.write_at(&[number; PAGE as usize + 10], 0).unwrap();
+                }
+            })
+        };
+        let syncer = {
+            let file = file.clone();
+            thread::spawn(move || file.sync_data().unwrap())
+        };
+        file.sync_all().unwrap();
+        writer.join().unwrap();
+        syncer.join().unwrap();
+        file.sync_all().unwrap();
+        let stored = store.to_vec();
+        assert!(stored[..PAGE as usize + 10].iter().all(|byte| *byte == 3));
+        assert_eq!(file.inner().core().dirty_blocks(), 0);
+        finish(&cache, file);
+    });
+}
+
+#[test]
+fn shuttle_a_drop_beside_reclaim_writes_and_frees_everything() {
+    model(|| {
+        let (cache, store, file) = file(64, 2);
+        file.write_at(&[2; 2 * PAGE as usize], 0).unwrap();
+        let reclaimer = {
+            let cache = cache.clone();
+            thread::spawn(move || cache.pool().background_step())
+        };
+        let view = file.view(page(1)).unwrap();
+        drop(file);
+        reclaimer.join().unwrap();
+        assert_eq!(value(&view), 2);
+        drop(view);
+        assert_eq!(value(&store.to_vec()), 2);
+        cache.pool().flush_retired();
+        assert_eq!(cache.pool().totals().usage, 0);
+    });
+}
