@@ -35,7 +35,7 @@ mod words;
 use scalar::load_inside;
 pub use scalar::{AtomicScalar, Scalar};
 pub(crate) use scalar::{compare_exchange, fetch_add, load, store, swap};
-use words::{WORD, Words, get_piece, put_piece};
+use words::{WORD, Words, get_piece, put_piece, put_private};
 
 use crate::units::PAGE_SIZE;
 
@@ -194,15 +194,12 @@ unsafe fn copy_in_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
     // at an aligned address by the choice of `head`.
     unsafe {
         for (offset, size) in pieces_of(src, head) {
-            let piece = get_piece(src.add(offset), size);
-            dst.add(offset)
-                .copy_from_nonoverlapping(piece.as_ptr(), size);
+            put_private(dst.add(offset), get_piece(src.add(offset), size), size);
         }
         F::words_in(dst.add(head), src.add(head).cast(), words);
         for (offset, size) in pieces_of(src.add(tail), len - tail) {
-            let piece = get_piece(src.add(tail + offset), size);
-            dst.add(tail + offset)
-                .copy_from_nonoverlapping(piece.as_ptr(), size);
+            let at = tail + offset;
+            put_private(dst.add(at), get_piece(src.add(at), size), size);
         }
     }
 }

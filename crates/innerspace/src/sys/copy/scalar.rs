@@ -2,8 +2,9 @@
 //! read-modify-writes at aligned addresses.
 //!
 //! Up to 8 bytes, an aligned load or store is one access. On x86-64 every load or store of up to 8
-//! bytes compiles to a single `mov` without a branch: a volatile access of an unaligned type, whose
-//! races are the target's to define, and this target's moves are atomic when aligned. Elsewhere
+//! bytes compiles to a single `mov` without a branch, and this target's moves are atomic when aligned.
+//! The load is a volatile access of an unaligned type, whose races are the target's to define; the
+//! store is assembly, because such a volatile store takes a detour over the stack. Elsewhere
 //! (and under Miri, the models and `--cfg portable`) an aligned one is a relaxed atomic and an
 //! unaligned one goes byte by byte. 16 bytes are two halves of 8.
 
@@ -149,8 +150,9 @@ pub(crate) unsafe fn fetch_add<T: AtomicScalar>(address: *mut u8, operand: T) ->
 #[repr(C, packed)]
 struct Unaligned<T>(T);
 
+/// The two moves of a type, given the store's instruction and the class of its register.
 macro_rules! moving_forms {
-    () => {
+    ($store:literal, $class:ident) => {
         #[inline(always)]
         unsafe fn load_moving(address: *const u8) -> Self {
             // SAFETY: valid by the trait's promise; aligned, because the type's alignment is 1.
@@ -159,23 +161,32 @@ macro_rules! moving_forms {
 
         #[inline(always)]
         unsafe fn store_moving(address: *mut u8, value: Self) {
-            // SAFETY: as above.
+            // SAFETY: valid by the trait's promise; the instruction asks for no alignment.
+            #[cfg(target_arch = "x86_64")]
             unsafe {
-                address
-                    .cast::<Unaligned<Self>>()
-                    .write_volatile(Unaligned(value))
+                std::arch::asm!(
+                    $store,
+                    address = in(reg) address,
+                    value = in($class) value,
+                    options(nostack, preserves_flags),
+                );
+            }
+            // SAFETY: valid by the trait's promise; aligned, because the type's alignment is 1.
+            #[cfg(not(target_arch = "x86_64"))]
+            unsafe {
+                address.cast::<Unaligned<Self>>().write_volatile(Unaligned(value));
             }
         }
     };
 }
 
 macro_rules! integers {
-    ($($integer:ty, $atomic:ty;)*) => {$(
+    ($($integer:ty, $atomic:ty, $store:literal, $class:ident;)*) => {$(
         impl Scalar for $integer {}
         impl AtomicScalar for $integer {}
 
         impl private::Access for $integer {
-            moving_forms!();
+            moving_forms!($store, $class);
 
             #[inline]
             unsafe fn load_portable(address: *const u8) -> Self {
@@ -226,22 +237,22 @@ macro_rules! integers {
 }
 
 integers! {
-    u8, AtomicU8;
-    u16, AtomicU16;
-    u32, AtomicU32;
-    u64, AtomicU64;
-    i8, AtomicI8;
-    i16, AtomicI16;
-    i32, AtomicI32;
-    i64, AtomicI64;
+    u8, AtomicU8, "mov byte ptr [{address}], {value}", reg_byte;
+    u16, AtomicU16, "mov word ptr [{address}], {value:x}", reg;
+    u32, AtomicU32, "mov dword ptr [{address}], {value:e}", reg;
+    u64, AtomicU64, "mov qword ptr [{address}], {value:r}", reg;
+    i8, AtomicI8, "mov byte ptr [{address}], {value}", reg_byte;
+    i16, AtomicI16, "mov word ptr [{address}], {value:x}", reg;
+    i32, AtomicI32, "mov dword ptr [{address}], {value:e}", reg;
+    i64, AtomicI64, "mov qword ptr [{address}], {value:r}", reg;
 }
 
 macro_rules! floats {
-    ($($float:ty, $integer:ty;)*) => {$(
+    ($($float:ty, $integer:ty, $store:literal, $class:ident;)*) => {$(
         impl Scalar for $float {}
 
         impl private::Access for $float {
-            moving_forms!();
+            moving_forms!($store, $class);
 
             #[inline]
             unsafe fn load_portable(address: *const u8) -> Self {
@@ -259,8 +270,8 @@ macro_rules! floats {
 }
 
 floats! {
-    f32, u32;
-    f64, u64;
+    f32, u32, "movss dword ptr [{address}], {value}", xmm_reg;
+    f64, u64, "movsd qword ptr [{address}], {value}", xmm_reg;
 }
 
 macro_rules! wide_integers {

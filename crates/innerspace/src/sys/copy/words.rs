@@ -148,6 +148,21 @@ pub(super) unsafe fn put_piece(address: *mut u8, from: *const u8, size: usize) {
     }
 }
 
+/// Writes the first `size` bytes (1, 2 or 4) of a piece to private memory at any alignment.
+///
+/// Safety: `address` is valid for writes of `size` bytes, and nobody else uses them.
+#[inline(always)]
+pub(super) unsafe fn put_private(address: *mut u8, piece: [u8; 4], size: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match size {
+            1 => address.write(piece[0]),
+            2 => address.cast::<[u8; 2]>().write([piece[0], piece[1]]),
+            _ => address.cast::<[u8; 4]>().write(piece),
+        }
+    }
+}
+
 /// Reads `count` shared bytes, at most 8, one by one; the first is the lowest of the result.
 ///
 /// Safety: `address` is valid for reads of `count` bytes that others may race with.
