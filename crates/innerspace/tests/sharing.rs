@@ -183,3 +183,36 @@ fn protecting_a_forked_range_races_with_the_other_forks_loads() {
         child.validate();
     }
 }
+
+#[test]
+fn what_happens_in_a_space_is_counted() {
+    let memory = Memory::with_limit(16 * MIB).unwrap();
+    let store = Arc::new(MemoryStore::from_bytes(&[1; 2 * PAGE_SIZE]));
+    let file = writable(&memory, &store);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
+    let mapped = space.map(Map::file(&file)).unwrap();
+    let mut a = space.accessor();
+    let mut b = space.accessor();
+    a.load::<u64>(at).unwrap();
+    a.load::<u64>(mapped).unwrap();
+    a.store(at + PAGE, 1u64).unwrap();
+    b.load::<u64>(at + PAGE).unwrap();
+    let child = space.fork().unwrap();
+    a.store(at + PAGE, 2u64).unwrap();
+    drop(child);
+    let totals = memory.stats().totals;
+    for (name, count) in [
+        ("pgfault", totals.pgfault),
+        ("pgmajfault", totals.pgmajfault),
+        ("zero_map", totals.zero_map),
+        ("cow", totals.cow),
+        ("fork", totals.fork),
+        ("table_unshare", totals.table_unshare),
+        ("mailbox_post", totals.mailbox_post),
+        ("mailbox_flush", totals.mailbox_flush),
+        ("grace_period", totals.grace_period),
+    ] {
+        assert!(count > 0, "{name} was not counted");
+    }
+}

@@ -8,6 +8,7 @@ use super::fill::Filled;
 use super::lookup::{Get, Got};
 use crate::frame::FlagSet;
 use crate::reclaim::{AllocMode, PoolFrame};
+use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{FrameId, PAGE_SHIFT};
@@ -126,7 +127,10 @@ impl FileCore {
                     }
                 },
                 _ => {
-                    if self.fill_absent(block, &steady, &self.stream)? == Filled::Hole {
+                    let filled = self.fill_absent(block, &steady, &self.stream)?;
+                    if filled == Filled::LookAgain {
+                        self.pool.counters.count(Event::PgMajFault);
+                    } else {
                         match kind {
                             FaultKind::Read => return Ok(FaultPage::Hole(HoleToken(epoch))),
                             FaultKind::Write => {

@@ -1,5 +1,6 @@
 //! Opening files: by path or over any store, each store once.
 
+#[cfg(not(target_family = "wasm"))]
 use std::path::Path;
 
 use thiserror::Error;
@@ -7,9 +8,9 @@ use thiserror::Error;
 use super::{Memory, MemoryInner};
 use crate::cache::{FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
 use crate::group::Group;
-use crate::store::{self, Store};
+use crate::store::Store;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{Create, FileStore};
+use crate::store::{self, Create, FileStore};
 use crate::sync::Arc;
 
 /// Why a file could not be opened.

@@ -42,14 +42,14 @@ pub(super) struct Core {
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
-/// What one access wants.
+/// What one access wants; small, so that the way to the slow path costs the fast one nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct What {
     pub(super) access: AccessKind,
+    /// Bytes to name in a fault; 0: a buffer.
+    reported: u8,
     /// Bytes to look up, in one page.
-    pub(super) size: usize,
-    /// Bytes to name in a fault; more than 16: a buffer.
-    pub(super) reported: usize,
+    size: u16,
 }
 
 impl What {
@@ -57,18 +57,29 @@ impl What {
     fn value<T>(access: AccessKind) -> What {
         What {
             access,
-            size: size_of::<T>(),
-            reported: size_of::<T>(),
+            reported: size_of::<T>() as u8,
+            size: size_of::<T>() as u16,
         }
+    }
+
+    /// A part of a value that crosses a page end: only the page's validity is wanted.
+    fn part_of<T>(access: AccessKind) -> What {
+        What { size: 1, ..What::value::<T>(access) }
     }
 
     #[inline(always)]
     pub(super) fn buffer(access: AccessKind, size: usize) -> What {
+        debug_assert!(size <= PAGE_SIZE);
         What {
             access,
-            size,
-            reported: usize::MAX,
+            reported: 0,
+            size: size as u16,
         }
+    }
+
+    #[inline(always)]
+    fn size(self) -> usize {
+        usize::from(self.size)
     }
 
     #[inline(always)]
@@ -162,7 +173,7 @@ impl Core {
         act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
         S::enter(&mut self.translator);
-        let page = match self.translator.hit(at.0, what.size, what.need()) {
+        let page = match self.translator.hit(at.0, what.size(), what.need()) {
             Some(page) => page,
             None => match self.have_page::<S>(at, what) {
                 Some(page) => page,
@@ -190,7 +201,7 @@ impl Core {
     fn find_page(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         loop {
             self.have_leaf(at.0);
-            if let Some(page) = self.translator.hit(at.0, what.size, what.need()) {
+            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
                 return Some(page);
             }
             self.translator.sections.leave();

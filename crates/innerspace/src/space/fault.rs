@@ -104,6 +104,7 @@ impl<'space> FaultState<'space> {
                 Step::Again => {}
                 Step::Gate => {
                     self.file = FilePage::None;
+                    self.space.pool.counters.count(Event::GateWait);
                     self.space.tables.wait_open();
                 }
                 Step::Nodes => self.have_node()?,
@@ -208,6 +209,7 @@ impl<'space> FaultState<'space> {
                 done_if(pte::replace(slot, old, old.with(VALID_R)))
             }
             (Holds::Own, true) if self.is_sole_owner(old) => {
+                self.space.pool.counters.count(Event::CowReuse);
                 done_if(pte::replace(slot, old, old.with(VALID_R | VALID_W)))
             }
             (Holds::Nothing | Holds::Zero | Holds::File, _) if vma.file().is_some() => {

@@ -45,6 +45,7 @@ use self::table::{Detached, Nodes};
 use self::vma::VmaSet;
 use crate::group::{Group, GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::stats::Event;
 use crate::sync::domain::{Participant, Post};
 use crate::sync::gate::Gated;
 use crate::sync::{Arc, Mutex};
@@ -147,8 +148,13 @@ impl SpaceInner {
 
     /// Leaves a message for every accessor of the space.
     fn post(&self, post: Post) {
+        let event = match post {
+            Post::One(_) => Event::MailboxPost,
+            Post::All => Event::MailboxFlush,
+        };
         for accessor in self.accessors.lock().iter() {
             accessor.post(post);
+            self.pool.counters.count(event);
         }
     }
 

@@ -17,7 +17,8 @@
 //! borrowed. It touches no frame's metadata: the origin keeps the frames. File pages are not copied, they fault in again
 //! from the cache. An origin with borrowers is frozen: its other parents copy it too before they write. When it has lost
 //! its last parent, its file pages are let go; when one borrower is left, that one absorbs it at its next write fault. A
-//! chain longer than [`MAX_DEPTH`] is cut by taking a ref on each frame instead.
+//! chain longer than [`MAX_DEPTH`], or one whose next leaf is kept by borrowing alone, is cut by taking a ref on each frame
+//! instead.
 //!
 //! Locking: words change by compare-exchange; copying and creating nodes by faults is serialised by the space's `paths`
 //! mutex, never held over anything that sleeps. Node frames are always freed
@@ -26,6 +27,7 @@
 use super::pte::{self, Holds, Pte, VALID_W};
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::reclaim::{Pool, PoolFrame, Retired};
+use crate::stats::Event;
 use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::{FrameId, PAGE_SHIFT, PageCount};
@@ -221,6 +223,7 @@ impl<'pool> Nodes<'pool> {
 
     /// A copy of a shared node, with one parent.
     fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
+        self.pool.counters.count(Event::TableUnshare);
         if level == 0 {
             self.copy_leaf(old, frame)
         } else {
@@ -243,7 +246,9 @@ impl<'pool> Nodes<'pool> {
 
     fn copy_leaf(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
         let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
-        let flatten = depth > MAX_DEPTH;
+        // A dead origin is kept by `old` alone, with pages that `old` may have replaced all: borrowing from `old` in turn
+        // would keep a chain of such leaves alive, one more a fork.
+        let flatten = depth > MAX_DEPTH || self.absorbable_origin(old).is_some();
         let mut borrows = false;
         for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
             let pte = pte::load(word);

@@ -93,13 +93,13 @@ counters! {
         LimitError limit_error "Requests that failed for lack of memory"
         WouldBlock would_block "Requests that failed because they may not wait"
         ReserveUse reserve_use "Pages taken from the reserve"
-        LockWait lock_wait "Waits for a locked block"
         GateWait gate_wait "Waits of faults for a space that was being changed"
         MailboxPost mailbox_post "Translations revoked by a post to an accessor"
         MailboxFlush mailbox_flush "Accessors that dropped all translations at once"
     }
     elsewhere {
         grace_period "Waits until every open section was left"
+        lock_wait "Times the page lock had to look at its wait table: to wait, or to wake"
     }
     gauges {
         frames "Pages of the arena that can be given out"
