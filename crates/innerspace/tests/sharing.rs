@@ -135,9 +135,9 @@ fn two_threads_fork_with_sessions_open() {
             let space = memory.space().unwrap();
             let at = space.map(Map::anonymous(PAGE)).unwrap();
             let mut a = space.accessor();
+            start.wait(); // not in the session: nobody but this library knows that it waits
             a.session(|a| {
                 a.store(at, 7u64).unwrap();
-                start.wait();
                 for round in 0..200u64 {
                     let child = space.fork().unwrap();
                     a.store(at, round).unwrap();

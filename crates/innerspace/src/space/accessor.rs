@@ -64,7 +64,10 @@ impl What {
 
     /// A part of a value that crosses a page end: only the page's validity is wanted.
     fn part_of<T>(access: AccessKind) -> What {
-        What { size: 1, ..What::value::<T>(access) }
+        What {
+            size: 1,
+            ..What::value::<T>(access)
+        }
     }
 
     #[inline(always)]
@@ -206,7 +209,13 @@ impl Core {
             }
             self.translator.sections.leave();
             let translator = &mut self.translator;
-            let end = fault::handle(&self.space, translator, at, what.access, what.reported);
+            let end = fault::handle(
+                &self.space,
+                translator,
+                at,
+                what.access,
+                what.reported.into(),
+            );
             self.translator.sections.enter();
             if let Err(fault) = end {
                 self.fault = fault;
@@ -292,12 +301,7 @@ impl Core {
             }
             S::leave(&mut self.translator);
             for page in [at, next] {
-                let reported = size_of::<T>();
-                let what = What {
-                    access: AccessKind::Store,
-                    size: 1,
-                    reported,
-                };
+                let what = What::part_of::<T>(AccessKind::Store);
                 self.access::<S, ()>(page, what, drop)?;
             }
         }

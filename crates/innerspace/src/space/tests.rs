@@ -312,6 +312,35 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
     assert_nothing_left(&pool);
 }
 
+/// A child that is forked, and dropped when its parent has written everything again, again and again.
+#[test]
+fn rounds_of_forks_leave_no_chain_of_dead_leaves() {
+    let pool = pool(8192);
+    let parent = space(&pool);
+    let at = parent.map(Map::anonymous(600 * PAGE)).unwrap();
+    let mut p = parent.accessor();
+    let mut write_all = |round: u64| {
+        for page in 0..600 {
+            p.store(at + page * PAGE, round + page).unwrap();
+        }
+    };
+    write_all(0);
+    let mut most = 0;
+    for round in 1..40 {
+        let child = parent.fork().unwrap();
+        write_all(round);
+        let mut c = child.accessor();
+        assert_eq!(c.load::<u64>(at + 599 * PAGE), Ok(round - 1 + 599));
+        drop((c, child));
+        pool.flush_retired();
+        most = most.max(pool.groups.usage(GroupId::ROOT).0);
+    }
+    assert!(most < 4 * 600, "{most} pages are charged for 600");
+    parent.validate();
+    drop((p, parent));
+    assert_nothing_left(&pool);
+}
+
 #[test]
 fn unmapping_part_of_a_forked_space_leaves_the_other_as_it_was() {
     let pool = pool(4096);
