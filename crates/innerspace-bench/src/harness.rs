@@ -38,7 +38,7 @@ pub(crate) fn thread_time<T>(
 }
 
 /// CPU time of the calling thread since it began, in nanoseconds.
-fn thread_nanoseconds() -> u64 {
+pub(crate) fn thread_nanoseconds() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the pointer is to a timespec of ours; the call writes nothing else.
     let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()) };
@@ -65,20 +65,41 @@ impl Seeds {
 pub(crate) struct Plan {
     rounds: u32,
     divisor: u64,
+    shrink: u64,
 }
 
 impl Plan {
     /// `rounds` recorded rounds of full length.
     pub(crate) fn full(rounds: u32) -> Plan {
-        Plan { rounds, divisor: 1 }
+        Plan {
+            rounds,
+            divisor: 1,
+            shrink: 1,
+        }
     }
 
-    /// One short round: proves that the benchmarks run.
+    /// Five short rounds over the full amount of memory.
     pub(crate) fn quick() -> Plan {
         Plan {
-            rounds: 1,
-            divisor: 64,
+            rounds: 5,
+            divisor: 8,
+            shrink: 1,
         }
+    }
+
+    /// One round of next to nothing: proves that the benchmarks run.
+    #[cfg(test)]
+    pub(crate) fn smoke() -> Plan {
+        Plan {
+            rounds: 1,
+            divisor: 1024,
+            shrink: 64,
+        }
+    }
+
+    /// How many pages to have where a real run has `full`.
+    pub(crate) fn pages(&self, full: u64) -> u64 {
+        (full / self.shrink).max(1)
     }
 
     /// How many operations to do where a full run does `full`; at least one.
@@ -113,6 +134,8 @@ impl Unit {
 pub(crate) enum Budget {
     /// Subject over baseline is at most this.
     Ratio(f64),
+    /// The subject is at least so many times as fast as the baseline.
+    Faster(f64),
     /// The subject's median, in the row's unit, is at most this.
     Absolute(f64),
     /// The row informs; nothing is asked of it.
@@ -237,6 +260,7 @@ impl Measured {
     pub(crate) fn met(&self) -> Option<bool> {
         match self.budget {
             Budget::Ratio(most) => Some(self.ratio()? <= most),
+            Budget::Faster(times) => Some(self.ratio()? <= 1.0 / times),
             Budget::Absolute(most) => Some(self.figures(self.subject)?.median <= most),
             Budget::None => None,
         }
@@ -327,6 +351,8 @@ pub(crate) mod tests {
         assert_eq!(measured(Budget::Ratio(2.5)).ratio(), Some(2.5));
         assert_eq!(measured(Budget::Ratio(2.5)).met(), Some(true));
         assert_eq!(measured(Budget::Ratio(2.4)).met(), Some(false));
+        assert_eq!(measured(Budget::Faster(0.4)).met(), Some(true));
+        assert_eq!(measured(Budget::Faster(0.5)).met(), Some(false));
         assert_eq!(measured(Budget::Absolute(25.0)).met(), Some(true));
         assert_eq!(measured(Budget::Absolute(24.9)).met(), Some(false));
         assert_eq!(measured(Budget::None).met(), None);

@@ -3,7 +3,7 @@
 //! JSON: `{"machine":{},"tables":[{"name":"","rows":[{"name":"","unit":"ns","contenders":{"innerspace":
 //! {"median":0,"min":0,"max":0}},"ratio":0,"budget":0,"met":true}]}]}`, where `ratio` is the subject's median
 //! over the baseline's, `budget_of` says whether `budget` bounds the ratio or the subject's median
-//! itself, and what does not apply is null.
+//! itself (from above; "5 times as fast" is a ratio of 0.2), and what does not apply is null.
 
 use std::fmt;
 use std::fs;
@@ -107,6 +107,7 @@ impl Serialize for Measured {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (budget, budget_of) = match self.budget {
             Budget::Ratio(most) => (Some(most), Some("ratio")),
+            Budget::Faster(times) => (Some(1.0 / times), Some("ratio")),
             Budget::Absolute(most) => (Some(most), Some("median")),
             Budget::None => (None, None),
         };
@@ -140,7 +141,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "CPU time of one thread; contenders interleaved; median (least to most)"
+            "CPU time of one thread unless said otherwise; contenders interleaved; median (least to most)"
         )?;
         for table in &self.tables {
             writeln!(f, "\n{}", table.name)?;
@@ -157,6 +158,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Measured) -> fmt::Result {
     let verdict = |met| if met { "met" } else { "MISSED" };
     let asked = match row.budget {
         Budget::Ratio(most) => format!("at most {most:.1} x {}", row.baseline),
+        Budget::Faster(times) => format!("at least {times:.1} times as fast as {}", row.baseline),
         Budget::Absolute(most) => format!("at most {most:.1} {}", row.unit.name()),
         Budget::None => String::new(),
     };
@@ -180,6 +182,9 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Measured) -> fmt::Result {
             "    {name:<24} {median:>9.2} {unit}  ({minimum:.2} to {maximum:.2})"
         )?;
         match baseline {
+            Some(baseline) if *median < baseline.median / 10.0 => {
+                writeln!(f, "  {:.4} x", median / baseline.median)?;
+            }
             Some(baseline) => writeln!(f, "  {:.2} x", median / baseline.median)?,
             None => writeln!(f)?,
         }
@@ -236,6 +241,11 @@ mod tests {
         assert!(
             met.contains("15.00 ns  (15.00 to 15.00)  1.50 x\n"),
             "{met}"
+        );
+        let slower = report(Budget::Faster(5.0), contenders()).to_string();
+        assert!(
+            slower.contains("row: ours at least 5.0 times as fast as raw: MISSED\n"),
+            "{slower}"
         );
         let missed = report(Budget::Absolute(14.0), contenders()).to_string();
         assert!(

@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn every_contender_runs() {
-        let table = table(Plan::quick(), HostPages::Base).unwrap();
+        let table = table(Plan::smoke(), HostPages::Base).unwrap();
         assert_eq!(table.rows.len(), 9);
         assert!(table.rows.iter().all(|row| row.ratio().is_some()));
     }

@@ -1,0 +1,196 @@
+//! First touches of pages, and unmapping them.
+//!
+//! The kernel's mappings have pages of 4 KiB, as a program gets them that asks for nothing; where the kernel does less with
+//! huge pages, that is a contender of its own. Mapping and unmapping are not in the figures of the faults.
+
+use std::cell::RefCell;
+use std::error::Error;
+
+use innerspace::store::MemoryStore;
+use innerspace::{Accessor, MIB, Map, PagedFile, Space, VirtAddr};
+
+use super::memory;
+use crate::harness::{Budget, Contender, Measured, Outcome, Plan, Row, Unit, thread_time};
+use crate::host::{PAGE, Region, memory_file};
+use crate::translation::HostPages;
+
+/// How many pages are touched in one round: 64 MiB.
+const PAGES: u64 = 16_384;
+
+pub(super) fn measure(plan: Plan, rows: &mut Vec<Measured>) -> Result<(), Box<dyn Error>> {
+    let faults = Faults::new(plan)?;
+    rows.push(faults.recycled_writes().measure(plan)?);
+    rows.push(faults.cold_writes().measure(plan)?);
+    rows.push(faults.reads().measure(plan)?);
+    rows.push(faults.holes().measure(plan)?);
+    rows.push(faults.unmaps().measure(plan)?);
+    Ok(())
+}
+
+struct Faults {
+    pages: u64,
+    space: Space,
+    accessor: RefCell<Accessor>,
+    /// As long as what is mapped, and nothing but a hole.
+    hole: PagedFile,
+}
+
+fn load_each(accessor: &mut Accessor, at: VirtAddr, pages: u64) -> Result<u64, Box<dyn Error>> {
+    let mut sum = 0u64;
+    for page in 0..pages {
+        sum = sum.wrapping_add(accessor.load::<u64>(at + page * PAGE as u64)?);
+    }
+    Ok(sum)
+}
+
+fn store_each(accessor: &mut Accessor, at: VirtAddr, pages: u64) -> Result<(), Box<dyn Error>> {
+    for page in 0..pages {
+        accessor.store(at + page * PAGE as u64, page)?;
+    }
+    Ok(())
+}
+
+impl Faults {
+    fn new(plan: Plan) -> Result<Faults, Box<dyn Error>> {
+        let pages = plan.operations(4 * PAGES).min(PAGES);
+        let bytes = pages * PAGE as u64;
+        let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
+        let space = memory.space()?;
+        let accessor = RefCell::new(space.accessor());
+        let hole = memory.options().open(MemoryStore::with_len(bytes))?;
+        Ok(Faults {
+            pages,
+            space,
+            accessor,
+            hole,
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pages * PAGE as u64
+    }
+
+    fn row<'a>(name: &str, contenders: Vec<Contender<'a>>, budget: Budget) -> Row<'a> {
+        Row {
+            name: name.into(),
+            unit: Unit::Nanoseconds,
+            contenders,
+            subject: "innerspace",
+            baseline: "kernel",
+            budget,
+        }
+    }
+
+    /// Maps, times `touch`, unmaps.
+    fn ours(&self, map: Map, touch: impl FnOnce(&mut Accessor, VirtAddr) -> Outcome) -> Outcome {
+        let at = self.space.map(map)?;
+        let sample = touch(&mut self.accessor.borrow_mut(), at);
+        self.space.unmap(at, self.bytes())?;
+        sample
+    }
+
+    fn kernel_writes(&self, host: HostPages) -> Outcome {
+        let mut region = Region::anonymous(self.bytes() as usize, host)?;
+        thread_time(self.pages, || {
+            region.write_every(PAGE, 1);
+            Ok(())
+        })
+    }
+
+    fn recycled_writes(&self) -> Row<'_> {
+        let ours = || {
+            self.ours(Map::anonymous(self.bytes()), |accessor, at| {
+                thread_time(self.pages, || store_each(accessor, at, self.pages))
+            })
+        };
+        let contenders = vec![
+            Contender::new("kernel", || self.kernel_writes(HostPages::Base)),
+            Contender::new("innerspace", ours),
+            Contender::new("kernel, huge pages", || self.kernel_writes(HostPages::Huge)),
+        ];
+        let name = "anonymous write fault, recycled frames";
+        Faults::row(name, contenders, Budget::Faster(8.0))
+    }
+
+    /// A new memory each round, whose frames the kernel has to supply.
+    fn cold_writes(&self) -> Row<'_> {
+        let ours = || {
+            let memory = memory(self.bytes() + self.bytes() / 16 + 8 * MIB)?;
+            let space = memory.space()?;
+            let at = space.map(Map::anonymous(self.bytes()))?;
+            let mut accessor = space.accessor();
+            thread_time(self.pages, || store_each(&mut accessor, at, self.pages))
+        };
+        let contenders = vec![
+            Contender::new("kernel", || self.kernel_writes(HostPages::Base)),
+            Contender::new("innerspace", ours),
+            Contender::new("kernel, huge pages", || self.kernel_writes(HostPages::Huge)),
+        ];
+        let name = "anonymous write fault, cold frames";
+        Faults::row(name, contenders, Budget::Faster(4.0))
+    }
+
+    fn reads(&self) -> Row<'_> {
+        let ours = || {
+            self.ours(Map::anonymous(self.bytes()), |accessor, at| {
+                thread_time(self.pages, || load_each(accessor, at, self.pages))
+            })
+        };
+        let kernel = || {
+            let region = Region::anonymous(self.bytes() as usize, HostPages::Base)?;
+            thread_time(self.pages, || Ok(region.read_every(PAGE)))
+        };
+        let contenders = vec![
+            Contender::new("kernel", kernel),
+            Contender::new("innerspace", ours),
+        ];
+        let name = "anonymous read fault (zero page)";
+        Faults::row(name, contenders, Budget::Faster(10.0))
+    }
+
+    /// The kernel allocates a page for each hole that is read through a mapping of tmpfs.
+    fn holes(&self) -> Row<'_> {
+        let ours = || {
+            self.ours(Map::file(&self.hole).shared(), |accessor, at| {
+                thread_time(self.pages, || load_each(accessor, at, self.pages))
+            })
+        };
+        let kernel = || {
+            let file = memory_file()?;
+            file.set_len(self.bytes())?;
+            let region = Region::shared(&file, self.bytes() as usize)?;
+            thread_time(self.pages, || Ok(region.read_every(PAGE)))
+        };
+        let contenders = vec![
+            Contender::new("kernel", kernel),
+            Contender::new("innerspace", ours),
+        ];
+        Faults::row(
+            "hole read fault of a file",
+            contenders,
+            Budget::Faster(40.0),
+        )
+    }
+
+    fn unmaps(&self) -> Row<'_> {
+        let ours = || {
+            let at = self.space.map(Map::anonymous(self.bytes()))?;
+            store_each(&mut self.accessor.borrow_mut(), at, self.pages)?;
+            thread_time(self.pages, || Ok(self.space.unmap(at, self.bytes())?))
+        };
+        let kernel = || {
+            let mut region = Region::anonymous(self.bytes() as usize, HostPages::Base)?;
+            region.write_every(PAGE, 1);
+            thread_time(self.pages, || {
+                drop(region);
+                Ok(())
+            })
+        };
+        let contenders = vec![
+            Contender::new("kernel", kernel),
+            Contender::new("innerspace", ours),
+        ];
+        let name = "unmap, a resident anonymous page";
+        Faults::row(name, contenders, Budget::Absolute(40.0))
+    }
+}

@@ -1,0 +1,164 @@
+//! What an access costs: loads, views, copies, faults, misses, and two threads.
+//!
+//! | file | rows |
+//! |---|---|
+//! | `loads` | 8 bytes at a time: random, dependent, sequential |
+//! | `views` | a view of 4 KiB, 8 bytes of it, and its drop |
+//! | `copies` | 4 KiB read by copy, scanned, written anew |
+//! | `faults` | first touches of anonymous and file pages, and taking them away again |
+//! | `misses` | random reads over twice the memory |
+//! | `threads` | the hit paths on one thread and on two |
+//!
+//! The hit rows share one [`Resident`]: the same words in every contender's form. The library advises the host to back
+//! its arena with huge pages, so the raw pointer that it is compared with has them, too; `raw, 4 KiB pages` shows
+//! what they are worth. Contenders that read shared pages copy the reference count of an `Arc`, as their users must.
+
+mod copies;
+mod faults;
+mod loads;
+mod misses;
+mod threads;
+mod views;
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use innerspace::store::MemoryStore;
+use innerspace::{
+    Accessor, FileAccess, MIB, Map, Memory, MemoryOptions, PagedFile, Space, Threads, VirtAddr,
+};
+use quick_cache::sync::Cache;
+
+use crate::harness::{Measured, Plan, Seeds};
+use crate::host::{PAGE, Region, memory_file};
+use crate::report::Table;
+use crate::translation::HostPages;
+
+/// Resident pages of the hit rows.
+const PAGES: u64 = 100_000;
+
+/// Measures every row.
+pub(crate) fn table(plan: Plan) -> Result<Table, Box<dyn Error>> {
+    let mut rows: Vec<Measured> = Vec::new();
+    faults::measure(plan, &mut rows)?;
+    misses::measure(plan, &mut rows)?;
+    copies::measure_writes(plan, &mut rows)?;
+    let resident = Resident::new(plan.pages(PAGES))?;
+    loads::measure(plan, &resident, &mut rows)?;
+    views::measure(plan, &resident, &mut rows)?;
+    copies::measure_reads(plan, &resident, &mut rows)?;
+    threads::measure(plan, &resident, &mut rows)?;
+    Ok(Table {
+        name: "access".into(),
+        rows,
+    })
+}
+
+/// A memory whose background work is done by nobody, so that all CPU time is the measured thread's.
+fn memory(bytes: u64) -> Result<Memory, Box<dyn Error>> {
+    Ok(MemoryOptions::new(bytes).threads(Threads::None).build()?)
+}
+
+/// The same pages in the form of each contender, all of them resident.
+struct Resident {
+    bytes: u64,
+    seeds: RefCell<Seeds>,
+    raw: Region,
+    raw_small: Region,
+    kernel_file: File,
+    cache: Cache<u64, Arc<[u8]>>,
+    space: Space,
+    at: VirtAddr,
+    accessor: RefCell<Accessor>,
+    file: PagedFile,
+    _memory: Memory,
+}
+
+impl Resident {
+    fn new(pages: u64) -> Result<Resident, Box<dyn Error>> {
+        let bytes = pages * PAGE as u64;
+        let mut raw = Region::anonymous(bytes as usize, HostPages::Huge)?;
+        let mut raw_small = Region::anonymous(bytes as usize, HostPages::Base)?;
+        let mut seed = 0x2545_f491_4f6c_dd1d;
+        for word in raw.bytes_mut().chunks_exact_mut(8) {
+            word.copy_from_slice(&xorshift(&mut seed).to_le_bytes());
+        }
+        raw_small.bytes_mut().copy_from_slice(raw.bytes());
+        let kernel_file = memory_file()?;
+        // Room to spare: the shards of the cache do not fill evenly.
+        let cache = Cache::new(pages as usize * 2);
+        let memory = memory(bytes * 2 + bytes / 16 + 16 * MIB)?;
+        let space = memory.space()?;
+        let at = space.map(Map::anonymous(bytes))?;
+        let mut accessor = space.accessor();
+        let file = memory
+            .options()
+            .access(FileAccess::ReadWrite)
+            .open(MemoryStore::new())?;
+        for (page, content) in (0..).zip(raw.bytes().chunks_exact(PAGE)) {
+            let offset = page * PAGE as u64;
+            kernel_file.write_all_at(content, offset)?;
+            cache.insert(page, Arc::from(content));
+            accessor.write(at + offset, content)?;
+            file.write_at(content, offset)?;
+        }
+        file.sync_data()?;
+        let cached = file.stats().cached.bytes();
+        if cached != bytes || cache.len() as u64 != pages {
+            return Err(format!("{cached} of {bytes} bytes stayed in the cache").into());
+        }
+        Ok(Resident {
+            bytes,
+            seeds: RefCell::default(),
+            raw,
+            raw_small,
+            kernel_file,
+            cache,
+            space,
+            at,
+            accessor: RefCell::new(accessor),
+            file,
+            _memory: memory,
+        })
+    }
+
+    fn seed(&self) -> u64 {
+        self.seeds.borrow_mut().next()
+    }
+}
+
+/// Marsaglia's xorshift64, shifts 13, 7, 17; the state must not be 0.
+#[inline(always)]
+fn xorshift(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// A number below `end`, uniform where `random` is (Lemire's multiplication).
+#[inline(always)]
+fn below(end: u64, random: u64) -> u64 {
+    ((u128::from(random) * u128::from(end)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_runs_and_every_contender_reads_the_same() {
+        let table = table(Plan::smoke()).unwrap();
+        for row in &table.rows {
+            assert!(row.ratio().is_some(), "{}", row.name);
+        }
+        let resident = Resident::new(600).unwrap();
+        let mut sums = loads::sums(&resident, 1000, 77).unwrap();
+        assert_eq!(sums.len(), 6);
+        sums.dedup();
+        assert_eq!(sums.len(), 1, "{sums:?}");
+    }
+}

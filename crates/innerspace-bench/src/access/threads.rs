@@ -1,0 +1,150 @@
+//! The hit paths on two threads beside one.
+//!
+//! By wall time, as the budget is meant, which needs two idle cores; and by CPU time an operation, which shows
+//! on a busy machine, too, whether the threads get into each other's way: twice the work in 1 / 1.8 of the time is 1.11
+//! times the CPU time an operation.
+
+use std::error::Error;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use innerspace::{Accessor, PagedFile};
+
+use super::loads::{InSession, independent};
+use super::{Resident, views};
+use crate::harness::{
+    Budget, Contender, Measured, Outcome, Plan, Row, Sample, Unit, thread_nanoseconds,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Clock {
+    Wall,
+    Cpu,
+}
+
+/// Runs every worker on a thread of its own, all at once; each does `count` operations.
+fn together<W>(clock: Clock, count: u64, workers: Vec<W>) -> Outcome
+where
+    W: FnOnce() -> Result<(), String> + Send,
+{
+    let barrier = Barrier::new(workers.len());
+    let operations = count * workers.len() as u64;
+    let times = std::thread::scope(|scope| {
+        let start = |work: W| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                let (wall, cpu) = (Instant::now(), thread_nanoseconds());
+                work()?;
+                Ok((wall, Instant::now(), thread_nanoseconds() - cpu))
+            })
+        };
+        let threads: Vec<_> = workers.into_iter().map(start).collect();
+        let joined = threads.into_iter().map(|thread| {
+            let result: Result<_, String> = thread.join().map_err(|_| "a thread panicked")?;
+            result
+        });
+        joined.collect::<Result<Vec<_>, String>>()
+    })?;
+    let nanoseconds = match clock {
+        Clock::Cpu => times.iter().map(|(_, _, cpu)| cpu).sum(),
+        Clock::Wall => {
+            let first = times.iter().map(|(start, ..)| *start).min();
+            let last = times.iter().map(|(_, end, _)| *end).max();
+            let (Some(first), Some(last)) = (first, last) else {
+                return Err("no threads".into());
+            };
+            (last - first).as_nanos() as u64
+        }
+    };
+    Ok(Sample {
+        operations,
+        nanoseconds,
+    })
+}
+
+pub(super) fn measure(
+    plan: Plan,
+    resident: &Resident,
+    rows: &mut Vec<Measured>,
+) -> Result<(), Box<dyn Error>> {
+    for clock in [Clock::Wall, Clock::Cpu] {
+        rows.push(
+            row("random loads in a session", clock, |threads| {
+                loads(plan, resident, clock, threads)
+            })
+            .measure(plan)?,
+        );
+        rows.push(
+            row("views of random pages", clock, |threads| {
+                file_views(plan, resident, clock, threads)
+            })
+            .measure(plan)?,
+        );
+    }
+    Ok(())
+}
+
+fn row<'a>(what: &str, clock: Clock, mut contender: impl FnMut(usize) -> Contender<'a>) -> Row<'a> {
+    let (clock, budget) = match clock {
+        Clock::Wall => ("wall time", Budget::Faster(1.8)),
+        Clock::Cpu => ("CPU time of all threads", Budget::Ratio(2.0 / 1.8)),
+    };
+    Row {
+        name: format!("two threads, {what}, {clock}"),
+        unit: Unit::Nanoseconds,
+        contenders: vec![contender(1), contender(2)],
+        subject: "innerspace",
+        baseline: "innerspace, one thread",
+        budget,
+    }
+}
+
+fn name(threads: usize) -> &'static str {
+    match threads {
+        1 => "innerspace, one thread",
+        _ => "innerspace",
+    }
+}
+
+fn loads<'a>(plan: Plan, resident: &'a Resident, clock: Clock, threads: usize) -> Contender<'a> {
+    let count = plan.operations(1_600_000);
+    let mut accessors: Vec<Accessor> = (0..threads).map(|_| resident.space.accessor()).collect();
+    Contender::new(name(threads), move || {
+        let workers = accessors.iter_mut().map(|accessor| {
+            let seed = resident.seed();
+            let (at, bytes) = (resident.at, resident.bytes);
+            move || {
+                let sum = accessor
+                    .session(|session| independent(InSession(session, at), bytes, count, seed));
+                let sum = sum.map_err(|e| e.to_string())?;
+                std::hint::black_box(sum);
+                Ok(())
+            }
+        });
+        together(clock, count, workers.collect())
+    })
+}
+
+/// Each thread has a handle of its own, as views count on the handle they come from.
+fn file_views<'a>(
+    plan: Plan,
+    resident: &'a Resident,
+    clock: Clock,
+    threads: usize,
+) -> Contender<'a> {
+    let count = plan.operations(400_000);
+    let files: Vec<PagedFile> = (0..threads).map(|_| resident.file.clone()).collect();
+    Contender::new(name(threads), move || {
+        let workers = files.iter().map(|file| {
+            let seed = resident.seed();
+            let bytes = resident.bytes;
+            move || {
+                let sum = views::views(bytes, file, count, seed).map_err(|e| e.to_string())?;
+                std::hint::black_box(sum);
+                Ok(())
+            }
+        });
+        together(clock, count, workers.collect())
+    })
+}

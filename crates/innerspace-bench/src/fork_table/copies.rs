@@ -1,0 +1,89 @@
+//! Copy-on-write after a fork, while the other side lives.
+
+use std::error::Error;
+
+use innerspace::{Accessor, VirtAddr};
+
+use super::Resident;
+use crate::harness::{Budget, Contender, Outcome, Row, Unit, thread_time};
+use crate::host::{Child, PAGE};
+
+/// Bytes that one leaf of a page table maps, here and in the kernel.
+const LEAF: u64 = 2 << 20;
+
+fn store_every(
+    accessor: &mut Accessor,
+    at: VirtAddr,
+    bytes: u64,
+    stride: u64,
+) -> Result<(), Box<dyn Error>> {
+    for offset in (0..bytes).step_by(stride as usize) {
+        accessor.store(at + offset, offset)?;
+    }
+    Ok(())
+}
+
+/// The parent stores to one page in each `stride` while a child lives, here.
+fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
+    let bytes = resident.bytes();
+    let child = resident.space.fork()?;
+    let accessor = &mut *resident.accessor.borrow_mut();
+    let sample = thread_time(bytes.div_ceil(stride), || {
+        store_every(accessor, resident.at, bytes, stride)
+    });
+    drop(child);
+    // What was shared is the parent's alone again, wherever it has not stored.
+    store_every(accessor, resident.at, bytes, PAGE as u64)?;
+    sample
+}
+
+/// The child stores; what it copied goes with it.
+fn child_stores(resident: &Resident, stride: u64) -> Outcome {
+    let bytes = resident.bytes();
+    let child = resident.space.fork()?;
+    let accessor = &mut child.accessor();
+    thread_time(bytes.div_ceil(stride), || {
+        store_every(accessor, resident.at, bytes, stride)
+    })
+}
+
+/// The parent stores while a child lives, in the kernel.
+fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
+    let child = Child::that_stays()?;
+    let region = &mut *resident.region.borrow_mut();
+    let sample = thread_time(resident.bytes().div_ceil(stride), || {
+        region.write_every(stride as usize, 2);
+        Ok(())
+    });
+    drop(child);
+    // Pages whose other owner is gone become writable again with a fault each: not in the next figure.
+    region.write_every(PAGE, 1);
+    sample
+}
+
+fn row<'a>(name: &str, resident: &'a Resident, stride: u64, budget: Budget) -> Row<'a> {
+    Row {
+        name: name.into(),
+        unit: Unit::Nanoseconds,
+        contenders: vec![
+            Contender::new("kernel", move || kernel_stores(resident, stride)),
+            Contender::new("innerspace", move || parent_stores(resident, stride)),
+            Contender::new("innerspace, child", move || child_stores(resident, stride)),
+        ],
+        subject: "innerspace",
+        baseline: "kernel",
+        budget,
+    }
+}
+
+/// All pages written: most of the faults copy a page whose path is unshared already.
+pub(super) fn every_page(resident: &Resident) -> Row<'_> {
+    let name = "copy-on-write fault, mean over all pages";
+    row(name, resident, PAGE as u64, Budget::Faster(5.0))
+}
+
+/// One page of each leaf written: each fault copies a leaf, too.
+pub(super) fn first_in_each_leaf(resident: &Resident) -> Row<'_> {
+    let name = "copy-on-write fault, first of a leaf";
+    row(name, resident, LEAF, Budget::Absolute(1_000.0))
+}

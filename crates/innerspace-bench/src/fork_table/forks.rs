@@ -1,0 +1,95 @@
+//! The fork itself.
+
+use std::error::Error;
+
+use super::Resident;
+use crate::harness::{Budget, Contender, Plan, Row, Sample, Unit, thread_nanoseconds, thread_time};
+use crate::host::{Child, PAGE, Region};
+use crate::translation::HostPages;
+
+/// Forks `count` times and drops each child before the next; `timed` says whether the drops count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Timed {
+    Fork,
+    ForkAndDrop,
+}
+
+fn repeat<C>(
+    count: u64,
+    timed: Timed,
+    mut fork: impl FnMut() -> Result<C, Box<dyn Error>>,
+) -> crate::harness::Outcome {
+    let mut nanoseconds = 0;
+    for _ in 0..count {
+        let start = thread_nanoseconds();
+        let child = fork()?;
+        let forked = thread_nanoseconds();
+        drop(child);
+        nanoseconds += match timed {
+            Timed::Fork => forked - start,
+            Timed::ForkAndDrop => thread_nanoseconds() - start,
+        };
+    }
+    Ok(Sample {
+        operations: count,
+        nanoseconds,
+    })
+}
+
+/// Few enough forks of the kernel's for many pages, at least some for few.
+fn kernel_count(plan: Plan, resident: &Resident) -> u64 {
+    plan.operations(400_000 / resident.pages.max(1))
+        .clamp(1, 200)
+}
+
+fn contenders<'a>(plan: Plan, resident: &'a Resident, timed: Timed) -> Vec<Contender<'a>> {
+    let kernel = kernel_count(plan, resident);
+    let ours = plan.operations(2_000);
+    vec![
+        Contender::new("innerspace", move || {
+            repeat(ours, timed, || Ok(resident.space.fork()?))
+        }),
+        Contender::new("fork(2)", move || {
+            repeat(kernel, timed, || Ok(Child::ends_at_once()?))
+        }),
+    ]
+}
+
+/// A fork, its child dropped outside the figures, beside fork(2) and a copy of all bytes into memory that is there already.
+pub(super) fn fork<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Box<dyn Error>> {
+    let mut copy = Region::anonymous(resident.bytes() as usize, HostPages::Base)?;
+    copy.keep_from_children();
+    copy.write_every(PAGE, 1);
+    let count = kernel_count(plan, resident);
+    let mut contenders = contenders(plan, resident, Timed::Fork);
+    contenders.push(Contender::new("full copy", move || {
+        let region = resident.region.borrow();
+        thread_time(count, || {
+            for _ in 0..count {
+                copy.bytes_mut().copy_from_slice(region.bytes());
+                std::hint::black_box(copy.bytes());
+            }
+            Ok(())
+        })
+    }));
+    Ok(Row {
+        name: format!("fork, {} resident pages", resident.pages),
+        unit: Unit::Nanoseconds,
+        contenders,
+        subject: "innerspace",
+        baseline: "fork(2)",
+        budget: Budget::Absolute(50_000.0),
+    })
+}
+
+/// A fork and its end; on the kernel's side that is waiting for the child, whose own CPU time is not in the figure.
+pub(super) fn fork_and_drop<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
+    Row {
+        name: format!("fork and drop, {} resident pages", resident.pages),
+        unit: Unit::Nanoseconds,
+        contenders: contenders(plan, resident, Timed::ForkAndDrop),
+        subject: "innerspace",
+        baseline: "fork(2)",
+        budget: Budget::None,
+    }
+}

@@ -1,0 +1,198 @@
+//! What the kernel offers in the places that are measured: mappings, files in memory, and children.
+//!
+//! Thin on purpose: a layer here would be measured with the contender it serves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::translation::HostPages;
+
+/// Bytes in a page, here and in the kernel.
+pub(crate) const PAGE: usize = 4096;
+const HUGE: usize = 2 << 20;
+
+/// A mapping of the kernel's, unmapped on drop. Its bytes start out as zeros, or as the file has them.
+#[derive(Debug)]
+pub(crate) struct Region {
+    start: *mut libc::c_void,
+    mapped: usize,
+    first: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the region owns its range, and all shared access to it is by atomics or by slices borrowed from the region.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+fn map(bytes: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<*mut libc::c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, file, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(start)
+}
+
+impl Region {
+    /// Private anonymous memory, nothing of it resident, aligned to 2 MiB.
+    pub(crate) fn anonymous(bytes: usize, host: HostPages) -> io::Result<Region> {
+        let mapped = bytes + HUGE;
+        let start = map(mapped, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        let region = Region {
+            start,
+            mapped,
+            first: start.map_addr(|at| at.next_multiple_of(HUGE)).cast(),
+            bytes,
+        };
+        region.advise(match host {
+            HostPages::Base => libc::MADV_NOHUGEPAGE,
+            HostPages::Huge => libc::MADV_HUGEPAGE,
+        });
+        Ok(region)
+    }
+
+    /// The first `bytes` of a file, shared.
+    pub(crate) fn shared(file: &File, bytes: usize) -> io::Result<Region> {
+        let start = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?;
+        Ok(Region {
+            start,
+            mapped: bytes,
+            first: start.cast(),
+            bytes,
+        })
+    }
+
+    /// Children of fork(2) do not get the region.
+    pub(crate) fn keep_from_children(&self) {
+        self.advise(libc::MADV_DONTFORK);
+    }
+
+    /// Advice may be refused by a kernel that has no use for it.
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: the range is ours, and none of the advice given here changes what is in it.
+        unsafe { libc::madvise(self.first.cast(), self.bytes, advice) };
+    }
+
+    /// The bytes, for regions that nobody writes meanwhile.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped, initialised by the kernel, and written by `bytes_mut` and `write_every` alone, which borrow
+        // the region mutably.
+        unsafe { std::slice::from_raw_parts(self.first, self.bytes) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.first, self.bytes) }
+    }
+
+    /// Loads 8 bytes as a program with a raw pointer does: without a check.
+    ///
+    /// # Safety
+    /// `offset` is a multiple of 8 and at least 8 below the region's length.
+    #[inline(always)]
+    pub(crate) unsafe fn load(&self, offset: u64) -> u64 {
+        // SAFETY: inside the region and aligned, by the caller.
+        unsafe { (*self.first.add(offset as usize).cast::<AtomicU64>()).load(Ordering::Relaxed) }
+    }
+
+    /// Loads 8 bytes at each multiple of `stride`; their sum.
+    pub(crate) fn read_every(&self, stride: usize) -> u64 {
+        assert!(stride.is_multiple_of(8));
+        // SAFETY: each offset is a multiple of 8 below the end, and regions end at a multiple of 8.
+        let load = |at: usize| unsafe { self.load(at as u64) };
+        (0..self.bytes)
+            .step_by(stride)
+            .fold(0, |sum, at| sum.wrapping_add(load(at)))
+    }
+
+    /// Stores 8 bytes at each multiple of `stride`.
+    pub(crate) fn write_every(&mut self, stride: usize, value: u64) {
+        assert!(stride.is_multiple_of(8));
+        for at in (0..self.bytes).step_by(stride) {
+            // SAFETY: as for `read_every`, and borrowed mutably; volatile, so that no store is left out.
+            unsafe { self.first.add(at).cast::<u64>().write_volatile(value) };
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that mmap returned; whoever borrows from the region is gone.
+        unsafe { libc::munmap(self.start, self.mapped) };
+    }
+}
+
+/// An empty file in memory, as on tmpfs.
+pub(crate) fn memory_file() -> io::Result<File> {
+    // SAFETY: the name is a C string; the call makes a new descriptor.
+    let file = unsafe { libc::memfd_create(c"innerspace-bench".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    Ok(unsafe { File::from_raw_fd(file) })
+}
+
+/// A child of fork(2) that waits until it is let go.
+#[derive(Debug)]
+pub(crate) struct Child {
+    process: libc::pid_t,
+    /// The child ends when this is closed.
+    hold: Option<io::PipeWriter>,
+}
+
+impl Child {
+    /// fork(2), with a child that ends at once.
+    #[inline]
+    pub(crate) fn ends_at_once() -> io::Result<Child> {
+        // SAFETY: the child calls nothing but `_exit`, which is allowed whatever other threads held at the fork.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        if process < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Child {
+            process,
+            hold: None,
+        })
+    }
+
+    /// fork(2), with a child that stays until this is dropped.
+    pub(crate) fn that_stays() -> io::Result<Child> {
+        let (read, write) = io::pipe()?;
+        // SAFETY: the child calls `close`, `read` and `_exit` alone, all allowed after a fork with threads about.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            // SAFETY: as above; the byte is the child's own, and its copies of the descriptors go with it.
+            unsafe {
+                libc::close(write.as_raw_fd());
+                let mut byte = 0u8;
+                libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1);
+                libc::_exit(0)
+            }
+        }
+        if process < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Child {
+            process,
+            hold: Some(write),
+        })
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.hold = None;
+        // SAFETY: waits for a child of ours that nobody else waits for.
+        unsafe { libc::waitpid(self.process, ptr::null_mut(), 0) };
+    }
+}
