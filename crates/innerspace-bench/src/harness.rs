@@ -37,6 +37,20 @@ pub(crate) fn thread_time<T>(
     })
 }
 
+/// Takes `times` samples and adds them up.
+pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
+    let mut sum = Sample {
+        operations: 0,
+        nanoseconds: 0,
+    };
+    for _ in 0..times {
+        let one = sample()?;
+        sum.operations += one.operations;
+        sum.nanoseconds += one.nanoseconds;
+    }
+    Ok(sum)
+}
+
 /// CPU time of the calling thread since it began, in nanoseconds.
 pub(crate) fn thread_nanoseconds() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
@@ -184,6 +198,32 @@ pub(crate) struct Measured {
     pub(crate) subject: &'static str,
     pub(crate) baseline: &'static str,
     pub(crate) budget: Budget,
+}
+
+/// The rows of a table: measured as they are added, unless they are not asked for.
+pub(crate) struct Rows<'a> {
+    plan: Plan,
+    only: &'a str,
+    pub(crate) measured: Vec<Measured>,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows whose names contain `only`.
+    pub(crate) fn new(plan: Plan, only: &'a str) -> Rows<'a> {
+        Rows {
+            plan,
+            only,
+            measured: Vec::new(),
+        }
+    }
+
+    /// Measures a row that is asked for.
+    pub(crate) fn add(&mut self, row: Row<'_>) -> Result<(), Box<dyn Error>> {
+        if row.name.contains(self.only) {
+            self.measured.push(row.measure(self.plan)?);
+        }
+        Ok(())
+    }
 }
 
 impl Row<'_> {

@@ -63,6 +63,9 @@ struct CommonArguments {
     /// Five rounds of an eighth of the operations
     #[arg(long)]
     quick: bool,
+    /// Measure only rows whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
 }
 
 impl CommonArguments {
@@ -77,15 +80,20 @@ impl CommonArguments {
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let (common, table) = match &arguments.table {
-        TableArguments::Access { common } => (common, access::table(common.plan())?),
-        TableArguments::Fork { common } => (common, fork_table::table(common.plan())?),
+        TableArguments::Access { common } => (common, access::table(common.plan(), &common.only)?),
+        TableArguments::Fork { common } => {
+            (common, fork_table::table(common.plan(), &common.only)?)
+        }
         TableArguments::Translation { common, huge_pages } => {
             let pages = if *huge_pages {
                 HostPages::Huge
             } else {
                 HostPages::Base
             };
-            (common, translation::table(common.plan(), pages)?)
+            (
+                common,
+                translation::table(common.plan(), &common.only, pages)?,
+            )
         }
     };
     let report = Report::new(vec![table]);

@@ -8,7 +8,7 @@ use innerspace::store::MemoryStore;
 use innerspace::{FileAccess, MIB};
 
 use super::{Resident, below, memory, xorshift};
-use crate::harness::{Budget, Contender, Measured, Plan, Row, Unit, thread_time};
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, summed, thread_time};
 use crate::host::{PAGE, Region, memory_file};
 use crate::translation::HostPages;
 
@@ -36,10 +36,10 @@ fn random_reads(
 pub(super) fn measure_reads(
     plan: Plan,
     resident: &Resident,
-    rows: &mut Vec<Measured>,
+    rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
-    rows.push(random_row(plan, resident).measure(plan)?);
-    rows.push(scan_row(plan, resident).measure(plan)?);
+    rows.add(random_row(plan, resident))?;
+    rows.add(scan_row(plan, resident))?;
     Ok(())
 }
 
@@ -129,9 +129,11 @@ fn scan_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     }
 }
 
-/// Pages that neither the cache nor the store has had: written one after the other, then given up, untimed.
-pub(super) fn measure_writes(plan: Plan, rows: &mut Vec<Measured>) -> Result<(), Box<dyn Error>> {
-    let pages = plan.operations(64_000).min(16_000);
+/// Pages that neither the cache nor the store has: a mebibyte written, page after page, and cut off again untimed, so that
+/// on both sides frames come back while they are warm.
+pub(super) fn measure_writes(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let pages = plan.operations(64_000).min(256);
+    let times = plan.operations(64_000).div_ceil(pages);
     let bytes = pages * PAGE as u64;
     let content = [0x5a; PAGE];
     let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
@@ -141,31 +143,37 @@ pub(super) fn measure_writes(plan: Plan, rows: &mut Vec<Measured>) -> Result<(),
     let mut region = Region::anonymous(bytes as usize, HostPages::Huge)?;
     let contenders = vec![
         Contender::new("tmpfs pwrite", || {
-            let sample = thread_time(pages, || {
-                for page in 0..pages {
-                    tmpfs.write_all_at(&content, page * PAGE as u64)?;
-                }
-                Ok(())
-            });
-            tmpfs.set_len(0)?;
-            sample
+            summed(times, || {
+                let sample = thread_time(pages, || {
+                    for page in 0..pages {
+                        tmpfs.write_all_at(&content, page * PAGE as u64)?;
+                    }
+                    Ok(())
+                });
+                tmpfs.set_len(0)?;
+                sample
+            })
         }),
         Contender::new("innerspace", || {
-            let sample = thread_time(pages, || {
-                for page in 0..pages {
-                    file.write_at(&content, page * PAGE as u64)?;
-                }
-                Ok(())
-            });
-            file.set_len(0)?;
-            sample
+            summed(times, || {
+                let sample = thread_time(pages, || {
+                    for page in 0..pages {
+                        file.write_at(&content, page * PAGE as u64)?;
+                    }
+                    Ok(())
+                });
+                file.set_len(0)?;
+                sample
+            })
         }),
         Contender::new("memcpy", || {
-            thread_time(pages, || {
-                for page in region.bytes_mut().chunks_exact_mut(PAGE) {
-                    page.copy_from_slice(&content);
-                }
-                Ok(())
+            summed(times, || {
+                thread_time(pages, || {
+                    for page in region.bytes_mut().chunks_exact_mut(PAGE) {
+                        page.copy_from_slice(&content);
+                    }
+                    Ok(())
+                })
             })
         }),
     ];
@@ -177,6 +185,6 @@ pub(super) fn measure_writes(plan: Plan, rows: &mut Vec<Measured>) -> Result<(),
         baseline: "tmpfs pwrite",
         budget: Budget::Faster(5.0),
     };
-    rows.push(row.measure(plan)?);
+    rows.add(row)?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use innerspace::{Accessor, Fault, Session, VirtAddr};
 use quick_cache::sync::Cache;
 
 use super::{Resident, below, xorshift};
-use crate::harness::{Budget, Contender, Measured, Plan, Row, Unit, thread_time};
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, thread_time};
 use crate::host::{PAGE, Region};
 
 /// Loads by offset in the resident bytes; offsets are multiples of 8.
@@ -152,7 +152,7 @@ fn sequential<L: Load>(mut load: L, bytes: u64, count: u64, seed: u64) -> Result
 pub(super) fn measure(
     plan: Plan,
     resident: &Resident,
-    rows: &mut Vec<Measured>,
+    rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
     let budgets = [
         (Order::Independent, Budget::Ratio(2.5), Budget::Ratio(1.8)),
@@ -174,9 +174,9 @@ pub(super) fn measure(
         if order == Order::Independent {
             contenders.extend([loads.pread(), loads.cached()]);
         }
-        rows.push(row(order, "single", contenders, single).measure(plan)?);
+        rows.add(row(order, "single", contenders, single))?;
         let contenders = vec![loads.raw(), loads.session()];
-        rows.push(row(order, "in a session", contenders, session).measure(plan)?);
+        rows.add(row(order, "in a session", contenders, session))?;
     }
     Ok(())
 }

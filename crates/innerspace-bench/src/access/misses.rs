@@ -10,7 +10,7 @@ use innerspace::MIB;
 use innerspace::store::{Access, CacheMode, FileOptions};
 
 use super::{below, memory, xorshift};
-use crate::harness::{Budget, Contender, Measured, Plan, Row, Sample, Seeds, Unit, thread_time};
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Sample, Seeds, Unit, thread_time};
 use crate::host::{PAGE, Region};
 use crate::translation::HostPages;
 
@@ -42,7 +42,7 @@ impl Drop for OnTmpfs {
     }
 }
 
-pub(super) fn measure(plan: Plan, rows: &mut Vec<Measured>) -> Result<(), Box<dyn Error>> {
+pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let pages = 2 * MEMORY / PAGE as u64;
     let path = OnTmpfs::new(pages * PAGE as u64)?;
     let memory = memory(MEMORY)?;
@@ -97,6 +97,6 @@ pub(super) fn measure(plan: Plan, rows: &mut Vec<Measured>) -> Result<(), Box<dy
         baseline: "pread, O_DIRECT",
         budget: Budget::Absolute(6900.0),
     };
-    rows.push(row.measure(plan)?);
+    rows.add(row)?;
     Ok(())
 }

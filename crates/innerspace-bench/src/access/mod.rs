@@ -32,7 +32,7 @@ use innerspace::{
 };
 use quick_cache::sync::Cache;
 
-use crate::harness::{Measured, Plan, Seeds};
+use crate::harness::{Plan, Rows, Seeds};
 use crate::host::{PAGE, Region, memory_file};
 use crate::report::Table;
 use crate::translation::HostPages;
@@ -40,9 +40,9 @@ use crate::translation::HostPages;
 /// Resident pages of the hit rows.
 const PAGES: u64 = 100_000;
 
-/// Measures every row.
-pub(crate) fn table(plan: Plan) -> Result<Table, Box<dyn Error>> {
-    let mut rows: Vec<Measured> = Vec::new();
+/// Measures the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
+    let mut rows = Rows::new(plan, only);
     faults::measure(plan, &mut rows)?;
     misses::measure(plan, &mut rows)?;
     copies::measure_writes(plan, &mut rows)?;
@@ -53,7 +53,7 @@ pub(crate) fn table(plan: Plan) -> Result<Table, Box<dyn Error>> {
     threads::measure(plan, &resident, &mut rows)?;
     Ok(Table {
         name: "access".into(),
-        rows,
+        rows: rows.measured,
     })
 }
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_row_runs_and_every_contender_reads_the_same() {
-        let table = table(Plan::smoke()).unwrap();
+        let table = table(Plan::smoke(), "").unwrap();
         for row in &table.rows {
             assert!(row.ratio().is_some(), "{}", row.name);
         }

@@ -13,7 +13,7 @@ use innerspace::{Accessor, PagedFile};
 use super::loads::{InSession, independent};
 use super::{Resident, views};
 use crate::harness::{
-    Budget, Contender, Measured, Outcome, Plan, Row, Sample, Unit, thread_nanoseconds,
+    Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit, thread_nanoseconds,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,21 +66,15 @@ where
 pub(super) fn measure(
     plan: Plan,
     resident: &Resident,
-    rows: &mut Vec<Measured>,
+    rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
     for clock in [Clock::Wall, Clock::Cpu] {
-        rows.push(
-            row("random loads in a session", clock, |threads| {
-                loads(plan, resident, clock, threads)
-            })
-            .measure(plan)?,
-        );
-        rows.push(
-            row("views of random pages", clock, |threads| {
-                file_views(plan, resident, clock, threads)
-            })
-            .measure(plan)?,
-        );
+        rows.add(row("random loads in a session", clock, |threads| {
+            loads(plan, resident, clock, threads)
+        }))?;
+        rows.add(row("views of random pages", clock, |threads| {
+            file_views(plan, resident, clock, threads)
+        }))?;
     }
     Ok(())
 }

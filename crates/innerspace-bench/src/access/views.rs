@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use innerspace::PagedFile;
 
 use super::{Resident, below, xorshift};
-use crate::harness::{Budget, Contender, Measured, Plan, Row, Unit, thread_time};
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, thread_time};
 use crate::host::PAGE;
 
 const PRESENT: u64 = 1 << 63;
@@ -95,7 +95,7 @@ pub(super) fn views(
 pub(super) fn measure(
     plan: Plan,
     resident: &Resident,
-    rows: &mut Vec<Measured>,
+    rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
     let count = plan.operations(400_000);
     let bytes = resident.bytes;
@@ -132,7 +132,7 @@ pub(super) fn measure(
         baseline: "dense table",
         budget: Budget::Ratio(1.5),
     };
-    rows.push(row.measure(plan)?);
+    rows.add(row)?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use innerspace::{Accessor, VirtAddr};
 
-use super::Resident;
+use super::{Resident, new_space};
 use crate::harness::{Budget, Contender, Outcome, Row, Unit, thread_time};
 use crate::host::{Child, PAGE};
 
@@ -23,27 +23,27 @@ fn store_every(
     Ok(())
 }
 
-/// The parent stores to one page in each `stride` while a child lives, here.
+/// The parent stores to one page in each `stride` while a child lives, here. A space of its own each round: what its leaves were
+/// copied from is kept until a store meets a page that is not copied yet, and here none is left.
 fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
-    let child = resident.space.fork()?;
-    let accessor = &mut *resident.accessor.borrow_mut();
+    let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
+    let child = space.fork()?;
     let sample = thread_time(bytes.div_ceil(stride), || {
-        store_every(accessor, resident.at, bytes, stride)
+        store_every(&mut accessor, at, bytes, stride)
     });
     drop(child);
-    // What was shared is the parent's alone again, wherever it has not stored.
-    store_every(accessor, resident.at, bytes, PAGE as u64)?;
     sample
 }
 
-/// The child stores; what it copied goes with it.
+/// The child stores.
 fn child_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
-    let child = resident.space.fork()?;
-    let accessor = &mut child.accessor();
+    let (space, at, _accessor) = new_space(&resident.memory, bytes)?;
+    let child = space.fork()?;
+    let mut accessor = child.accessor();
     thread_time(bytes.div_ceil(stride), || {
-        store_every(accessor, resident.at, bytes, stride)
+        store_every(&mut accessor, at, bytes, stride)
     })
 }
 

@@ -15,9 +15,9 @@ mod forks;
 use std::cell::RefCell;
 use std::error::Error;
 
-use innerspace::{Accessor, MIB, Map, MemoryOptions, Space, Threads, VirtAddr};
+use innerspace::{Accessor, MIB, Map, Memory, MemoryOptions, Space, Threads, VirtAddr};
 
-use crate::harness::{Plan, Row};
+use crate::harness::{Plan, Rows};
 use crate::host::{PAGE, Region};
 use crate::report::Table;
 use crate::translation::HostPages;
@@ -26,58 +26,58 @@ use crate::translation::HostPages;
 const PAGES: u64 = 100_000;
 const FEW_PAGES: u64 = 100;
 
-/// Measures every row.
-pub(crate) fn table(plan: Plan) -> Result<Table, Box<dyn Error>> {
-    let mut rows = Vec::new();
-    let mut measure = |row: Row<'_>| -> Result<(), Box<dyn Error>> {
-        rows.push(row.measure(plan)?);
-        Ok(())
-    };
+/// Measures the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
+    let mut rows = Rows::new(plan, only);
     // One at a time: the kernel's fork copies the tables of every region there is.
     {
         let resident = Resident::new(plan.pages(FEW_PAGES))?;
-        measure(forks::fork(plan, &resident)?)?;
-        measure(forks::fork_and_drop(plan, &resident))?;
+        rows.add(forks::fork(plan, &resident)?)?;
+        rows.add(forks::fork_and_drop(plan, &resident))?;
     }
     let resident = Resident::new(plan.pages(PAGES))?;
-    measure(forks::fork(plan, &resident)?)?;
-    measure(forks::fork_and_drop(plan, &resident))?;
-    measure(copies::first_in_each_leaf(&resident))?;
-    measure(copies::every_page(&resident))?;
+    rows.add(forks::fork(plan, &resident)?)?;
+    rows.add(forks::fork_and_drop(plan, &resident))?;
+    rows.add(copies::first_in_each_leaf(&resident))?;
+    rows.add(copies::every_page(&resident))?;
     Ok(Table {
         name: "fork".into(),
-        rows,
+        rows: rows.measured,
     })
 }
 
 /// The same number of resident pages in a space and in the kernel's own mapping.
 struct Resident {
     pages: u64,
+    memory: Memory,
     space: Space,
-    at: VirtAddr,
-    accessor: RefCell<Accessor>,
     region: RefCell<Region>,
+}
+
+/// A space of so many resident bytes.
+fn new_space(memory: &Memory, bytes: u64) -> Result<(Space, VirtAddr, Accessor), Box<dyn Error>> {
+    let space = memory.space()?;
+    let at = space.map(Map::anonymous(bytes))?;
+    let mut accessor = space.accessor();
+    for page in 0..bytes / PAGE as u64 {
+        accessor.store(at + page * PAGE as u64, page)?;
+    }
+    Ok((space, at, accessor))
 }
 
 impl Resident {
     fn new(pages: u64) -> Result<Resident, Box<dyn Error>> {
         let bytes = pages * PAGE as u64;
-        // Room for a copy of every page and for both sides' tables.
-        let limit = 2 * bytes + bytes / 8 + 16 * MIB;
+        // Room for a second space, and for a copy of every page of it.
+        let limit = 3 * bytes + bytes / 8 + 16 * MIB;
         let memory = MemoryOptions::new(limit).threads(Threads::None).build()?;
-        let space = memory.space()?;
-        let at = space.map(Map::anonymous(bytes))?;
-        let mut accessor = space.accessor();
+        let (space, ..) = new_space(&memory, bytes)?;
         let mut region = Region::anonymous(bytes as usize, HostPages::Base)?;
         region.write_every(PAGE, 1);
-        for page in 0..pages {
-            accessor.store(at + page * PAGE as u64, page)?;
-        }
         Ok(Resident {
             pages,
+            memory,
             space,
-            at,
-            accessor: RefCell::new(accessor),
             region: RefCell::new(region),
         })
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_row_runs() {
-        let table = table(Plan::smoke()).unwrap();
+        let table = table(Plan::smoke(), "").unwrap();
         assert_eq!(table.rows.len(), 6);
         assert!(table.rows.iter().all(|row| row.ratio().is_some()));
     }

@@ -52,7 +52,7 @@ use self::page_array::PageArray;
 use self::raw::Raw;
 use self::table::PageTable;
 use self::workloads::{Dependent, Independent, Sequential, Stores, Workload};
-use crate::harness::{Budget, Contender, Measured, Plan, Row, Seeds, Unit, thread_time};
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Seeds, Unit, thread_time};
 use crate::report::Table;
 
 /// Resident pages of the space.
@@ -95,11 +95,11 @@ trait Revocable: Accessor {
     fn revoke(&mut self, at: u64);
 }
 
-/// Measures every form under every workload.
-pub(crate) fn table(plan: Plan, host: HostPages) -> Result<Table, Box<dyn Error>> {
+/// Measures every form under every workload, in the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str, host: HostPages) -> Result<Table, Box<dyn Error>> {
     let space = PageTable::new(PAGES, host)?;
     let forms = Forms::new(&space);
-    let mut rows = Vec::new();
+    let mut rows = Rows::new(plan, only);
     let independent = Budgets {
         single: Budget::Ratio(2.5),
         session: Budget::Ratio(1.8),
@@ -120,14 +120,14 @@ pub(crate) fn table(plan: Plan, host: HostPages) -> Result<Table, Box<dyn Error>
     forms.measure::<Dependent>(plan, dependent, &mut rows)?;
     forms.measure::<Sequential>(plan, sequential, &mut rows)?;
     forms.measure::<Stores>(plan, stores, &mut rows)?;
-    rows.push(forms.measure_revocation(plan)?);
+    rows.add(forms.revocation_row(plan))?;
     let name = match host {
         HostPages::Base => "translation",
         HostPages::Huge => "translation, huge host pages",
     };
     Ok(Table {
         name: name.into(),
-        rows,
+        rows: rows.measured,
     })
 }
 
@@ -167,7 +167,7 @@ impl<'t> Forms<'t> {
         &self,
         plan: Plan,
         budgets: Budgets,
-        rows: &mut Vec<Measured>,
+        rows: &mut Rows<'_>,
     ) -> Result<(), Box<dyn Error>> {
         let single = vec![
             self.single::<W, _>("raw", &self.raw, plan),
@@ -197,7 +197,7 @@ impl<'t> Forms<'t> {
                 baseline: "raw",
                 budget,
             };
-            rows.push(row.measure(plan)?);
+            rows.add(row)?;
         }
         Ok(())
     }
@@ -235,9 +235,9 @@ impl<'t> Forms<'t> {
     }
 
     /// What an eviction or an aging costs the accessor: revoke 64 pages, then load from each again.
-    fn measure_revocation(&self, plan: Plan) -> Result<Measured, Box<dyn Error>> {
+    fn revocation_row(&self, plan: Plan) -> Row<'_> {
         let count = plan.operations(100_000);
-        let row = Row {
+        Row {
             name: "revoke a page and load from it again".into(),
             unit: Unit::Nanoseconds,
             contenders: vec![
@@ -247,8 +247,7 @@ impl<'t> Forms<'t> {
             subject: "256 leaves",
             baseline: "page array",
             budget: Budget::None,
-        };
-        row.measure(plan)
+        }
     }
 
     fn revocation<'a, A: Revocable + 'a>(
@@ -371,7 +370,7 @@ mod tests {
 
     #[test]
     fn every_contender_runs() {
-        let table = table(Plan::smoke(), HostPages::Base).unwrap();
+        let table = table(Plan::smoke(), "", HostPages::Base).unwrap();
         assert_eq!(table.rows.len(), 9);
         assert!(table.rows.iter().all(|row| row.ratio().is_some()));
     }
