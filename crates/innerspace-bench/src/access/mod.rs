@@ -74,7 +74,7 @@ struct Resident {
     at: VirtAddr,
     accessor: RefCell<Accessor>,
     file: PagedFile,
-    _memory: Memory,
+    _memories: [Memory; 2],
 }
 
 impl Resident {
@@ -90,11 +90,13 @@ impl Resident {
         let kernel_file = memory_file()?;
         // Room to spare: the shards of the cache do not fill evenly.
         let cache = Cache::new(pages as usize * 2);
-        let memory = memory(bytes * 2 + bytes / 16 + 16 * MIB)?;
+        // One each, so that either arena is about as large as the raw region.
+        let room = bytes + bytes / 16 + 16 * MIB;
+        let (memory, file_memory) = (memory(room)?, memory(room)?);
         let space = memory.space()?;
         let at = space.map(Map::anonymous(bytes))?;
         let mut accessor = space.accessor();
-        let file = memory
+        let file = file_memory
             .options()
             .access(FileAccess::ReadWrite)
             .open(MemoryStore::new())?;
@@ -121,7 +123,7 @@ impl Resident {
             at,
             accessor: RefCell::new(accessor),
             file,
-            _memory: memory,
+            _memories: [memory, file_memory],
         })
     }
 
