@@ -164,7 +164,7 @@ mod tests {
              innerspace_pgfault_total 1234567\n"
         ));
         assert!(text.contains("# TYPE innerspace_frames_free gauge\ninnerspace_frames_free 12\n"));
-        assert_eq!(text.lines().count(), 3 * (EVENTS + 1 + 10));
+        assert_eq!(text.lines().count(), 3 * (EVENTS + 2 + 10));
     }
 
     #[cfg(feature = "serde")]
