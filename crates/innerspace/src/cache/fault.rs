@@ -79,7 +79,7 @@ impl LockedBlock {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 impl LockedBlock {
     /// The metadata of the first frame.
     pub(super) fn meta(&self) -> &crate::frame::Meta {

@@ -82,7 +82,10 @@ pub(super) enum Got<'f> {
     /// The block, held, locked, up to date and still in its file.
     Locked(Locked<'f>),
     /// It was made just now.
-    #[cfg_attr(not(test), expect(dead_code, reason = "made by the flag CREATE"))]
+    #[cfg_attr(
+        any(not(test), shuttle),
+        expect(dead_code, reason = "made by the flag CREATE")
+    )]
     Created(NewBlock<'f>),
 }
 
@@ -109,11 +112,14 @@ impl FileCore {
             }
         }
     }
+}
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
-    )]
+/// The flags in their usual combinations.
+#[cfg_attr(
+    any(not(test), shuttle),
+    expect(dead_code, reason = "the lookup's vocabulary is kept whole")
+)]
+impl FileCore {
     /// The block if it is cached.
     pub(super) fn find(&self, block: u64) -> Result<Option<BlockRef<'_>>, FileError> {
         match self.get_page(block, Get::NONE)? {
@@ -130,34 +136,24 @@ impl FileCore {
         }
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
-    )]
     /// The block, locked; made when absent.
     pub(super) fn find_or_create(&self, block: u64) -> Result<Got<'_>, FileError> {
         self.get_page(block, Get::LOCK | Get::ACCESSED | Get::CREATE)
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
-    )]
     /// Like [`FileCore::find_or_create`] without sleeping, I/O, or a mark.
     pub(super) fn grab_nowait(&self, block: u64) -> Result<Got<'_>, FileError> {
         self.get_page(block, Get::LOCK | Get::CREATE | Get::NOIO | Get::NOWAIT)
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the lookup's vocabulary is kept whole")
-    )]
     /// The block for a writer: locked, stable, and made when absent.
     pub(super) fn grab_for_write(&self, block: u64) -> Result<Got<'_>, FileError> {
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::CREATE | Get::STABLE;
         self.get_page(block, get)
     }
+}
 
+impl FileCore {
     /// A reference on the block that is cached at `block` now.
     #[inline]
     pub(super) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
