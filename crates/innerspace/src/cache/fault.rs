@@ -134,7 +134,8 @@ impl FileCore {
                         match kind {
                             FaultKind::Read => return Ok(FaultPage::Hole(HoleToken(epoch))),
                             FaultKind::Write => {
-                                drop(self.create_over_hole(block, |bytes| bytes.fill(0))?);
+                                let basis = self.hole_basis(block, epoch);
+                                drop(self.create_over_hole(block, basis, |bytes| bytes.fill(0))?);
                             }
                         }
                     }

@@ -8,7 +8,7 @@ use super::block::{BlockRef, NewBlock};
 use super::core::{FileCore, Steady};
 use super::errors::{FileError, StoreAction};
 use super::extents::Content;
-use super::lookup::Get;
+use super::lookup::{Basis, Get};
 use super::stats::count;
 use super::stream::Stream;
 use crate::stats::Event;
@@ -197,14 +197,26 @@ impl FileCore {
         }
     }
 
-    /// Puts a block of zeros where the store has a hole, for a writer or a writable mapping; `None` when another thread
-    /// made the block first. Mappings of the hole are revoked before the bytes can change.
+    /// What a block is made on where the store has nothing, by what was found at `epoch`.
+    pub(super) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
+        let start = block << self.block_shift();
+        if self.stored.load(Ordering::Acquire) <= start {
+            Basis::StoredUpTo(start)
+        } else {
+            Basis::Hole { epoch }
+        }
+    }
+
+    /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when another thread made the block
+    /// first. Mappings of the hole are revoked before the bytes can change.
     pub(super) fn create_over_hole(
         &self,
         block: u64,
+        basis: Basis,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Option<BlockRef<'_>>, FileError> {
-        let Some(mut new) = self.create(block, Get::CREATE | Get::ACCESSED | Get::WRITE)? else {
+        let get = Get::CREATE | Get::ACCESSED | Get::WRITE;
+        let Some(mut new) = self.create_on(block, get, basis)? else {
             return Ok(None);
         };
         self.end_hole(block);

@@ -13,6 +13,7 @@ use super::index::{Inserted, Word};
 use super::stats::count;
 use crate::frame::{Bit, Dropped, FlagSet, HoldState, Kind};
 use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
+use crate::sync::atomic::Ordering;
 use crate::sync::raw;
 use crate::sync::{Backoff, interleave};
 use crate::units::{FrameId, PageCount};
@@ -70,6 +71,21 @@ impl BitOr for Get {
     fn bitor(self, other: Get) -> Get {
         Get(self.0 | other.0)
     }
+}
+
+/// What the bytes of a block that is being made take for granted about the store, which another thread may change as long as
+/// the block is not in the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Basis {
+    /// Nothing: the block is filled from the store afterwards, or covered as a whole.
+    Nothing,
+    /// The store has no bytes at or after this offset.
+    StoredUpTo(u64),
+    /// The store has a hole there, at this epoch of the file's holes.
+    Hole {
+        /// The epoch, read before the store was asked.
+        epoch: u64,
+    },
 }
 
 /// What a lookup came back with.
@@ -276,8 +292,18 @@ impl FileCore {
         }
     }
 
-    /// Makes a block; `None` when another thread made one first.
+    /// Makes a block, to be filled as a whole; `None` when another thread made one first.
     pub(super) fn create(&self, block: u64, get: Get) -> Result<Option<NewBlock<'_>>, FileError> {
+        self.create_on(block, get, Basis::Nothing)
+    }
+
+    /// Like [`FileCore::create`]; `None` also when `basis` does not hold any more.
+    pub(super) fn create_on(
+        &self,
+        block: u64,
+        get: Get,
+        basis: Basis,
+    ) -> Result<Option<NewBlock<'_>>, FileError> {
         let mode = get.alloc_mode();
         let mut owned = self.pool.alloc(self.group.id(), self.order, mode)?;
         // Before anybody can see it: plain stores, no atomics (P2).
@@ -291,7 +317,7 @@ impl FileCore {
         owned.set_owner(self.owner.0);
         owned.set_index(block);
         let frame = owned.publish(INDEX_AND_USER);
-        if !self.insert(block, frame, get)? {
+        if !self.insert(block, frame, get, basis)? {
             return Ok(None);
         }
         let mut held = BlockRef::new(self, frame, block);
@@ -301,15 +327,33 @@ impl FileCore {
         Ok(Some(NewBlock::new(held)))
     }
 
+    /// Whether what a block is made on is still so. Asked under the index mutex, with nothing at the block's place: whoever made
+    /// a block there meanwhile, wrote it and evicted it again, has moved the mark before it took the block out.
+    fn holds(&self, basis: Basis) -> bool {
+        match basis {
+            Basis::Nothing => true,
+            Basis::StoredUpTo(end) => self.stored.load(Ordering::Acquire) <= end,
+            Basis::Hole { epoch } => self.hole_epoch.load(Ordering::SeqCst) == epoch,
+        }
+    }
+
     /// Puts a published, locked block with two references (the index's and the caller's) into the index and on the LRU. If
-    /// another is there, or a node cannot be had, the block is freed.
-    pub(super) fn insert(&self, block: u64, frame: FrameId, get: Get) -> Result<bool, FileError> {
+    /// another is there, its basis is gone, or a node cannot be had, the block is freed.
+    pub(super) fn insert(
+        &self,
+        block: u64,
+        frame: FrameId,
+        get: Get,
+        basis: Basis,
+    ) -> Result<bool, FileError> {
         let mut spares = Vec::new();
         let result = loop {
-            let inserted = self
-                .index
-                .write()
-                .insert(self.frames(), block, frame, &mut spares);
+            let mut writer = self.index.write();
+            if !self.holds(basis) {
+                break Ok(None);
+            }
+            let inserted = writer.insert(self.frames(), block, frame, &mut spares);
+            drop(writer);
             match inserted {
                 Inserted::Done(shadow) => break Ok(Some(shadow)),
                 Inserted::Occupied(_) => break Ok(None),

@@ -13,10 +13,16 @@ use crate::units::PageCount;
 
 const PAGE: u64 = 4096;
 
-/// A store that takes its time over a punch: others get their turn before the bytes change.
-struct SlowPunch(MemoryStore);
+/// A store that takes its time before it punches, and after it has looked for data: others get their turn.
+struct SlowStore(MemoryStore);
 
-impl Store for SlowPunch {
+impl SlowStore {
+    fn dawdle() {
+        (0..200).for_each(|_| thread::yield_now());
+    }
+}
+
+impl Store for SlowStore {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }
@@ -27,8 +33,16 @@ impl Store for SlowPunch {
         self.0.write_at(buf, offset)
     }
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        (0..100).for_each(|_| thread::yield_now());
+        SlowStore::dawdle();
         self.0.punch(offset, len)
+    }
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        let found = self.0.next_data(offset);
+        SlowStore::dawdle();
+        found
+    }
+    fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        self.0.next_hole(offset)
     }
     fn writable(&self) -> bool {
         true
@@ -88,7 +102,7 @@ fn model(body: fn()) {
 fn shuttle_a_read_beside_a_punch() {
     model(|| {
         let (cache, _store, file) =
-            over(64, SlowPunch(MemoryStore::from_bytes(&[1; PAGE as usize])));
+            over(64, SlowStore(MemoryStore::from_bytes(&[1; PAGE as usize])));
         let puncher = {
             let file = file.clone();
             thread::spawn(move || file.punch(page(0)).unwrap())
@@ -280,5 +294,27 @@ fn shuttle_a_drop_beside_reclaim_writes_and_frees_everything() {
         assert_eq!(value(&store.to_vec()), 2);
         cache.pool().flush_retired();
         assert_eq!(cache.pool().totals().usage, 0);
+    });
+}
+
+#[test]
+fn shuttle_two_writers_of_a_hole_lose_nothing() {
+    model(|| {
+        let (cache, store, file) = over(64, SlowStore(MemoryStore::with_len(PAGE)));
+        let other = {
+            let file = file.clone();
+            thread::spawn(move || {
+                // A whole life of the block: made, written, evicted.
+                file.write_at(&[3; 100], 200).unwrap();
+                file.sync_all().unwrap();
+                file.evict(..).unwrap();
+            })
+        };
+        file.write_at(&[2; 100], 0).unwrap();
+        other.join().unwrap();
+        file.sync_all().unwrap();
+        let stored = store.0.to_vec();
+        assert_eq!((stored[50], stored[150], stored[250]), (2, 0, 3));
+        finish(&cache, file);
     });
 }

@@ -16,7 +16,7 @@ use super::fill::Present;
 use super::index::Word;
 use super::mappers::Revoke;
 use super::stats::count;
-use crate::frame::{Dropped, FlagSet, HoldState, Kind, MAX_ORDER, Pinned};
+use crate::frame::{Dropped, FlagSet, HoldState, Kind, MAX_ORDER, Pinned, Writing};
 use crate::reclaim::{AllocMode, Evictable};
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -251,7 +251,20 @@ impl FileCore {
     pub(super) fn end_write_mappings(&self, locked: &Locked<'_>) {
         if locked.meta().hold.load().is_wmapped() {
             self.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
+            self.zero_past_end(locked);
             locked.meta().hold.clear_wmapped();
+        }
+    }
+
+    /// Clears what was stored past the end of the file through mappings of a locked block, whose right to store has just been
+    /// taken away. WMAPPED is still set, so there is no view of it.
+    pub(super) fn zero_past_end(&self, locked: &Locked<'_>) {
+        let start = locked.block() << self.block_shift();
+        let inside = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
+        if inside < self.block_bytes() as usize
+            && let Some(mut writing) = Writing::begin(self.frames(), locked.frame())
+        {
+            writing.zero(inside..self.block_bytes() as usize);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::dirty::WriteOrder;
 use super::errors::FileError;
 use super::extents::Content;
 use super::fill::Filled;
-use super::lookup::{Get, Got};
+use super::lookup::{Basis, Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
 use crate::frame::{Dropped, FlagSet, Kind, Writing};
@@ -129,14 +129,23 @@ impl FileCore {
                 );
                 continue;
             }
-            // Nothing of the old block is left, neither in the store nor below the end of the file?
             let end = offset + source.len() as u64;
-            let whole =
-                start == 0 && (inside.len() as u64 == self.block_bytes() || end >= self.size());
+            let covers_block = inside.len() as u64 == self.block_bytes();
+            let epoch = self.hole_epoch.load(Ordering::SeqCst);
             let done = if self.content(block)? == Content::Hole {
-                self.write_over_hole(block, inside.clone(), source)?
-            } else if whole {
-                self.write_new_block(block, inside.clone(), source)?
+                if matches!(source, Source::Zeros(_)) && end <= self.size() {
+                    return Ok(());
+                }
+                let basis = match covers_block {
+                    true => Basis::Nothing,
+                    false => self.hole_basis(block, epoch),
+                };
+                self.write_over_hole(block, inside.clone(), source, basis)?
+            } else if covers_block {
+                self.write_new_block(block, inside.clone(), source, Basis::Nothing)?
+            } else if start == 0 && end >= self.size() {
+                // All that the store has of the block is written over.
+                self.write_new_block(block, inside.clone(), source, Basis::StoredUpTo(end))?
             } else {
                 let filled = self.fill_absent(block, steady, &self.stream)?;
                 debug_assert_eq!(filled, Filled::LookAgain, "data was found above");
@@ -182,12 +191,13 @@ impl FileCore {
         block: u64,
         inside: Range<usize>,
         source: Source<'_>,
+        basis: Basis,
     ) -> Result<bool, FileError> {
         if self.mappers.is_empty() {
-            return self.write_new_block(block, inside, source);
+            return self.write_new_block(block, inside, source, basis);
         }
         let end = (block << self.block_shift()) + inside.end as u64;
-        let made = self.create_over_hole(block, |bytes| {
+        let made = self.create_over_hole(block, basis, |bytes| {
             bytes[..inside.start].fill(0);
             bytes[inside.end..].fill(0);
             source.store_into(&mut bytes[inside]);
@@ -205,6 +215,7 @@ impl FileCore {
         block: u64,
         inside: Range<usize>,
         source: Source<'_>,
+        basis: Basis,
     ) -> Result<bool, FileError> {
         let mut owned = self
             .pool
@@ -218,7 +229,7 @@ impl FileCore {
         owned.set_owner(self.owner.0);
         owned.set_index(block);
         let frame = owned.publish(INDEX_AND_USER);
-        if !self.insert(block, frame, Get::WRITE)? {
+        if !self.insert(block, frame, Get::WRITE, basis)? {
             return Ok(false);
         }
         let locked = Locked::new(super::block::BlockRef::new(self, frame, block));
@@ -293,10 +304,14 @@ impl FileCore {
     pub(super) fn clear_tail_before(&self, new_end: u64) -> Result<(), FileError> {
         let size = self.size();
         let tail = (size & (self.block_bytes() - 1)) as usize;
-        if self.mappers.is_empty() || new_end <= size || tail == 0 {
+        if new_end <= size || tail == 0 {
             return Ok(());
         }
-        self.zero_tail(size)
+        // Where no translation can store, the bytes past the end are zeros already: see `zero_past_end`.
+        match self.lookup(size >> self.block_shift()) {
+            Some(held) if held.meta().hold.load().is_wmapped() => self.zero_tail(size),
+            _ => Ok(()),
+        }
     }
 
     /// Clears the cached part of the last block past `size`, and takes away the translations of pages wholly past it.

@@ -202,6 +202,7 @@ impl FileCore {
             self.pool.domain.synchronize();
         }
         for one in locked.iter().filter(wmapped) {
+            self.zero_past_end(one);
             one.meta().hold.clear_wmapped();
         }
     }

@@ -288,6 +288,35 @@ fn truncation_and_punching_take_translations_away() {
 }
 
 #[test]
+fn stores_past_the_end_are_gone_when_their_mapping_is() {
+    let cache = memory(64);
+    let store = patterned(100);
+    let file = open(&cache, &store, &options(4096));
+    for round in 0..2u64 {
+        let mapped = Mapped::new(&cache, &file);
+        mapped.map(0, FaultKind::Write);
+        let head = core(&file).lookup(0).unwrap().frame;
+        cache.pool().frames.store_for_test(head, 2_000, &[7; 8]);
+        // Cleaned by a writeback, or by a view, and then unmapped: nobody knows any more that somebody could store there.
+        if round == 0 {
+            file.sync_all().unwrap();
+        } else {
+            file.view(0..10).unwrap();
+        }
+        mapped.table.revoke(0..1, Revoke::All);
+        drop(mapped);
+        let end = 2_100 + round * 100;
+        file.write_at(b"!", end).unwrap();
+        assert_eq!(
+            file.view(2_000..2_008).unwrap()[..],
+            [0; 8],
+            "round {round}"
+        );
+        file.set_len(100).unwrap();
+    }
+}
+
+#[test]
 fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
     use crate::store::faulty::{Fault, OperationKind, Release, Rule};
     let cache = memory(64);
