@@ -8,41 +8,54 @@ use std::ops::Range;
 use super::{Cache, FileAccess, FileError, FileInner, FileOptions, PagedFile};
 use crate::reclaim::{Pool, PoolOptions};
 use crate::store::{MemoryStore, Store};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, thread};
 use crate::units::PageCount;
 
 const PAGE: u64 = 4096;
 
-/// A store that takes its time before it punches, and after it has looked for data: others get their turn.
-struct SlowStore(MemoryStore);
+/// A store that takes its time, once, before it punches or after it has looked for data: others get far meanwhile.
+struct SlowStore {
+    inner: MemoryStore,
+    dawdled: AtomicBool,
+}
 
 impl SlowStore {
-    fn dawdle() {
-        (0..200).for_each(|_| thread::yield_now());
+    fn new(inner: MemoryStore) -> SlowStore {
+        SlowStore {
+            inner,
+            dawdled: AtomicBool::new(false),
+        }
+    }
+
+    fn dawdle(&self) {
+        if !self.dawdled.swap(true, Ordering::SeqCst) {
+            (0..1_000).for_each(|_| thread::yield_now());
+        }
     }
 }
 
 impl Store for SlowStore {
     fn len(&self) -> io::Result<u64> {
-        self.0.len()
+        self.inner.len()
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buf, offset)
+        self.inner.read_at(buf, offset)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        self.0.write_at(buf, offset)
+        self.inner.write_at(buf, offset)
     }
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        SlowStore::dawdle();
-        self.0.punch(offset, len)
+        self.dawdle();
+        self.inner.punch(offset, len)
     }
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        let found = self.0.next_data(offset);
-        SlowStore::dawdle();
+        let found = self.inner.next_data(offset);
+        self.dawdle();
         found
     }
     fn next_hole(&self, offset: u64) -> io::Result<u64> {
-        self.0.next_hole(offset)
+        self.inner.next_hole(offset)
     }
     fn writable(&self) -> bool {
         true
@@ -101,8 +114,10 @@ fn model(body: fn()) {
 #[test]
 fn shuttle_a_read_beside_a_punch() {
     model(|| {
-        let (cache, _store, file) =
-            over(64, SlowStore(MemoryStore::from_bytes(&[1; PAGE as usize])));
+        let (cache, _store, file) = over(
+            64,
+            SlowStore::new(MemoryStore::from_bytes(&[1; PAGE as usize])),
+        );
         let puncher = {
             let file = file.clone();
             thread::spawn(move || file.punch(page(0)).unwrap())
@@ -300,7 +315,7 @@ fn shuttle_a_drop_beside_reclaim_writes_and_frees_everything() {
 #[test]
 fn shuttle_two_writers_of_a_hole_lose_nothing() {
     model(|| {
-        let (cache, store, file) = over(64, SlowStore(MemoryStore::with_len(PAGE)));
+        let (cache, store, file) = over(64, SlowStore::new(MemoryStore::with_len(PAGE)));
         let other = {
             let file = file.clone();
             thread::spawn(move || {
@@ -313,7 +328,7 @@ fn shuttle_two_writers_of_a_hole_lose_nothing() {
         file.write_at(&[2; 100], 0).unwrap();
         other.join().unwrap();
         file.sync_all().unwrap();
-        let stored = store.0.to_vec();
+        let stored = store.inner.to_vec();
         assert_eq!((stored[50], stored[150], stored[250]), (2, 0, 3));
         finish(&cache, file);
     });
