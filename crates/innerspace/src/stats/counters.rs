@@ -1,8 +1,8 @@
 //! Event counters, striped by thread.
 
 use super::totals::{EVENTS, Event, Totals};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::thread_local;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{raw, thread_local};
 
 /// Threads that count at once without sharing a cache line; more share stripes and stay right.
 const STRIPES: usize = 16;
@@ -68,9 +68,10 @@ impl std::fmt::Debug for Counters {
 /// which threads first ask, so that neighbours land on different stripes; they are not unique for ever.
 #[inline]
 pub(crate) fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // std's: a static outlives one explored schedule, and is shared by models that run side by side.
+    static NEXT: raw::AtomicU32 = raw::AtomicU32::new(0);
     thread_local! {
-        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed) as usize;
     }
     // A thread that is ending may count once more; any stripe will do.
     NUMBER.try_with(|number| *number).unwrap_or(0)
