@@ -51,7 +51,7 @@ impl Space {
             child.use_file(file);
         }
         let closed = writer.close(&pool.domain, || {
-            // mutant: A4 (shuttle: stores_beside_a_fork_stay_on_their_side) the write tags survive the fork
+            // mutant: A4 the write tags survive the fork
             if cfg!(not(mutant = "A4")) {
                 parent.post(Post::All);
             }
