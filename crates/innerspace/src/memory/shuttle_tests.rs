@@ -48,7 +48,6 @@ fn assert_nothing_left(memory: Memory) {
     assert_eq!(memory.root_group().usage(), 0);
 }
 
-// spec: A4
 #[test]
 fn stores_beside_a_fork_stay_on_their_side() {
     explore(|| {
