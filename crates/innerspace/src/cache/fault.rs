@@ -127,7 +127,7 @@ impl FileCore {
                     }
                 },
                 _ => {
-                    let filled = self.fill_absent(block, &steady, &self.stream)?;
+                    let filled = self.fill_absent(block, Get::NONE, &steady, &self.stream)?;
                     if filled == Filled::LookAgain {
                         self.pool.counters.count(Event::PgMajFault);
                     } else {

@@ -43,7 +43,7 @@ impl FileCore {
                 Some(held) => self.wait_filled(&held)?,
                 None => {
                     let steady = self.steady();
-                    if self.fill_absent(block, &steady, stream)? == Filled::Hole {
+                    if self.fill_absent(block, Get::NONE, &steady, stream)? == Filled::Hole {
                         return Ok(Present::Hole);
                     }
                 }
@@ -51,10 +51,12 @@ impl FileCore {
         }
     }
 
-    /// Makes and fills a block that is not cached, and reads ahead behind it.
+    /// Makes and fills a block that is not cached, and reads ahead behind it. Reading is no use of the block: the caller looks
+    /// it up, and marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
     pub(super) fn fill_absent(
         &self,
         block: u64,
+        get: Get,
         _steady: &Steady<'_>,
         stream: &Stream,
     ) -> Result<Filled, FileError> {
@@ -66,7 +68,7 @@ impl FileCore {
         if self.content(block)? == Content::Hole {
             return Ok(Filled::Hole);
         }
-        let Some(first) = self.create(block, Get::CREATE | Get::ACCESSED)? else {
+        let Some(first) = self.create(block, Get::CREATE | get)? else {
             return Ok(Filled::LookAgain);
         };
         let mut run = vec![first];

@@ -117,7 +117,7 @@ impl FileCore {
                 }
                 None if get.has(Get::FOR_MAP) => {
                     let steady = self.steady();
-                    self.fill_absent(block, &steady, &self.stream)?;
+                    self.fill_absent(block, Get::NONE, &steady, &self.stream)?;
                 }
                 None if get.has(Get::CREATE) => {
                     if let Some(new) = self.create(block, get)? {

@@ -147,7 +147,7 @@ impl FileCore {
                 // All that the store has of the block is written over.
                 self.write_new_block(block, inside.clone(), source, Basis::StoredUpTo(end))?
             } else {
-                let filled = self.fill_absent(block, steady, &self.stream)?;
+                let filled = self.fill_absent(block, Get::WRITE, steady, &self.stream)?;
                 debug_assert_eq!(filled, Filled::LookAgain, "data was found above");
                 false
             };

@@ -181,16 +181,21 @@ fn a_refault_for_a_write_is_no_activation() {
         }
     }
     cache.tick();
-    for block in [0, 1] {
+    for block in [0, 1, 2] {
         file.view(block * 4096..block * 4096 + 1).unwrap();
     }
-    assert_eq!(file.evict(0..8192).unwrap().0, 2);
-    assert_eq!(file.stats().shadows, 2);
+    assert_eq!(file.evict(0..3 * 4096).unwrap().0, 3);
+    assert_eq!(file.stats().shadows, 3);
     file.view(0..1).unwrap();
     file.write_at(&[1; 4096], 4096).unwrap();
-    assert_eq!(file.stats().refaulted, 2);
+    file.write_at(&[1; 10], 2 * 4096).unwrap();
+    assert_eq!(file.stats().refaulted, 3);
     assert!(flags(&file, 0).contains(FlagSet::ACTIVE), "missed soon");
     assert!(!flags(&file, 1).contains(FlagSet::ACTIVE), "only written");
+    assert!(
+        !flags(&file, 2).contains(FlagSet::ACTIVE),
+        "read, but to be written"
+    );
 }
 
 #[test]

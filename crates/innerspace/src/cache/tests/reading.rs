@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 
 use super::*;
-use crate::cache::FileError;
+use crate::cache::{FaultKind, FileError};
 use crate::frame::FlagSet;
 use crate::store::faulty::{OperationKind, Record};
 use crate::sync::{Arc, thread};
@@ -163,6 +163,37 @@ fn many_small_reads_in_a_row_mark_a_page_once() {
         flags().contains(FlagSet::ACTIVE),
         "a re-read is a second use"
     );
+}
+
+// spec: P13
+#[test]
+fn a_miss_is_one_use_as_a_hit_is() {
+    type Use = fn(&PagedFile);
+    let uses: [(&str, Use); 5] = [
+        ("view", |file| drop(file.view(4096..4097).unwrap())),
+        ("read", |file| {
+            file.read_exact_at(&mut [0; 1], 4096).unwrap()
+        }),
+        ("scan", |file| file.scan(4096..8192, |_| {}).unwrap()),
+        ("partial write", |file| file.write_at(&[1], 4096).unwrap()),
+        ("fault", |file| {
+            core(file).fault_block(1, FaultKind::Read).unwrap();
+        }),
+    ];
+    for (name, once) in uses {
+        let cache = memory(64);
+        let file = open(&cache, &patterned(65_536), &options(4096));
+        let state = || {
+            let flags = core(&file).lookup(1).unwrap().meta().flags.load();
+            let has = |flag| flags.contains(flag);
+            (has(FlagSet::REFERENCED), has(FlagSet::ACTIVE))
+        };
+        once(&file);
+        assert_eq!(state(), (true, false), "{name}: the first use");
+        file.read_exact_at(&mut [0; 1], 0).unwrap(); // elsewhere: what follows is no continuation
+        once(&file);
+        assert_eq!(state(), (false, true), "{name}: the second");
+    }
 }
 
 #[test]
