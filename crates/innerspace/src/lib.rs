@@ -62,7 +62,7 @@
 //! |---|---|
 //! | set the limit, and who does the background work | [`Memory`], [`MemoryOptions`], [`Threads`] |
 //! | share it out among tenants | [`Group`]: a tree; a scan in one evicts nothing of another |
-//! | read and write a file | [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan), [`array`](PagedFile::array), [`read_at`](PagedFile::read_at), [`write_at`](PagedFile::write_at), [`cursor`](PagedFile::cursor) |
+//! | read and write a file | [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan), [`array`](PagedFile::array), [`read_at`](PagedFile::read_at), [`block_reader`](PagedFile::block_reader), [`write_at`](PagedFile::write_at), [`cursor`](PagedFile::cursor) |
 //! | never wait | the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime |
 //! | decide when blocks are written | [`WriteOrder`], [`PagedFile::set_barrier`], [`PagedFile::release_through`], the `sync_` calls |
 //! | keep bytes elsewhere | [`store::Store`]: two methods to read, and a few more to write |
@@ -116,8 +116,8 @@ mod units;
 
 #[cfg(not(loom))]
 pub use cache::{
-    Array, Cursor, Element, FileAccess, FileError, FileOptions, FileStats, HeldReason, PagedFile,
-    Ready, StoreAction, View, WriteOrder,
+    Array, BlockReader, Cursor, Element, FileAccess, FileError, FileOptions, FileStats, HeldReason,
+    PagedFile, Ready, StoreAction, View, WriteOrder,
 };
 #[cfg(not(loom))]
 pub use group::{

@@ -46,6 +46,14 @@ impl<'f> BlockRef<'f> {
         self.meta().flags.load().contains(FlagSet::UPTODATE)
     }
 
+    /// The frame and the block's number, for somebody who takes the reference over.
+    pub(super) fn into_parts(self) -> (FrameId, u64) {
+        debug_assert_eq!(self.after, AfterUse::Keep, "nobody would evict it");
+        let parts = (self.frame, self.block);
+        std::mem::forget(self);
+        parts
+    }
+
     /// Waits until a bit is clear.
     pub(super) fn wait(&self, bit: Bit) {
         self.file.frames().wait(self.frame, bit);
@@ -134,9 +142,7 @@ impl<'f> Locked<'f> {
             .held
             .take()
             .expect("taken by those who consume the guard alone");
-        let parts = (held.frame, held.block);
-        std::mem::forget(held);
-        parts
+        held.into_parts()
     }
 }
 

@@ -12,6 +12,7 @@
 use std::ops::{Bound, Deref, Range, RangeBounds};
 
 use super::array::{Array, Element};
+use super::blocks::BlockReader;
 use super::core::{Anchor, FileCore};
 use super::cursor::Cursor;
 use super::dirty::WriteOrder;
@@ -184,6 +185,11 @@ impl PagedFile {
         &self.handle.core
     }
 
+    /// This handle's own state.
+    pub(super) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
     /// The bytes meant by `range`: an open end is the end of the file.
     fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
         let end_of_file = || self.len();
@@ -332,6 +338,11 @@ impl PagedFile {
     /// [`FileError::NotWhole`].
     pub fn array<T: Element>(&self) -> Result<Array<T>, FileError> {
         Array::new(self.clone())
+    }
+
+    /// Lookups of blocks for one thread, which remember the last 16.
+    pub fn block_reader(&self) -> BlockReader {
+        BlockReader::new(self.clone())
     }
 
     /// A position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].

@@ -10,7 +10,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `file`, `options`, `array`, `cursor`, `ready` | the public side: handle, choices, typed access, `std::io`, futures |
+//! | `file`, `options`, `array`, `blocks`, `cursor`, `ready` | the public side: handle, choices, typed access, a thread's last blocks, `std::io`, futures |
 //! | `core`, `stats`, `service` | a file's state; its counters; what files share |
 //! | `index`, `lookup`, `block` | block number to frame; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
@@ -62,6 +62,7 @@
 
 mod array;
 mod block;
+mod blocks;
 mod core;
 mod cursor;
 mod dirty;
@@ -86,6 +87,7 @@ mod write;
 mod writeback;
 
 pub use array::{Array, Element};
+pub use blocks::BlockReader;
 pub use cursor::Cursor;
 pub use dirty::WriteOrder;
 pub use errors::{FileError, HeldReason, StoreAction};

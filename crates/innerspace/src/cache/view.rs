@@ -21,7 +21,7 @@ use crate::reclaim::{AllocMode, Evictable};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw;
-use crate::units::{MIB, PAGE_SIZE};
+use crate::units::{FrameId, MIB, PAGE_SIZE};
 
 /// The largest view over several blocks, and the largest block.
 const MAX_COPY: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
@@ -48,6 +48,13 @@ enum Bytes {
 impl View {
     pub(super) fn zeros(len: usize) -> View {
         View(Bytes::Zeros(&ZEROS[..len]))
+    }
+
+    /// A view of part of a block that the caller holds; `None` when it is not the file's any more, being written, or mapped
+    /// writable.
+    pub(super) fn of_frame(handle: &Handle, frame: FrameId, inside: Range<usize>) -> Option<View> {
+        let pinned = Pinned::try_new(&handle.anchor, frame, inside)?;
+        Some(View(Bytes::Pinned(pinned)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Scenarios of whole files on a small memory.
 
 mod blocking;
+mod blocks;
 mod cutting;
 mod failing;
 mod looking;

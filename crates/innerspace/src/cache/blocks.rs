@@ -1,0 +1,187 @@
+//! Block lookups: a short memory in front of the index, for one thread that comes back to the same few blocks.
+//!
+//! Each of the last 16 blocks is kept by a reference, so its frame stays what it is while it is remembered. Whether it is
+//! still the file's block says CACHED in its hold word: whoever takes a block out of the file, or moves it, clears that
+//! before the operation returns. A hit therefore needs neither the index nor a section nor a reference of its own.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::block::BlockRef;
+use super::core::FileCore;
+use super::errors::FileError;
+use super::file::{Handle, PagedFile};
+use super::fill::Present;
+use super::view::{View, Wait};
+use crate::units::FrameId;
+
+/// Blocks that are remembered.
+const RECENT: usize = 16;
+
+/// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of them costs no search and
+/// no write to shared memory. For those who come back to the same few blocks, as with the upper nodes of a tree.
+///
+/// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16 blocks. Drop or
+/// [`clear`](BlockReader::clear) it when it will not be used for a while.
+///
+/// ```
+/// # use innerspace::{MIB, Memory, store::MemoryStore};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.options().open(MemoryStore::from_bytes(&[7; 100_000]))?;
+/// let mut blocks = file.block_reader();
+/// let mut key = [0; 8];
+/// blocks.read_at(&mut key, 4096)?;
+/// assert_eq!(key, [7; 8]);
+/// assert_eq!(blocks.view(24)?.len(), 100_000 - 24 * 4096);
+/// # Ok(()) }
+/// ```
+pub struct BlockReader {
+    file: PagedFile,
+    recent: Recent,
+}
+
+/// Blocks, the most recently used first; each holds a reference.
+struct Recent(Vec<Remembered>);
+
+#[derive(Clone, Copy)]
+struct Remembered {
+    block: u64,
+    frame: FrameId,
+}
+
+impl BlockReader {
+    pub(super) fn new(file: PagedFile) -> BlockReader {
+        BlockReader {
+            file,
+            recent: Recent(Vec::with_capacity(RECENT)),
+        }
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it. Each block it touches is one use.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_at`].
+    pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        let handle = self.file.handle();
+        let core = &handle.core;
+        let available = core.size().saturating_sub(offset);
+        let len = (buf.len() as u64).min(available) as usize;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let inside = (at & (core.block_bytes() - 1)) as usize;
+            let part = (len - done).min(core.block_bytes() as usize - inside);
+            let into = &mut buf[done..done + part];
+            match self.recent.find(handle, at >> core.block_shift()) {
+                Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),
+                Ok(None) => into.fill(0),
+                // Cut short meanwhile: the read ends where the file does now.
+                Err(FileError::PastEnd { .. }) => break,
+                Err(error) => return Err(error),
+            }
+            done += part;
+        }
+        Ok(done)
+    }
+
+    /// A view of one block, shorter for the last one of the file.
+    ///
+    /// # Errors
+    /// As [`PagedFile::view`].
+    pub fn view(&mut self, block: u64) -> Result<View, FileError> {
+        let handle = self.file.handle();
+        let core = &handle.core;
+        let size = core.size();
+        let bytes = core.bytes_of_block(block, size)?;
+        let len = (bytes.end - bytes.start) as usize;
+        match self.recent.find(handle, block)? {
+            None => Ok(View::zeros(len)),
+            Some(frame) => match View::of_frame(handle, frame, 0..len) {
+                Some(view) => Ok(view),
+                // A writer is at it, or it is mapped writable.
+                None => handle.view(bytes, Wait::Yes),
+            },
+        }
+    }
+
+    /// Forgets all blocks.
+    pub fn clear(&mut self) {
+        let core = &self.file.handle().core;
+        for Remembered { frame, .. } in self.recent.0.drain(..) {
+            core.put(frame);
+        }
+    }
+
+    /// The blocks that are remembered, most recent first.
+    #[cfg(all(test, not(shuttle)))]
+    pub(super) fn remembered(&self) -> Vec<u64> {
+        self.recent.0.iter().map(|known| known.block).collect()
+    }
+}
+
+impl Recent {
+    /// The frame of a block, which is the most recent one from now on and marked used once; `None` for a hole.
+    fn find(&mut self, handle: &Handle, block: u64) -> Result<Option<FrameId>, FileError> {
+        let core = &handle.core;
+        let known = self.0.iter().position(|known| known.block == block);
+        let frame = match known {
+            Some(at) if core.frames().meta(self.0[at].frame).hold.load().is_cached() => {
+                self.0[..=at].rotate_right(1);
+                self.0[0].frame
+            }
+            stale => {
+                if let Some(at) = stale {
+                    core.put(self.0.remove(at).frame);
+                }
+                let Present::Block(held) = core.read_block(block, &handle.stream)? else {
+                    return Ok(None);
+                };
+                self.remember(core, held)
+            }
+        };
+        core.pool.mark_accessed(frame);
+        Ok(Some(frame))
+    }
+
+    /// Takes a block's reference over, at the cost of the oldest.
+    fn remember(&mut self, core: &FileCore, held: BlockRef<'_>) -> FrameId {
+        if self.0.len() == RECENT
+            && let Some(oldest) = self.0.pop()
+        {
+            core.put(oldest.frame);
+        }
+        let (frame, block) = held.into_parts();
+        self.0.insert(0, Remembered { block, frame });
+        frame
+    }
+}
+
+impl FileCore {
+    /// The bytes of a block inside a file of `size` bytes.
+    fn bytes_of_block(&self, block: u64, size: u64) -> Result<Range<u64>, FileError> {
+        let start = block.saturating_mul(self.block_bytes());
+        let end = start.saturating_add(self.block_bytes()).min(size);
+        if start >= end {
+            return Err(self.past_end(start, self.block_bytes(), size));
+        }
+        Ok(start..end)
+    }
+}
+
+impl Drop for BlockReader {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl fmt::Debug for BlockReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "BlockReader({} blocks of {})",
+            self.recent.0.len(),
+            self.file.name()
+        )
+    }
+}

@@ -1,0 +1,126 @@
+//! Lookups of blocks that remember the last 16.
+
+use super::*;
+use crate::cache::{BlockReader, FileError};
+use crate::frame::FlagSet;
+
+/// Whether the block is marked referenced, and active; and how often it is held beside the index and this look.
+fn state(file: &PagedFile, block: u64) -> (bool, bool, u32) {
+    let held = core(file).lookup(block).expect("it is cached");
+    let flags = held.meta().flags.load();
+    (
+        flags.contains(FlagSet::REFERENCED),
+        flags.contains(FlagSet::ACTIVE),
+        held.meta().hold.load().refs() - 2,
+    )
+}
+
+fn touch(blocks: &mut BlockReader, block: u64) {
+    let mut byte = [0];
+    blocks.read_at(&mut byte, block * 4096 + 7).unwrap();
+    assert_eq!(byte, [byte_at(block * 4096 + 7)]);
+}
+
+// spec: P11
+#[test]
+fn a_lookup_is_one_mark_on_a_hit_and_on_a_miss() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let mut blocks = file.block_reader();
+    touch(&mut blocks, 100); // a miss in both the reader and the cache
+    assert_eq!(state(&file, 100), (true, false, 1));
+    touch(&mut blocks, 100); // a hit
+    assert_eq!(state(&file, 100), (false, true, 1));
+    file.prefetch(200 * 4096..201 * 4096).unwrap();
+    assert_eq!(state(&file, 200), (false, false, 0));
+    touch(&mut blocks, 200); // a miss in the reader alone
+    assert_eq!(state(&file, 200), (true, false, 1));
+    drop(blocks.view(200).unwrap());
+    assert_eq!(state(&file, 200), (false, true, 1));
+}
+
+// spec: P11
+#[test]
+fn a_hit_moves_to_the_front_and_the_seventeenth_evicts_the_oldest() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let mut blocks = file.block_reader();
+    (0..16).for_each(|block| touch(&mut blocks, block));
+    touch(&mut blocks, 0);
+    touch(&mut blocks, 5);
+    let mut order = vec![5, 0, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 4, 3, 2, 1];
+    assert_eq!(blocks.remembered(), order);
+    let store_reads = file.stats().store_reads;
+    touch(&mut blocks, 5);
+    assert_eq!(file.stats().store_reads, store_reads);
+    touch(&mut blocks, 99);
+    order.pop();
+    order.insert(0, 99);
+    assert_eq!(blocks.remembered(), order);
+    // Each is held once, the one that fell out not at all.
+    assert!(order.iter().all(|block| state(&file, *block).2 == 1));
+    assert_eq!(state(&file, 1).2, 0);
+    file.evict(..).unwrap();
+    assert_eq!(file.stats().cached.0, 16, "what is held stays");
+    blocks.clear();
+    assert!(order.iter().all(|block| state(&file, *block).2 == 0));
+    touch(&mut blocks, 7);
+    drop(blocks);
+    drop(file);
+    assert_empty(&cache);
+}
+
+#[test]
+fn what_left_the_file_is_not_remembered() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    let mut blocks = file.block_reader();
+    let mut read = |offset: u64| {
+        let mut bytes = [0; 2];
+        let got = blocks.read_at(&mut bytes, offset).unwrap();
+        bytes[..got].to_vec()
+    };
+    for offset in [0, 4096, 8192, 12_288] {
+        assert_eq!(read(offset), pattern(offset..offset + 2));
+    }
+    file.write_at(&[1; 2], 0).unwrap(); // in place
+    let view = file.view(4096..4097).unwrap();
+    file.write_at(&[2; 2], 4096).unwrap(); // in another frame
+    file.punch(8192..12_288).unwrap();
+    store.inner().change_outside(&[4; 4096], 12_288).unwrap();
+    file.invalidate(12_288..16_384).unwrap();
+    let seen = [0, 4096, 8192, 12_288].map(&mut read);
+    assert_eq!(seen, [[1; 2], [2; 2], [0; 2], [4; 2]]);
+    file.set_len(4097).unwrap();
+    assert_eq!((read(4096), read(8192)), (vec![2], vec![]));
+    assert_eq!(*blocks.view(1).unwrap(), [2]);
+    assert!(matches!(blocks.view(2), Err(FileError::PastEnd { .. })));
+    assert!(matches!(
+        blocks.view(u64::MAX),
+        Err(FileError::PastEnd { .. })
+    ));
+    drop((view, blocks, file));
+    assert_empty(&cache);
+}
+
+#[test]
+fn readers_fill_a_small_memory_with_what_they_hold_and_it_says_so() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let mut readers: Vec<_> = (0..4).map(|_| file.block_reader()).collect();
+    let mut block = 0;
+    let error = loop {
+        let reader = &mut readers[block as usize / 16];
+        match reader.read_at(&mut [0], block * 4096) {
+            Ok(_) => block += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        error.to_string().contains("220.0 locked or in use"),
+        "{error}"
+    );
+    readers.clear();
+    assert_eq!(file.read_at(&mut [0], block * 4096).unwrap(), 1);
+}
