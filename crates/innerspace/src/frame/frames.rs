@@ -285,9 +285,15 @@ impl Frames {
         self.lock_of(id).set_writeback();
     }
 
-    /// Ends what `set_writeback` began, and wakes who waited for it.
+    /// Ends what `set_writeback` began, and wakes who waited for it. The caller's hold on the frame lasts until this returns:
+    /// else the wake-up could fall into the frame's next life (L11).
     pub(crate) fn end_writeback(&self, id: FrameId) {
         self.lock_of(id).end_writeback();
+        debug_assert_ne!(
+            self.meta(id).hold.load(),
+            HoldState::NONE,
+            "{id:?} was freed while its writeback ended"
+        );
     }
 
     /// Sleeps until the bit was clear at some moment since the call. The caller need not be the one who takes it next.

@@ -239,6 +239,37 @@ fn a_late_wake_does_not_end_a_wait_for_the_next_writeback() {
     });
 }
 
+// The cache holds the frame until `end_writeback` has returned, and `Frames` asserts it. Even if it did not, a late look at
+// the queue would wake nobody of the next life.
+// spec: L11
+#[test]
+fn the_end_of_a_writeback_wakes_nobody_of_the_frames_next_life() {
+    for next in [FlagSet::LOCKED, FlagSet::LOCKED | FlagSet::WRITEBACK] {
+        model(3, move || {
+            // A stale WAITERS bit sends the end of the writeback to the queue, late.
+            let world = World::new(5, FlagSet::WRITEBACK | FlagSet::WAITERS, HoldState::NONE);
+            let ended = Arc::new(AtomicU32::new(0));
+            let first = spawn(&world, |world| world.lock().end_writeback());
+            while world.meta.flags.load().contains(FlagSet::WRITEBACK) {
+                thread::yield_now();
+            }
+            // No plain store: loom would let it fall between the two halves of a concurrent RMW.
+            world.meta.flags.byte().fetch_or(next.0, Ordering::Relaxed);
+            let flag = ended.clone();
+            let second = spawn(&world, move |world| {
+                flag.store(1, Ordering::Relaxed);
+                world.lock().unlock();
+            });
+            world.lock().wait(Bit::Locked, None);
+            let ended = ended.load(Ordering::Relaxed);
+            assert_eq!(ended, 1, "woken for the life before");
+            first.join().unwrap();
+            second.join().unwrap();
+            assert_eq!(world.waits.entries(), 0, "a waiter is left");
+        });
+    }
+}
+
 // spec: L15
 #[test]
 fn who_sees_a_read_block_unlocked_sees_it_up_to_date() {

@@ -359,6 +359,59 @@ fn put_and_wait_frees_what_it_held_last() {
     frames.validate();
 }
 
+/// A waiter's entry dies with its wake-up, while the waker may still be at it: threads that end, with all that was theirs,
+/// the moment they are woken, handed the lock, or out of time. What this shows it shows under ThreadSanitizer and Miri
+/// (`cargo xtask tsan`, `cargo xtask miri`); natively only that nobody is forgotten.
+// spec: L10
+#[test]
+fn a_wait_entry_dies_right_after_it_is_unlinked() {
+    let rounds = if cfg!(miri) { 5 } else { 300 };
+    for patience in [0, DEFAULT_PATIENCE] {
+        let options = ArenaOptions {
+            patience,
+            ..ArenaOptions::new(64)
+        };
+        let frames = Arc::new(Frames::new(&options).unwrap());
+        let id = published(&frames);
+        for _ in 0..rounds {
+            frames.lock(id);
+            frames.set_writeback(id);
+            let waiters: Vec<_> = (0..4)
+                .map(|number| {
+                    let frames = frames.clone();
+                    thread::spawn(move || match number {
+                        0 => frames.wait(id, Bit::Locked),
+                        1 => frames.wait(id, Bit::Writeback),
+                        2 => {
+                            frames.lock(id);
+                            frames.unlock(id);
+                        }
+                        _ => {
+                            let soon = Duration::from_micros(20);
+                            if frames.lock_timeout(id, soon) == LockResult::Locked {
+                                frames.unlock(id);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            // All but the last, which may have given up, are there or about to be.
+            while frames.waits().entries() < 3 {
+                thread::yield_now();
+            }
+            frames.unlock(id);
+            frames.end_writeback(id);
+            waiters
+                .into_iter()
+                .for_each(|waiter| waiter.join().unwrap());
+            assert_eq!(frames.waits().entries(), 0);
+        }
+        assert!(frames.try_lock(id), "the lock is orphaned");
+        frames.unlock(id);
+        assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+    }
+}
+
 /// Threads that lock, sleep, time out and wait over few frames: the lock protects a plain counter.
 #[test]
 fn the_lock_excludes_under_stress() {
