@@ -1,0 +1,149 @@
+//! Structural changes of a range of addresses.
+
+use std::ops::Range;
+
+use super::{Detached, NeedNodes, Nodes, ROOT_LEVEL, child_word, pieces, span};
+use crate::FrameId;
+use crate::reclaim::PoolFrame;
+use crate::space::pte::{self, VALID_W};
+use crate::sync::raw::{AtomicU64, Ordering};
+
+/// What to do to the slots of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::space) enum Edit {
+    /// Empty them; whole subtrees come off as one.
+    Detach,
+    /// Take all validity away on paths of the space's own.
+    Forbid,
+    /// Take write validity away, wherever it is.
+    ForbidWrite,
+    /// The same on paths of the space's own: what is made valid there from now on is not right for other sharers.
+    Part,
+}
+
+impl Edit {
+    fn needs_own_path(self) -> bool {
+        self != Edit::ForbidWrite
+    }
+}
+
+/// Changes of a range, in two phases, both with the gate closed: first the paths are made the space's own, which changes
+/// nothing that anybody can see and can be started again with more nodes; then the slots are edited, which needs none.
+impl Nodes<'_> {
+    /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also when it fails.
+    pub(in crate::space) fn own_range(
+        self,
+        root: FrameId,
+        range: &Range<u64>,
+        edit: Edit,
+        spares: &mut Vec<PoolFrame<'_>>,
+        detached: &mut Detached,
+    ) -> Result<(), NeedNodes> {
+        if !edit.needs_own_path() {
+            return Ok(());
+        }
+        let mut walk = Walk {
+            nodes: self,
+            edit,
+            detached,
+        };
+        walk.own(root, ROOT_LEVEL, 0, range, spares)
+    }
+
+    /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs that.
+    pub(in crate::space) fn apply(
+        self,
+        root: FrameId,
+        range: &Range<u64>,
+        edit: Edit,
+        detached: &mut Detached,
+    ) {
+        Walk {
+            nodes: self,
+            edit,
+            detached,
+        }
+        .edit(root, ROOT_LEVEL, 0, range);
+    }
+}
+
+struct Walk<'a, 'pool> {
+    nodes: Nodes<'pool>,
+    edit: Edit,
+    detached: &'a mut Detached,
+}
+
+impl Walk<'_, '_> {
+    /// Whether the edit takes the child that covers `from..to` off as one.
+    fn takes_whole(&self, level: u32, from: u64, to: u64) -> bool {
+        self.edit == Edit::Detach && to - from == span(level)
+    }
+
+    fn own(
+        &mut self,
+        node: FrameId,
+        level: u32,
+        base: u64,
+        range: &Range<u64>,
+        spares: &mut Vec<PoolFrame<'_>>,
+    ) -> Result<(), NeedNodes> {
+        for (index, from, to) in pieces(level, base, range.start, range.end) {
+            let word = &self.nodes.words(node)[index];
+            let Some(mut child) = self.nodes.child(word) else {
+                continue;
+            };
+            if self.takes_whole(level, from, to) {
+                continue;
+            }
+            if self.nodes.is_shared(child) {
+                let copy = self
+                    .nodes
+                    .copy(child, level - 1, spares.pop().ok_or(NeedNodes)?);
+                word.store(child_word(copy), Ordering::Release);
+                self.detached.nodes.push((child, level - 1));
+                child = copy;
+            }
+            if level > 1 {
+                self.own(
+                    child,
+                    level - 1,
+                    base + index as u64 * span(level),
+                    range,
+                    spares,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn edit(&mut self, node: FrameId, level: u32, base: u64, range: &Range<u64>) {
+        for (index, from, to) in pieces(level, base, range.start, range.end) {
+            let word = &self.nodes.words(node)[index];
+            if level == 0 {
+                self.edit_slot(word);
+                continue;
+            }
+            let Some(child) = self.nodes.child(word) else {
+                continue;
+            };
+            if self.takes_whole(level, from, to) {
+                word.store(0, Ordering::Release);
+                self.detached.nodes.push((child, level - 1));
+                continue;
+            }
+            self.edit(child, level - 1, base + index as u64 * span(level), range);
+        }
+    }
+
+    fn edit_slot(&mut self, word: &AtomicU64) {
+        match self.edit {
+            Edit::Detach => self.detached.pages.push(pte::take(word)),
+            Edit::Forbid => {
+                pte::take_valid(word, pte::VALID_R | VALID_W);
+            }
+            Edit::ForbidWrite | Edit::Part => {
+                pte::take_valid(word, VALID_W);
+            }
+        }
+    }
+}

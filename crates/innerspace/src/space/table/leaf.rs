@@ -1,0 +1,126 @@
+//! Copying shared nodes, and what a copied leaf borrows: see the module above.
+
+use super::{MAX_DEPTH, Nodes, child_word};
+use crate::FrameId;
+use crate::frame::Dropped;
+use crate::reclaim::{PoolFrame, Retired};
+use crate::space::pte::{self, Holds, Pte, VALID_W};
+use crate::stats::Event;
+use crate::sync::raw::{AtomicU64, Ordering};
+
+impl Nodes<'_> {
+    /// A copy of a shared node, with one parent.
+    pub(super) fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
+        self.pool.counters.count(Event::TableUnshare);
+        if level == 0 {
+            self.copy_leaf(old, frame)
+        } else {
+            self.copy_upper(old, frame)
+        }
+    }
+
+    fn copy_upper(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
+        for (word, slot) in self.words(old).iter().zip(frame.words()) {
+            let child = self.child(word);
+            slot.store(child.map_or(0, child_word), Ordering::Relaxed);
+            if let Some(child) = child {
+                // `old` holds a ref on its child, and shared nodes lose no children.
+                let more = self.pool.frames.meta(child).hold.try_get();
+                assert!(more, "a node has as many parents as a count can hold");
+            }
+        }
+        self.publish(frame)
+    }
+
+    fn copy_leaf(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
+        let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
+        // A dead origin is kept by `old` alone, with pages that `old` may have replaced all: borrowing from `old` in turn
+        // would keep a chain of such leaves alive, one more a fork.
+        let flatten = depth > MAX_DEPTH || self.absorbable_origin(old).is_some();
+        let mut borrows = false;
+        for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
+            let pte = pte::load(word);
+            let copy = match pte.holds() {
+                // What can fault in again does. A copy of a file's page or hole would be out of the reach of a revoker
+                // that walked to the old leaf a moment ago.
+                Holds::Nothing | Holds::File | Holds::Zero => 0,
+                Holds::Own | Holds::Borrowed if flatten => {
+                    self.end_writes_in_place(old, index);
+                    let more = self.pool.frames.meta(self.frame_of(pte)).hold.try_get();
+                    assert!(more, "a frame has as many owners as a count can hold");
+                    pte.owned().0
+                }
+                Holds::Own | Holds::Borrowed => {
+                    borrows = true;
+                    pte.borrowed().0
+                }
+            };
+            slot.store(copy, Ordering::Relaxed);
+        }
+        let origin = borrows.then(|| {
+            let counted = self.pool.frames.meta(old).hold.try_map();
+            assert!(counted, "a leaf has as many borrowers as a count can hold");
+            (old, depth)
+        });
+        self.publish_leaf(frame, origin)
+    }
+
+    /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have two owners, and a leaf that
+    /// is exclusive again would write to it without asking.
+    fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
+        loop {
+            let word = &self.words(leaf)[index];
+            if pte::load(word).holds() == Holds::Own {
+                pte::take_valid(word, VALID_W);
+                return;
+            }
+            leaf = self
+                .origin(leaf)
+                .expect("a borrowed page has an owner up the chain")
+                .0;
+        }
+    }
+    /// Takes over the frames of a leaf's origin if nobody else has a use for it. The leaf is exclusive and `paths` held;
+    /// the origin is reached by nobody else, since it has no parent and this leaf is its one borrower.
+    pub(in crate::space) fn absorb_origin(self, leaf: FrameId) {
+        let Some(origin) = self.absorbable_origin(leaf) else {
+            return;
+        };
+        for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
+            let theirs = pte::take(from);
+            match theirs.holds() {
+                Holds::Own => self.take_over(theirs, to),
+                _ => self.retire_page(theirs),
+            }
+        }
+        self.set_origin(leaf, self.origin(origin));
+        self.set_origin(origin, None);
+        let last = self.pool.frames.meta(origin).hold.unmap();
+        assert_eq!(
+            last,
+            Dropped::Last,
+            "I11: an origin was found by somebody while absorbed"
+        );
+        self.pool.retire(Retired::Frame(origin));
+    }
+
+    /// The origin that `absorb_origin` would take over. Once so, it stays so: nobody else can reach it.
+    pub(in crate::space) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
+        let (origin, _) = self.origin(leaf)?;
+        let state = self.state(origin);
+        (state.refs() == 0 && state.mapped() == 1).then_some(origin)
+    }
+
+    /// Moves the origin's ownership of one page to the slot that borrows it, or lets the page go.
+    fn take_over(self, theirs: Pte, to: &AtomicU64) {
+        loop {
+            let ours = pte::load(to);
+            if ours.holds() != Holds::Borrowed || ours.host() != theirs.host() {
+                return self.retire_page(theirs);
+            }
+            if pte::replace(to, ours, ours.owned()) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The page table: a radix tree of 512-word nodes in the arena's frames, whose subtrees are shared by forks.
+//!
+//! Four levels of nine bits over pages of 4 KiB: 48 bits of address. Level 0 is the leaf ([`super::pte`]); a word of an
+//! upper node is a child's frame number, shifted, or 0. The root belongs to its space; every other node is kept by its
+//! hold word: `refs` counts the parents that lead to it, `mapped` the leaves that borrow from it.
+//!
+//! # Sharing
+//!
+//! Fork copies the root and takes one more ref on each child. A node with more than one ref, or below such a node, is
+//! *shared*. A shared subtree changes only in ways right for every sharer (I11): a missing child or a zero or file
+//! page is filled in, validity is taken away, a file page is evicted. Everything else first makes the path the space's own,
+//! from the top ([`Nodes::own_path`]): a copied upper node takes one more ref on each child; a copied leaf *borrows*.
+//!
+//! # Borrowing
+//!
+//! A copied leaf names its origin, counts as one borrower there, and marks the anonymous pages it sees through it as
+//! borrowed. It touches no frame's metadata: the origin keeps the frames. File pages are not copied, they fault in again
+//! from the cache. An origin with borrowers is frozen: its other parents copy it too before they write. When it has lost
+//! its last parent, its file pages are let go; when one borrower is left, that one absorbs it at its next write fault. A
+//! chain longer than [`MAX_DEPTH`], or one whose next leaf is kept by borrowing alone, is cut by taking a ref on each frame
+//! instead.
+//!
+//! Locking: words change by compare-exchange; copying and creating nodes by faults is serialised by the space's `paths`
+//! mutex, never held over anything that sleeps. Node frames are always freed
+//! after a grace period, for walkers that may still be in them.
+
+mod edit;
+mod leaf;
+mod report;
+
+use super::pte::{self, Holds, Pte};
+use crate::frame::{Dropped, HoldState, Kind};
+use crate::reclaim::{Pool, PoolFrame, Retired};
+use crate::sync::interleave;
+use crate::sync::raw::{AtomicU64, Ordering};
+use crate::{FrameId, PAGE_SHIFT};
+
+pub(super) use self::edit::Edit;
+
+/// Bits of address a space can have.
+pub(super) const ADDRESS_BITS: u32 = PAGE_SHIFT + 9 * LEVELS;
+const LEVELS: u32 = 4;
+/// The level of the root; 0 is the leaf.
+pub(super) const ROOT_LEVEL: u32 = LEVELS - 1;
+pub(super) const SLOTS: usize = 512;
+/// Leaves in a borrowing chain before it is cut.
+const MAX_DEPTH: u64 = 8;
+/// Nodes that the way to one leaf can need.
+pub(super) const PATH_NODES: usize = LEVELS as usize - 1;
+
+/// The bytes that one word of a node at `level` leads to.
+pub(super) const fn span(level: u32) -> u64 {
+    1 << (PAGE_SHIFT + 9 * level)
+}
+
+/// Which word of a node at `level` leads to `at`.
+pub(super) fn slot_index(at: u64, level: u32) -> usize {
+    (at >> (PAGE_SHIFT + 9 * level)) as usize % SLOTS
+}
+
+fn child_word(child: FrameId) -> u64 {
+    (u64::from(child.0) << 12) | 1
+}
+
+fn word_child(word: u64) -> Option<FrameId> {
+    (word != 0).then_some(FrameId((word >> 12) as u32))
+}
+
+/// A leaf found on the way to an address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf {
+    pub(super) frame: FrameId,
+    /// Whether the whole path is the space's alone and nobody borrows from the leaf.
+    pub(super) exclusive: bool,
+}
+
+/// More nodes are needed than were set aside.
+#[derive(Debug)]
+pub(super) struct NeedNodes;
+
+/// What was taken out of a table, to be let go once nobody can be inside any more.
+#[derive(Debug, Default)]
+pub(super) struct Detached {
+    /// Parent refs on subtrees, with their level.
+    nodes: Vec<(FrameId, u32)>,
+    /// Words of leaf slots.
+    pages: Vec<Pte>,
+}
+
+/// The operations on nodes of one pool.
+#[derive(Clone, Copy)]
+pub(super) struct Nodes<'pool> {
+    pub(super) pool: &'pool Pool,
+}
+
+impl<'pool> Nodes<'pool> {
+    pub(super) fn words(self, node: FrameId) -> &'pool [AtomicU64; SLOTS] {
+        self.pool.frames.words(node)
+    }
+
+    fn state(self, node: FrameId) -> HoldState {
+        self.pool.frames.meta(node).hold.load()
+    }
+
+    fn is_shared(self, node: FrameId) -> bool {
+        let state = self.state(node);
+        state.refs() > 1 || state.mapped() > 0
+    }
+
+    /// The child that `word` leads to. Acquire: pairs with the release that linked it.
+    fn child(self, word: &AtomicU64) -> Option<FrameId> {
+        interleave();
+        word_child(word.load(Ordering::Acquire))
+    }
+
+    /// Turns a frame whose words are set into a node with one parent.
+    pub(super) fn publish(self, frame: PoolFrame<'_>) -> FrameId {
+        self.publish_leaf(frame, None)
+    }
+
+    fn publish_leaf(self, mut frame: PoolFrame<'_>, origin: Option<(FrameId, u64)>) -> FrameId {
+        frame.set_kind(Kind::Table);
+        let extra = origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth);
+        frame.meta().extra.store(extra, Ordering::Relaxed);
+        frame.publish(HoldState::refs_only(1))
+    }
+
+    fn origin(self, leaf: FrameId) -> Option<(FrameId, u64)> {
+        let extra = self.pool.frames.meta(leaf).extra.load(Ordering::Relaxed);
+        (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & 0xff))
+    }
+
+    fn set_origin(self, leaf: FrameId, origin: Option<(FrameId, u64)>) {
+        let extra = origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth);
+        self.pool
+            .frames
+            .meta(leaf)
+            .extra
+            .store(extra, Ordering::Relaxed);
+    }
+
+    /// Walks to the leaf of `at`. Inside the gate.
+    pub(super) fn find(self, root: FrameId, at: u64) -> Option<Leaf> {
+        let mut node = root;
+        let mut exclusive = true;
+        for level in (1..=ROOT_LEVEL).rev() {
+            node = self.child(&self.words(node)[slot_index(at, level)])?;
+            exclusive &= !self.is_shared(node);
+        }
+        Some(Leaf {
+            frame: node,
+            exclusive,
+        })
+    }
+
+    /// The leaf of `at`, with the nodes on the way created from `spares`; shared nodes stay shared. Inside the gate.
+    pub(super) fn fill_path(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Vec<PoolFrame<'_>>,
+    ) -> Result<FrameId, NeedNodes> {
+        let mut node = root;
+        for level in (1..=ROOT_LEVEL).rev() {
+            let word = &self.words(node)[slot_index(at, level)];
+            node = match self.child(word) {
+                Some(child) => child,
+                None => self.link_new(word, spares)?,
+            };
+        }
+        Ok(node)
+    }
+
+    /// Links an empty node; sharers of the parent may race, and one wins.
+    fn link_new(
+        self,
+        word: &AtomicU64,
+        spares: &mut Vec<PoolFrame<'_>>,
+    ) -> Result<FrameId, NeedNodes> {
+        let mut frame = spares.pop().ok_or(NeedNodes)?;
+        frame.zero();
+        let new = self.publish(frame);
+        // Release: publishes the node's zeros; Acquire: a loser walks into the winner's node.
+        match word.compare_exchange(0, child_word(new), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(new),
+            Err(winner) => {
+                self.put(new, 0); // empty, so its level does not matter
+                Ok(word_child(winner).expect("a word that is not empty has a child"))
+            }
+        }
+    }
+
+    /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied. Inside the gate, with
+    /// the space's `paths` mutex held. `replaced` gets the parent refs to drop once no accessor of the space can be in
+    /// the old leaf; `moved` is called before the new leaf can be written to.
+    pub(super) fn own_path(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Vec<PoolFrame<'_>>,
+        replaced: &mut Detached,
+        moved: impl FnOnce(),
+    ) -> Result<FrameId, NeedNodes> {
+        let mut node = root;
+        let mut leaf_moved = false;
+        for level in (1..=ROOT_LEVEL).rev() {
+            let word = &self.words(node)[slot_index(at, level)];
+            node = match self.child(word) {
+                None => self.link_new(word, spares)?,
+                Some(child) if !self.is_shared(child) => child,
+                Some(child) => {
+                    leaf_moved |= level == 1;
+                    let copy = self.copy(child, level - 1, spares.pop().ok_or(NeedNodes)?);
+                    // Release: publishes the copy's words. Nobody else writes a word of a node that is ours alone
+                    // and not empty: `paths` is held.
+                    word.store(child_word(copy), Ordering::Release);
+                    replaced.nodes.push((child, level - 1));
+                    copy
+                }
+            };
+        }
+        if leaf_moved {
+            moved();
+        }
+        Ok(node)
+    }
+
+    /// The frame of a page in the arena.
+    pub(super) fn frame_of(self, pte: Pte) -> FrameId {
+        self.pool.frames.frame_of(pte.host() as usize)
+    }
+
+    /// Lets a page go after a grace period: accessors may be using it.
+    pub(super) fn retire_page(self, page: Pte) {
+        match page.holds() {
+            Holds::Own => self.pool.retire(Retired::Put(self.frame_of(page))),
+            Holds::File => self.pool.retire(Retired::Unmap(self.frame_of(page))),
+            Holds::Nothing | Holds::Zero | Holds::Borrowed => {}
+        }
+    }
+
+    /// Lets a page go at once: nobody can be using it.
+    pub(super) fn put_page(self, page: Pte) {
+        match page.holds() {
+            Holds::Own => self.pool.put(self.frame_of(page)),
+            Holds::File => self.pool.unmap(self.frame_of(page)),
+            Holds::Nothing | Holds::Zero | Holds::Borrowed => {}
+        }
+    }
+
+    /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this parent can be in it.
+    pub(super) fn put(self, node: FrameId, level: u32) {
+        let hold = &self.pool.frames.meta(node).hold;
+        // A leaf is counted as borrowed meanwhile: a borrower may come or go at any time, and what was the last parent has
+        // to let the file pages go while the leaf is still there.
+        if level == 0 && hold.try_map() {
+            let _held = hold.put();
+            let state = hold.load();
+            if state.refs() == 0 && state.mapped() > 1 {
+                self.drop_file_pages(node);
+            }
+            if hold.unmap() == Dropped::Last {
+                self.free(node, level);
+            }
+        } else if hold.put() == Dropped::Last {
+            self.free(node, level);
+        }
+    }
+
+    /// A leaf without parents is out of the reach of revokers: it keeps no file page.
+    fn drop_file_pages(self, leaf: FrameId) {
+        for word in self.words(leaf) {
+            if pte::load(word).holds() == Holds::File {
+                self.retire_page(pte::take(word));
+            }
+        }
+    }
+
+    /// Frees a node that nobody holds, and what it held.
+    fn free(self, node: FrameId, level: u32) {
+        let words = self.words(node);
+        if level > 0 {
+            for word in words {
+                if let Some(child) = self.child(word) {
+                    self.put(child, level - 1);
+                }
+            }
+        } else {
+            for word in words {
+                self.put_page(pte::take(word)); // a revoker may be in here still; one of us lets go
+            }
+            if let Some((origin, _)) = self.origin(node)
+                && self.pool.frames.meta(origin).hold.unmap() == Dropped::Last
+            {
+                self.free(origin, 0);
+            }
+        }
+        self.pool.retire(Retired::Frame(node));
+    }
+
+    /// Lets go what was detached. The gate has been closed since, so nobody is in it.
+    pub(super) fn release(self, detached: Detached) {
+        for (node, level) in detached.nodes {
+            self.put(node, level);
+        }
+        for page in detached.pages {
+            self.put_page(page);
+        }
+    }
+
+    /// Copies the root's words into a new root and takes one more ref on each child. The gate is closed.
+    pub(super) fn share_root(self, from: FrameId, to: FrameId) -> Result<(), TooManyForks> {
+        for (index, word) in self.words(from).iter().enumerate() {
+            let Some(child) = self.child(word) else {
+                continue;
+            };
+            if !self.pool.frames.meta(child).hold.try_get() {
+                return Err(TooManyForks);
+            }
+            self.words(to)[index].store(child_word(child), Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+/// A node has as many parents as its count can hold.
+#[derive(Debug)]
+pub(super) struct TooManyForks;
+
+impl Detached {
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.pages.is_empty()
+    }
+}
+
+/// The parts of `start..end` by the words of the node at `base`: word number, from, to.
+fn pieces(level: u32, base: u64, start: u64, end: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+    let first = (start.max(base) - base) / span(level);
+    (first..SLOTS as u64).map_while(move |index| {
+        let from = base + index * span(level);
+        (from < end).then(|| {
+            (
+                index as usize,
+                from.max(start),
+                (from + span(level)).min(end),
+            )
+        })
+    })
+}

@@ -1,0 +1,159 @@
+//! Walks over what a table holds: for revokers, reports and checks.
+
+use super::{Nodes, ROOT_LEVEL, pieces, span};
+use crate::frame::Kind;
+use crate::space::pte::{self, Holds, Pte, VALID_W};
+use crate::sync::raw::AtomicU64;
+use crate::{FrameId, PageCount};
+
+/// What the leaves of a range hold, in pages.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(in crate::space) struct Resident {
+    /// Anonymous pages in leaves of the space's own.
+    pub(in crate::space) own: PageCount,
+    /// Anonymous pages in leaves shared with forks, or borrowed from such.
+    pub(in crate::space) shared: PageCount,
+    pub(in crate::space) file: PageCount,
+    pub(in crate::space) zero: PageCount,
+    pub(in crate::space) referenced: PageCount,
+    pub(in crate::space) writable: PageCount,
+}
+
+impl Resident {
+    /// All present slots.
+    pub(in crate::space) fn total(&self) -> u64 {
+        self.own.0 + self.shared.0 + self.file.0 + self.zero.0
+    }
+}
+
+impl Nodes<'_> {
+    /// Calls `each` for every slot of the range whose leaf exists. Inside the gate, or closed.
+    pub(in crate::space) fn for_each_slot(
+        self,
+        root: FrameId,
+        start: u64,
+        end: u64,
+        each: &mut impl FnMut(u64, &AtomicU64),
+    ) {
+        self.walk_slots(root, ROOT_LEVEL, 0, start, end, each);
+    }
+
+    fn walk_slots(
+        self,
+        node: FrameId,
+        level: u32,
+        base: u64,
+        start: u64,
+        end: u64,
+        each: &mut impl FnMut(u64, &AtomicU64),
+    ) {
+        for (index, from, to) in pieces(level, base, start, end) {
+            let word = &self.words(node)[index];
+            if level == 0 {
+                each(from, word);
+            } else if let Some(child) = self.child(word) {
+                self.walk_slots(
+                    child,
+                    level - 1,
+                    base + index as u64 * span(level),
+                    from,
+                    to,
+                    each,
+                );
+            }
+        }
+    }
+
+    /// Counts what the range's leaves hold.
+    pub(in crate::space) fn resident(self, root: FrameId, start: u64, end: u64) -> Resident {
+        let mut found = Resident::default();
+        // The leaf looked at last, and whether it is this space's alone.
+        let mut leaf = (u64::MAX, false);
+        self.for_each_slot(root, start, end, &mut |at, word| {
+            let pte = pte::load(word);
+            if leaf.0 != at / span(1) {
+                let exclusive = self.find(root, at).is_some_and(|leaf| leaf.exclusive);
+                leaf = (at / span(1), exclusive);
+            }
+            match pte.holds() {
+                Holds::Nothing => return,
+                Holds::Zero => found.zero.0 += 1,
+                Holds::File => found.file.0 += 1,
+                Holds::Own if leaf.1 => found.own.0 += 1,
+                Holds::Own | Holds::Borrowed => found.shared.0 += 1,
+            }
+            found.referenced.0 += u64::from(pte.has(pte::VALID_R));
+            found.writable.0 += u64::from(pte.has(VALID_W));
+        });
+        found
+    }
+
+    /// Nodes of the space's table, shared ones included.
+    pub(in crate::space) fn count_nodes(self, root: FrameId) -> PageCount {
+        PageCount(self.count_below(root, ROOT_LEVEL))
+    }
+
+    fn count_below(self, node: FrameId, level: u32) -> u64 {
+        if level == 0 {
+            return 1;
+        }
+        let children = self.words(node).iter().filter_map(|word| self.child(word));
+        1 + children
+            .map(|child| self.count_below(child, level - 1))
+            .sum::<u64>()
+    }
+
+    /// Checks every node below `root` that can be checked from one space. At rest.
+    pub(in crate::space) fn validate(self, root: FrameId) {
+        self.validate_below(root, ROOT_LEVEL);
+    }
+
+    fn validate_below(self, node: FrameId, level: u32) {
+        assert_eq!(
+            self.pool.frames.meta(node).kind(),
+            Kind::Table,
+            "node {node:?}"
+        );
+        assert!(self.state(node).refs() >= 1, "node {node:?} has no parent");
+        for word in self.words(node) {
+            if level > 0 {
+                if let Some(child) = self.child(word) {
+                    self.validate_below(child, level - 1);
+                }
+                continue;
+            }
+            let pte = pte::load(word);
+            match pte.holds() {
+                Holds::Nothing => assert_eq!(pte, Pte::EMPTY),
+                Holds::Zero => assert!(!pte.has(VALID_W), "I4: the zero frame is writable"),
+                Holds::File => {
+                    let head = self.pool.frames.head_of(self.frame_of(pte));
+                    assert!(
+                        self.state(head).mapped() > 0,
+                        "a file page counts as unmapped"
+                    );
+                }
+                Holds::Own => {
+                    assert!(
+                        self.state(self.frame_of(pte)).refs() > 0,
+                        "an own page is free"
+                    );
+                }
+                Holds::Borrowed => {
+                    assert!(!pte.has(VALID_W), "a borrowed page is writable");
+                    assert!(self.origin(node).is_some(), "borrowed from nobody");
+                    assert!(
+                        self.state(self.frame_of(pte)).refs() > 0,
+                        "a borrowed page is free"
+                    );
+                }
+            }
+        }
+        if let (0, Some((origin, _))) = (level, self.origin(node)) {
+            assert!(
+                self.state(origin).mapped() > 0,
+                "an origin does not count its borrower"
+            );
+        }
+    }
+}
