@@ -102,6 +102,9 @@ pub(crate) fn miri(filter: Option<&str>) -> Result<()> {
         ])
         .arg("--")
         .env_remove("CARGO")
+        // A hundred times slower than a processor: few cases of each property.
+        .env("PROPTEST_CASES", "4")
+        .env("MIRIFLAGS", "-Zmiri-env-forward=PROPTEST_CASES")
         .env("CARGO_TARGET_DIR", root().join("target/miri"));
     match filter {
         Some(filter) => command.arg(filter),
