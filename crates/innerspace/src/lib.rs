@@ -129,8 +129,8 @@ pub use memory::{
 };
 #[cfg(not(loom))]
 pub use space::{
-    AccessKind, Accessor, Explanation, Fault, FaultKind, Map, MappingInfo, PageStats, Protection,
-    Session, Sharing, Space, SpaceError, SpaceStats,
+    AccessKind, Accessor, Explanation, Fault, FaultKind, Map, MappingInfo, PageStats, PageView,
+    Protection, Session, Sharing, Snapshot, Space, SpaceError, SpaceStats,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

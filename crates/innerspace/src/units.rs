@@ -90,7 +90,7 @@ impl PageCount {
     }
 
     /// The pages needed to hold `bytes`.
-    pub fn ceil(bytes: u64) -> PageCount {
+    pub const fn ceil(bytes: u64) -> PageCount {
         PageCount(bytes.div_ceil(PAGE_SIZE as u64))
     }
 

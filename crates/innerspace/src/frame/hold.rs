@@ -21,6 +21,7 @@
 //! | owned (0) | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
 //! | refs=n | `try_get`, `try_get_cached` / `put` | refs=n+1 / n-1 | get: n > 0; cached: CACHED |
 //! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
+//! | refs=n, not CACHED | `try_view_still` | views+1 | n > 0; the page is a snapshot's |
 //! | views=n | `try_clone_view` / `put_view` | views=n+1 / n-1 | clone: n > 0 |
 //! | CACHED | `try_begin_write` / `end_write` | + / - WRITER | views = 0; block lock held |
 //! | CACHED | `try_set_wmapped` / `clear_wmapped` | + / - WMAPPED | views = 0, no WRITER; block lock held; clear: revoked and grace passed |
@@ -249,6 +250,16 @@ impl Hold {
                 "clone of a view that is not there: {now:?}"
             );
             (now.views() < HoldState::MAX).then_some(now.0 + VIEW)
+        })
+        .is_ok()
+    }
+
+    /// Takes a view of a frame of no file that has an owner; the caller has made sure that nobody writes to it as long as it
+    /// has views. Acquire: pairs with `publish`.
+    pub(crate) fn try_view_still(&self) -> bool {
+        self.update(Ordering::Acquire, |now| {
+            (now.refs() > 0 && !now.is_cached() && now.views() < HoldState::MAX)
+                .then_some(now.0 + VIEW)
         })
         .is_ok()
     }

@@ -111,6 +111,13 @@ impl Pool {
         }
     }
 
+    /// Drops a view of a frame of no file; frees it if that was the last hold.
+    pub(crate) fn put_view(&self, id: FrameId) {
+        if self.frames.meta(id).hold.put_view() == Dropped::Last {
+            self.free(id);
+        }
+    }
+
     /// One page table less maps the page in this frame; frees its block if that was the last hold.
     pub(crate) fn unmap(&self, id: FrameId) {
         let head = self.frames.head_of(id);

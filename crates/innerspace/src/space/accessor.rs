@@ -94,6 +94,13 @@ impl What {
     }
 }
 
+/// Whether a structural writer has the space to itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gate {
+    Open,
+    Closed,
+}
+
 /// How an access surrounds itself with a section.
 pub(super) trait Sectioned {
     /// Before an access.
@@ -203,7 +210,13 @@ impl Core {
 
     fn find_page(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         loop {
-            self.have_leaf(at.0);
+            if self.have_leaf(at.0) == Gate::Closed {
+                // Remembered leaves may be right still, but what they lead to is being changed.
+                self.translator.sections.leave();
+                self.space.tables.wait_open();
+                self.translator.sections.enter();
+                continue;
+            }
             if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
                 return Some(page);
             }
@@ -225,26 +238,31 @@ impl Core {
     }
 
     /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a section.
-    fn have_leaf(&mut self, at: u64) {
+    ///
+    /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer that leaves the
+    /// leaves as they are (`translate::GATE_MAIL`) relies on it.
+    fn have_leaf(&mut self, at: u64) -> Gate {
         if self.translator.sections.has_mail() {
             self.translator.drain();
         }
+        let Some(tables) = self.space.tables.look(&self.translator.sections) else {
+            return Gate::Closed;
+        };
         if at >> table::ADDRESS_BITS != 0 {
-            return;
+            return Gate::Open;
         }
         let nodes = Nodes {
             pool: &self.space.pool,
         };
-        let tables = self.space.tables.look(&self.translator.sections);
-        let found = tables.and_then(|tables| nodes.find(tables.root, at));
-        if let Some(leaf) = found {
-            let use_for = if leaf.exclusive {
+        if let Some(leaf) = nodes.find(tables.root, at) {
+            let use_for = if leaf.exclusive && !self.space.is_frozen() {
                 Need::Write
             } else {
                 Need::Read
             };
             self.translator.fill(at, nodes.words(leaf.frame), use_for);
         }
+        Gate::Open
     }
 
     #[inline(always)]

@@ -59,6 +59,8 @@ pub enum FaultKind {
     Misaligned,
     /// A page has as many owners as can be counted; unmap some forks.
     TooManyOwners,
+    /// The space is a snapshot, which never changes; fork it and write to the fork.
+    Frozen,
 }
 
 /// An access that failed. Nothing was changed at and after the address; a value is stored wholly or not at all.
@@ -137,6 +139,7 @@ impl fmt::Display for Fault {
             FaultKind::Limit => "the group is full",
             FaultKind::Misaligned => "an atomic access must be aligned to its size",
             FaultKind::TooManyOwners => "the page is shared by too many forks",
+            FaultKind::Frozen => "a snapshot never changes; fork it to write",
         })
     }
 }
@@ -265,6 +268,21 @@ pub enum SpaceError {
     /// The file refused.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A change of a snapshot's mappings: it never changes. Fork it and change the fork.
+    #[error("{what}: a snapshot never changes; fork it and change the fork")]
+    Frozen {
+        /// The operation.
+        what: &'static str,
+    },
+    /// A restore from a snapshot that was not taken of this space, nor has it been forked from that snapshot.
+    #[error("restore: the snapshot is of another space")]
+    OtherSpace,
+    /// A comparison with a snapshot or space of another `Memory`.
+    #[error("{what}: the snapshot is of another memory")]
+    OtherMemory {
+        /// The operation.
+        what: &'static str,
+    },
     /// A part of the space has as many forks as can be counted.
     #[error("the space has as many live forks as can be counted; drop some")]
     TooManyForks,

@@ -190,6 +190,9 @@ impl<'space> FaultState<'space> {
         if !vma.protection.allows(wanted) {
             return Step::Denied(FaultKind::Forbidden);
         }
+        if self.access.writes() && self.space.is_frozen() {
+            return Step::Denied(FaultKind::Frozen);
+        }
         let leaf = match self.leaf(tables) {
             Ok(leaf) => leaf,
             Err(NeedNodes) => return Step::Nodes,
@@ -256,14 +259,7 @@ impl<'space> FaultState<'space> {
 
     fn is_sole_owner(&self, page: Pte) -> bool {
         let nodes = self.nodes();
-        nodes
-            .pool
-            .frames
-            .meta(nodes.frame_of(page))
-            .hold
-            .load()
-            .refs()
-            == 1
+        nodes.is_sole_owner(page)
     }
 
     /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf is the space's own.
@@ -288,6 +284,8 @@ impl<'space> FaultState<'space> {
         let host = self.space.pool.frames.host(page.id()) as u64;
         page.publish(HoldState::refs_only(1));
         if pte::replace(slot, old, Pte::own(host)) {
+            // In the section, so that a restore, with the gate closed, knows of every page.
+            self.space.changes.record(page_start(self.at.0));
             self.nodes().retire_page(old);
             return Step::Done;
         }

@@ -5,7 +5,7 @@
 //! finds its path shared and copies it (`table`). So the time does not depend on how much is mapped.
 
 use super::table::Nodes;
-use super::{Space, SpaceError, SpaceInner, Tables};
+use super::{Role, Space, SpaceError, SpaceInner, Tables};
 use crate::group::Group;
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
@@ -27,11 +27,20 @@ impl Space {
     /// # Panics
     /// If `group` belongs to another `Memory`.
     pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
+        self.copy(group, Role::Live { born_of: None })
+    }
+
+    /// A space with the same mappings that shares all of this one's table.
+    pub(super) fn copy(&self, group: &Group, role: Role) -> Result<Space, SpaceError> {
         let parent = &*self.0;
         assert!(
             group.belongs_to(&parent.pool.groups),
             "fork into a group of another memory"
         );
+        let event = match role {
+            Role::Live { .. } => Event::Fork,
+            Role::Frozen { .. } => Event::Freeze,
+        };
         let pool = &parent.pool;
         let nodes = Nodes { pool };
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
@@ -42,6 +51,7 @@ impl Space {
         let child = Space(SpaceInner::with_tables(
             pool,
             group,
+            role,
             Tables {
                 root,
                 vmas: vmas.clone(),
@@ -49,6 +59,14 @@ impl Space {
         ));
         for file in vmas.iter().filter_map(super::vma::Vma::file) {
             child.use_file(file);
+        }
+        if parent.is_frozen() {
+            // Its table gains children and loses none, and nobody writes to what is below: there is nothing to end.
+            let shared = nodes.share_root(writer.peek().root, root);
+            drop(writer);
+            shared.map_err(|_| SpaceError::TooManyForks)?;
+            pool.counters.count(event);
+            return Ok(child);
         }
         let closed = writer.close(&pool.domain, || {
             // mutant: A4 the write tags survive the fork
@@ -61,7 +79,7 @@ impl Space {
         drop(writer);
         // On failure the child is dropped with what it had got.
         shared.map_err(|_| SpaceError::TooManyForks)?;
-        pool.counters.count(Event::Fork);
+        pool.counters.count(event);
         Ok(child)
     }
 }

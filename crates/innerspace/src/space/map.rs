@@ -259,6 +259,7 @@ impl Space {
     /// read-only), [`SpaceError::Limit`]. Nothing is changed.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         let space = &*self.0;
+        space.check_live("map")?;
         let mut vma = map.to_vma()?;
         let len = vma.end;
         let mut writer = space.tables.write();
@@ -284,6 +285,7 @@ impl Space {
     /// unmapped shared table is copied). Nothing is changed.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let space = &*self.0;
+        space.check_live("unmap")?;
         let range = checked_range("unmap", at, len)?;
         let mut writer = space.tables.write();
         let changed = space.change(&mut writer, &range, Some(Edit::Detach), |vmas| {
@@ -308,6 +310,7 @@ impl Space {
         protection: Protection,
     ) -> Result<(), SpaceError> {
         let space = &*self.0;
+        space.check_live("protect")?;
         let range = checked_range("protect", at, len)?;
         let mut writer = space.tables.write();
         let vmas = &writer.peek().vmas;
@@ -357,7 +360,7 @@ impl Space {
     }
 
     /// Takes the mappers of files back that are no longer mapped. Under the gate's writer mutex.
-    fn drop_unused_files(&self, writer: &Writer<'_, Tables>) {
+    pub(super) fn drop_unused_files(&self, writer: &Writer<'_, Tables>) {
         let vmas = &writer.peek().vmas;
         let unused: Vec<FileUse> = {
             let mut files = self.0.files.lock();
@@ -447,7 +450,7 @@ impl SpaceInner {
     }
 
     /// What is left to do with the gate open again.
-    fn finish(&self, detached: Detached) {
+    pub(super) fn finish(&self, detached: Detached) {
         Nodes { pool: &self.pool }.release(detached);
         self.pool.safe_point();
     }

@@ -7,6 +7,7 @@
 //! | `translate` | an accessor's private cache of leaf pointers |
 //! | `fault` | one page fault as steps |
 //! | `map`, `fork` | structural changes, with the gate closed |
+//! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `accessor`, `session`, `bulk` | loads, stores, atomics, copies |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
@@ -31,6 +32,7 @@ mod mappers;
 mod pte;
 mod report;
 mod session;
+mod snapshot;
 mod table;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
@@ -41,6 +43,7 @@ use std::collections::VecDeque;
 
 use self::error::{Cause, Wanted};
 use self::mappers::FileUse;
+use self::snapshot::Changes;
 use self::table::{Detached, Nodes};
 use self::vma::VmaSet;
 use crate::group::{Group, GroupId, LimitError};
@@ -56,6 +59,7 @@ pub use self::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
 pub use self::map::Map;
 pub use self::report::{MappingInfo, PageStats, SpaceStats};
 pub use self::session::Session;
+pub use self::snapshot::{PageView, Snapshot};
 pub use self::vma::{Protection, Sharing};
 
 /// Faults whose causes are kept for [`Space::explain`].
@@ -74,9 +78,23 @@ pub(super) struct Tables {
     vmas: Arc<VmaSet>,
 }
 
+/// Whether a space can change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// An ordinary space; forked from the snapshot of this number, if from one.
+    Live { born_of: Option<u64> },
+    /// A snapshot of the space of this number: no store, and no change of its mappings.
+    Frozen { of: u64 },
+}
+
 pub(crate) struct SpaceInner {
+    /// Tells the spaces and snapshots of the process apart; never reused, never 0.
+    id: u64,
+    role: Role,
     pool: Arc<Pool>,
     group: Group,
+    /// Pages of its own since the last restore.
+    changes: Changes,
     tables: Gated<Tables>,
     /// Serialises the copying of shared nodes by faults; see `table`.
     paths: Mutex<()>,
@@ -97,6 +115,7 @@ impl Space {
         Ok(Space(SpaceInner::with_tables(
             pool,
             group,
+            Role::Live { born_of: None },
             Tables {
                 root,
                 vmas: Arc::default(),
@@ -130,8 +149,13 @@ impl std::fmt::Debug for Space {
 }
 
 impl SpaceInner {
-    fn with_tables(pool: &Arc<Pool>, group: &Group, tables: Tables) -> Arc<SpaceInner> {
+    fn with_tables(pool: &Arc<Pool>, group: &Group, role: Role, tables: Tables) -> Arc<SpaceInner> {
+        use std::sync::atomic as plain;
+        static NEXT_ID: plain::AtomicU64 = plain::AtomicU64::new(1);
         Arc::new(SpaceInner {
+            id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
+            role,
+            changes: Changes::default(),
             tables: Gated::new(&pool.domain, tables),
             pool: pool.clone(),
             group: group.clone(),
@@ -140,6 +164,18 @@ impl SpaceInner {
             files: Mutex::new(Vec::new()),
             causes: Mutex::new(VecDeque::new()),
         })
+    }
+
+    fn is_frozen(&self) -> bool {
+        matches!(self.role, Role::Frozen { .. })
+    }
+
+    /// Refuses structural changes of a snapshot.
+    fn check_live(&self, what: &'static str) -> Result<(), SpaceError> {
+        match self.role {
+            Role::Live { .. } => Ok(()),
+            Role::Frozen { .. } => Err(SpaceError::Frozen { what }),
+        }
     }
 
     fn group_id(&self) -> GroupId {
@@ -184,6 +220,12 @@ impl SpaceInner {
         }
     }
 
+    /// The same, but `None` if the gate is closed: for callers that are in another section already.
+    fn try_inside<T>(&self, look: impl Fn(&Tables) -> T) -> Option<T> {
+        let section = self.pool.domain.reader();
+        self.tables.look(&section).map(look)
+    }
+
     fn remember(&self, fault: Fault, cause: Cause) {
         let mut causes = self.causes.lock();
         if causes.len() == REMEMBERED {
@@ -222,6 +264,8 @@ impl Drop for SpaceInner {
         for file in self.files.get_mut().drain(..) {
             file.unregister();
         }
+        let (pool, group) = (&self.pool, self.group.id());
+        self.changes.release(pool, group);
         let root = self.tables.get_mut().root;
         Nodes { pool: &self.pool }.put(root, table::ROOT_LEVEL);
         // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.

@@ -48,8 +48,8 @@ impl<'accessor> Session<'accessor> {
     /// Lets those go on who wait for this session; as an access would.
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
+            // The mail itself is read by the next access, which then looks at the gate as well.
             InSession::pause(&mut self.core.translator);
-            self.core.translator.drain();
             InSession::resume(&mut self.core.translator);
         }
     }

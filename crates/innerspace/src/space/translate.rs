@@ -28,6 +28,8 @@ const LEAVES: usize = 256;
 const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 /// A tag that no address has.
 const NO_LEAF: u64 = u64::MAX;
+/// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the next hit.
+pub(super) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
 
 /// The remembered leaves, as one array a field: the hit reads one tag and one pointer, each by the low bits of the leaf's
 /// number.

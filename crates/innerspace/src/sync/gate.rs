@@ -10,7 +10,7 @@
 //! section. `close` stores "closed" and then synchronizes, so it returns only when every such section is left
 //! (`sync::domain`: the Dekker pair, with `closed` as the word). A section that opens later sees "closed".
 
-use super::atomic::{AtomicU32, Ordering};
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::domain::{Domain, Sections};
 use super::{Condvar, Mutex, MutexGuard};
 use std::cell::UnsafeCell;
@@ -51,6 +51,8 @@ pub(crate) struct Gated<T> {
     /// The domain whose sections may look; set once.
     domain_id: u64,
     closed: AtomicU32,
+    /// How often the gate was closed; changed under `writer`.
+    closings: AtomicU64,
     /// Held by a structural writer from before it closes until after it has opened.
     writer: Mutex<()>,
     /// For those who wait for the gate to open; guards the change of `closed` back to 0.
@@ -82,6 +84,7 @@ impl<T> Gated<T> {
         Gated {
             domain_id: domain.id(),
             closed: AtomicU32::new(0),
+            closings: AtomicU64::new(0),
             writer: Mutex::new(()),
             opening: Mutex::new(()),
             opened: Condvar::new(),
@@ -145,10 +148,19 @@ impl<T> Writer<'_, T> {
             self.gated.domain_id,
             "a gate belongs to one domain"
         );
+        // Relaxed: only the holder of `writer` counts and reads.
+        self.gated.closings.fetch_add(1, Ordering::Relaxed);
         self.gated.closed.store(1, Ordering::SeqCst);
         post();
         domain.synchronize();
         Closed { gated: self.gated }
+    }
+}
+
+impl<T> Closed<'_, T> {
+    /// How often the gate was closed, this time included: equal numbers mean that nobody else has had the value.
+    pub(crate) fn closings(&self) -> u64 {
+        self.gated.closings.load(Ordering::Relaxed)
     }
 }
 

@@ -67,7 +67,7 @@ impl Nodes<'_> {
 
     /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have two owners, and a leaf that
     /// is exclusive again would write to it without asking.
-    fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
+    pub(super) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
             if pte::load(word).holds() == Holds::Own {
@@ -80,6 +80,29 @@ impl Nodes<'_> {
                 .0;
         }
     }
+    /// Puts the page that the leaf `theirs` has in a slot into `word` as well, in place of what is there; false, with nothing
+    /// changed, if it has as many owners as can be counted. The gate is closed, and the word's leaf the space's own.
+    pub(in crate::space) fn share_page(
+        self,
+        word: &AtomicU64,
+        theirs: FrameId,
+        slot: usize,
+    ) -> bool {
+        let page = pte::load(&self.words(theirs)[slot]);
+        self.end_writes_in_place(theirs, slot);
+        if !self.pool.frames.meta(self.frame_of(page)).hold.try_get() {
+            return false;
+        }
+        let before = pte::take(word);
+        let replaced = pte::replace(word, Pte::EMPTY, page.owned());
+        assert!(
+            replaced,
+            "I11: a leaf of the space's own changed with the gate closed"
+        );
+        self.retire_page(before);
+        true
+    }
+
     /// Takes over the frames of a leaf's origin if nobody else has a use for it. The leaf is exclusive and `paths` held;
     /// the origin is reached by nobody else, since it has no parent and this leaf is its one borrower.
     pub(in crate::space) fn absorb_origin(self, leaf: FrameId) {

@@ -24,9 +24,11 @@
 //! mutex, never held over anything that sleeps. Node frames are always freed
 //! after a grace period, for walkers that may still be in them.
 
+mod compare;
 mod edit;
 mod leaf;
 mod report;
+mod still;
 
 use super::pte::{self, Holds, Pte};
 use crate::frame::{Dropped, HoldState, Kind};
@@ -36,6 +38,7 @@ use crate::sync::raw::{AtomicU64, Ordering};
 use crate::{FrameId, PAGE_SHIFT};
 
 pub(super) use self::edit::Edit;
+pub(super) use self::still::{Image, StillPage};
 
 /// Bits of address a space can have.
 pub(super) const ADDRESS_BITS: u32 = PAGE_SHIFT + 9 * LEVELS;
@@ -308,7 +311,8 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Copies the root's words into a new root and takes one more ref on each child. The gate is closed.
+    /// Copies the root's words into a new root and takes one more ref on each child. The gate is closed, or the space
+    /// frozen.
     pub(super) fn share_root(self, from: FrameId, to: FrameId) -> Result<(), TooManyForks> {
         for (index, word) in self.words(from).iter().enumerate() {
             let Some(child) = self.child(word) else {

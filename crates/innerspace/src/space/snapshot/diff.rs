@@ -1,0 +1,110 @@
+//! What differs between a space and a snapshot, or between two snapshots, told from mappings and tables alone.
+
+use std::ops::Range;
+
+use super::Snapshot;
+use crate::space::table::Nodes;
+use crate::space::vma::{Backing, Vma, VmaSet};
+use crate::space::{Space, SpaceError, SpaceInner, Tables};
+use crate::sync::Arc;
+use crate::{PAGE_SIZE, VirtAddr};
+
+impl Space {
+    /// The ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the time is that of the tables
+    /// that were changed. A page that was changed before the call is always named. A page may be named although its bytes
+    /// are equal: one that was stored to with the same bytes, or that a restore has copied back. What files
+    /// show is not compared, but where a file is mapped is.
+    ///
+    /// # Errors
+    /// [`SpaceError::OtherMemory`].
+    pub fn changed_since(&self, snapshot: &Snapshot) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
+        differences("changed_since", &self.0, &snapshot.0.0)
+    }
+}
+
+impl Snapshot {
+    /// The ranges of pages that may differ between this snapshot and `other`, of the same space or of another; see
+    /// [`Space::changed_since`].
+    ///
+    /// # Errors
+    /// [`SpaceError::OtherMemory`].
+    pub fn diff(&self, other: &Snapshot) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
+        differences("diff", &self.0.0, &other.0.0)
+    }
+}
+
+fn differences(
+    what: &'static str,
+    a: &SpaceInner,
+    b: &SpaceInner,
+) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
+    if !Arc::ptr_eq(&a.pool, &b.pool) {
+        return Err(SpaceError::OtherMemory { what });
+    }
+    let nodes = Nodes { pool: &a.pool };
+    loop {
+        let found = a.inside(|ours| b.try_inside(|theirs| compare(nodes, ours, theirs)));
+        match found {
+            Some(found) => return Ok(merged(found)),
+            // Only now that the section is left.
+            None => b.tables.wait_open(),
+        }
+    }
+}
+
+fn compare(nodes: Nodes<'_>, ours: &Tables, theirs: &Tables) -> Vec<Range<u64>> {
+    let mut found = mapped_otherwise(&ours.vmas, &theirs.vmas);
+    nodes.for_each_difference(ours.root, theirs.root, &mut |at| match found.last_mut() {
+        Some(last) if last.end == at => last.end = at + PAGE_SIZE as u64,
+        _ => found.push(at..at + PAGE_SIZE as u64),
+    });
+    found
+}
+
+/// The ranges where one is mapped and the other is not, or another thing is.
+fn mapped_otherwise(a: &Arc<VmaSet>, b: &Arc<VmaSet>) -> Vec<Range<u64>> {
+    if Arc::ptr_eq(a, b) {
+        return Vec::new();
+    }
+    let mut edges: Vec<u64> = [a, b]
+        .into_iter()
+        .flat_map(|set| set.iter().flat_map(|vma| [vma.start, vma.end]))
+        .collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let differs = |range: &Range<u64>| {
+        let [a, b] = [a, b].map(|set| set.find_containing(range.start));
+        !shows_the_same(a, b, range.start)
+    };
+    let ranges = edges.windows(2).map(|edge| edge[0]..edge[1]);
+    ranges.filter(differs).collect()
+}
+
+fn shows_the_same(a: Option<&Vma>, b: Option<&Vma>, at: u64) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => {
+            let same_backing = match (&a.backing, &b.backing) {
+                (Backing::Anonymous, Backing::Anonymous) => true,
+                (Backing::File { file, .. }, Backing::File { file: other, .. }) => {
+                    Arc::ptr_eq(file, other) && a.file_page(at) == b.file_page(at)
+                }
+                _ => false,
+            };
+            same_backing && a.sharing == b.sharing
+        }
+        _ => false,
+    }
+}
+
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<VirtAddr>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<VirtAddr>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end.0 => last.end.0 = last.end.0.max(range.end),
+            _ => merged.push(VirtAddr(range.start)..VirtAddr(range.end)),
+        }
+    }
+    merged
+}

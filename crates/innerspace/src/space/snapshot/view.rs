@@ -1,0 +1,99 @@
+//! Views of a snapshot's bytes.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::Snapshot;
+use crate::group::GroupId;
+use crate::reclaim::{AllocMode, Pool};
+use crate::space::error::{Cause, Fault, FaultKind};
+use crate::space::table::{Nodes, StillPage};
+use crate::space::{AccessKind, page_start};
+use crate::sync::Arc;
+use crate::{PageCount, VirtAddr};
+
+/// Bytes of a snapshot that stay as they are, also when the snapshot and every space are gone.
+///
+/// Inside one private page it is the page itself; across pages, and of pages of files, it is a copy, charged to the
+/// snapshot's group.
+pub struct PageView(Bytes);
+
+enum Bytes {
+    Still(StillPage),
+    Copy {
+        bytes: Box<[u8]>,
+        pool: Arc<Pool>,
+        group: GroupId,
+    },
+}
+
+impl Deref for PageView {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Still(page) => page,
+            Bytes::Copy { bytes, .. } => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for PageView {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for PageView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageView({} bytes)", self.len())
+    }
+}
+
+impl Drop for PageView {
+    fn drop(&mut self) {
+        if let Bytes::Copy { bytes, pool, group } = &self.0 {
+            pool.groups.uncharge(*group, charged(bytes.len()));
+        }
+    }
+}
+
+fn charged(len: usize) -> PageCount {
+    PageCount::ceil(len as u64)
+}
+
+impl Snapshot {
+    /// A view of `len` bytes at `at`.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first byte that cannot be read; [`FaultKind::Limit`] when the group has no room for a copy.
+    pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
+        let space = &*self.0.0;
+        let offset = at.page_offset();
+        if len <= crate::PAGE_SIZE - offset {
+            // A load finds out whether the byte may be read at all.
+            let mut first = [0];
+            self.accessor().read(at, &mut first)?;
+            let nodes = Nodes { pool: &space.pool };
+            let range = offset..offset + len;
+            let page = space.inside(|tables| {
+                nodes.still_page(&space.pool, tables.root, page_start(at.0), range.clone())
+            });
+            if let Some(page) = page {
+                return Ok(PageView(Bytes::Still(page)));
+            }
+        }
+        let group = space.group_id();
+        let charge = space.pool.charge(group, charged(len), AllocMode::Wait);
+        let charge = charge.map_err(|error| {
+            let fault = Fault::new(FaultKind::Limit, at, AccessKind::Load, 0);
+            space.remember(fault, Cause::Limit(error));
+            fault
+        })?;
+        let mut bytes = vec![0; len].into_boxed_slice();
+        self.accessor().read(at, &mut bytes)?;
+        let group = charge.commit();
+        let pool = space.pool.clone();
+        Ok(PageView(Bytes::Copy { bytes, pool, group }))
+    }
+}

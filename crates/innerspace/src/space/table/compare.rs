@@ -1,0 +1,133 @@
+//! Two tables side by side: what differs, and making one like the other. Equal words are passed over without a look at
+//! what they lead to, so the cost is that of the nodes that were un-shared.
+
+use super::{Detached, Nodes, ROOT_LEVEL, SLOTS, TooManyForks, child_word, span};
+use crate::FrameId;
+use crate::space::pte::{self, Holds, Pte};
+use crate::sync::raw::{AtomicU64, Ordering};
+
+/// A word of an upper node that is to lead elsewhere.
+struct Change {
+    node: FrameId,
+    slot: usize,
+    level: u32,
+    old: Option<FrameId>,
+    new: Option<FrameId>,
+}
+
+/// The changes that make a table like another. Holds a ref on each new child.
+pub(in crate::space) struct Plan(Vec<Change>);
+
+/// The page that a slot of private memory has, by its place in the arena; files and zeros are none.
+fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
+    let page = word.map_or(Pte::EMPTY, pte::load);
+    matches!(page.holds(), Holds::Own | Holds::Borrowed).then(|| page.host())
+}
+
+impl Nodes<'_> {
+    /// What has to change below `ours` to be as below `theirs`; the space's own upper nodes are kept. The gate of `ours` is
+    /// closed, and `theirs` loses no children. Nothing is changed yet.
+    pub(in crate::space) fn plan_restore(
+        self,
+        ours: FrameId,
+        theirs: FrameId,
+    ) -> Result<Plan, TooManyForks> {
+        let mut plan = Plan(Vec::new());
+        match self.plan_below(ours, theirs, ROOT_LEVEL, &mut plan.0) {
+            Ok(()) => Ok(plan),
+            Err(TooManyForks) => {
+                for change in plan.0 {
+                    if let Some(new) = change.new {
+                        self.put(new, change.level - 1);
+                    }
+                }
+                Err(TooManyForks)
+            }
+        }
+    }
+
+    fn plan_below(
+        self,
+        ours: FrameId,
+        theirs: FrameId,
+        level: u32,
+        plan: &mut Vec<Change>,
+    ) -> Result<(), TooManyForks> {
+        for slot in 0..SLOTS {
+            let old = self.child(&self.words(ours)[slot]);
+            let new = self.child(&self.words(theirs)[slot]);
+            if old == new {
+                continue;
+            }
+            if let (Some(old), Some(new)) = (old, new)
+                && level > 1
+                && !self.is_shared(old)
+            {
+                self.plan_below(old, new, level - 1, plan)?;
+                continue;
+            }
+            if let Some(new) = new
+                && !self.pool.frames.meta(new).hold.try_get()
+            {
+                return Err(TooManyForks);
+            }
+            plan.push(Change {
+                node: ours,
+                slot,
+                level,
+                old,
+                new,
+            });
+        }
+        Ok(())
+    }
+
+    /// Does what was planned, with the gate still closed. `detached` gets what was replaced.
+    pub(in crate::space) fn apply_plan(self, plan: Plan, detached: &mut Detached) {
+        for change in plan.0 {
+            let word = change.new.map_or(0, child_word);
+            // Release: pairs with walkers in `child`; the subtree itself was published long ago.
+            self.words(change.node)[change.slot].store(word, Ordering::Release);
+            detached
+                .nodes
+                .extend(change.old.map(|old| (old, change.level - 1)));
+        }
+    }
+
+    /// Calls `each` with the address of every page of private memory that is not the same page below both roots. Inside
+    /// the gates of both.
+    pub(in crate::space) fn for_each_difference(
+        self,
+        a: FrameId,
+        b: FrameId,
+        each: &mut impl FnMut(u64),
+    ) {
+        self.differences(Some(a), Some(b), ROOT_LEVEL, 0, each);
+    }
+
+    fn differences(
+        self,
+        a: Option<FrameId>,
+        b: Option<FrameId>,
+        level: u32,
+        base: u64,
+        each: &mut impl FnMut(u64),
+    ) {
+        if a == b {
+            return;
+        }
+        let [a, b] = [a, b].map(|node| node.map(|node| self.words(node)));
+        for slot in 0..SLOTS {
+            let [a, b] = [a, b].map(|words| words.map(|words| &words[slot]));
+            let at = base + slot as u64 * span(level);
+            if level == 0 {
+                if private_page(a) != private_page(b) {
+                    each(at);
+                }
+                continue;
+            }
+            let [a, b] = [a, b].map(|word| word.and_then(|word| self.child(word)));
+            self.differences(a, b, level - 1, at, each);
+        }
+    }
+}

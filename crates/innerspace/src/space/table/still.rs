@@ -1,0 +1,127 @@
+//! Private pages that stand still: the bytes of a snapshot as slices, and copying them back.
+//!
+//! Unsafe code: this file makes slices of anonymous pages and stores into them. A page of a snapshot is written by nobody:
+//! every leaf that shows it is shared or borrows it, its owner's write validity is taken away before the first slice is
+//! made, and a page with views is not written in place ([`Nodes::is_sole_owner`]). What is overwritten is a page whose leaf
+//! alone owns it, without views, while the space's gate is closed.
+
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+
+use super::{Nodes, slot_index};
+use crate::FrameId;
+use crate::PAGE_SIZE;
+use crate::frame::HoldState;
+use crate::reclaim::Pool;
+use crate::space::pte::{self, Holds, Pte};
+use crate::sync::Arc;
+use crate::sys::copy;
+
+/// Bytes of one page of a snapshot, kept for as long as this lives.
+pub(in crate::space) struct StillPage {
+    pool: Arc<Pool>,
+    frame: FrameId,
+    bytes: NonNull<[u8]>,
+}
+
+// SAFETY: nobody writes the bytes while a view of the page is held (see the module), so any thread may read them.
+unsafe impl Send for StillPage {}
+// SAFETY: as above; a shared reference gives nothing but `&[u8]`.
+unsafe impl Sync for StillPage {}
+
+impl Deref for StillPage {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the pool keeps the arena mapped, the view keeps the frame from being freed, and nobody writes a page
+        // with views (see the module).
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+impl Drop for StillPage {
+    fn drop(&mut self) {
+        self.pool.put_view(self.frame);
+    }
+}
+
+/// What a page of a space is to be as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::space) enum Image {
+    Zeros,
+    Page(FrameId),
+}
+
+impl Nodes<'_> {
+    /// Whether nobody but the leaf that owns this page has a use for it.
+    pub(in crate::space) fn is_sole_owner(self, page: Pte) -> bool {
+        self.state(self.frame_of(page)) == HoldState::refs_only(1)
+    }
+
+    /// The bytes `range` of the private page at `at` of a snapshot's table; `None` if it has none there, or if the page has
+    /// as many views as can be counted. In a section, inside the gate.
+    pub(in crate::space) fn still_page(
+        self,
+        pool: &Arc<Pool>,
+        root: FrameId,
+        at: u64,
+        range: Range<usize>,
+    ) -> Option<StillPage> {
+        assert!(range.start <= range.end && range.end <= PAGE_SIZE);
+        let leaf = self.find(root, at)?;
+        let index = slot_index(at, 0);
+        let page = pte::load(&self.words(leaf.frame)[index]);
+        if !matches!(page.holds(), Holds::Own | Holds::Borrowed) {
+            return None;
+        }
+        // A live space that is the last to have the owning leaf would find it exclusive, with write validity from before
+        // the snapshot. Taken now, its next store asks, and finds the view.
+        self.end_writes_in_place(leaf.frame, index);
+        let frame = self.frame_of(page);
+        if !self.pool.frames.meta(frame).hold.try_view_still() {
+            return None;
+        }
+        // SAFETY: inside the frame, which is inside the arena.
+        let start = unsafe { NonNull::new_unchecked(pool.frames.host(frame).add(range.start)) };
+        Some(StillPage {
+            pool: pool.clone(),
+            frame,
+            bytes: NonNull::slice_from_raw_parts(start, range.len()),
+        })
+    }
+
+    /// Makes the bytes of a page as the image's. The gate of the page's space is closed.
+    ///
+    /// # Panics
+    /// If others than its leaf have the page.
+    pub(in crate::space) fn overwrite(self, page: Pte, image: Image) {
+        assert!(
+            page.holds() == Holds::Own && self.is_sole_owner(page),
+            "I11: overwriting a page that others see"
+        );
+        let frames = &self.pool.frames;
+        let to = frames.host(self.frame_of(page));
+        match image {
+            // SAFETY: a whole frame of the arena; no slice of it exists, since it has no views, and no access is under
+            // way, since the gate is closed.
+            Image::Zeros => unsafe { copy::fill(to, 0, PAGE_SIZE) },
+            Image::Page(from) => {
+                assert_ne!(frames.host(from), to, "a page restored from itself");
+                // SAFETY: as above; two different frames do not overlap.
+                unsafe { copy::copy_shared(to, frames.host(from), PAGE_SIZE) }
+            }
+        }
+    }
+
+    /// Whether the bytes of a page are the image's.
+    pub(in crate::space) fn is_as(self, page: Pte, image: Image) -> bool {
+        let frames = &self.pool.frames;
+        let ours = frames.host(self.frame_of(page));
+        let theirs = match image {
+            Image::Zeros => frames.host(FrameId::ZERO),
+            Image::Page(from) => frames.host(from),
+        };
+        // SAFETY: two whole frames of the arena.
+        unsafe { copy::compare_shared(ours, theirs, PAGE_SIZE) }.is_eq()
+    }
+}
