@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sync::Weak;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// A thread's own participant in one domain; gone with the thread.
 struct Own {
@@ -13,6 +13,8 @@ struct Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
+        // A destructor of the thread that runs later would find it freed.
+        let _ = LAST.try_with(|last| last.set(NOBODY));
         if let Some(domain) = self.domain.upgrade() {
             domain.unregister(&self.participant);
         }
@@ -21,7 +23,14 @@ impl Drop for Own {
 
 crate::sync::thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
+
+    /// The domain in which this thread had a section last, and its participant there: what is looked up for every view. It
+    /// needs no destructor, so that reading it costs a load and a comparison.
+    static LAST: Cell<(u64, *const Participant)> = const { Cell::new(NOBODY) };
 }
+
+/// No domain has the number 0.
+const NOBODY: (u64, *const Participant) = (0, std::ptr::null());
 
 /// An open section of the calling thread; closed when dropped. May be nested.
 #[derive(Debug)]
@@ -35,16 +44,12 @@ impl Domain {
     /// Opens a section of the calling thread.
     #[inline]
     pub(crate) fn reader(self: &Arc<Domain>) -> Reader<'_> {
-        let participant = OWN.with(|own| {
-            let own = own.borrow();
-            match own.iter().find(|own| own.domain_id == self.id) {
-                Some(own) => Arc::as_ptr(&own.participant),
-                None => {
-                    drop(own);
-                    self.register_thread()
-                }
-            }
-        });
+        let (id, participant) = LAST.with(Cell::get);
+        let participant = if id == self.id {
+            participant
+        } else {
+            self.find_thread()
+        };
         let reader = Reader {
             participant,
             domain: self,
@@ -53,7 +58,19 @@ impl Domain {
         reader
     }
 
+    /// This thread's participant, which is the last one from now on.
     #[cold]
+    fn find_thread(self: &Arc<Domain>) -> *const Participant {
+        let known = OWN.with(|own| {
+            let own = own.borrow();
+            let known = own.iter().find(|own| own.domain_id == self.id);
+            known.map(|own| Arc::as_ptr(&own.participant))
+        });
+        let participant = known.unwrap_or_else(|| self.register_thread());
+        LAST.with(|last| last.set((self.id, participant)));
+        participant
+    }
+
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
         let participant = Arc::new(Participant::new());
         self.participants.lock().push(participant.clone());
@@ -79,8 +96,8 @@ impl Reader<'_> {
     }
 
     fn participant(&self) -> &Participant {
-        // SAFETY: the thread's list holds an `Arc` of it until the thread ends or the domain is gone; a `Reader` is
-        // neither `Send` nor outlives the domain it borrows.
+        // SAFETY: the thread's list holds an `Arc` of it until the thread ends or the domain is gone, and an entry that goes
+        // clears `LAST`; a `Reader` is neither `Send` nor outlives the domain it borrows.
         unsafe { &*self.participant }
     }
 
