@@ -216,7 +216,7 @@ impl<'f> NewBlock<'f> {
             file.fill_errors.lock().push((frame, error.clone()));
         }
         file.unlink(block, frame, None);
-        let dropped = held.meta().hold.uncache();
+        let dropped = file.pool.uncache(frame);
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         file.frames().end_read(frame, ReadEnd::Failed);
         drop(held);

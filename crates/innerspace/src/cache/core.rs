@@ -13,7 +13,7 @@ use super::ready::ReadyList;
 use super::service::Cache;
 use super::stats::FileCounters;
 use super::stream::Stream;
-use crate::frame::{Dropped, FlagSet, Frames, Keeper};
+use crate::frame::{Dropped, FlagSet, Frames};
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
@@ -35,8 +35,6 @@ pub(crate) struct FileCore {
     pub(super) name: Arc<str>,
     pub(super) cache: Arc<Cache>,
     pub(super) pool: Arc<Pool>,
-    /// Keeps the arena for views, which outlive the file.
-    pub(super) anchor: Arc<Anchor>,
     /// Keeps the group; pays for blocks and index nodes.
     pub(super) group: Group,
     /// The group and those above it, for the dirty limits.
@@ -131,9 +129,6 @@ impl FileCore {
             name,
             cache: cache.clone(),
             pool,
-            anchor: Arc::new(Anchor {
-                pool: cache.pool().clone(),
-            }),
             store: Mutex::new(Some(store)),
             identity,
             group,
@@ -492,20 +487,13 @@ impl FileCore {
     }
 }
 
-/// What views keep alive: the memory, not the file.
-#[derive(Debug)]
-pub(super) struct Anchor {
-    pub(super) pool: Arc<Pool>,
-}
-
-impl Keeper for Anchor {
-    #[inline]
-    fn frames(&self) -> &Frames {
-        &self.pool.frames
-    }
-
-    fn release(&self, frame: FrameId) {
-        self.pool.free(frame);
+impl Drop for FileCore {
+    fn drop(&mut self) {
+        // Closing removes every block. If it did not get so far (it panicked), views may still look at one, and nobody will ever
+        // say when they are gone: the memory stays for good.
+        if self.index.counts().blocks > 0 {
+            std::mem::forget(self.pool.clone());
+        }
     }
 }
 

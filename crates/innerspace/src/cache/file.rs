@@ -3,17 +3,18 @@
 //! ```text
 //!  PagedFile ──> FileInner ──> FileCore <── Handle <── Ready
 //!  Space's mappings ──^            ^── reclaim (weak)
-//!  View ──> Anchor ──> Pool
+//!  View ┄┄> Pool
 //! ```
 //!
 //! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is written, blocks are freed, the
-//! store is let go. Futures keep the [`FileCore`] alone, and views nothing but the memory.
+//! store is let go. Futures keep the [`FileCore`] alone. Views keep nothing
+//! while their file has their block; when it loses the block, or ends, the block and the memory are theirs (`frame::Keeper`).
 
 use std::ops::{Bound, Deref, Range, RangeBounds};
 
 use super::array::{Array, Element};
 use super::blocks::BlockReader;
-use super::core::{Anchor, FileCore};
+use super::core::FileCore;
 use super::cursor::Cursor;
 use super::dirty::WriteOrder;
 use super::errors::{ErrorCursor, FileError};
@@ -34,9 +35,6 @@ use crate::units::PageCount;
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(super) core: Arc<FileCore>,
-    /// What the handle's views keep alive. One for each handle, so that threads with handles of their own do not share its
-    /// count's cache line.
-    pub(super) anchor: Arc<Anchor>,
     cursor: ErrorCursor,
     pub(super) stream: Stream,
     /// Where the last read by copy ended.
@@ -47,9 +45,6 @@ impl Handle {
     fn new(core: &Arc<FileCore>) -> Arc<Handle> {
         Arc::new(Handle {
             core: core.clone(),
-            anchor: Arc::new(Anchor {
-                pool: core.pool.clone(),
-            }),
             cursor: core.errors.sample(),
             stream: Stream::default(),
             read_end: AtomicU64::new(u64::MAX),
@@ -191,6 +186,7 @@ impl PagedFile {
     }
 
     /// The bytes meant by `range`: an open end is the end of the file.
+    #[inline]
     fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
         let end_of_file = || self.len();
         let start = match range.start_bound() {

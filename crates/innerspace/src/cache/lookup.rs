@@ -375,8 +375,7 @@ impl FileCore {
             }
             other => {
                 // Nobody found it through the index, but a lookup with an old word may hold it for a moment.
-                let meta = self.frames().meta(frame);
-                let dropped = meta.hold.uncache();
+                let dropped = self.pool.uncache(frame);
                 debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
                 self.frames().unlock(frame);
                 self.put(frame);

@@ -267,7 +267,7 @@ impl FileCore {
             self.pool.domain.synchronize();
         }
         for locked in batch {
-            let dropped = locked.meta().hold.uncache();
+            let dropped = self.pool.uncache(locked.frame());
             debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         }
     }

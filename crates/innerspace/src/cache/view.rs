@@ -5,10 +5,11 @@
 //! change: writers move the block to a new frame while views keep the old one (P28).
 
 use std::fmt;
+use std::hint::cold_path;
 use std::ops::{Deref, Range};
 
 use super::block::Locked;
-use super::core::{Anchor, FileCore};
+use super::core::FileCore;
 use super::errors::FileError;
 use super::extents::Content;
 use super::file::Handle;
@@ -17,7 +18,7 @@ use super::index::Word;
 use super::mappers::Revoke;
 use super::stats::count;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MAX_ORDER, Pinned, Writing};
-use crate::reclaim::{AllocMode, Evictable};
+use crate::reclaim::{AllocMode, Evictable, Pool};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw;
@@ -37,23 +38,21 @@ static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 pub struct View(Bytes);
 
 enum Bytes {
-    /// Part of a frame.
-    Pinned(Pinned<Anchor>),
-    /// Part of a hole, or nothing.
-    Zeros(&'static [u8]),
+    /// Part of a block, or of a hole.
+    Pinned(Pinned<Pool>),
     /// A copy on the heap: a clone of a view whose block has too many views to count.
     Heap(Arc<[u8]>),
 }
 
 impl View {
     pub(super) fn zeros(len: usize) -> View {
-        View(Bytes::Zeros(&ZEROS[..len]))
+        View(Bytes::Pinned(Pinned::of_static(&ZEROS[..len])))
     }
 
     /// A view of part of a block that the caller holds; `None` when it is not the file's any more, being written, or mapped
     /// writable.
     pub(super) fn of_frame(handle: &Handle, frame: FrameId, inside: Range<usize>) -> Option<View> {
-        let pinned = Pinned::try_new(&handle.anchor, frame, inside)?;
+        let pinned = Pinned::try_new(&handle.core.pool, frame, inside)?;
         Some(View(Bytes::Pinned(pinned)))
     }
 }
@@ -61,11 +60,10 @@ impl View {
 impl Deref for View {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Bytes::Pinned(pinned) => pinned,
-            Bytes::Zeros(zeros) => zeros,
             Bytes::Heap(bytes) => bytes,
         }
     }
@@ -85,7 +83,6 @@ impl Clone for View {
                 // A million views of one block.
                 None => Bytes::Heap(Arc::from(&**pinned)),
             },
-            Bytes::Zeros(zeros) => Bytes::Zeros(zeros),
             Bytes::Heap(bytes) => Bytes::Heap(bytes.clone()),
         })
     }
@@ -94,8 +91,8 @@ impl Clone for View {
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match &self.0 {
-            Bytes::Pinned(_) => "pinned",
-            Bytes::Zeros(_) => "zeros",
+            Bytes::Pinned(pinned) if pinned.is_of_block() => "pinned",
+            Bytes::Pinned(_) => "zeros",
             Bytes::Heap(_) => "copied",
         };
         write!(f, "View({} bytes, {what})", self.len())
@@ -112,8 +109,48 @@ pub(super) enum Wait {
 }
 
 impl Handle {
-    /// A view of `range`, which is inside the file's size at some moment of the call.
+    /// A view of `range`, which is inside the file's size at some moment of the call. What a hit takes is compiled into the
+    /// caller, so that the view's parts stay in registers: moved through memory they cost more than the look-up.
+    #[inline(always)]
     pub(super) fn view(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        wait: Wait,
+    ) -> Result<View, FileError> {
+        match self.hit(&range) {
+            Some(pinned) => Ok(View(Bytes::Pinned(pinned))),
+            None => match self.view_missed(range, wait) {
+                Ok(view) => Ok(view),
+                Err(error) => Err(*error),
+            },
+        }
+    }
+
+    /// A view of a range of one block that is there.
+    #[inline(always)]
+    fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
+        let core = &*self.core;
+        let block = range.start >> core.block_shift();
+        let start = range.start & (core.block_bytes() - 1);
+        let len = range.end.wrapping_sub(range.start);
+        if range.end > core.size() || len == 0 || len > core.block_bytes() - start {
+            cold_path();
+            return None;
+        }
+        self.pin(block, start as usize..(start + len) as usize)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn view_missed(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        wait: Wait,
+    ) -> Result<View, Box<FileError>> {
+        Ok(self.view_without_hit(range, wait)?)
+    }
+
+    fn view_without_hit(
         self: &Arc<Handle>,
         range: Range<u64>,
         wait: Wait,
@@ -141,23 +178,24 @@ impl Handle {
     }
 
     /// The hit: a view of part of a cached block, if it can be had with nothing but a look at the index.
-    #[inline]
-    fn pin(self: &Arc<Handle>, block: u64, inside: Range<usize>) -> Option<Pinned<Anchor>> {
+    #[inline(always)]
+    fn pin(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
-        let (pinned, is_still) = {
-            let _section = core.pool.domain.reader();
-            let slot = core.index.slot(core.frames(), block)?;
-            let word = slot.load(raw::Ordering::Acquire);
-            let Word::Block(frame) = Word::decode(word) else {
-                return None;
-            };
-            let pinned = Pinned::try_new(&self.anchor, frame, inside)?;
-            (pinned, slot.load(raw::Ordering::Acquire) == word)
+        let section = core.pool.domain.reader();
+        let slot = core.index.slot(core.frames(), block)?;
+        let word = slot.load(raw::Ordering::Acquire);
+        let Word::Block(frame) = Word::decode(word) else {
+            cold_path();
+            return None;
         };
+        let pinned = Pinned::try_new(&core.pool, frame, inside)?;
+        let is_still = slot.load(raw::Ordering::Acquire) == word;
+        drop(section);
         if !is_still {
+            cold_path();
             return None;
         }
-        core.pool.mark_accessed(pinned.frame());
+        core.pool.mark_accessed(frame);
         Some(pinned)
     }
 
@@ -182,7 +220,7 @@ impl Handle {
                 continue;
             };
             core.end_write_mappings(&locked);
-            if let Some(pinned) = Pinned::try_new(&self.anchor, locked.frame(), inside.clone()) {
+            if let Some(pinned) = Pinned::try_new(&core.pool, locked.frame(), inside.clone()) {
                 return Ok(View(Bytes::Pinned(pinned)));
             }
             // The count of views is full: the copy has a count of its own.
@@ -244,8 +282,8 @@ impl Handle {
         copy.set_kind(Kind::Cached);
         let frame = copy.publish(HoldState::cached(1));
         core.pool.lru_add(frame);
-        let pinned = Pinned::try_new(&self.anchor, frame, 0..len as usize);
-        let dropped = core.frames().meta(frame).hold.uncache();
+        let pinned = Pinned::try_new(&core.pool, frame, 0..len as usize);
+        let dropped = core.pool.uncache(frame);
         let pinned = pinned.expect("nobody else can find the frame");
         debug_assert_eq!(dropped, Dropped::Held);
         core.pool.lru_set(frame, Evictable::No);

@@ -292,7 +292,7 @@ impl FileCore {
         self.pool.lru_set(old_frame, crate::reclaim::Evictable::No);
         self.pool.lru_add(frame);
         old_meta.flags.clear(FlagSet::DIRTY | FlagSet::ERROR);
-        let dropped = old_meta.hold.uncache();
+        let dropped = self.pool.uncache(old_frame);
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         count(&self.counters.moved, 1);
         self.pool.counters.add(Event::ViewMove, self.block_pages());

@@ -9,13 +9,14 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use super::block::{BlockRef, Locked};
-use super::core::{Anchor, FileCore};
+use super::core::FileCore;
 use super::dirty::{Dirty, WriteReason, WriteRules};
 use super::errors::{FileError, StoreAction};
 use super::lookup::{Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
 use crate::frame::{FlagSet, Pinned};
+use crate::reclaim::Pool;
 use crate::stats::Event;
 use crate::store::{SyncWhat, write_all_vectored_at};
 use crate::sync::atomic::Ordering;
@@ -47,7 +48,7 @@ pub(super) struct RunEnd {
 /// A block whose write is under way; if it is dropped unfinished, the write has failed.
 struct InFlight<'f> {
     held: BlockRef<'f>,
-    pinned: Option<Pinned<Anchor>>,
+    pinned: Option<Pinned<Pool>>,
     /// What the dirty index said.
     entry: Dirty,
     /// Bytes of the block that are inside the file.
@@ -222,7 +223,7 @@ impl FileCore {
                 // A truncation is about to remove it.
                 continue;
             }
-            let Some(pinned) = Pinned::try_new(&self.anchor, frame, 0..self.block_bytes() as usize)
+            let Some(pinned) = Pinned::try_new(&self.pool, frame, 0..self.block_bytes() as usize)
             else {
                 // More views than can be counted; another time.
                 continue;

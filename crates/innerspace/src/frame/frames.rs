@@ -194,6 +194,12 @@ impl Frames {
         &self.metas[id.index()]
     }
 
+    /// The frame whose metadata this is.
+    pub(super) fn id_of(&self, meta: &Meta) -> FrameId {
+        let at = self.metas.element_offset(meta);
+        FrameId(at.expect("metadata of this arena") as u32)
+    }
+
     /// The metadata of all frames, for walking a [`FrameList`](super::list::FrameList).
     #[inline]
     pub(crate) fn metas(&self) -> &[Meta] {

@@ -29,6 +29,9 @@
 //! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
 //! | CACHED refs=n | `uncache` | refs=n-1, viewed-only if views > 0 | block lock held |
 //!
+//! A block with views that leaves its file is counted by its keeper before (`KeepSelf`), because the file that kept the
+//! arena for them may go next; whoever drops the last view of such a block ([`PutView::LastOutside`]) ends that.
+//!
 //! Whoever brings the word to 0 (`Dropped::Last`) frees the frame; the word stays 0 until it is published again, so
 //! every `try_` on a free frame fails.
 //!
@@ -42,8 +45,11 @@
 //! A 20-bit field that is full refuses (`try_` fails) and never wraps into its neighbour.
 
 use std::fmt;
+use std::hint::cold_path;
 
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::keep::KeepSelf;
 
 const FIELD: u64 = (1 << 20) - 1;
 const VIEW: u64 = 1;
@@ -141,6 +147,13 @@ impl fmt::Debug for HoldState {
     }
 }
 
+/// Whether a block may leave its file while there are views of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Viewed {
+    Allowed,
+    Refused,
+}
+
 /// What is left of a frame after a hold on it was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "whoever drops the last hold frees the frame"]
@@ -149,6 +162,16 @@ pub(crate) enum Dropped {
     Held,
     /// Nobody does: the caller frees it.
     Last,
+}
+
+/// What is left of a frame after a view of it was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "whoever drops the last view of a block without a file has work to do"]
+pub(crate) enum PutView {
+    /// Its file has the block, or other views keep it.
+    Kept,
+    /// This was the last view of a block that has left its file, or of a frame that never was in one.
+    LastOutside(Dropped),
 }
 
 /// The hold word of a frame's metadata.
@@ -266,13 +289,18 @@ impl Hold {
 
     /// Drops a view. Orderings as in [`Hold::put`].
     #[inline]
-    pub(crate) fn put_view(&self) -> Dropped {
+    pub(crate) fn put_view(&self) -> PutView {
         let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
         assert!(
             before.views() > 0,
             "put of a view that nobody had: {before:?}"
         );
-        HoldState(before.0 - VIEW).after_drop()
+        // One comparison for what nearly every drop is. A cached block has its index's reference, so it is not the last.
+        if before.0 & (CACHED | FIELD) == VIEW {
+            cold_path();
+            return PutView::LastOutside(HoldState(before.0 - VIEW).after_drop());
+        }
+        PutView::Kept
     }
 
     /// Starts writing to a cached frame if nobody views it; the caller holds the block's lock. Acquire: pairs with
@@ -346,20 +374,37 @@ impl Hold {
     }
 
     /// Takes the frame out of its file: removes CACHED (and WMAPPED, which speaks of the file's mappings) and the
-    /// index's reference at once, so that no view can be taken afterwards. The caller holds the block's lock.
-    pub(crate) fn uncache(&self) -> Dropped {
-        let next = self.update(Ordering::AcqRel, |now| {
+    /// index's reference at once, so that no view can be taken afterwards. The caller holds the block's lock, and `me` is the
+    /// views' keeper: it stays until the last of the views that there are is gone.
+    pub(crate) fn uncache<K>(&self, keep: &KeepSelf<K>, me: &Arc<K>) -> Dropped {
+        if let Ok(now) = self.leave_file(Viewed::Refused) {
+            return now.after_drop();
+        }
+        // Counted before: the last view may go the moment the block is out.
+        keep.begin(me);
+        match self.leave_file(Viewed::Allowed) {
+            Ok(now) => {
+                if now.views() == 0 {
+                    // They went meanwhile, and saw the block in its file. `me` is not the last reference.
+                    let _own = keep.end();
+                }
+                now.after_drop()
+            }
+            Err(now) => unreachable!("views may stay: {now:?}"),
+        }
+    }
+
+    /// Refuses while there are views if `viewed` says so.
+    fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
+        self.update(Ordering::AcqRel, |now| {
             assert!(
                 now.is_cached() && now.refs() > 0,
                 "uncache of what is not cached: {now:?}"
             );
             assert!(!now.has_writer(), "I7: uncache under a writer: {now:?}");
-            Some((now.0 & !(CACHED | WMAPPED)) - REF)
-        });
-        match next {
-            Ok(next) => next.after_drop(),
-            Err(_) => unreachable!("the change above never refuses"),
-        }
+            (viewed == Viewed::Allowed || now.views() == 0)
+                .then_some((now.0 & !(CACHED | WMAPPED)) - REF)
+        })
     }
 }
 

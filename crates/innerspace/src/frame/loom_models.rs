@@ -7,12 +7,13 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 
 use super::flags::FlagSet;
-use super::hold::{Dropped, HoldState};
+use super::hold::{Dropped, HoldState, PutView};
 use super::lock::{FrameLock, LockResult, ReadEnd};
 use super::meta::{Kind, Meta};
 use super::wait_table::{Bit, WaitTable};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::keep::KeepSelf;
 use crate::sync::{Arc, thread};
 
 /// A frame, its bytes, and the table its waiters sleep in.
@@ -327,7 +328,7 @@ fn a_view_never_sees_its_bytes_change() {
             let first = world.read();
             thread::yield_now();
             assert_eq!(world.read(), first);
-            assert_eq!(world.meta.hold.put_view(), Dropped::Held);
+            assert_eq!(world.meta.hold.put_view(), PutView::Kept);
         }
         writer.join().unwrap();
     });
@@ -346,9 +347,9 @@ fn no_view_beside_write_translations() {
         if world.meta.hold.try_view() {
             world.read();
             assert!(world.meta.hold.try_clone_view());
-            assert_eq!(world.meta.hold.put_view(), Dropped::Held);
+            assert_eq!(world.meta.hold.put_view(), PutView::Kept);
             world.read();
-            assert_eq!(world.meta.hold.put_view(), Dropped::Held);
+            assert_eq!(world.meta.hold.put_view(), PutView::Kept);
         }
         mapper.join().unwrap();
     });
@@ -369,18 +370,84 @@ fn the_last_dropper_frees_exactly_once() {
         let count = frees.clone();
         let view = spawn(&world, move |world| {
             assert_eq!(world.read(), 0);
-            end(world, &count, world.meta.hold.put_view());
+            if let PutView::LastOutside(dropped) = world.meta.hold.put_view() {
+                end(world, &count, dropped);
+            }
         });
         let count = frees.clone();
         let mapping = spawn(&world, move |world| {
             assert_eq!(world.read(), 0);
             end(world, &count, world.meta.hold.unmap());
         });
-        end(&world, &frees, world.meta.hold.uncache());
+        let me = Arc::new(());
+        let dropped = world.meta.hold.uncache(&KeepSelf::new(), &me);
+        end(&world, &frees, dropped);
         view.join().unwrap();
         mapping.join().unwrap();
         assert_eq!(frees.load(Ordering::Relaxed), 1);
         assert_eq!(world.meta.hold.load(), HoldState::NONE);
+    });
+}
+
+/// An arena with one frame; `world` notices when it goes, and when the frame is freed.
+struct Kept {
+    keep: KeepSelf<Kept>,
+    world: Arc<World>,
+    frees: Arc<AtomicU32>,
+}
+
+impl Kept {
+    fn end(&self, dropped: Dropped) {
+        if dropped == Dropped::Last {
+            self.frees.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.world.write(9);
+    }
+}
+
+/// A view knows its keeper by address alone.
+struct Address(*const Kept);
+// SAFETY: it is dereferenced while the keeper lives, or the model fails.
+unsafe impl Send for Address {}
+
+// A view counts on nobody: its file keeps the arena, and then the arena itself.
+#[test]
+fn an_arena_stays_for_views_that_outlive_their_file() {
+    model(3, || {
+        let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
+        let frees = Arc::new(AtomicU32::new(0));
+        let kept = Arc::new(Kept {
+            keep: KeepSelf::new(),
+            world: world.clone(),
+            frees: frees.clone(),
+        });
+        assert!(world.meta.hold.try_view() && world.meta.hold.try_clone_view());
+        let view = |address: Address| {
+            spawn(&world, move |world| {
+                let Address(kept) = address;
+                assert_eq!(world.read(), 0);
+                if let PutView::LastOutside(dropped) = world.meta.hold.put_view() {
+                    // SAFETY: counted until `end`.
+                    let own = unsafe { &*kept }.keep.get();
+                    own.end(dropped);
+                    let last = own.keep.end();
+                    drop((own, last));
+                }
+            })
+        };
+        let views = [(); 2].map(|()| view(Address(Arc::as_ptr(&kept))));
+        kept.end(world.meta.hold.uncache(&kept.keep, &kept));
+        drop(kept);
+        for view in views {
+            view.join().unwrap();
+        }
+        assert_eq!(frees.load(Ordering::Relaxed), 1);
+        assert_eq!(world.read(), 9, "the arena is gone, too");
     });
 }
 

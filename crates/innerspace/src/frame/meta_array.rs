@@ -26,6 +26,7 @@ impl MetaArray {
     pub(super) fn new(len: usize) -> io::Result<MetaArray> {
         let memory = Mapping::new(len * size_of::<Meta>())?;
         memory.advise_dont_fork();
+        memory.advise_huge();
         Ok(MetaArray { memory, len })
     }
 }

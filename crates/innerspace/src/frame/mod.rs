@@ -63,7 +63,7 @@ pub(crate) use buddy::MAX_ORDER;
 pub(crate) use flags::{FlagSet, Flags};
 #[cfg(not(loom))]
 pub(crate) use frames::{ArenaError, ArenaOptions, DEFAULT_RESERVE, Frames, HugePages, Prefault};
-pub(crate) use hold::{Dropped, Hold, HoldState};
+pub(crate) use hold::{Dropped, Hold, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;
 pub(crate) use lock::{LockResult, ReadEnd, WaitResult, WakeToken};

@@ -12,31 +12,43 @@
 //! with [`Writing`] and [`Frames::copy_out`]; they never meet a slice: a view forbids write translations (WMAPPED).
 
 use std::fmt;
+use std::hint::cold_path;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{Dropped, FlagSet, Frames, ReadEnd};
+use super::{Dropped, FlagSet, Frames, Meta, PutView, ReadEnd};
 use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// Something shared that keeps an arena alive and knows what to do with a frame that nobody holds any more.
+/// Something shared that has an arena, and knows what to do with a frame that nobody holds any more.
+///
+/// A view does not count on its keeper, which would cost two read-modify-writes a view on a line that all threads share. The
+/// keeper stays for as long as it has a viewed block, because of who else keeps it:
+/// - while the block is CACHED, its file does: it has an `Arc` of the keeper, and lets no block stay CACHED that it has no
+///   way to any more;
+/// - when a block with views is taken out of its file, whoever does that counts it first, and from then on the keeper
+///   keeps itself ([`crate::sync::keep`]), until [`Keeper::last_view_gone`].
 pub(crate) trait Keeper: Send + Sync + 'static {
     /// The arena: the same one for as long as the keeper lives.
     fn frames(&self) -> &Frames;
 
-    /// Frees a frame whose last hold was just dropped.
-    fn release(&self, frame: FrameId);
+    /// The keeper, for somebody who has dropped the last view of a block outside its file and is still counted.
+    fn kept(&self) -> Arc<Self>;
+
+    /// The last view of a block outside its file is gone; nobody holds the frame any more if `dropped` says so.
+    fn last_view_gone(self: Arc<Self>, frame: FrameId, dropped: Dropped);
 }
 
 /// A view: bytes of one block that nobody changes while it lives.
 pub(crate) struct Pinned<K: Keeper> {
-    keeper: Arc<K>,
     bytes: NonNull<[u8]>,
-    frame: FrameId,
+    /// The block's first frame, and its keeper; `None`: bytes that stay for ever.
+    block: Option<(NonNull<Meta>, NonNull<K>)>,
 }
 
-// SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them; the keeper is Send + Sync.
+// SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them; metadata and keeper are
+// Send + Sync.
 unsafe impl<K: Keeper> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
 unsafe impl<K: Keeper> Sync for Pinned<K> {}
@@ -45,82 +57,111 @@ impl<K: Keeper> Pinned<K> {
     /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame is not cached, not
     /// up to date, being written or mapped writable, or when `range` is not inside the block (it may be another block by
     /// now: the caller looks again where it found the frame).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_new(
         keeper: &Arc<K>,
         frame: FrameId,
         range: Range<usize>,
     ) -> Option<Pinned<K>> {
+        let keeper = &**keeper;
         let frames = keeper.frames();
         let meta = frames.meta(frame);
         if !meta.hold.try_view() {
+            cold_path();
             return None;
         }
+        // From here on a drop gives the view back.
+        let mut pinned = Pinned {
+            bytes: NonNull::from_ref(&[]),
+            block: Some((NonNull::from_ref(meta), NonNull::from_ref(keeper))),
+        };
         // The view keeps the block from being freed: order and flags are those of this life.
         let size = PAGE_SIZE << meta.order();
         if range.start > range.end
             || range.end > size
             || !meta.flags.load().contains(FlagSet::UPTODATE)
         {
-            if meta.hold.put_view() == Dropped::Last {
-                keeper.release(frame);
-            }
+            cold_path();
             return None;
         }
         // SAFETY: the range is inside the block, which is inside the arena.
         let start = unsafe { NonNull::new_unchecked(frames.host(frame).add(range.start)) };
-        let bytes = NonNull::slice_from_raw_parts(start, range.end - range.start);
-        Some(Pinned {
-            keeper: keeper.clone(),
-            bytes,
-            frame,
-        })
+        pinned.bytes = NonNull::slice_from_raw_parts(start, range.end - range.start);
+        Some(pinned)
+    }
+
+    /// Bytes that need no keeping.
+    #[inline]
+    pub(crate) fn of_static(bytes: &'static [u8]) -> Pinned<K> {
+        Pinned {
+            bytes: NonNull::from_ref(bytes),
+            block: None,
+        }
+    }
+
+    /// Whether the bytes are part of a block.
+    pub(crate) fn is_of_block(&self) -> bool {
+        self.block.is_some()
     }
 
     /// A second view of the same bytes; `None` when the block has 2^20 - 1 views already.
     pub(crate) fn try_clone(&self) -> Option<Pinned<K>> {
-        let cloned = self.keeper.frames().meta(self.frame).hold.try_clone_view();
-        cloned.then(|| Pinned {
-            keeper: self.keeper.clone(),
+        if let Some((meta, _)) = self.block {
+            // SAFETY: as in `drop`.
+            let meta = unsafe { meta.as_ref() };
+            if !meta.hold.try_clone_view() {
+                return None;
+            }
+        }
+        Some(Pinned {
             bytes: self.bytes,
-            frame: self.frame,
+            block: self.block,
         })
-    }
-
-    /// The block's first frame.
-    pub(crate) fn frame(&self) -> FrameId {
-        self.frame
-    }
-
-    /// The keeper.
-    pub(crate) fn keeper(&self) -> &Arc<K> {
-        &self.keeper
     }
 }
 
 impl<K: Keeper> Deref for Pinned<K> {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the keeper keeps the arena mapped. The view forbids WRITER and WMAPPED, and UPTODATE ended the filling, so
+        // SAFETY: the arena stays mapped (`Keeper`). The view forbids WRITER and WMAPPED, and UPTODATE ended the filling, so
         // nobody writes the bytes while `self` lives; the frame is not freed before the view is dropped (`Hold`).
         unsafe { self.bytes.as_ref() }
     }
 }
 
 impl<K: Keeper> Drop for Pinned<K> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.keeper.frames().meta(self.frame).hold.put_view() == Dropped::Last {
-            self.keeper.release(self.frame);
+        let Some((meta, keeper)) = self.block else {
+            return;
+        };
+        // SAFETY: metadata lives as long as the arena, which the view keeps, see `Keeper`; it is not touched after the word
+        // was changed, unless the view was the last one outside a file.
+        let put = unsafe { meta.as_ref() }.hold.put_view();
+        if let PutView::LastOutside(dropped) = put {
+            // SAFETY: the keeper keeps itself until it has been told that this view is gone.
+            unsafe { end_outside(meta, keeper, dropped) }
         }
     }
 }
 
+/// What the last view of a block outside its file leaves to do. Safety: that view was the caller's, and its keeper still counts
+/// the block.
+#[cold]
+#[inline(never)]
+unsafe fn end_outside<K: Keeper>(meta: NonNull<Meta>, keeper: NonNull<K>, dropped: Dropped) {
+    // SAFETY: the caller's promise.
+    let keeper = unsafe { keeper.as_ref() }.kept();
+    // SAFETY: as above; the arena's metadata.
+    let frame = keeper.frames().id_of(unsafe { meta.as_ref() });
+    keeper.last_view_gone(frame, dropped);
+}
+
 impl<K: Keeper> fmt::Debug for Pinned<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pinned({} bytes of {:?})", self.bytes.len(), self.frame)
+        write!(f, "Pinned({} bytes)", self.bytes.len())
     }
 }
 

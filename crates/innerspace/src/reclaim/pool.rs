@@ -9,9 +9,10 @@ use super::owners::{Owner, OwnerId, Owners};
 use super::progress::{Progress, Room, Rounds};
 use super::retire::RetireQueue;
 use super::shrink::Io;
-use crate::frame::{ArenaError, ArenaOptions, Dropped, Frames};
+use crate::frame::{ArenaError, ArenaOptions, Dropped, Frames, Keeper, PutView};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
 use crate::stats::{Counters, Event, Totals};
+use crate::sync::keep::KeepSelf;
 use crate::sync::{Arc, Domain, Weak};
 use crate::sys::barrier::BarrierMode;
 use crate::units::{FrameId, PageCount};
@@ -46,6 +47,8 @@ pub(crate) struct Pool {
     pub(super) retired: RetireQueue,
     pub(super) progress: Progress,
     pub(super) background: Background,
+    /// Counts blocks that left their files while they were viewed.
+    viewed_outside: KeepSelf<Pool>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -75,6 +78,7 @@ impl Pool {
             retired: RetireQueue::default(),
             progress: Progress::default(),
             background: Background::new(ordinary),
+            viewed_outside: KeepSelf::new(),
             frames,
         });
         let weak: Weak<Pool> = Arc::downgrade(&pool);
@@ -113,9 +117,16 @@ impl Pool {
 
     /// Drops a view of a frame of no file; frees it if that was the last hold.
     pub(crate) fn put_view(&self, id: FrameId) {
-        if self.frames.meta(id).hold.put_view() == Dropped::Last {
+        if self.frames.meta(id).hold.put_view() == PutView::LastOutside(Dropped::Last) {
             self.free(id);
         }
+    }
+
+    /// Takes a block out of its file, together with the reference that its index had on it. The caller holds the block's
+    /// lock. Views that there are keep the block, and this pool.
+    pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
+        let hold = &self.frames.meta(id).hold;
+        hold.uncache(&self.viewed_outside, self)
     }
 
     /// One page table less maps the page in this frame; frees its block if that was the last hold.
@@ -197,6 +208,25 @@ impl Pool {
         totals.grace_period = self.domain.grace_periods();
         totals.lock_wait = self.frames.waits().visits();
         totals
+    }
+}
+
+impl Keeper for Pool {
+    #[inline(always)]
+    fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    fn kept(&self) -> Arc<Pool> {
+        self.viewed_outside.get()
+    }
+
+    fn last_view_gone(self: Arc<Pool>, frame: FrameId, dropped: Dropped) {
+        if dropped == Dropped::Last {
+            self.free(frame);
+        }
+        let own = self.viewed_outside.end();
+        drop(own);
     }
 }
 

@@ -45,6 +45,7 @@
 
 pub(crate) mod domain;
 pub(crate) mod gate;
+pub(crate) mod keep;
 mod shim;
 
 pub(crate) use domain::Domain;

@@ -84,7 +84,7 @@ fn a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file() {
     }
     // What a truncation does to a block, with the waiter between its lookup and its lock.
     core.unlink(0, locked.frame(), None);
-    let dropped = locked.meta().hold.uncache();
+    let dropped = core.pool.uncache(locked.frame());
     assert_eq!(dropped, crate::frame::Dropped::Held);
     drop(locked);
     assert!(!waiter.join().unwrap(), "the block is no longer the file's");

@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 
 use super::*;
-use crate::cache::{FaultKind, FileError};
+use crate::cache::{FaultKind, FileError, View};
 use crate::frame::FlagSet;
 use crate::store::faulty::{OperationKind, Record};
 use crate::sync::{Arc, thread};
@@ -304,6 +304,32 @@ fn views_outlive_their_file_and_its_memory() {
         .unwrap();
     assert!(same);
     assert_eq!((view.len(), zeros.len()), (4096, 16));
+}
+
+#[test]
+fn the_memory_goes_with_the_last_of_the_views_that_outlived_it() {
+    let cache = memory(64);
+    let pool = Arc::downgrade(cache.pool());
+    let store = patterned(4 * 4096);
+    let file = open(&cache, &store, &options(4096));
+    let moved = file.view(0..4096).unwrap();
+    file.write_at(&[9; 4096], 0).unwrap(); // moves away from the view
+    let cut = file.view(3 * 4096..).unwrap();
+    file.set_len(3 * 4096).unwrap();
+    let copied = file.view(4000..5000).unwrap();
+    let twice = [(); 2].map(|()| file.view(4096..2 * 4096).unwrap());
+    let views = [moved, cut, copied].into_iter().chain(twice);
+    let copies: Vec<Vec<u8>> = views.clone().map(|view| view.to_vec()).collect();
+    drop(file);
+    pool.upgrade().unwrap().flush_retired();
+    drop(cache);
+    let clones: Vec<View> = views.clone().collect();
+    assert!(views.map(|view| view.to_vec()).eq(copies.iter().cloned()));
+    for (view, copy) in clones.into_iter().zip(copies) {
+        assert!(pool.upgrade().is_some(), "a view is left");
+        assert!(*view == copy);
+    }
+    assert!(pool.upgrade().is_none(), "nobody has a view");
 }
 
 #[test]

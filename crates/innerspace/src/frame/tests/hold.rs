@@ -1,8 +1,14 @@
 //! The hold word on its own: the table of its transitions, and the ends of its fields.
 
 use super::*;
+use crate::sync::Arc;
+use crate::sync::keep::KeepSelf;
 
 const MAX: u32 = HoldState::MAX;
+
+fn uncache(hold: &Hold) -> Dropped {
+    hold.uncache(&KeepSelf::new(), &Arc::new(()))
+}
 
 fn word(state: HoldState) -> Hold {
     Hold::new(state)
@@ -24,7 +30,7 @@ fn each_count_has_its_own_field() {
     assert!(now.is_cached() && !now.has_writer() && !now.is_wmapped());
     assert_eq!(hold.put(), Dropped::Held);
     assert_eq!(hold.unmap(), Dropped::Held);
-    assert_eq!(hold.put_view(), Dropped::Held);
+    assert_eq!(hold.put_view(), PutView::Kept);
     let now = hold.load();
     assert_eq!((now.views(), now.refs(), now.mapped()), (1, 2, 0));
     assert_eq!(format!("{now:?}"), "views 1 refs 2 mapped 0 CACHED");
@@ -42,7 +48,7 @@ fn a_writer_and_views_exclude_each_other() {
     let hold = word(HoldState::cached(1));
     assert!(hold.try_view());
     assert!(!hold.try_begin_write() && !hold.try_set_wmapped());
-    assert_eq!(hold.put_view(), Dropped::Held);
+    assert_eq!(hold.put_view(), PutView::Kept);
     assert!(hold.try_begin_write());
     assert!(!hold.try_view() && !hold.try_set_wmapped());
     hold.end_write();
@@ -59,7 +65,7 @@ fn freeze_wants_exactly_the_references_it_was_told_of() {
     let hold = word(HoldState::cached(2));
     assert!(!hold.freeze(1) && !hold.freeze(3));
     assert!(hold.try_view() && !hold.freeze(2));
-    assert_eq!(hold.put_view(), Dropped::Held);
+    assert_eq!(hold.put_view(), PutView::Kept);
     assert!(hold.try_map() && !hold.freeze(2));
     assert_eq!(hold.unmap(), Dropped::Held);
     assert!(
@@ -74,7 +80,7 @@ fn freeze_wants_exactly_the_references_it_was_told_of() {
 fn a_block_taken_out_of_its_file_lives_for_its_views() {
     let hold = word(HoldState::cached(2));
     assert!(hold.try_view());
-    assert_eq!(hold.uncache(), Dropped::Held);
+    assert_eq!(uncache(&hold), Dropped::Held);
     assert!(
         !hold.try_view() && !hold.try_get_cached(),
         "it is in no file"
@@ -84,7 +90,7 @@ fn a_block_taken_out_of_its_file_lives_for_its_views() {
     assert!(hold.try_clone_view());
     assert_eq!(
         (hold.put_view(), hold.put_view()),
-        (Dropped::Held, Dropped::Last)
+        (PutView::Kept, PutView::LastOutside(Dropped::Last))
     );
 }
 
@@ -92,7 +98,7 @@ fn a_block_taken_out_of_its_file_lives_for_its_views() {
 fn uncache_ends_a_block_that_nobody_else_holds() {
     let hold = word(HoldState::cached(1));
     assert!(hold.try_set_wmapped());
-    assert_eq!(hold.uncache(), Dropped::Last);
+    assert_eq!(uncache(&hold), Dropped::Last);
 }
 
 #[test]
@@ -119,7 +125,7 @@ fn a_full_count_refuses_and_does_not_touch_its_neighbour() {
 fn a_put_too_many_is_noticed() {
     let hold = word(HoldState::cached(1));
     assert!(hold.try_view());
-    assert_eq!(hold.uncache(), Dropped::Held);
+    assert_eq!(uncache(&hold), Dropped::Held);
     let _ = hold.put();
 }
 

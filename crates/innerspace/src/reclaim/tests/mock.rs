@@ -146,7 +146,7 @@ impl MockFile {
                     .counters
                     .add(crate::stats::Event::PgCleaned, pages);
             }
-            if self.meta(id).hold.uncache() == crate::frame::Dropped::Last {
+            if self.pool.uncache(id) == crate::frame::Dropped::Last {
                 self.pool.free(id);
             }
         }
