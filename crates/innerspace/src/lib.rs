@@ -98,7 +98,6 @@
 #[cfg(not(loom))]
 mod cache;
 mod frame;
-#[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
 mod memory;
@@ -121,7 +120,8 @@ pub use cache::{
 };
 #[cfg(not(loom))]
 pub use group::{
-    Group, GroupError, GroupStats, Holders, LimitDetails, LimitError, LimitReason, MAX_DEPTH,
+    Group, GroupError, GroupEvents, GroupStats, GroupWatch, Holders, LimitDetails, LimitError,
+    LimitReason, MAX_DEPTH,
 };
 #[cfg(not(loom))]
 pub use memory::{

@@ -1,17 +1,21 @@
 //! The hierarchical counter and the charge guard.
 
-use super::tree::Node;
+use super::node::Node;
+use super::stock::{Levels, Stocked};
 use super::{GroupId, GroupTree, MAX_LEVELS, Refused, Underflow};
+use crate::stats::thread_number;
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-/// Whether a level's `max` can refuse.
+/// Which limits can refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ceiling {
-    /// It can.
+enum Ceiling {
+    /// `max`.
     Enforced,
-    /// The charge must succeed; going over is counted.
+    /// None: the charge must succeed; going over `max` is counted.
     Ignored,
+    /// `max` and `high`: pages for the stock.
+    Stock,
 }
 
 /// Pages charged to a group, not yet carried by a frame. Dropped, they are given back.
@@ -20,6 +24,7 @@ pub(crate) struct Charge<'t> {
     tree: &'t GroupTree,
     group: GroupId,
     pages: PageCount,
+    over_high: Option<GroupId>,
 }
 
 impl std::fmt::Debug for Charge<'_> {
@@ -39,6 +44,12 @@ impl Charge<'_> {
         self.pages
     }
 
+    /// The nearest group that was over its `high` with this charge: who charges has to do something about it.
+    #[inline]
+    pub(crate) fn over_high(&self) -> Option<GroupId> {
+        self.over_high
+    }
+
     /// The pages stay charged; whoever takes the number over gives them back by [`GroupTree::uncharge`].
     pub(crate) fn commit(self) -> GroupId {
         let group = self.group;
@@ -54,14 +65,22 @@ impl Drop for Charge<'_> {
 }
 
 impl Node {
-    /// Adds to `usage` unless that would pass `max`; returns the new usage. Compare-and-swap rather than add-and-undo, so that
+    /// Adds to `usage` unless that would pass a limit; returns the new usage. Compare-and-swap rather than add-and-undo, so that
     /// usage is at or under `max` at every instant and a charge that will be undone refuses nobody on its own level.
     #[inline]
     fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {
         let mut usage = self.usage.load(Ordering::Relaxed);
         loop {
             let new = usage.checked_add(pages)?;
-            if ceiling == Ceiling::Enforced && new > self.max.load(Ordering::Relaxed) {
+            let limit = match ceiling {
+                Ceiling::Ignored => u64::MAX,
+                Ceiling::Enforced => self.max.load(Ordering::Relaxed),
+                Ceiling::Stock => {
+                    let high = self.high.load(Ordering::Relaxed);
+                    self.max.load(Ordering::Relaxed).min(high)
+                }
+            };
+            if new > limit {
                 return None;
             }
             match self
@@ -95,59 +114,121 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
-        self.charge_levels(group, pages, Ceiling::Enforced)
+        self.try_charge_at(thread_number(), group, pages)
+    }
+
+    /// [`GroupTree::try_charge`] by a thread of this stripe.
+    #[inline]
+    pub(super) fn try_charge_at(
+        &self,
+        stripe: usize,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Charge<'_>, Refused> {
+        let over_high = match self.stocks.charge(stripe, group, pages.0) {
+            true => None,
+            false => self.charge_slow(stripe, group, pages).map_err(|group| {
+                self.count(group, 1, |events| &events.refused);
+                Refused { group }
+            })?,
+        };
+        Ok(Charge {
+            tree: self,
+            group,
+            pages,
+            over_high,
+        })
+    }
+
+    /// The stock has too little: a batch, the pages alone, or the pages after what others have in stock was given back.
+    #[cold]
+    fn charge_slow(
+        &self,
+        stripe: usize,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Option<GroupId>, GroupId> {
+        if self.stocks.refill(self, stripe, group, pages.0) {
+            return Ok(None);
+        }
+        self.stocks.settle(self, stripe, group);
+        let exactly = || self.charge_levels(stripe, group, pages, Ceiling::Enforced);
+        exactly().or_else(|refuser| self.stocks.drain_until(self, refuser, exactly))
     }
 
     /// Charges over any limit. For writeback and what else must not fail; counted as one event, by the nearest group that is
     /// over its limit now.
     pub(crate) fn charge_must(&self, group: GroupId, pages: PageCount) -> Charge<'_> {
-        match self.charge_levels(group, pages, Ceiling::Ignored) {
-            Ok(charge) => charge,
-            Err(refused) => unreachable!("group {} holds 2^64 pages", refused.group.0),
+        let stripe = thread_number();
+        let over_high = match self.stocks.charge(stripe, group, pages.0) {
+            true => None,
+            false => self
+                .charge_slow(stripe, group, pages)
+                .or_else(|_| self.charge_levels(stripe, group, pages, Ceiling::Ignored))
+                .unwrap_or_else(|group| unreachable!("group {} holds 2^64 pages", group.0)),
+        };
+        Charge {
+            tree: self,
+            group,
+            pages,
+            over_high,
         }
     }
 
+    /// Adds at every level, or at none: then the group that refused. Returns the nearest group that is over its `high` now.
     fn charge_levels(
+        &self,
+        stripe: usize,
+        group: GroupId,
+        pages: PageCount,
+        ceiling: Ceiling,
+    ) -> Result<Option<GroupId>, GroupId> {
+        let stocked = self.stocks.count(stripe, group);
+        let mut reached = [0u64; MAX_LEVELS];
+        let levels = self.add_levels(group, pages, ceiling, &mut reached)?;
+        // Every level agreed: only now may anything but `usage` move.
+        let mut over_high = None;
+        let mut forced = ceiling == Ceiling::Ignored;
+        let mut next = Some(group);
+        for usage in &reached[..levels] {
+            let Some(id) = next else { break };
+            let node = self.node(id);
+            node.note_peak(usage.saturating_sub(stocked));
+            if over_high.is_none() && *usage > node.high.load(Ordering::Relaxed) {
+                self.count(id, 1, |events| &events.high);
+                over_high = Some(id);
+            }
+            if forced && *usage > node.max.load(Ordering::Relaxed) {
+                self.count(id, 1, |events| &events.forced);
+                forced = false;
+            }
+            next = node.parent();
+        }
+        Ok(over_high)
+    }
+
+    /// Adds at every level and notes what it reached; returns how many there are.
+    fn add_levels(
         &self,
         group: GroupId,
         pages: PageCount,
         ceiling: Ceiling,
-    ) -> Result<Charge<'_>, Refused> {
-        let mut reached = [0u64; MAX_LEVELS];
+        reached: &mut [u64; MAX_LEVELS],
+    ) -> Result<usize, GroupId> {
         let mut levels = 0;
         let mut next = Some(group);
         while let Some(id) = next {
             let node = self.node(id);
             let Some(usage) = node.try_add(pages.0, ceiling) else {
-                node.refusals.fetch_add(1, Ordering::Relaxed);
                 self.undo_levels(group, levels, pages);
-                return Err(Refused { group: id });
+                return Err(id);
             };
             reached[levels] = usage;
             levels += 1;
             next = node.parent();
         }
-        // Every level agreed: only now may anything but `usage` move.
         self.node(group).own.fetch_add(pages.0, Ordering::Relaxed);
-        let mut counted = ceiling == Ceiling::Enforced;
-        let mut next = Some(group);
-        for usage in &reached[..levels] {
-            let Some(id) = next else { break };
-            let node = self.node(id);
-            if *usage > node.peak.load(Ordering::Relaxed) {
-                node.peak.fetch_max(*usage, Ordering::Relaxed);
-            }
-            if !counted && *usage > node.max.load(Ordering::Relaxed) {
-                node.forced.fetch_add(1, Ordering::Relaxed);
-                counted = true;
-            }
-            next = node.parent();
-        }
-        Ok(Charge {
-            tree: self,
-            group,
-            pages,
-        })
+        Ok(levels)
     }
 
     /// Takes the charge of the first `levels` nodes from `group` up back off.
@@ -165,6 +246,7 @@ impl GroupTree {
     ///
     /// # Panics
     /// When fewer are charged: the books are wrong, and going on would let the limit be passed (M14).
+    #[inline]
     pub(crate) fn uncharge(&self, group: GroupId, pages: PageCount) {
         if let Err(underflow) = self.try_uncharge(group, pages) {
             panic!("{underflow}");
@@ -172,7 +254,41 @@ impl GroupTree {
     }
 
     /// Like [`GroupTree::uncharge`], reporting instead of panicking; then no counter moved.
+    #[inline]
     pub(crate) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
+        self.try_uncharge_at(thread_number(), group, pages)
+    }
+
+    /// [`GroupTree::try_uncharge`] by a thread of this stripe.
+    #[inline]
+    pub(super) fn try_uncharge_at(
+        &self,
+        stripe: usize,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<(), Underflow> {
+        let node = self.node(group);
+        // Of what the group is charged, this stripe's stock is in nobody's hands. (What other stripes have is seen when it is
+        // drained.)
+        let charged = node.own.load(Ordering::Relaxed);
+        let in_use = charged.saturating_sub(self.stocks.count(stripe, group));
+        if in_use < pages.0 {
+            return Err(Underflow {
+                group,
+                charged: in_use,
+                wanted: pages.0,
+            });
+        }
+        if !node.is_deleted() && self.stocks.uncharge(self, stripe, group, pages.0) == Stocked::Yes
+        {
+            return Ok(());
+        }
+        self.stocks.settle(self, stripe, group);
+        self.uncharge_levels(group, pages)
+    }
+
+    /// Takes pages off every level.
+    fn uncharge_levels(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
         checked_take(&self.node(group).own, pages.0).map_err(|charged| Underflow {
             group,
             charged,
@@ -190,5 +306,50 @@ impl GroupTree {
             }
         }
         Ok(())
+    }
+
+    /// Gives back what threads have in stock of `group` and of those below it.
+    pub(crate) fn drain_stocks(&self, group: GroupId) {
+        self.stocks.drain(self, group);
+    }
+}
+
+impl Levels for GroupTree {
+    fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool {
+        let mut reached = [0u64; MAX_LEVELS];
+        let pages = PageCount(pages.into());
+        let Ok(levels) = self.add_levels(group, pages, Ceiling::Stock, &mut reached) else {
+            return false;
+        };
+        let mut next = Some(group);
+        for usage in &reached[..levels] {
+            let Some(id) = next else { break };
+            let node = self.node(id);
+            node.note_peak(usage.saturating_sub(stocked.into()));
+            next = node.parent();
+        }
+        true
+    }
+
+    fn take_off(&self, group: GroupId, pages: u32) {
+        if let Err(underflow) = self.uncharge_levels(group, PageCount(pages.into())) {
+            panic!("{underflow}");
+        }
+    }
+
+    fn note_peak(&self, group: GroupId, stocked: u32) {
+        for id in self.path(group) {
+            let node = self.node(id);
+            let usage = node.usage.load(Ordering::Relaxed);
+            node.note_peak(usage.saturating_sub(stocked.into()));
+        }
+    }
+
+    fn is_below(&self, group: GroupId, top: GroupId) -> bool {
+        self.path(group).any(|id| id == top)
+    }
+
+    fn is_deleted(&self, group: GroupId) -> bool {
+        self.node(group).is_deleted()
     }
 }

@@ -33,7 +33,9 @@ pub struct Holders {
     pub views: u64,
     /// Pages kept by views.
     pub viewed: PageCount,
-    /// Cached pages that must be written before they can go, or are being written.
+    /// Dirty cached pages that their store last failed to write.
+    pub failing: PageCount,
+    /// Other cached pages that must be written before they can go, or are being written.
     pub dirty: PageCount,
     /// Cached pages that are locked, pinned or otherwise in use.
     pub pinned: PageCount,
@@ -55,6 +57,8 @@ pub enum LimitReason {
     NothingEvictable,
     /// The caller asked not to wait, so reclaim did not run.
     WouldBlock,
+    /// The group is over its `high`, where requests have to wait, and the caller asked not to.
+    OverHigh,
     /// The group had room, but no free run of pages was long enough for the block, and eviction did not make one.
     Fragmented,
     /// A request that may go over the limit found the reserve empty too.
@@ -81,7 +85,7 @@ pub struct LimitDetails {
     pub requested: PageCount,
     /// Why it ended there.
     pub reason: LimitReason,
-    /// What held the memory. All zero with [`LimitReason::WouldBlock`], where nothing is counted.
+    /// What held the memory. All zero with [`LimitReason::WouldBlock`] and [`LimitReason::OverHigh`], where nothing is counted.
     pub holders: Holders,
 }
 
@@ -97,7 +101,10 @@ impl LimitError {
 
     /// Waiting might have helped: the request was one that must not wait.
     pub fn would_block(&self) -> bool {
-        self.0.reason == LimitReason::WouldBlock
+        matches!(
+            self.0.reason,
+            LimitReason::WouldBlock | LimitReason::OverHigh
+        )
     }
 }
 
@@ -130,9 +137,13 @@ impl fmt::Display for LimitError {
         let (unit, unit_name) = unit_for(max.bytes());
         let amount = |pages: PageCount| format!("{:.1}", pages.bytes() as f64 / unit as f64);
         let (usage_text, max_text) = (amount(*usage), amount(*max));
+        let state = match reason {
+            LimitReason::OverHigh => "over its high mark",
+            _ => "full",
+        };
         write!(
             f,
-            "group {group} is full: {usage_text} of {max_text} {unit_name}"
+            "group {group} is {state}: {usage_text} of {max_text} {unit_name}"
         )?;
         let at_least = if holders.partial { "at least " } else { "" };
         let mut lead = ", of which ";
@@ -147,7 +158,9 @@ impl fmt::Display for LimitError {
             LimitReason::NothingEvictable => {
                 write!(f, "; nothing can be evicted. {}", holders.advice())
             }
-            LimitReason::WouldBlock => f.write_str("; the request may not wait"),
+            LimitReason::WouldBlock | LimitReason::OverHigh => {
+                f.write_str("; the request may not wait")
+            }
             LimitReason::Fragmented => write!(
                 f,
                 "; no free run of {} is left for a block. {}",
@@ -167,13 +180,14 @@ impl Holders {
         PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())
     }
 
-    fn rows(&self) -> [(PageCount, String); 6] {
+    fn rows(&self) -> [(PageCount, String); 7] {
         let views = match self.views {
             1 => "pinned by 1 view".to_string(),
             n => format!("pinned by {} views", Grouped(n)),
         };
         [
             (self.viewed, views),
+            (self.failing, "dirty and failing to be written".to_string()),
             (self.dirty, "dirty".to_string()),
             (self.pinned, "locked or in use".to_string()),
             (self.mapped, "mapped".to_string()),
@@ -186,6 +200,10 @@ impl Holders {
     fn advice(&self) -> &'static str {
         let choices = [
             (self.viewed, "Drop views or raise the limit"),
+            (
+                self.failing,
+                "See the files' write errors: sync again or discard them, or raise the limit",
+            ),
             (
                 self.dirty,
                 "Sync or discard the dirty files, or raise the limit",
@@ -223,6 +241,16 @@ pub enum GroupError {
         minimum: u64,
         /// The accessors it was counted for.
         accessors: u32,
+    },
+    /// What is never evicted from a group has to fit in it.
+    #[error("group {name}: a minimum of {} does not fit in its limit of {}", ByteSize(*min), ByteSize(*max))]
+    MinAboveMax {
+        /// The group.
+        name: String,
+        /// The minimum asked for, in bytes.
+        min: u64,
+        /// The limit, in bytes.
+        max: u64,
     },
     /// A name has to be 1 to 128 bytes long, with no `/` and no control characters.
     #[error("group name {name:?} is not usable: 1 to 128 bytes, no '/', no control characters")]

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::tree::SharedTree;
-use super::{GroupError, GroupId};
+use super::tree::{Protection, SharedTree};
+use super::{GroupError, GroupId, GroupWatch, Reclaimer};
 use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped, PageCount};
 
@@ -97,9 +97,69 @@ impl Group {
         self.0.tree.set_max(self.0.id, Some(PageCount::floor(max)))
     }
 
+    /// Above `high` bytes (rounded down to whole pages) requests still succeed, but whoever makes them has to evict pages of the
+    /// group first, or is slowed down; requests that may not wait are refused a little above it. `None`, the default: no such mark.
+    ///
+    /// # Errors
+    /// [`GroupError::TooSmall`]: nothing changed.
+    pub fn set_high(&self, high: Option<u64>) -> Result<(), GroupError> {
+        self.set(Protection::High, high)
+    }
+
+    /// While the group has no more than `low` bytes (rounded down to whole pages), its pages are evicted for others only when these
+    /// have none left that are not protected. It reaches as far as the groups above are protected; where children ask for more
+    /// than their parent has, they share it in proportion to what they use of theirs. `None`, the default: no protection.
+    ///
+    /// # Errors
+    /// None today: the limits of a group are checked when they are used.
+    pub fn set_low(&self, low: Option<u64>) -> Result<(), GroupError> {
+        self.set(Protection::Low, low)
+    }
+
+    /// Like [`Group::set_low`], but never given up: requests of others fail first.
+    ///
+    /// # Errors
+    /// [`GroupError::MinAboveMax`]: nothing changed.
+    pub fn set_min(&self, min: Option<u64>) -> Result<(), GroupError> {
+        self.set(Protection::Min, min)
+    }
+
+    fn set(&self, which: Protection, bytes: Option<u64>) -> Result<(), GroupError> {
+        let pages = bytes.map(PageCount::floor);
+        self.0.tree.set_protection(self.0.id, which, pages)
+    }
+
+    /// Evicts pages of this group and of those below it until `bytes` are freed or nothing more can be; returns how many bytes were.
+    pub fn reclaim(&self, bytes: u64) -> u64 {
+        let reclaimer = self.0.tree.reclaimer();
+        let freed = reclaimer.map(|pool| pool.reclaim(self.0.id, PageCount::ceil(bytes)));
+        freed.unwrap_or_default().bytes()
+    }
+
     /// Bytes charged to this group and to all below it.
     pub fn usage(&self) -> u64 {
         self.0.tree.usage(self.0.id).bytes()
+    }
+
+    /// The highest usage in bytes since this was last called for the group; [`GroupStats::peak`] has the highest ever.
+    pub fn take_peak(&self) -> u64 {
+        self.0.tree.take_peak(self.0.id).bytes()
+    }
+
+    /// What happened to the group so far.
+    pub fn events(&self) -> GroupEvents {
+        self.0.tree.events(self.0.id)
+    }
+
+    /// A handle to wait for events with.
+    pub fn watch(&self) -> GroupWatch {
+        GroupWatch::new(&self.0.tree, self.0.id, None)
+    }
+
+    /// Has `callback` called when something was counted, until the returned handle is dropped: on the service thread, or in
+    /// [`Memory::tick`](crate::Memory::tick). Several events may come as one call.
+    pub fn on_events(&self, callback: impl Fn(&GroupEvents) + Send + Sync + 'static) -> GroupWatch {
+        GroupWatch::new(&self.0.tree, self.0.id, Some(Box::new(callback)))
     }
 
     /// The group's counters.
@@ -113,6 +173,25 @@ impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Group({})", self.stats())
     }
+}
+
+/// What happened to a group, counted from its beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct GroupEvents {
+    /// Requests that took it, or found it, over `high`.
+    pub high: u64,
+    /// Requests that met its `max` and evicted for it.
+    pub max: u64,
+    /// Requests that failed because of it: nothing more could be evicted.
+    pub oom: u64,
+    /// Pages evicted from it and from the groups below it.
+    pub reclaimed: PageCount,
+    /// Requests it refused before reclaim was tried.
+    pub refused: u64,
+    /// Requests that had to be granted over its limit.
+    pub forced: u64,
 }
 
 /// What a group has and what happened to it. `Display` prints one line.
@@ -130,12 +209,20 @@ pub struct GroupStats {
     pub own: PageCount,
     /// Its limit; `None`: limited by the groups above it alone.
     pub max: Option<PageCount>,
+    /// Above it requests are slow; see [`Group::set_high`].
+    pub high: Option<PageCount>,
+    /// See [`Group::set_low`].
+    pub low: PageCount,
+    /// See [`Group::set_min`].
+    pub min: PageCount,
     /// The highest usage so far.
     pub peak: PageCount,
     /// Requests it refused before reclaim was tried.
     pub refusals: u64,
     /// Requests that had to be granted over its limit.
     pub forced: u64,
+    /// Everything that was counted.
+    pub events: GroupEvents,
     /// Pages of page-table and index nodes charged to it alone.
     pub tables: PageCount,
     /// Accessors that work for it.

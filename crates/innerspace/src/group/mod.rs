@@ -1,7 +1,8 @@
 //! Memory groups: who pays for a page, how much each may have, and who refused.
 //!
 //! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to one group and counts in that
-//! group and in all above it; each group has a hard limit, `max`. The root's limit is the whole memory.
+//! group and in all above it; each group has a hard limit, `max`, and may have a mark above which charges are slow, `high`, and
+//! protection from reclaim for others, `low` and `min`. The root's limit is the whole memory.
 //!
 //! **Key types.** [`GroupTree`] holds the nodes; a [`GroupId`] names one and is followed without a lock (two loads). A
 //! [`Charge`] is a guard: dropped, it gives the pages back; `commit` hands them to the frame that carries the group's number.
@@ -14,7 +15,11 @@
 //!
 //! **Numbers.** Per node: `usage` (the node and all below it) and `own` (charged to the node itself). At rest
 //! `usage = own + sum(usage of children)` (I8). A charge adds level by level with compare-and-swap, so `usage` never exceeds
-//! `max` even for an instant; a level that refuses has the levels below it undone, and nothing else moved.
+//! `max` even for an instant; a level that refuses has the levels below it undone, and nothing else moved. Most charges never get
+//! there: each thread has a [stock] of charged pages, up to 64 a group, that counts as used and is given back before
+//! anybody is refused. Reports take it off.
+//!
+//! **Events** ([`GroupEvents`]) are counted where they happen; [`GroupWatch`]ers are told of them on the service thread.
 //!
 //! **Locking.** Charging takes none. The tree's shape (names, children, free numbers) is under one mutex, which is near the end
 //! of the lock order: nothing is allocated from the pool, reclaimed or waited for under it. The caller of a charge keeps the
@@ -22,35 +27,63 @@
 //!
 //! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements [`Reclaimer`].
 //!
-//! **Not here.** No frames, no lists, no retry: a refusal is an answer. No per-thread stock of charges; it would
-//! stand in front of [`GroupTree::try_charge`] and [`GroupTree::uncharge`], which are the only two ways in.
+//! **Not here.** No frames, no lists, no retry after reclaim: a refusal is an answer.
 #![allow(
     dead_code,
     unused_imports,
     reason = "the layers above take these into use one by one"
 )]
 
+#[cfg(not(loom))]
 mod charge;
+#[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
 mod handle;
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(not(loom))]
+mod node;
+#[cfg(not(loom))]
+mod protect;
+#[cfg(not(loom))]
+mod report;
+#[cfg(not(loom))]
 mod slab;
+mod stock;
+#[cfg(not(loom))]
 mod tree;
+#[cfg(not(loom))]
+mod watch;
 
 #[cfg(all(test, shuttle))]
 mod models;
 #[cfg(all(test, not(loom), not(shuttle)))]
+mod stock_tests;
+#[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 
+#[cfg(not(loom))]
 pub(crate) use charge::Charge;
+#[cfg(not(loom))]
 pub use error::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
+#[cfg(not(loom))]
 pub(crate) use error::{Refused, Underflow, minimum_pages};
-pub use handle::{Group, GroupStats};
+#[cfg(not(loom))]
+pub use handle::{Group, GroupEvents, GroupStats};
+#[cfg(not(loom))]
+pub(crate) use protect::{Portion, Spared};
+#[cfg(not(loom))]
 pub(crate) use slab::Slab;
-pub(crate) use tree::{GroupTree, MAX_LEVELS, Shape};
+#[cfg(not(loom))]
+pub(crate) use tree::{GroupTree, MAX_LEVELS, Protection, Shape};
+#[cfg(not(loom))]
+pub use watch::GroupWatch;
 
 use crate::units::PageCount;
 
 /// How deep groups nest below the root.
+#[cfg(not(loom))]
 pub const MAX_DEPTH: usize = 8;
 
 /// Names a group of one [`GroupTree`]. Written into the metadata of every frame charged to it.
@@ -63,6 +96,7 @@ impl GroupId {
 }
 
 /// How a group that is over its limit gets pages back. Implemented by the layer above; called with no lock held.
+#[cfg(not(loom))]
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it; returns what was freed. Bounded work; 0 means that
     /// nothing there can be freed now.

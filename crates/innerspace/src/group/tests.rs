@@ -61,7 +61,7 @@ fn a_refusal_undoes_exactly_the_levels_below_it_and_names_itself() {
         );
     }
     assert_eq!(tree.try_charge(root, pages(906)).unwrap_err().group, root);
-    assert_eq!(ids.map(|id| tree.refusals(id)), [1, 1, 2, 0]);
+    assert_eq!(ids.map(|id| tree.events(id).refused), [1, 1, 2, 0]);
     drop((in_a, in_c));
     tree.validate().unwrap();
 }
@@ -114,7 +114,7 @@ fn a_must_succeed_charge_goes_over_and_raises_one_event() {
     let over = tree.charge_must(c, pages(60));
     assert_eq!(usages(&tree, &ids), [110; 4]);
     assert_eq!(
-        ids.map(|id| tree.forced(id)),
+        ids.map(|id| tree.events(id).forced),
         [0, 0, 1, 0],
         "b is the nearest that is over"
     );
@@ -122,7 +122,7 @@ fn a_must_succeed_charge_goes_over_and_raises_one_event() {
     // Under the limit it is an ordinary charge: no event.
     drop(full);
     drop(tree.charge_must(c, pages(50)));
-    assert_eq!(tree.forced(b), 1);
+    assert_eq!(tree.events(b).forced, 1);
 }
 
 #[test]

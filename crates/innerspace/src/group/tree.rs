@@ -1,11 +1,11 @@
 //! The nodes and their shape: making, limiting, deleting and walking groups.
 
-use super::{
-    GroupError, GroupId, GroupStats, LimitDetails, LimitError, LimitReason, MAX_DEPTH, Reclaimer,
-    Slab, minimum_pages,
-};
-use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, Weak};
+use super::node::{EventCounters, NO_LIMIT, Node};
+use super::stock::{BATCH, Stocks};
+use super::watch::Watchers;
+use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
 use crate::units::PageCount;
 
 /// Levels on the longest path: the root and [`MAX_DEPTH`] below it.
@@ -14,68 +14,18 @@ pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 /// Calls of the reclaimer that one `set_max` makes at most; each asks for everything that is over.
 const SET_MAX_ROUNDS: usize = 64;
 
-const NO_PARENT: u32 = u32::MAX;
+/// A batch of charges is at most this part of the memory: what lies in stock must not count.
+const BATCHES_OF_MEMORY: u64 = 256;
 
-const FREE: u8 = 0;
-const LIVE: u8 = 1;
-const DELETED: u8 = 2;
-
-/// One group's counters. All atomic; `parent` is constant while the node is not free.
-#[repr(align(128))]
-pub(crate) struct Node {
-    /// Pages charged to this node and to all below it.
-    pub(super) usage: AtomicU64,
-    /// Pages charged to this node itself.
-    pub(super) own: AtomicU64,
-    /// The hard limit in pages; `u64::MAX` for none.
-    pub(super) max: AtomicU64,
-    /// The highest `usage` of a charge that succeeded.
-    pub(super) peak: AtomicU64,
-    parent: AtomicU32,
-    state: AtomicU8,
-    accessors: AtomicU32,
-    /// Charges this node refused.
-    pub(super) refusals: AtomicU64,
-    /// Must-succeed charges that took this node over `max`.
-    pub(super) forced: AtomicU64,
-    /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
-    tables: AtomicU64,
-}
-
-impl Node {
-    fn new() -> Node {
-        Node {
-            usage: AtomicU64::new(0),
-            own: AtomicU64::new(0),
-            max: AtomicU64::new(u64::MAX),
-            peak: AtomicU64::new(0),
-            parent: AtomicU32::new(NO_PARENT),
-            state: AtomicU8::new(FREE),
-            accessors: AtomicU32::new(0),
-            refusals: AtomicU64::new(0),
-            forced: AtomicU64::new(0),
-            tables: AtomicU64::new(0),
-        }
-    }
-
-    /// The group above, or `None` at the root.
-    #[inline]
-    pub(super) fn parent(&self) -> Option<GroupId> {
-        match self.parent.load(Ordering::Relaxed) {
-            NO_PARENT => None,
-            number => Some(GroupId(number as u16)),
-        }
-    }
-
-    /// Deleted, with pages still charged. SeqCst pairs with `remove`: either it sees usage 0, or the last uncharge sees this.
-    #[inline]
-    pub(super) fn is_deleted(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == DELETED
-    }
-
-    fn max_pages(&self) -> Option<PageCount> {
-        Some(PageCount(self.max.load(Ordering::Relaxed))).filter(|max| max.0 != u64::MAX)
-    }
+/// A limit that is not hard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Protection {
+    /// Above it charges succeed, and their callers reclaim or are slowed down.
+    High,
+    /// Below it pages are evicted only when nothing unprotected is left.
+    Low,
+    /// Below it pages are not evicted for other groups.
+    Min,
 }
 
 /// What the tree looks like: protected by the tree's mutex.
@@ -87,13 +37,13 @@ pub(crate) struct Shape {
     free: Vec<u16>,
 }
 
-struct Entry {
-    name: String,
-    children: Vec<GroupId>,
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) children: Vec<GroupId>,
 }
 
 impl Shape {
-    fn entry(&self, id: GroupId) -> Option<&Entry> {
+    pub(super) fn entry(&self, id: GroupId) -> Option<&Entry> {
         self.entries.get(id.0 as usize)?.as_ref()
     }
 
@@ -101,7 +51,7 @@ impl Shape {
         self.entries.get_mut(id.0 as usize)?.as_mut()
     }
 
-    fn live(&self, id: GroupId) -> Result<&Entry, GroupError> {
+    pub(super) fn live(&self, id: GroupId) -> Result<&Entry, GroupError> {
         self.entry(id)
             .filter(|entry| !entry.name.is_empty())
             .ok_or(GroupError::Gone { number: id.0 })
@@ -120,8 +70,10 @@ impl Shape {
 /// All groups of one memory.
 pub(crate) struct GroupTree {
     nodes: Slab<Node>,
-    shape: Mutex<Shape>,
+    pub(super) shape: Mutex<Shape>,
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
+    pub(super) stocks: Stocks,
+    pub(super) watchers: Watchers,
 }
 
 impl std::fmt::Debug for GroupTree {
@@ -133,10 +85,18 @@ impl std::fmt::Debug for GroupTree {
 impl GroupTree {
     /// A tree of the root alone, limited to `max`.
     pub(crate) fn new(max: PageCount) -> GroupTree {
+        let batch = (max.0 / BATCHES_OF_MEMORY).min(BATCH.into());
+        GroupTree::with_batch(max, batch as u32)
+    }
+
+    /// Like [`GroupTree::new`], with another number of pages for each thread's stock.
+    pub(crate) fn with_batch(max: PageCount, batch: u32) -> GroupTree {
         let tree = GroupTree {
             nodes: Slab::new(),
             shape: Mutex::new(Shape::default()),
             reclaimer: Mutex::new(None),
+            stocks: Stocks::new(batch),
+            watchers: Watchers::default(),
         };
         let mut shape = tree.shape.lock();
         let root = shape
@@ -173,22 +133,7 @@ impl GroupTree {
         parent: Option<GroupId>,
         max: u64,
     ) {
-        let node = self.nodes.get_or_make(id.0, Node::new);
-        for counter in [
-            &node.usage,
-            &node.own,
-            &node.peak,
-            &node.refusals,
-            &node.forced,
-            &node.tables,
-        ] {
-            counter.store(0, Ordering::Relaxed);
-        }
-        node.accessors.store(0, Ordering::Relaxed);
-        node.max.store(max, Ordering::Relaxed);
-        let parent_number = parent.map_or(NO_PARENT, |parent| u32::from(parent.0));
-        node.parent.store(parent_number, Ordering::Relaxed);
-        node.state.store(LIVE, Ordering::SeqCst);
+        self.nodes.get_or_make(id.0, Node::new).start(parent, max);
         shape.entries[id.0 as usize] = Some(Entry {
             name: name.to_owned(),
             children: Vec::new(),
@@ -224,11 +169,15 @@ impl GroupTree {
         let id = shape
             .take_number()
             .ok_or_else(|| GroupError::TooMany { name: name.into() })?;
-        let max = max.map_or(u64::MAX, |max| max.0);
+        let max = max.map_or(NO_LIMIT, |max| max.0);
         self.start_node(&mut shape, id, name, Some(parent), max);
         let above = shape.entry_mut(parent).expect("live above");
         above.children.push(id);
         Ok(id)
+    }
+
+    pub(super) fn reclaimer(&self) -> Option<Arc<dyn Reclaimer>> {
+        self.reclaimer.lock().as_ref().and_then(Weak::upgrade)
     }
 
     fn check_minimum(
@@ -258,11 +207,12 @@ impl GroupTree {
             let node = self.node(id);
             self.check_minimum(&entry.name, max, node.accessors.load(Ordering::Relaxed))?;
             node.max
-                .store(max.map_or(u64::MAX, |max| max.0), Ordering::Relaxed);
+                .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
-        let reclaimer = self.reclaimer.lock().as_ref().and_then(Weak::upgrade);
+        let reclaimer = self.reclaimer();
         for _ in 0..SET_MAX_ROUNDS {
+            self.drain_stocks(id);
             let over = node
                 .usage
                 .load(Ordering::Relaxed)
@@ -305,10 +255,11 @@ impl GroupTree {
             });
         }
         shape.entry_mut(id).expect("live above").name = String::new();
-        let node = self.node(id);
-        node.max.store(u64::MAX, Ordering::Relaxed);
-        node.state.store(DELETED, Ordering::SeqCst);
-        self.release_drained(&mut shape, id);
+        self.node(id).delete();
+        drop(shape);
+        self.drain_stocks(id);
+        self.release(id);
+        self.watchers.forget(id);
         Ok(())
     }
 
@@ -329,7 +280,7 @@ impl GroupTree {
                 return;
             }
             next = node.parent();
-            node.state.store(FREE, Ordering::SeqCst);
+            node.end();
             shape.entries[id.0 as usize] = None;
             shape.free.push(id.0);
             if let Some(above) = next.and_then(|parent| shape.entry_mut(parent)) {
@@ -354,7 +305,71 @@ impl GroupTree {
 
     /// Nodes from `id` to the root, both counted.
     fn levels(&self, id: GroupId) -> usize {
-        std::iter::successors(Some(id), |id| self.node(*id).parent()).count()
+        self.path(id).count()
+    }
+
+    /// The group and those above it, up to the root.
+    pub(crate) fn path(&self, id: GroupId) -> impl Iterator<Item = GroupId> + '_ {
+        std::iter::successors(Some(id), |id| self.node(*id).parent())
+    }
+
+    /// Counts an event of a group, and has its watchers called.
+    pub(super) fn count(&self, id: GroupId, times: u64, which: fn(&EventCounters) -> &AtomicU64) {
+        which(&self.node(id).events).fetch_add(times, Ordering::Relaxed);
+        self.watchers.note();
+    }
+
+    /// A request met this group's `max` and reclaims now.
+    pub(crate) fn count_max(&self, id: GroupId) {
+        self.count(id, 1, |events| &events.max);
+    }
+
+    /// A request failed because of this group.
+    pub(crate) fn count_oom(&self, id: GroupId) {
+        self.count(id, 1, |events| &events.oom);
+    }
+
+    /// Pages that were charged to this group were evicted.
+    pub(crate) fn count_reclaimed(&self, id: GroupId, pages: PageCount) {
+        for id in self.path(id) {
+            self.count(id, pages.0, |events| &events.reclaimed);
+        }
+    }
+
+    /// Changes what makes charges slow, and what protects the group's pages from being evicted for others. Evicts nothing by itself.
+    pub(crate) fn set_protection(
+        &self,
+        id: GroupId,
+        which: Protection,
+        pages: Option<PageCount>,
+    ) -> Result<(), GroupError> {
+        let shape = self.shape.lock();
+        let entry = shape.live(id)?;
+        let node = self.node(id);
+        let max = node.max.load(Ordering::Relaxed);
+        let (counter, default) = match which {
+            Protection::High => (&node.high, NO_LIMIT),
+            Protection::Low => (&node.low, 0),
+            Protection::Min => (&node.min, 0),
+        };
+        let value = pages.map_or(default, |pages| pages.0);
+        if which == Protection::Min && value > max {
+            return Err(GroupError::MinAboveMax {
+                name: entry.name.clone(),
+                min: PageCount(value).bytes(),
+                max: PageCount(max).bytes(),
+            });
+        }
+        if which == Protection::High && value < minimum_pages(0).0 {
+            return Err(GroupError::TooSmall {
+                name: entry.name.clone(),
+                max: PageCount(value).bytes(),
+                minimum: minimum_pages(0).bytes(),
+                accessors: 1,
+            });
+        }
+        counter.store(value, Ordering::Relaxed);
+        Ok(())
     }
 
     /// One more accessor works for this group: fails when its limit is too small for that many.
@@ -382,145 +397,6 @@ impl GroupTree {
         self.node(id)
             .tables
             .fetch_add(change as u64, Ordering::Relaxed);
-    }
-
-    /// Pages of page-table and index nodes charged to this group itself.
-    pub(crate) fn tables(&self, id: GroupId) -> PageCount {
-        PageCount(self.node(id).tables.load(Ordering::Relaxed))
-    }
-
-    /// Pages charged to the group and to all below it.
-    #[inline]
-    pub(crate) fn usage(&self, id: GroupId) -> PageCount {
-        PageCount(self.node(id).usage.load(Ordering::Relaxed))
-    }
-
-    /// Pages charged to the group itself.
-    pub(crate) fn own(&self, id: GroupId) -> PageCount {
-        PageCount(self.node(id).own.load(Ordering::Relaxed))
-    }
-
-    /// The limit, `None` for none.
-    pub(crate) fn max(&self, id: GroupId) -> Option<PageCount> {
-        self.node(id).max_pages()
-    }
-
-    /// The highest usage so far.
-    pub(crate) fn peak(&self, id: GroupId) -> PageCount {
-        PageCount(self.node(id).peak.load(Ordering::Relaxed))
-    }
-
-    /// Charges this group refused.
-    pub(crate) fn refusals(&self, id: GroupId) -> u64 {
-        self.node(id).refusals.load(Ordering::Relaxed)
-    }
-
-    /// Must-succeed charges that took this group over its limit.
-    pub(crate) fn forced(&self, id: GroupId) -> u64 {
-        self.node(id).forced.load(Ordering::Relaxed)
-    }
-
-    /// The group's name; of a deleted group, the nearest live one above it, which its pages count for.
-    pub(crate) fn name(&self, id: GroupId) -> String {
-        let shape = self.shape.lock();
-        let path = std::iter::successors(Some(id), |id| self.node(*id).parent());
-        path.filter_map(|id| shape.live(id).ok())
-            .map(|entry| entry.name.clone())
-            .next()
-            .unwrap_or_default()
-    }
-
-    /// The counters of one group; `None` when it is deleted.
-    pub(crate) fn stats(&self, id: GroupId) -> Option<GroupStats> {
-        self.stats_locked(&self.shape.lock(), id)
-    }
-
-    /// The counters of every group, parents before children.
-    pub(crate) fn all_stats(&self) -> Vec<GroupStats> {
-        let ids = self.subtree(GroupId::ROOT);
-        let shape = self.shape.lock();
-        ids.into_iter()
-            .filter_map(|id| self.stats_locked(&shape, id))
-            .collect()
-    }
-
-    fn stats_locked(&self, shape: &MutexGuard<'_, Shape>, id: GroupId) -> Option<GroupStats> {
-        let entry = shape.live(id).ok()?;
-        let node = self.node(id);
-        let mut path: Vec<&str> = std::iter::successors(Some(id), |id| self.node(*id).parent())
-            .filter_map(|id| shape.entry(id).map(|entry| entry.name.as_str()))
-            .collect();
-        path.reverse();
-        let deleted = entry
-            .children
-            .iter()
-            .filter(|child| self.node(**child).is_deleted());
-        let inherited: u64 = deleted.map(|child| self.usage(*child).0).sum();
-        Some(GroupStats {
-            name: entry.name.clone(),
-            path: path.join("/"),
-            usage: self.usage(id),
-            own: PageCount(node.own.load(Ordering::Relaxed) + inherited),
-            max: node.max_pages(),
-            peak: self.peak(id),
-            refusals: self.refusals(id),
-            forced: self.forced(id),
-            tables: self.tables(id),
-            accessors: node.accessors.load(Ordering::Relaxed),
-        })
-    }
-
-    /// The error for a refusal by `id`, with the holders counted if a reclaimer is at hand.
-    pub(crate) fn limit_error(
-        &self,
-        id: GroupId,
-        requested: PageCount,
-        reason: LimitReason,
-        reclaimer: Option<&dyn Reclaimer>,
-    ) -> LimitError {
-        let usage = self.usage(id);
-        LimitError::new(LimitDetails {
-            group: self.name(id),
-            id,
-            max: self.max(id).unwrap_or(usage),
-            usage,
-            requested,
-            reason,
-            holders: reclaimer
-                .map(|reclaimer| reclaimer.holders(id))
-                .unwrap_or_default(),
-        })
-    }
-
-    /// Recomputes the counters from their parts; call at rest. The message names the first group that disagrees (I8).
-    pub(crate) fn validate(&self) -> Result<(), String> {
-        let ids = self.subtree(GroupId::ROOT);
-        let shape = self.shape.lock();
-        for id in ids {
-            let Some(entry) = shape.entry(id) else {
-                return Err(format!(
-                    "group {}: listed as a child, but its number is free",
-                    id.0
-                ));
-            };
-            let below: u64 = entry
-                .children
-                .iter()
-                .map(|child| self.usage(*child).0)
-                .sum();
-            let (usage, own) = (self.usage(id).0, self.own(id).0);
-            if usage != own + below {
-                let name = &entry.name;
-                return Err(format!(
-                    "group {} {name:?}: usage {usage} is not own {own} + children {below} (I8)",
-                    id.0
-                ));
-            }
-            if self.tables(id).0 > own {
-                return Err(format!("group {}: more table pages than own pages", id.0));
-            }
-        }
-        Ok(())
     }
 }
 

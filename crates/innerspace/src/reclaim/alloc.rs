@@ -13,6 +13,12 @@ use crate::units::{FrameId, PageCount};
 /// What one round of direct reclaim frees beyond the need, so that not every request reclaims.
 const EXTRA_PAGES: u64 = 32;
 
+/// Pages over `high` that one request frees at most.
+const HIGH_PAGES: u64 = 128;
+
+/// Pages over `high` up to which requests that may not wait are let pass; an eighth of it in small groups.
+const HIGH_SLACK: u64 = 64;
+
 /// How far a request for memory may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AllocMode {
@@ -123,13 +129,45 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<PoolFrame<'_>, LimitError> {
         match self.attempt(group, order) {
-            Ok(frame) => Ok(frame),
+            Ok(frame) => match frame.charge.over_high() {
+                None => Ok(frame),
+                Some(over) => self
+                    .relieve(over, frame.charge.pages(), mode)
+                    .map(|()| frame),
+            },
             Err(stuck) => self.alloc_slow(group, order, mode, stuck),
         }
     }
 
+    /// Charges, then takes a frame: what is refused has touched none.
     #[inline]
     fn attempt(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
+        // mutant: M1 (test: a_refused_request_moves_no_counter_and_takes_no_frame)
+        #[cfg(mutant = "M1")]
+        return self.attempt_charging_last(group, order);
+        #[cfg(not(mutant = "M1"))]
+        self.attempt_charging_first(group, order)
+    }
+
+    /// The old way: a frame is taken and marked up to date, and then may be refused.
+    #[cfg(any(mutant = "M1", feature = "tables"))]
+    #[inline]
+    fn attempt_charging_last(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
+        let frame = self.frames.alloc(order, Source::Ordinary);
+        let mut frame = frame.ok_or(Stuck::NoFrame)?;
+        frame.set_flags(crate::frame::FlagSet::UPTODATE);
+        crate::sync::atomic::fence(crate::sync::atomic::Ordering::SeqCst);
+        let charge = self
+            .groups
+            .try_charge(group, PageCount(1 << order))
+            .map_err(|refused| Stuck::Charge(refused.group))?;
+        self.wake_background_if_low();
+        Ok(self.wrap(frame, charge))
+    }
+
+    #[cfg(not(mutant = "M1"))]
+    #[inline]
+    fn attempt_charging_first(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
         let pages = PageCount(1 << order);
         let charge = self
             .groups
@@ -186,11 +224,53 @@ impl Pool {
             charge.map_err(|refused| Stuck::Charge(refused.group))
         };
         let want = Want { pages, order: 0 };
-        attempt().or_else(|stuck| match self.effort(mode) {
-            Effort::Must => Ok(self.groups.charge_must(group, pages)),
-            Effort::Refuse => Err(self.would_block(stuck, want)),
-            Effort::Reclaim(io) => self.reclaiming(want, io, stuck, attempt),
-        })
+        match attempt() {
+            Ok(charge) => match charge.over_high() {
+                None => Ok(charge),
+                Some(over) => self.relieve(over, pages, mode).map(|()| charge),
+            },
+            Err(stuck) => match self.effort(mode) {
+                Effort::Must => Ok(self.groups.charge_must(group, pages)),
+                Effort::Refuse => Err(self.would_block(stuck, want)),
+                Effort::Reclaim(io) => self.reclaiming(want, io, stuck, attempt),
+            },
+        }
+    }
+
+    /// A charge went through, but `group` is over its `high`: frees some of what is over it, and goes slower when that does not
+    /// help. Who may not wait is let pass a little above the mark, and then no more (M9).
+    #[cold]
+    fn relieve(&self, group: GroupId, pages: PageCount, mode: AllocMode) -> Result<(), LimitError> {
+        let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
+        let over = |pool: &Pool| pool.groups.charged(group).0.saturating_sub(high);
+        match self.effort(mode) {
+            Effort::Refuse if over(self) > (high / 8).clamp(1, HIGH_SLACK) => {
+                self.counters.count(Event::WouldBlock);
+                let reason = LimitReason::OverHigh;
+                return Err(self.groups.limit_error(group, pages, reason, None));
+            }
+            Effort::Refuse | Effort::Must => self.want_under_high(),
+            Effort::Reclaim(io) => {
+                self.counters.count(Event::DirectReclaim);
+                self.groups.drain_stocks(group);
+                let target = over(self).min(HIGH_PAGES);
+                if target > 0 {
+                    self.shrink(group, PageCount(target), io);
+                }
+                self.slow_down(over(self), high, io);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a caller slower the further its group is over `high`: nothing up to a sixteenth, then up to a tenth of a second.
+    fn slow_down(&self, over: u64, high: u64, io: Io) {
+        if io == Io::Forbidden || over <= high / 16 {
+            return;
+        }
+        let share = over as f64 / high as f64;
+        let seconds = (share * share).min(0.1);
+        crate::sync::thread::sleep(std::time::Duration::from_secs_f64(seconds));
     }
 
     /// What a request that did not succeed at once may do.
@@ -238,8 +318,9 @@ impl Pool {
         mut stuck: Stuck,
         attempt: impl Fn() -> Result<T, Stuck>,
     ) -> Result<T, LimitError> {
-        if let Stuck::Charge(_) = stuck {
+        if let Stuck::Charge(group) = stuck {
             self.counters.count(Event::ChargeRefused);
+            self.groups.count_max(group);
         }
         self.counters.count(Event::DirectReclaim);
         let mut rounds = Rounds::new();
@@ -259,7 +340,7 @@ impl Pool {
     /// Pages to free: what is missing and a little more, less in small groups.
     fn need(&self, stuck: Stuck, want: Want) -> PageCount {
         let group = stuck.group();
-        let usage = self.groups.usage(group).0;
+        let usage = self.groups.charged(group).0;
         let max = self.groups.max(group).map_or(u64::MAX, |max| max.0);
         let missing = match stuck {
             Stuck::Charge(_) => (usage + want.pages.0).saturating_sub(max),
@@ -271,6 +352,7 @@ impl Pool {
 
     fn limit_error(&self, group: GroupId, pages: PageCount, reason: LimitReason) -> LimitError {
         self.counters.count(Event::LimitError);
+        self.groups.count_oom(group);
         self.groups.limit_error(group, pages, reason, Some(self))
     }
 }

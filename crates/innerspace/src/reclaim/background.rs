@@ -60,6 +60,10 @@ pub(super) struct Background {
     last_owner: AtomicU32,
     /// Spreads the rounding of shares.
     offset: AtomicU64,
+    /// Reclaim met dirty blocks and wants them written.
+    flush_wanted: AtomicBool,
+    /// Some group is over its `high`, and who charged could not wait.
+    high_wanted: AtomicBool,
     /// Somebody asked for a step, and nobody took the request yet.
     wanted: AtomicBool,
     sleep: Mutex<()>,
@@ -79,6 +83,8 @@ impl Background {
             flushed_at: AtomicU64::new(0),
             last_owner: AtomicU32::new(OwnerId::NONE.0),
             offset: AtomicU64::new(0),
+            flush_wanted: AtomicBool::new(false),
+            high_wanted: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
@@ -96,7 +102,8 @@ impl Background {
 impl Pool {
     /// Pages that a request could have without reclaim.
     pub(crate) fn free_pages(&self) -> PageCount {
-        let usage = self.groups.usage(GroupId::ROOT).0;
+        // What lies in stock counts as used, here and below: the two must agree.
+        let usage = self.groups.charged(GroupId::ROOT).0;
         let max = self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0);
         let frames = self
             .frames
@@ -121,6 +128,8 @@ impl Pool {
     pub(crate) fn tick(&self) {
         self.background.clock.fetch_add(1, Ordering::Relaxed);
         self.lru.drain_batches(&self.frames);
+        self.groups.drain_stocks(GroupId::ROOT);
+        self.owners.try_all_again();
         for _ in 0..64 {
             if self.background_step() == Step::Idle {
                 break;
@@ -134,11 +143,49 @@ impl Pool {
         self.background.wanted.store(false, Ordering::Relaxed);
         self.flush_retired();
         let evicted = self.keep_free_pages();
+        let relieved = self.relieve_groups();
         let written = self.write_old_blocks();
-        match (evicted, written, self.retired.len()) {
-            (Step::Idle, Step::Idle, 0) => Step::Idle,
+        self.groups.tell_watchers();
+        match (evicted, relieved, written, self.retired.len()) {
+            (Step::Idle, Step::Idle, Step::Idle, 0) => Step::Idle,
             _ => Step::More,
         }
+    }
+
+    /// Asks for a background step that brings groups under their `high`.
+    pub(super) fn want_under_high(&self) {
+        self.background.high_wanted.store(true, Ordering::Relaxed);
+        self.kick();
+    }
+
+    /// Asks for a background step that writes dirty blocks, oldest first.
+    pub(super) fn want_flush(&self) {
+        self.background.flush_wanted.store(true, Ordering::Relaxed);
+        self.kick();
+    }
+
+    /// Frees some of what is over the `high` of each group, for those who could not wait for it.
+    fn relieve_groups(&self) -> Step {
+        if !self.background.high_wanted.swap(false, Ordering::Relaxed) {
+            return Step::Idle;
+        }
+        let mut step = Step::Idle;
+        for group in self.groups.subtree(GroupId::ROOT) {
+            let over = |pool: &Pool| {
+                let high = pool.groups.high(group).map_or(u64::MAX, |high| high.0);
+                pool.groups.charged(group).0.saturating_sub(high)
+            };
+            let target = over(self).min(STEP_PAGES);
+            if target > 0 {
+                self.groups.drain_stocks(group);
+                let shrunk = self.shrink(group, PageCount(target), Io::Allowed);
+                if shrunk.freed.0 > 0 && over(self) > 0 {
+                    self.background.high_wanted.store(true, Ordering::Relaxed);
+                    step = Step::More;
+                }
+            }
+        }
+        step
     }
 
     /// Between the low and the high mark: begins evicting below the one, goes on up to the other.
@@ -169,7 +216,8 @@ impl Pool {
         let background = &self.background;
         let dirty = self.dirty_pages().0;
         let now = self.now();
-        let too_much = dirty * 100 > background.total * DIRTY_PERCENT;
+        let wanted = background.flush_wanted.swap(false, Ordering::Relaxed);
+        let too_much = wanted || dirty * 100 > background.total * DIRTY_PERCENT;
         let looked = background.flushed_at.load(Ordering::Relaxed) >= now;
         if dirty == 0 || (looked && !too_much) || (!too_much && now < DIRTY_TICKS) {
             return Step::Idle;
@@ -192,6 +240,7 @@ impl Pool {
             let _working = self.progress.begin();
             let _scope = self.store_scope();
             let count = owner.flush(&request);
+            self.owners.note_clean(id, &count);
             self.counters.add(Event::PgWriteback, count.written.0);
             self.counters.add(Event::WriteError, count.errors.into());
             if count.written.0 > 0 {
@@ -206,7 +255,7 @@ impl Pool {
     #[inline]
     pub(super) fn wake_background_if_low(&self) {
         let background = &self.background;
-        let used = self.groups.usage(GroupId::ROOT).0;
+        let used = self.groups.charged(GroupId::ROOT).0;
         let max = self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0);
         if used.saturating_add(background.low) > max && !background.wanted.load(Ordering::Relaxed) {
             self.kick();

@@ -57,6 +57,8 @@ fn classify(meta: &Meta, holders: &mut Holders) {
         &mut holders.viewed
     } else if meta.kind() == crate::frame::Kind::Anonymous {
         &mut holders.anonymous
+    } else if flags.contains(FlagSet::DIRTY | FlagSet::ERROR) {
+        &mut holders.failing
     } else if flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK) {
         &mut holders.dirty
     } else if flags.contains(FlagSet::LOCKED) || hold.refs() > 1 || hold.has_writer() {

@@ -71,20 +71,36 @@ pub(super) struct Owners {
 #[derive(Default)]
 struct Table {
     /// `entries[n]` is owner `n + 1`.
-    entries: Vec<Option<Weak<dyn Owner>>>,
+    entries: Vec<Option<Entry>>,
     free: Vec<u32>,
 }
+
+struct Entry {
+    owner: Weak<dyn Owner>,
+    /// Calls of `clean` in a row that wrote nothing and failed.
+    failures: u32,
+    /// Calls of `clean` to leave out before the next: twice as many after each failure, none after a tick.
+    left_out: u32,
+}
+
+/// log2 of the calls left out at most.
+const MOST_FAILURES: u32 = 10;
 
 impl Owners {
     pub(super) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {
         let mut table = self.table.lock();
+        let entry = Entry {
+            owner,
+            failures: 0,
+            left_out: 0,
+        };
         match table.free.pop() {
             Some(number) => {
-                table.entries[number as usize - 1] = Some(owner);
+                table.entries[number as usize - 1] = Some(entry);
                 OwnerId(number)
             }
             None => {
-                table.entries.push(Some(owner));
+                table.entries.push(Some(entry));
                 OwnerId(u32::try_from(table.entries.len()).expect("fewer than 2^32 files"))
             }
         }
@@ -100,7 +116,40 @@ impl Owners {
     pub(super) fn get(&self, id: OwnerId) -> Option<Arc<dyn Owner>> {
         let table = self.table.lock();
         let index = (id.0 as usize).checked_sub(1)?;
-        table.entries.get(index)?.as_ref()?.upgrade()
+        table.entries.get(index)?.as_ref()?.owner.upgrade()
+    }
+
+    /// Whether reclaim may have this owner write now: not for a while after its store failed.
+    pub(super) fn may_clean(&self, id: OwnerId) -> bool {
+        let mut table = self.table.lock();
+        match table.entries.get_mut(id.0 as usize - 1) {
+            Some(Some(entry)) if entry.left_out > 0 => {
+                entry.left_out -= 1;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// How a call of `clean` or `flush` went.
+    pub(super) fn note_clean(&self, id: OwnerId, count: &CleanCount) {
+        let mut table = self.table.lock();
+        let Some(Some(entry)) = table.entries.get_mut(id.0 as usize - 1) else {
+            return;
+        };
+        if count.written.0 > 0 {
+            (entry.failures, entry.left_out) = (0, 0);
+        } else if count.errors > 0 {
+            entry.failures = (entry.failures + 1).min(MOST_FAILURES);
+            entry.left_out = 1 << entry.failures;
+        }
+    }
+
+    /// Time has passed: stores that failed are tried again.
+    pub(super) fn try_all_again(&self) {
+        for entry in self.table.lock().entries.iter_mut().flatten() {
+            entry.left_out = 0;
+        }
     }
 
     /// The next registered owner after `id`, going round; `None` when there is none at all.
@@ -110,7 +159,7 @@ impl Owners {
         (0..count)
             .map(|step| (id.0 as usize + step) % count)
             .find_map(|index| {
-                let owner = table.entries[index].as_ref()?.upgrade()?;
+                let owner = table.entries[index].as_ref()?.owner.upgrade()?;
                 Some((OwnerId(index as u32 + 1), owner))
             })
     }

@@ -4,12 +4,16 @@
 //! and looks at that many pages of its inactive tail; each further pass looks at four times as many; the last looks at everything and
 //! no longer spares what is in use but could go. So a call looks at a small multiple of its target when memory is easy to free, at
 //! each page a bounded number of times when it is not, and then says 0: it always ends.
+//!
+//! What a group's `low` protects is passed over; if nothing else could be freed, the passes are made once more with `min` alone. Dirty
+//! blocks are passed over in the first passes, too, and the flusher is asked for them: a clean block is had for nothing. An owner whose
+//! store failed to write is asked ever more rarely, until the next tick.
 
 use super::lru::{Evictable, ListKind, pages_of};
 use super::owners::{Aged, Owner, OwnerId};
 use super::pool::Pool;
 use crate::frame::{Bit, FlagSet, Kind, Meta};
-use crate::group::GroupId;
+use crate::group::{GroupId, Portion, Spared};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +24,9 @@ const CLUSTER: usize = 32;
 
 /// Passes before the last one.
 const PASSES: u32 = 4;
+
+/// Passes that leave dirty blocks to the flusher.
+const CLEAN_PASSES: u32 = 2;
 
 /// Whether stores may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,10 +46,36 @@ pub(crate) struct Shrunk {
     pub(crate) scanned: PageCount,
     /// Pages written.
     pub(crate) written: PageCount,
+    /// Pages passed over because they would have to be written.
+    pub(crate) dirty: PageCount,
     /// Some block that could not go because it was locked or being written; named, not held.
     pub(crate) waits_for: Option<(FrameId, Bit)>,
     /// Some block could not go because somebody had a reference, perhaps for a moment only.
     pub(crate) referenced: bool,
+}
+
+/// One pass: its number, how hard it tries, and whether stores are called.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    number: u32,
+    effort: Effort,
+    io: Io,
+}
+
+impl Pass {
+    fn new(number: u32, io: Io) -> Pass {
+        Pass {
+            number,
+            effort: match number {
+                PASSES => Effort::Force,
+                _ => Effort::Spare,
+            },
+            io: match number {
+                0..CLEAN_PASSES => Io::Forbidden,
+                _ => io,
+            },
+        }
+    }
 }
 
 /// How hard a pass tries.
@@ -59,6 +92,8 @@ enum Effort {
 enum Verdict {
     /// Back to the head of the list its flags say.
     Keep,
+    /// The same, because it would have to be written first.
+    Later,
     /// To the unevictable list: nothing will change until it is freed.
     SetAside,
     /// Evict it.
@@ -91,61 +126,95 @@ impl Pool {
         // What owners and stores ask for meanwhile must not come back here.
         let _scope = self.store_scope();
         self.lru.drain_batches(&self.frames);
-        let groups = self.groups.subtree(group);
         let mut done = Shrunk::default();
         let mut hands = Hands::default();
-        for pass in 0..=PASSES {
-            let left = target.0.saturating_sub(done.freed.0);
-            if left == 0 {
+        for spared in [Spared::Low, Spared::Min] {
+            let passed_over = self.shrink_passes(group, target, spared, io, &mut hands, &mut done);
+            if done.freed.0 > 0 || !passed_over {
                 break;
             }
-            let effort = match pass {
-                PASSES => Effort::Force,
-                _ => Effort::Spare,
-            };
-            self.shrink_pass(&groups, left, pass, effort, io, &mut hands, &mut done);
+        }
+        if done.dirty.0 > 0 && io == Io::Allowed {
+            self.want_flush();
         }
         self.counters.add(Event::PgSteal, done.freed.0);
         done
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one pass of `shrink`, split for reading"
-    )]
-    fn shrink_pass(
+    /// All passes; returns whether something was passed over for its group's `low`.
+    fn shrink_passes(
         &self,
-        groups: &[GroupId],
-        want: u64,
-        pass: u32,
-        effort: Effort,
+        group: GroupId,
+        target: PageCount,
+        spared: Spared,
         io: Io,
         hands: &mut Hands,
         done: &mut Shrunk,
+    ) -> bool {
+        let mut passed_over = false;
+        for number in 0..=PASSES {
+            let want = target.0.saturating_sub(done.freed.0);
+            if want == 0 {
+                break;
+            }
+            let portions = self.groups.portions(group, spared);
+            passed_over = spared == Spared::Low
+                && portions.iter().any(|portion| {
+                    portion.spared.0 > 0 && self.lru.group(portion.group).evictable_pages() > 0
+                });
+            self.shrink_pass(&portions, want, Pass::new(number, io), hands, done);
+        }
+        passed_over
+    }
+
+    fn shrink_pass(
+        &self,
+        portions: &[Portion],
+        want: u64,
+        pass: Pass,
+        hands: &mut Hands,
+        done: &mut Shrunk,
     ) {
-        let sizes: Vec<u64> = groups
+        // In proportion to what can be evicted and is not protected.
+        let weights: Vec<u64> = portions
             .iter()
-            .map(|group| self.lru.group(*group).evictable_pages())
+            .map(|portion| {
+                let evictable = self.lru.group(portion.group).evictable_pages();
+                match portion.spared.0 {
+                    0 => evictable,
+                    _ => {
+                        (u128::from(evictable) * u128::from(portion.exposed())
+                            / u128::from(portion.own.0)) as u64
+                    }
+                }
+            })
             .collect();
-        let total: u64 = sizes.iter().sum();
+        let total: u64 = weights.iter().sum();
         if total == 0 {
             return;
         }
         let mut shares = Shares::new(want, total, self.background.next_offset(total));
-        for (group, size) in groups.iter().zip(sizes) {
-            let share = shares.of(size);
-            let scan = match effort {
+        for (portion, weight) in portions.iter().zip(weights) {
+            let share = shares.of(weight);
+            let size = self.lru.group(portion.group).evictable_pages();
+            let (scan, enough) = match pass.effort {
                 // The whole of both lists: also what the first half of the pass has moved over.
-                Effort::Force => size,
-                Effort::Spare => (share << (2 * pass)).min(size),
-            };
-            let enough = match effort {
-                Effort::Force => done.freed.0 + share.max(1),
-                Effort::Spare => done.freed.0 + share,
+                Effort::Force if weight > 0 => (size, share.max(1)),
+                Effort::Force => (0, 0),
+                Effort::Spare => ((share << (2 * pass.number)).min(size), share),
             };
             if scan > 0 {
-                self.balance(*group, scan, effort, hands, done);
-                self.shrink_inactive(*group, scan, enough, effort, io, hands, done);
+                let before = done.freed.0;
+                let enough = match portion.spared.0 {
+                    0 => before + enough,
+                    _ => before + enough.min(portion.exposed()),
+                };
+                self.balance(portion.group, scan, pass.effort, hands, done);
+                self.shrink_inactive(portion.group, scan, enough, pass, hands, done);
+                let freed = PageCount(done.freed.0 - before);
+                if freed.0 > 0 {
+                    self.groups.count_reclaimed(portion.group, freed);
+                }
             }
         }
     }
@@ -198,14 +267,12 @@ impl Pool {
     }
 
     /// Looks at up to `scan` pages from the tail of the inactive list, until `enough` pages are freed in all.
-    #[expect(clippy::too_many_arguments, reason = "the inner step of `shrink_pass`")]
     fn shrink_inactive(
         &self,
         group: GroupId,
         scan: u64,
         enough: u64,
-        effort: Effort,
-        io: Io,
+        pass: Pass,
         hands: &mut Hands,
         done: &mut Shrunk,
     ) {
@@ -225,7 +292,7 @@ impl Pool {
             }
             scanned += pages;
             self.counters.add(Event::PgScan, pages);
-            self.judge(effort, io, hands, done);
+            self.judge(pass, hands, done);
             self.lru.put_back(&self.frames, &hands.keep, Evictable::Yes);
             self.lru
                 .put_back(&self.frames, &hands.set_aside, Evictable::No);
@@ -235,7 +302,7 @@ impl Pool {
     }
 
     /// Sorts the isolated frames by what is to become of them.
-    fn judge(&self, effort: Effort, io: Io, hands: &mut Hands, done: &mut Shrunk) {
+    fn judge(&self, pass: Pass, hands: &mut Hands, done: &mut Shrunk) {
         for list in [
             &mut hands.keep,
             &mut hands.set_aside,
@@ -248,8 +315,12 @@ impl Pool {
             let id = hands.taken[at];
             let meta = self.frames.meta(id);
             note_waits(done, id, meta);
-            let list = match self.verdict(effort, io, hands, at, meta) {
+            let list = match self.verdict(pass, hands, at, meta) {
                 Verdict::Keep => &mut hands.keep,
+                Verdict::Later => {
+                    done.dirty.0 += pages_of(meta);
+                    &mut hands.keep
+                }
                 Verdict::SetAside => &mut hands.set_aside,
                 Verdict::Evict => &mut hands.evict,
                 Verdict::Clean => &mut hands.clean,
@@ -260,14 +331,7 @@ impl Pool {
         self.counters.add(Event::PgBusy, busy as u64);
     }
 
-    fn verdict(
-        &self,
-        effort: Effort,
-        io: Io,
-        hands: &mut Hands,
-        at: usize,
-        meta: &Meta,
-    ) -> Verdict {
+    fn verdict(&self, pass: Pass, hands: &mut Hands, at: usize, meta: &Meta) -> Verdict {
         let hold = meta.hold.load();
         if hold.is_viewed_only() || meta.kind() == Kind::Anonymous {
             return Verdict::SetAside;
@@ -280,7 +344,7 @@ impl Pool {
             return Verdict::Keep;
         }
         if hold.mapped() > 0
-            && effort == Effort::Spare
+            && pass.effort == Effort::Spare
             && self.was_used(hands, at, meta) == Aged::Referenced
         {
             // Used once through a mapping: another round. Used again since: active.
@@ -294,10 +358,10 @@ impl Pool {
             return Verdict::Keep;
         }
         // Referenced once by a read is no reason to stay: twice made it active.
-        match (flags.contains(FlagSet::DIRTY), io) {
+        match (flags.contains(FlagSet::DIRTY), pass.io) {
             (false, _) => Verdict::Evict,
             (true, Io::Allowed) => Verdict::Clean,
-            (true, Io::Forbidden) => Verdict::Keep,
+            (true, Io::Forbidden) => Verdict::Later,
         }
     }
 
@@ -320,15 +384,19 @@ impl Pool {
     fn evict_chosen(&self, hands: &mut Hands, done: &mut Shrunk) {
         let Hands { evict, clean, .. } = hands;
         if !clean.is_empty() {
-            self.by_owner(clean, |owner, frames| {
+            self.by_owner(clean, |id, owner, frames| {
+                if !self.owners.may_clean(id) {
+                    return;
+                }
                 let count = owner.clean(frames);
+                self.owners.note_clean(id, &count);
                 done.written.0 += count.written.0;
                 self.counters.add(Event::PgWriteback, count.written.0);
                 self.counters.add(Event::WriteError, count.errors.into());
             });
             evict.append(clean);
         }
-        self.by_owner(evict, |owner, frames| {
+        self.by_owner(evict, |_, owner, frames| {
             let count = owner.evict(frames);
             done.freed.0 += count.freed.0;
             self.counters.add(Event::PgBusy, count.busy.into());
@@ -337,7 +405,11 @@ impl Pool {
     }
 
     /// Calls `each` once per owner with its frames, in the order of their place in it.
-    fn by_owner(&self, frames: &mut [FrameId], mut each: impl FnMut(&dyn Owner, &[FrameId])) {
+    fn by_owner(
+        &self,
+        frames: &mut [FrameId],
+        mut each: impl FnMut(OwnerId, &dyn Owner, &[FrameId]),
+    ) {
         let key = |id: &FrameId| {
             let meta = self.frames.meta(*id);
             (meta.owner(), meta.index())
@@ -345,8 +417,9 @@ impl Pool {
         frames.sort_by_cached_key(key);
         let same_owner = |a: &FrameId, b: &FrameId| key(a).0 == key(b).0;
         for of_one in frames.chunk_by(same_owner) {
-            if let Some(owner) = self.owners.get(OwnerId(key(&of_one[0]).0)) {
-                each(&*owner, of_one);
+            let id = OwnerId(key(&of_one[0]).0);
+            if let Some(owner) = self.owners.get(id) {
+                each(id, &*owner, of_one);
             }
         }
     }

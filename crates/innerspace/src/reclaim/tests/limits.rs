@@ -45,6 +45,7 @@ fn nowait_would_block_and_counts_no_failure() {
     pool.validate();
 }
 
+// spec: M1
 #[test]
 fn a_refused_request_moves_no_counter_and_takes_no_frame() {
     let pool = pool_of(100, 0);
@@ -71,6 +72,11 @@ fn a_refused_request_moves_no_counter_and_takes_no_frame() {
         [GroupId::ROOT, outer, inner].map(|id| (pool.groups.usage(id), pool.groups.peak(id))),
     );
     assert_eq!(before, after);
+    // No frame was ever marked up to date: flags stay as its last owner left them until it is taken again.
+    for number in 1..=100 {
+        let flags = pool.frames.meta(FrameId(number)).flags.load();
+        assert_eq!(flags, FlagSet::EMPTY, "frame {number}");
+    }
     drop((held, rest));
     assert_eq!(pool.frames.free_frames(), 100);
     assert_eq!(pool.groups.usage(GroupId::ROOT), PageCount(0));
@@ -230,7 +236,7 @@ fn must_goes_over_the_limit_and_into_the_reserve_and_no_further() {
     assert_eq!(error.details().reason, LimitReason::ReserveEmpty);
     assert_eq!(pool.totals().reserve_use, 4);
     assert_eq!(
-        pool.groups.forced(GroupId::ROOT),
+        pool.groups.events(GroupId::ROOT).forced,
         5,
         "one event a charge, the vain one included"
     );

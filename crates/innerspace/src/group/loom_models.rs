@@ -1,0 +1,158 @@
+//! Models of the stock: draining beside charging, over a tree of two levels reduced to its counters.
+
+use loom::model::Builder;
+
+use super::GroupId;
+use super::stock::{Levels, Stocked, Stocks};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, thread};
+
+const BATCH: u32 = 4;
+const ROOT: GroupId = GroupId(0);
+const GROUP: GroupId = GroupId(1);
+
+/// The counters of a root with a limit and one group below it.
+struct Tree {
+    stocks: Stocks,
+    usage: [AtomicU32; 2],
+    max: u32,
+    deleted: AtomicU32,
+}
+
+fn tree(max: u32) -> Arc<Tree> {
+    Arc::new(Tree {
+        stocks: Stocks::new(BATCH),
+        usage: [AtomicU32::new(0), AtomicU32::new(0)],
+        max,
+        deleted: AtomicU32::new(0),
+    })
+}
+
+impl Tree {
+    fn add(&self, group: GroupId, pages: u32) -> bool {
+        let fits = |usage: u32| (usage + pages <= self.max).then_some(usage + pages);
+        let root = &self.usage[0];
+        if root
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .is_err()
+        {
+            return false;
+        }
+        if group != ROOT {
+            self.usage[1].fetch_add(pages, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// As `GroupTree::try_charge`: from stock, a batch, alone, alone after draining.
+    fn charge(&self, stripe: usize, group: GroupId, pages: u32) -> bool {
+        if self.stocks.charge(stripe, group, pages.into())
+            || self.stocks.refill(self, stripe, group, pages.into())
+        {
+            return true;
+        }
+        let alone = || self.add(group, pages).then_some(()).ok_or(ROOT);
+        alone()
+            .or_else(|refuser| self.stocks.drain_until(self, refuser, alone))
+            .is_ok()
+    }
+
+    fn uncharge(&self, stripe: usize, group: GroupId, pages: u32) {
+        if self.is_deleted(group)
+            || self.stocks.uncharge(self, stripe, group, pages.into()) == Stocked::No
+        {
+            self.take_off(group, pages);
+        }
+    }
+
+    fn usages(&self) -> [u32; 2] {
+        [0, 1].map(|level| self.usage[level].load(Ordering::Relaxed))
+    }
+}
+
+impl Levels for Tree {
+    fn add_batch(&self, group: GroupId, pages: u32, _stocked: u32) -> bool {
+        self.add(group, pages)
+    }
+
+    fn take_off(&self, group: GroupId, pages: u32) {
+        if group != ROOT {
+            let before = self.usage[1].fetch_sub(pages, Ordering::Relaxed);
+            assert!(before >= pages, "doubled: {pages} taken off {before}");
+        }
+        let before = self.usage[0].fetch_sub(pages, Ordering::Relaxed);
+        assert!(before >= pages, "doubled: {pages} taken off {before}");
+    }
+
+    fn note_peak(&self, _group: GroupId, _stocked: u32) {}
+
+    fn is_below(&self, group: GroupId, top: GroupId) -> bool {
+        top == ROOT || group == top
+    }
+
+    fn is_deleted(&self, group: GroupId) -> bool {
+        group == GROUP && self.deleted.load(Ordering::SeqCst) != 0
+    }
+}
+
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(run);
+}
+
+// spec: M5
+#[test]
+fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
+    model(|| {
+        let tree = tree(100);
+        let charger = tree.clone();
+        let thread = thread::spawn(move || {
+            assert!(charger.charge(0, GROUP, 1));
+            assert!(charger.charge(0, GROUP, 1));
+            charger.uncharge(0, GROUP, 1);
+        });
+        tree.stocks.drain(&*tree, ROOT);
+        // A group of its own in the same slot: the other's stock is never consumed, but given back.
+        assert!(tree.charge(0, ROOT, 2));
+        thread.join().unwrap();
+        let [root, group] = tree.usages();
+        let stocked = |of| tree.stocks.sum(|found| found == of) as u32;
+        assert!(stocked(GROUP) <= BATCH && stocked(ROOT) <= BATCH);
+        assert_eq!(group, 1 + stocked(GROUP));
+        assert_eq!(root, 3 + stocked(GROUP) + stocked(ROOT));
+        tree.stocks.drain(&*tree, ROOT);
+        assert_eq!(tree.usages(), [3, 1]);
+    });
+}
+
+// spec: M7
+#[test]
+fn loom_a_request_that_fits_is_not_refused_for_what_is_in_stock() {
+    model(|| {
+        // Room for the batch of one thread, not for those of two; what they ask for fits.
+        let tree = tree(BATCH + 1);
+        let other = tree.clone();
+        let thread = thread::spawn(move || other.charge(0, GROUP, 1));
+        let large = tree.charge(1, ROOT, 3);
+        assert!(thread.join().unwrap(), "one page was refused");
+        assert!(large, "three pages were refused");
+        tree.stocks.drain(&*tree, ROOT);
+        assert_eq!(tree.usages(), [4, 1]);
+    });
+}
+
+// spec: M6
+#[test]
+fn loom_a_deleted_group_keeps_no_stock() {
+    model(|| {
+        let tree = tree(100);
+        assert!(tree.charge(0, GROUP, 1));
+        let giver = tree.clone();
+        let thread = thread::spawn(move || giver.uncharge(0, GROUP, 1));
+        tree.deleted.store(1, Ordering::SeqCst);
+        tree.stocks.drain(&*tree, GROUP);
+        thread.join().unwrap();
+        assert_eq!(tree.usages(), [0, 0], "nothing is left to keep its number");
+    });
+}

@@ -1,0 +1,171 @@
+//! One group's counters and limits.
+
+use super::{GroupEvents, GroupId};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::units::PageCount;
+
+const NO_PARENT: u32 = u32::MAX;
+
+const FREE: u8 = 0;
+const LIVE: u8 = 1;
+const DELETED: u8 = 2;
+
+/// What stands for "no limit".
+pub(super) const NO_LIMIT: u64 = u64::MAX;
+
+/// One group's counters. All atomic; `parent` is constant while the node is not free.
+#[repr(align(128))]
+pub(crate) struct Node {
+    /// Pages charged to this node and to all below it, what their stocks hold included.
+    pub(super) usage: AtomicU64,
+    /// Pages charged to this node itself, what its stocks hold included.
+    pub(super) own: AtomicU64,
+    /// The hard limit in pages.
+    pub(super) max: AtomicU64,
+    /// Above this a charge succeeds, but its caller has to reclaim or is slowed down.
+    pub(super) high: AtomicU64,
+    /// The highest `usage` of a charge that succeeded, stocks taken off.
+    pub(super) peak: AtomicU64,
+    /// The same since [`super::GroupTree::take_peak`] was last called.
+    pub(super) recent_peak: AtomicU64,
+    pub(super) parent: AtomicU32,
+    state: AtomicU8,
+    pub(super) accessors: AtomicU32,
+    /// Below it, this group's pages are evicted only when nothing unprotected is left.
+    pub(super) low: AtomicU64,
+    /// Below it, they are not evicted for others at all.
+    pub(super) min: AtomicU64,
+    /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
+    pub(super) tables: AtomicU64,
+    pub(super) events: EventCounters,
+}
+
+/// What happened to a group; see [`GroupEvents`].
+#[derive(Default)]
+pub(super) struct EventCounters {
+    pub(super) refused: AtomicU64,
+    pub(super) forced: AtomicU64,
+    pub(super) high: AtomicU64,
+    pub(super) max: AtomicU64,
+    pub(super) oom: AtomicU64,
+    pub(super) reclaimed: AtomicU64,
+}
+
+impl EventCounters {
+    fn all(&self) -> [&AtomicU64; 6] {
+        [
+            &self.refused,
+            &self.forced,
+            &self.high,
+            &self.max,
+            &self.oom,
+            &self.reclaimed,
+        ]
+    }
+
+    pub(super) fn load(&self) -> GroupEvents {
+        let [refused, forced, high, max, oom, reclaimed] =
+            self.all().map(|counter| counter.load(Ordering::Relaxed));
+        GroupEvents {
+            high,
+            max,
+            oom,
+            reclaimed: PageCount(reclaimed),
+            refused,
+            forced,
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn new() -> Node {
+        Node {
+            usage: AtomicU64::new(0),
+            own: AtomicU64::new(0),
+            max: AtomicU64::new(NO_LIMIT),
+            high: AtomicU64::new(NO_LIMIT),
+            peak: AtomicU64::new(0),
+            recent_peak: AtomicU64::new(0),
+            parent: AtomicU32::new(NO_PARENT),
+            state: AtomicU8::new(FREE),
+            accessors: AtomicU32::new(0),
+            low: AtomicU64::new(0),
+            min: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
+            events: EventCounters::default(),
+        }
+    }
+
+    /// Begins a life. The tree's mutex is held, and nobody has the number.
+    pub(super) fn start(&self, parent: Option<GroupId>, max: u64) {
+        let counters = [
+            &self.usage,
+            &self.own,
+            &self.peak,
+            &self.recent_peak,
+            &self.low,
+            &self.min,
+            &self.tables,
+        ];
+        for counter in counters.into_iter().chain(self.events.all()) {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.accessors.store(0, Ordering::Relaxed);
+        self.max.store(max, Ordering::Relaxed);
+        self.high.store(NO_LIMIT, Ordering::Relaxed);
+        let parent_number = parent.map_or(NO_PARENT, |parent| u32::from(parent.0));
+        self.parent.store(parent_number, Ordering::Relaxed);
+        self.state.store(LIVE, Ordering::SeqCst);
+    }
+
+    /// Live -> Deleted: no limit, no protection; its pages are its parent's.
+    pub(super) fn delete(&self) {
+        self.max.store(NO_LIMIT, Ordering::Relaxed);
+        self.high.store(NO_LIMIT, Ordering::Relaxed);
+        self.low.store(0, Ordering::Relaxed);
+        self.min.store(0, Ordering::Relaxed);
+        self.state.store(DELETED, Ordering::SeqCst);
+    }
+
+    /// Deleted -> Free.
+    pub(super) fn end(&self) {
+        self.state.store(FREE, Ordering::SeqCst);
+    }
+
+    /// The group above, or `None` at the root.
+    #[inline]
+    pub(super) fn parent(&self) -> Option<GroupId> {
+        match self.parent.load(Ordering::Relaxed) {
+            NO_PARENT => None,
+            number => Some(GroupId(number as u16)),
+        }
+    }
+
+    /// Deleted, with pages still charged. SeqCst pairs with `remove`: either it sees usage 0, or the last uncharge sees this.
+    #[inline]
+    pub(super) fn is_deleted(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == DELETED
+    }
+
+    pub(super) fn max_pages(&self) -> Option<PageCount> {
+        limit(&self.max)
+    }
+
+    pub(super) fn high_pages(&self) -> Option<PageCount> {
+        limit(&self.high)
+    }
+
+    /// `usage` was reached.
+    #[inline]
+    pub(super) fn note_peak(&self, usage: u64) {
+        for peak in [&self.peak, &self.recent_peak] {
+            if usage > peak.load(Ordering::Relaxed) {
+                peak.fetch_max(usage, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn limit(of: &AtomicU64) -> Option<PageCount> {
+    Some(PageCount(of.load(Ordering::Relaxed))).filter(|pages| pages.0 != NO_LIMIT)
+}

@@ -1,0 +1,185 @@
+//! What the tree says of itself: usage and counters of groups, the facts of a refusal, `validate`.
+
+use super::stock::Levels;
+use super::tree::Shape;
+use super::{
+    GroupEvents, GroupId, GroupStats, GroupTree, LimitDetails, LimitError, LimitReason, Reclaimer,
+};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
+use crate::units::PageCount;
+
+impl GroupTree {
+    /// Pages of page-table and index nodes charged to this group itself.
+    pub(crate) fn tables(&self, id: GroupId) -> PageCount {
+        PageCount(self.node(id).tables.load(Ordering::Relaxed))
+    }
+
+    /// Pages in use that are charged to the group or below it: what lies in stock is taken off. Exact when nobody charges.
+    pub(crate) fn usage(&self, id: GroupId) -> PageCount {
+        let charged = self.charged(id).0;
+        let stocked = self.stocks.sum(|group| self.is_below(group, id));
+        PageCount(charged.saturating_sub(stocked))
+    }
+
+    /// Pages charged to the group and to all below it, with what threads have in stock: what limits are compared with. One load.
+    #[inline]
+    pub(crate) fn charged(&self, id: GroupId) -> PageCount {
+        PageCount(self.node(id).usage.load(Ordering::Relaxed))
+    }
+
+    /// Pages in use that are charged to the group itself.
+    pub(crate) fn own(&self, id: GroupId) -> PageCount {
+        let charged = self.node(id).own.load(Ordering::Relaxed);
+        PageCount(charged.saturating_sub(self.stocks.sum(|group| group == id)))
+    }
+
+    /// The limit, `None` for none.
+    pub(crate) fn max(&self, id: GroupId) -> Option<PageCount> {
+        self.node(id).max_pages()
+    }
+
+    /// The mark above which charges are slow, `None` for none.
+    pub(crate) fn high(&self, id: GroupId) -> Option<PageCount> {
+        self.node(id).high_pages()
+    }
+
+    /// Pages that are spared while others can be had, and pages that are spared anyway.
+    pub(crate) fn protection(&self, id: GroupId) -> (PageCount, PageCount) {
+        let node = self.node(id);
+        let [low, min] = [&node.low, &node.min].map(|of| PageCount(of.load(Ordering::Relaxed)));
+        (low, min)
+    }
+
+    /// The highest usage so far. When several threads have stocks, what these hold may be in it.
+    pub(crate) fn peak(&self, id: GroupId) -> PageCount {
+        self.stocks.settle_below(self, id);
+        PageCount(self.node(id).peak.load(Ordering::Relaxed)).max(self.usage(id))
+    }
+
+    /// The highest usage since this was last called.
+    pub(crate) fn take_peak(&self, id: GroupId) -> PageCount {
+        self.stocks.settle_below(self, id);
+        let usage = self.usage(id);
+        let recent = &self.node(id).recent_peak;
+        PageCount(recent.swap(usage.0, Ordering::Relaxed)).max(usage)
+    }
+
+    /// What happened to the group so far.
+    pub(crate) fn events(&self, id: GroupId) -> GroupEvents {
+        self.node(id).events.load()
+    }
+
+    /// The group's name; of a deleted group, the nearest live one above it, which its pages count for.
+    pub(crate) fn name(&self, id: GroupId) -> String {
+        let shape = self.shape.lock();
+        self.path(id)
+            .filter_map(|id| shape.live(id).ok())
+            .map(|entry| entry.name.clone())
+            .next()
+            .unwrap_or_default()
+    }
+
+    /// The counters of one group; `None` when it is deleted.
+    pub(crate) fn stats(&self, id: GroupId) -> Option<GroupStats> {
+        self.stats_locked(&self.shape.lock(), id)
+    }
+
+    /// The counters of every group, parents before children.
+    pub(crate) fn all_stats(&self) -> Vec<GroupStats> {
+        let ids = self.subtree(GroupId::ROOT);
+        let shape = self.shape.lock();
+        ids.into_iter()
+            .filter_map(|id| self.stats_locked(&shape, id))
+            .collect()
+    }
+
+    fn stats_locked(&self, shape: &MutexGuard<'_, Shape>, id: GroupId) -> Option<GroupStats> {
+        let entry = shape.live(id).ok()?;
+        let node = self.node(id);
+        let events = self.events(id);
+        let mut path: Vec<&str> = self
+            .path(id)
+            .filter_map(|id| shape.entry(id).map(|entry| entry.name.as_str()))
+            .collect();
+        path.reverse();
+        let deleted = entry
+            .children
+            .iter()
+            .filter(|child| self.node(**child).is_deleted());
+        let inherited: u64 = deleted.map(|child| self.usage(*child).0).sum();
+        Some(GroupStats {
+            name: entry.name.clone(),
+            path: path.join("/"),
+            usage: self.usage(id),
+            own: PageCount(self.own(id).0 + inherited),
+            max: node.max_pages(),
+            high: node.high_pages(),
+            low: self.protection(id).0,
+            min: self.protection(id).1,
+            peak: self.peak(id),
+            refusals: events.refused,
+            forced: events.forced,
+            events,
+            tables: self.tables(id),
+            accessors: node.accessors.load(Ordering::Relaxed),
+        })
+    }
+
+    /// The error for a refusal by `id`, with the holders counted if a reclaimer is at hand.
+    pub(crate) fn limit_error(
+        &self,
+        id: GroupId,
+        requested: PageCount,
+        reason: LimitReason,
+        reclaimer: Option<&dyn Reclaimer>,
+    ) -> LimitError {
+        let usage = self.usage(id);
+        LimitError::new(LimitDetails {
+            group: self.name(id),
+            id,
+            max: self.max(id).unwrap_or(usage),
+            usage,
+            requested,
+            reason,
+            holders: reclaimer
+                .map(|reclaimer| reclaimer.holders(id))
+                .unwrap_or_default(),
+        })
+    }
+
+    /// Recomputes the counters from their parts; call at rest. The message names the first group that disagrees (I8).
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let ids = self.subtree(GroupId::ROOT);
+        let shape = self.shape.lock();
+        for id in ids {
+            let Some(entry) = shape.entry(id) else {
+                return Err(format!(
+                    "group {}: listed as a child, but its number is free",
+                    id.0
+                ));
+            };
+            let below: u64 = entry
+                .children
+                .iter()
+                .map(|child| self.charged(*child).0)
+                .sum();
+            let own = self.node(id).own.load(Ordering::Relaxed);
+            let usage = self.charged(id).0;
+            if self.stocks.sum(|group| group == id) > own {
+                return Err(format!("group {}: more pages in stock than charged", id.0));
+            }
+            if usage != own + below {
+                let name = &entry.name;
+                return Err(format!(
+                    "group {} {name:?}: usage {usage} is not own {own} + children {below} (I8)",
+                    id.0
+                ));
+            }
+            if self.tables(id).0 > own {
+                return Err(format!("group {}: more table pages than own pages", id.0));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! What threads have in stock: it counts, is never in the way, and ends.
+
+use std::time::Duration;
+
+use super::*;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, thread};
+use crate::units::MIB;
+
+fn pages(count: u64) -> PageCount {
+    PageCount(count)
+}
+
+/// A tree with batches of 64, and a group below its root.
+fn stocked(max: u64) -> (Arc<GroupTree>, GroupId) {
+    let tree = Arc::new(GroupTree::with_batch(pages(100_000), 64));
+    let group = tree.create(tree.root(), "g", Some(pages(max))).unwrap();
+    (tree, group)
+}
+
+/// Charges as a thread of the stripe would.
+fn charge(tree: &GroupTree, stripe: usize, group: GroupId, count: u64) {
+    tree.try_charge_at(stripe, group, pages(count))
+        .unwrap()
+        .commit();
+}
+
+fn give_back(tree: &GroupTree, stripe: usize, group: GroupId, count: u64) {
+    tree.try_uncharge_at(stripe, group, pages(count)).unwrap();
+}
+
+/// What limits see, and what reports say.
+fn seen(tree: &GroupTree, id: GroupId) -> (u64, u64) {
+    (tree.charged(id).0, tree.usage(id).0)
+}
+
+// spec: M5
+#[test]
+fn a_slot_holds_one_batch_of_one_group_and_larger_requests_pass_it_by() {
+    let (tree, group) = stocked(10_000);
+    charge(&tree, 0, group, 1);
+    assert_eq!(seen(&tree, group), (64, 1));
+    (0..63).for_each(|_| charge(&tree, 0, group, 1));
+    assert_eq!(seen(&tree, group), (64, 64), "no level was touched again");
+    charge(&tree, 0, group, 65);
+    assert_eq!(
+        seen(&tree, group),
+        (129, 129),
+        "a larger one takes no batch"
+    );
+    // Given back one by one: never more than a batch in stock.
+    for left in (0..129).rev() {
+        give_back(&tree, 0, group, 1);
+        assert_eq!(tree.usage(group).0, left);
+        assert!(tree.charged(group).0 - left <= 64);
+    }
+    // Another group whose number falls into the same slot has a stock of its own.
+    let mut other = group;
+    while other == group || other.0 % stock::WAYS as u16 != group.0 % stock::WAYS as u16 {
+        let name = format!("g{}", tree.all_stats().len());
+        other = tree.create(tree.root(), &name, None).unwrap();
+    }
+    charge(&tree, 0, group, 3);
+    let before = tree.own(group);
+    charge(&tree, 0, other, 5);
+    assert_eq!(seen(&tree, other), (64, 5));
+    assert_eq!(tree.own(group), before, "it paid nothing for the other");
+    assert_eq!(tree.charged(group), before, "its stock was given back");
+    tree.validate().unwrap();
+    tree.drain_stocks(tree.root());
+    assert_eq!(seen(&tree, tree.root()), (8, 8));
+}
+
+// spec: M7
+#[test]
+fn what_other_threads_have_in_stock_is_no_reason_to_refuse() {
+    let (tree, group) = stocked(200);
+    let leaf = tree.create(group, "leaf", None).unwrap();
+    for stripe in 1..4 {
+        charge(&tree, stripe, leaf, 1);
+    }
+    assert_eq!(seen(&tree, group), (192, 3));
+    // 197 pages are free, most of them in the stocks of others, and of a group below.
+    charge(&tree, 0, group, 197);
+    assert_eq!(seen(&tree, group), (200, 200));
+    assert_eq!(tree.events(group).refused, 0);
+    let refused = tree.try_charge_at(0, leaf, pages(1)).unwrap_err();
+    assert_eq!(refused.group, group);
+    tree.validate().unwrap();
+    // At the limit to the last page, whoever gives and takes it.
+    for stripe in 0..4 {
+        give_back(&tree, stripe, leaf, if stripe == 0 { 0 } else { 1 });
+        if stripe > 0 {
+            charge(&tree, 3 - stripe, group, 1);
+        }
+        assert_eq!(tree.usage(group).0, 200);
+    }
+}
+
+#[test]
+fn usage_and_peak_are_of_pages_in_use() {
+    let (tree, group) = stocked(10_000);
+    for round in 0..3 {
+        (0..40).for_each(|_| charge(&tree, 0, group, 1));
+        assert_eq!(tree.usage(group).0, 40);
+        (0..40).for_each(|_| give_back(&tree, 0, group, 1));
+        assert_eq!(tree.peak(group).0, 40, "round {round}");
+    }
+    assert_eq!(tree.peak(tree.root()).0, 40);
+    assert_eq!(tree.take_peak(group).0, 40);
+    charge(&tree, 0, group, 7);
+    give_back(&tree, 0, group, 5);
+    assert_eq!(tree.take_peak(group).0, 7, "since it was taken last");
+    assert_eq!(tree.take_peak(group).0, 2);
+    (0..90).for_each(|_| charge(&tree, 0, group, 1));
+    charge(&tree, 0, group, 100);
+    assert_eq!(tree.take_peak(group).0, 192);
+    assert_eq!(tree.peak(group).0, 192);
+}
+
+// spec: M6
+#[test]
+fn a_group_with_stock_is_deleted_and_its_number_free_at_once() {
+    let (tree, group) = stocked(10_000);
+    charge(&tree, 0, group, 1);
+    charge(&tree, 1, group, 1);
+    give_back(&tree, 0, group, 1);
+    give_back(&tree, 1, group, 1);
+    assert_eq!(seen(&tree, group), (128, 0));
+    tree.remove(group).unwrap();
+    assert_eq!(seen(&tree, tree.root()), (0, 0));
+    let again = tree.create(tree.root(), "again", None).unwrap();
+    assert_eq!(again, group, "its number is used again");
+    // With a page outstanding it waits for that one, and no stock holds it up then.
+    charge(&tree, 0, again, 2);
+    tree.remove(again).unwrap();
+    assert_eq!(seen(&tree, tree.root()), (2, 2));
+    give_back(&tree, 0, again, 1);
+    assert_eq!(
+        seen(&tree, tree.root()),
+        (1, 1),
+        "none is kept of a deleted group"
+    );
+    give_back(&tree, 0, again, 1);
+    assert_eq!(tree.create(tree.root(), "third", None).unwrap(), group);
+    tree.validate().unwrap();
+}
+
+#[test]
+fn threads_at_the_limit_use_all_of_it_and_never_more() {
+    let (tree, group) = stocked(300);
+    let leaves: Vec<GroupId> = ["a", "b", "c"]
+        .map(|name| tree.create(group, name, Some(pages(200))).unwrap())
+        .into();
+    let done = Arc::new(AtomicU64::new(0));
+    let workers: Vec<_> = (0..3)
+        .map(|n| {
+            let (tree, leaf, done) = (tree.clone(), leaves[n], done.clone());
+            thread::spawn(move || {
+                let mut held = 0;
+                // Miri is some thousand times slower.
+                for round in 0..if cfg!(miri) { 200 } else { 30_000u64 } {
+                    let want = 1 + (round * 7 + n as u64) % 5;
+                    match tree.try_charge(leaf, PageCount(want)) {
+                        // 99 in each hand fit: no refusal is right.
+                        Err(refused) => panic!("{refused:?} with {held} pages in hand"),
+                        Ok(charge) if held + want <= 99 => {
+                            charge.commit();
+                            held += want;
+                        }
+                        Ok(charge) => drop(charge),
+                    }
+                    assert!(tree.charged(group).0 <= 300);
+                    if held > 94 {
+                        tree.uncharge(leaf, PageCount(held));
+                        held = 0;
+                    }
+                }
+                done.fetch_add(held, Ordering::Relaxed);
+            })
+        })
+        .collect();
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().unwrap());
+    tree.drain_stocks(tree.root());
+    assert_eq!(tree.charged(group).0, done.load(Ordering::Relaxed));
+    tree.validate().unwrap();
+}
+
+#[test]
+fn events_are_told_to_those_who_watch() {
+    let tree = Arc::new(GroupTree::new(pages(1000)));
+    let root = Group::root(tree.clone());
+    let group = root.child("tenant", MIB).unwrap();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let into = heard.clone();
+    let callback = group.on_events(move |events| into.lock().push(*events));
+    let watch = group.watch();
+    tree.tell_watchers();
+    assert!(heard.lock().is_empty(), "nothing happened yet");
+    group.set_high(Some(MIB / 2)).unwrap();
+    tree.try_charge(group.id(), pages(200)).unwrap().commit();
+    assert!(tree.try_charge(group.id(), pages(100)).is_err());
+    assert!(heard.lock().is_empty(), "not by whom it happens to");
+    let seen = watch.events();
+    tree.tell_watchers();
+    tree.tell_watchers();
+    let wanted = GroupEvents {
+        high: 1,
+        refused: 1,
+        ..GroupEvents::default()
+    };
+    assert_eq!(*heard.lock(), [wanted]);
+    assert_eq!(watch.wait(&seen, Duration::from_secs(60)), wanted);
+    drop(callback);
+    assert!(tree.try_charge(group.id(), pages(100)).is_err());
+    tree.tell_watchers();
+    assert_eq!(heard.lock().len(), 1);
+    assert_eq!(watch.events().refused, 2);
+}

@@ -1,0 +1,132 @@
+//! Being told what happens to a group.
+//!
+//! Charging and reclaim only count, and leave a note that somebody should look; the service thread (or `tick`) looks, and
+//! calls those whose group has changed, with no lock held.
+
+use std::time::Duration;
+
+use super::tree::SharedTree;
+use super::{GroupEvents, GroupId, GroupTree};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Condvar, Mutex};
+
+type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
+
+/// Who watches the groups of one tree.
+#[derive(Default)]
+pub(super) struct Watchers {
+    /// Somebody watches.
+    any: AtomicBool,
+    /// Something was counted since the watchers were called.
+    noted: AtomicBool,
+    list: Mutex<Vec<Arc<Watcher>>>,
+}
+
+struct Watcher {
+    group: GroupId,
+    /// What was told last.
+    told: Mutex<GroupEvents>,
+    changed: Condvar,
+    callback: Option<Callback>,
+}
+
+/// A subscription to a group's events, made by [`Group::watch`](super::Group::watch) or
+/// [`Group::on_events`](super::Group::on_events). Dropping it ends the subscription; a callback that is running runs to its end.
+pub struct GroupWatch {
+    tree: SharedTree,
+    watcher: Arc<Watcher>,
+}
+
+impl std::fmt::Debug for GroupWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("GroupWatch").field(&self.events()).finish()
+    }
+}
+
+impl Drop for GroupWatch {
+    fn drop(&mut self) {
+        let mut list = self.tree.watchers.list.lock();
+        list.retain(|watcher| !Arc::ptr_eq(watcher, &self.watcher));
+        self.tree
+            .watchers
+            .any
+            .store(!list.is_empty(), Ordering::Relaxed);
+    }
+}
+
+impl GroupWatch {
+    pub(super) fn new(tree: &SharedTree, group: GroupId, callback: Option<Callback>) -> GroupWatch {
+        let watcher = Arc::new(Watcher {
+            group,
+            told: Mutex::new(tree.events(group)),
+            changed: Condvar::new(),
+            callback,
+        });
+        let mut list = tree.watchers.list.lock();
+        list.push(watcher.clone());
+        tree.watchers.any.store(true, Ordering::Relaxed);
+        drop(list);
+        GroupWatch {
+            tree: tree.clone(),
+            watcher,
+        }
+    }
+
+    /// The events as they were told last.
+    pub fn events(&self) -> GroupEvents {
+        *self.watcher.told.lock()
+    }
+
+    /// Waits until events other than `seen` are told, at most `timeout`; returns what was told last.
+    ///
+    /// Events are told about once a second, and when memory is short, by the service thread; without one, by
+    /// [`Memory::tick`](crate::Memory::tick).
+    pub fn wait(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
+        let told = self.watcher.told.lock();
+        if *told != *seen {
+            return *told;
+        }
+        let (told, _) = self.watcher.changed.wait_timeout(told, timeout);
+        *told
+    }
+}
+
+impl Watchers {
+    /// Something was counted.
+    #[inline]
+    pub(super) fn note(&self) {
+        if self.any.load(Ordering::Relaxed) {
+            self.noted.store(true, Ordering::Release);
+        }
+    }
+
+    /// The group is gone: its number will be another's.
+    pub(super) fn forget(&self, group: GroupId) {
+        let mut list = self.list.lock();
+        list.retain(|watcher| watcher.group != group);
+        self.any.store(!list.is_empty(), Ordering::Relaxed);
+    }
+}
+
+impl GroupTree {
+    /// Tells everybody whose group has counted something since the last call. With no lock held: callbacks run here.
+    pub(crate) fn tell_watchers(&self) {
+        if !self.watchers.noted.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let list = self.watchers.list.lock().clone();
+        for watcher in list {
+            let events = self.events(watcher.group);
+            let mut told = watcher.told.lock();
+            if *told == events {
+                continue;
+            }
+            *told = events;
+            drop(told);
+            watcher.changed.notify_all();
+            if let Some(callback) = &watcher.callback {
+                callback(&events);
+            }
+        }
+    }
+}
