@@ -165,6 +165,38 @@ impl Child {
         })
     }
 
+    /// fork(2), with a child that stores a value at each of these multiples of 8 in its copy of the region, and ends.
+    pub(crate) fn that_stores(
+        region: &mut Region,
+        places: impl Iterator<Item = u64>,
+        value: u64,
+    ) -> io::Result<Child> {
+        // SAFETY: the child stores and calls `_exit` alone, both allowed after a fork with threads about.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            for place in places {
+                assert!(place.is_multiple_of(8) && place < region.bytes as u64);
+                // SAFETY: inside the region, aligned, and the child's own copy.
+                unsafe {
+                    region
+                        .first
+                        .add(place as usize)
+                        .cast::<u64>()
+                        .write_volatile(value);
+                }
+            }
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        if process < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Child {
+            process,
+            hold: None,
+        })
+    }
+
     /// fork(2), with a child that stays until this is dropped.
     pub(crate) fn that_stays() -> io::Result<Child> {
         let (read, write) = io::pipe()?;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `forks` | fork, fork and drop, a full copy in its place |
 //! | `copies` | copy-on-write faults: the mean over all pages, the first in each leaf |
+//! | `fuzz` | the loop of a snapshot fuzzer: stores, restore |
 //!
 //! The kernel's side is fork(2) of this process, whose own mapping of the same size is resident in pages of 4 KiB. Nothing
 //! else that is large goes to its children: arenas stay behind by themselves, and the destination of the full
@@ -11,12 +12,14 @@
 
 mod copies;
 mod forks;
+mod fuzz;
 
 use std::cell::RefCell;
 use std::error::Error;
 
 use innerspace::{Accessor, MIB, Map, Memory, MemoryOptions, Space, Threads, VirtAddr};
 
+use self::fuzz::Where;
 use crate::harness::{Plan, Rows};
 use crate::host::{PAGE, Region};
 use crate::report::Table;
@@ -40,6 +43,9 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     rows.add(forks::fork_and_drop(plan, &resident))?;
     rows.add(copies::first_in_each_leaf(&resident))?;
     rows.add(copies::every_page(&resident))?;
+    for stores in [Where::OneLeaf, Where::ManyLeaves, Where::Elsewhere] {
+        rows.add(fuzz::turn(plan, &resident, stores)?)?;
+    }
     Ok(Table {
         name: "fork".into(),
         rows: rows.measured,
@@ -94,7 +100,7 @@ mod tests {
     #[test]
     fn every_row_runs() {
         let table = table(Plan::smoke(), "").unwrap();
-        assert_eq!(table.rows.len(), 6);
+        assert_eq!(table.rows.len(), 9);
         assert!(table.rows.iter().all(|row| row.ratio().is_some()));
     }
 }

@@ -19,8 +19,10 @@ const PAGES: PageCount = PageCount::ceil((MOST * size_of::<Changed>()) as u64);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changed {
     pub(super) at: u64,
-    /// Audits in a row that found the page as the snapshot's.
-    pub(super) idle: u32,
+    /// Restores in a row before which it was stored to.
+    pub(super) streak: u8,
+    /// Restores in a row before which it was not.
+    pub(super) idle: u8,
 }
 
 /// What is recorded, and since when.
@@ -58,7 +60,11 @@ impl Changes {
         let mut record = self.record.lock();
         if let Some(known) = &mut *record {
             if known.pages.len() < MOST {
-                known.pages.push(Changed { at, idle: 0 });
+                known.pages.push(Changed {
+                    at,
+                    streak: 0,
+                    idle: 0,
+                });
             } else {
                 // Full: what is known is no longer all.
                 known.snapshot = 0;

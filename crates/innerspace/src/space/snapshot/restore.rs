@@ -6,9 +6,17 @@
 //!   are plain stores: no fault at all. Right when nothing but stores has happened since the last restore to the same
 //!   snapshot, and every page of the space's own since then is recorded (`changes`).
 //!
-//! In place is chosen whenever it is right: copying back a page costs less than the fault, the copy and the freeing
-//! that dropping it leads to, if the page is stored to again. Whether pages are is looked at every [`AUDIT`]th time: a page that two audits
-//! in a row found unchanged is given back, and when fewer than a quarter were changed, all are.
+//! In place is chosen whenever it is right: copying a page back costs less than the freeing, the fault and the copy that
+//! dropping it leads to, if the page is stored to again. Which pages are is seen by their write validity:
+//!
+//! | a page of the space's own | at a restore | the next store to it |
+//! |---|---|---|
+//! | stored to since the last restore | is copied back; loses its write validity | a short fault gives it back |
+//! | the same, [`STEADY`] times in a row | is copied back each time, stored to or not | is a plain store |
+//! | not stored to | stays as it is | the same short fault |
+//! | not stored to, [`IDLE`] times in a row | is given back: the snapshot's page is shared again | copies the page |
+//!
+//! Every [`AUDIT`]th time, the steady pages are compared first; one that is as in the snapshot counts as not stored to.
 //!
 //! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves [`GATE_MAIL`]: no access hits
 //! before it has read the mail, and whoever reads it looks at the gate.
@@ -16,7 +24,7 @@
 use super::Snapshot;
 use super::changes::{Changed, Changes, Record};
 use crate::FrameId;
-use crate::space::pte::{self, Holds, Pte};
+use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::space::table::{Detached, Image, Nodes, slot_index};
 use crate::space::translate::{GATE_MAIL, leaf_number};
 use crate::space::vma::Vma;
@@ -26,8 +34,12 @@ use crate::sync::domain::Post;
 use crate::sync::gate::{Closed, Writer};
 use crate::sync::raw::AtomicU64;
 
-/// Restores in place from one look at which pages had changed to the next.
+/// Restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
+/// Restores in a row, each after a store, from which a page is expected to be stored to every time.
+const STEADY: u8 = 3;
+/// Restores in a row, none after a store, from which a page is expected not to be stored to again.
+const IDLE: u8 = 4;
 
 impl Space {
     /// Goes back to `snapshot`: mappings, protections and private bytes are as they were then; what files show is not
@@ -117,14 +129,11 @@ impl SpaceInner {
             return false;
         }
         known.restores += 1;
-        if known.restores.is_multiple_of(AUDIT) && !walk.audit(&mut known.pages) {
-            return false;
-        }
-        let pages = known.pages.len() as u64;
-        known.pages.retain(|page| walk.bring_back(page));
+        walk.audit = known.restores.is_multiple_of(AUDIT);
+        known.pages.retain_mut(|page| walk.bring_back(page));
         known.closings = closed.closings();
         self.pool.counters.count(Event::RestoreInPlace);
-        self.pool.counters.add(Event::RestorePages, pages);
+        self.pool.counters.add(Event::RestorePages, walk.copied);
         self.changes.set(known);
         true
     }
@@ -137,6 +146,10 @@ struct Walk<'a> {
     theirs: FrameId,
     /// The leaves looked at last: number, the space's, the image's.
     leaf: Option<(u64, FrameId, Option<FrameId>)>,
+    /// Whether steady pages are compared.
+    audit: bool,
+    /// Pages copied back so far.
+    copied: u64,
 }
 
 /// A page of the space's own and what it is to be.
@@ -156,6 +169,8 @@ impl<'a> Walk<'a> {
             tables,
             theirs,
             leaf: None,
+            audit: false,
+            copied: 0,
         }
     }
 
@@ -206,35 +221,41 @@ impl<'a> Walk<'a> {
         self.pair(at).is_some()
     }
 
-    /// Notes which pages are as in the image; false if most are, so that keeping them is not worth it.
-    fn audit(&mut self, pages: &mut [Changed]) -> bool {
-        let mut changed = 0;
-        for page in &mut *pages {
-            let pair = self.pair(page.at).expect("checked before");
-            let same = pair
-                .image
-                .is_some_and(|image| self.nodes.is_as(pair.page, image));
-            page.idle = if same { page.idle + 1 } else { 0 };
-            changed += usize::from(!same);
+    /// Makes the page as in the image; false if the space no longer has one of its own.
+    fn bring_back(&mut self, known: &mut Changed) -> bool {
+        let pair = self.pair(known.at).expect("checked before");
+        let Some(image) = pair.image else {
+            self.nodes.retire_page(pte::take(pair.word));
+            return false; // the file has it
+        };
+        let steady = known.streak >= STEADY;
+        let stored = match steady && self.audit {
+            true => !self.nodes.is_as(pair.page, image),
+            false => pair.page.has(VALID_W),
+        };
+        if stored {
+            known.streak = known.streak.saturating_add(1);
+            known.idle = 0;
+            self.nodes.overwrite(pair.page, image);
+            self.copied += 1;
+            if known.streak < STEADY {
+                pte::take_valid(pair.word, VALID_W);
+            }
+            return true;
         }
-        changed * 4 >= pages.len()
+        known.streak = 0;
+        known.idle += 1;
+        pte::take_valid(pair.word, VALID_W);
+        known.idle < IDLE || !self.give_back(&pair, image)
     }
 
-    /// Makes the page as in the image; false if the space no longer has one of its own.
-    fn bring_back(&mut self, page: &Changed) -> bool {
-        let pair = self.pair(page.at).expect("checked before");
-        match pair.image {
-            Some(image) if page.idle < 2 => {
-                self.nodes.overwrite(pair.page, image);
-                true
-            }
-            Some(Image::Page(_)) => {
-                let theirs = pair.theirs.expect("the image has the page in a leaf");
-                !self.nodes.share_page(pair.word, theirs, pair.slot)
-            }
-            Some(Image::Zeros) | None => {
+    /// Lets the page go for the image's; false if that has as many owners as can be counted.
+    fn give_back(&self, pair: &Pair<'_>, image: Image) -> bool {
+        match (image, pair.theirs) {
+            (Image::Page(_), Some(theirs)) => self.nodes.share_page(pair.word, theirs, pair.slot),
+            _ => {
                 self.nodes.retire_page(pte::take(pair.word));
-                false
+                true
             }
         }
     }
