@@ -6,18 +6,19 @@ use std::ops::Range;
 use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
 use super::extents::Extents;
-use super::index::{Index, Nodes};
+use super::index::{Index, Nodes, Word};
 use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 use super::options::{FileAccess, FileOptions};
 use super::ready::ReadyList;
 use super::service::Cache;
 use super::stats::FileCounters;
 use super::stream::Stream;
+use super::syncs::Syncs;
 use crate::frame::{Dropped, FlagSet, Frames};
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
-use crate::store::{Identity, Store, StoreError};
+use crate::store::{Accepted, Identity, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use crate::units::{FrameId, PAGE_SHIFT};
@@ -70,6 +71,9 @@ pub(crate) struct FileCore {
     /// Ordered files: the number that writes carry now, and the highest released one.
     pub(super) barrier: AtomicU64,
     pub(super) released: AtomicU64,
+    /// Whether accepted writes have to be kept until a sync.
+    pub(super) accepted: Accepted,
+    pub(super) syncs: Syncs,
     /// Serialises appends.
     pub(super) append: Mutex<()>,
     pub(super) ready: ReadyList,
@@ -129,7 +133,6 @@ impl FileCore {
             name,
             cache: cache.clone(),
             pool,
-            store: Mutex::new(Some(store)),
             identity,
             group,
             groups,
@@ -150,6 +153,9 @@ impl FileCore {
             errors: ErrorSequence::default(),
             barrier: AtomicU64::new(0),
             released: AtomicU64::new(0),
+            accepted: store.accepted(),
+            syncs: Syncs::default(),
+            store: Mutex::new(Some(store)),
             append: Mutex::new(()),
             ready: ReadyList::default(),
             stream: Stream::default(),
@@ -376,30 +382,33 @@ impl FileCore {
     /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock and has changed, or is
     /// about to let others change, the bytes.
     pub(super) fn mark_dirty(&self, block: u64, frame: FrameId) {
-        let flags = &self.frames().meta(frame).flags;
         let ordered = self.write_order == WriteOrder::Ordered;
+        let flags = &self.frames().meta(frame).flags;
         if flags.load().contains(FlagSet::DIRTY) && !ordered {
             return;
         }
-        let entry = Dirty {
-            since: self.pool.now(),
-            barrier: if ordered {
-                self.barrier.load(Ordering::Acquire)
-            } else {
-                0
-            },
+        let barrier = match ordered {
+            true => self.barrier.load(Ordering::Acquire),
+            false => 0,
         };
+        self.mark_dirty_under(barrier, block, frame);
+    }
+
+    /// [`FileCore::mark_dirty`] for bytes that a barrier number holds back.
+    pub(super) fn mark_dirty_under(&self, barrier: u64, block: u64, frame: FrameId) {
+        let flags = &self.frames().meta(frame).flags;
+        let since = self.pool.now();
         let mut dirty = self.dirty.lock();
         if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
             self.count_dirty();
         }
-        dirty.insert(block, entry);
+        dirty.insert(block, Dirty { since, barrier });
     }
 
-    /// Forgets that a block is dirty: it is being removed from the file. The caller holds the block's lock.
+    /// Forgets that a block is dirty, or not synced: it is being removed from the file. The caller holds the block's lock.
     pub(super) fn forget_dirty(&self, block: u64, frame: FrameId) {
         let flags = &self.frames().meta(frame).flags;
-        if !flags.load().contains(FlagSet::DIRTY) {
+        if self.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
             return;
         }
         let mut dirty = self.dirty.lock();
@@ -473,6 +482,13 @@ impl FileCore {
             );
             dirty_blocks += usize::from(is_dirty);
             next = block + 1;
+        }
+        for block in dirty.unsynced() {
+            let word = self.index.load(self.frames(), block);
+            assert!(
+                matches!(word, Word::Block(_)),
+                "I5: block {block} is not synced, and {word:?}"
+            );
         }
         drop(section);
         assert_eq!(

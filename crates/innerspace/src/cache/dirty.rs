@@ -1,6 +1,6 @@
 //! Which blocks of a file are dirty and which are being written: the dirty index, and who may write what when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
 
 use super::errors::HeldReason;
@@ -51,6 +51,11 @@ pub(super) struct DirtyIndex {
     /// Block to the number of its write.
     writing: BTreeMap<u64, u64>,
     writes: u64,
+    /// Clean blocks that the store has accepted and no sync has covered, with the number of their acceptance.
+    accepted: BTreeMap<u64, u64>,
+    acceptances: u64,
+    /// Blocks that a failed sync may have dropped: to become dirty again.
+    doubted: BTreeSet<u64>,
 }
 
 impl DirtyIndex {
@@ -62,7 +67,51 @@ impl DirtyIndex {
 
     /// Forgets a block that was removed from the file.
     pub(super) fn remove(&mut self, block: u64) -> Option<Dirty> {
+        self.accepted.remove(&block);
+        self.doubted.remove(&block);
         self.dirty.remove(&block)
+    }
+
+    /// Notes that the store has accepted a block that it may lose before a sync.
+    pub(super) fn accept(&mut self, block: u64) {
+        self.acceptances += 1;
+        self.accepted.insert(block, self.acceptances);
+    }
+
+    /// The number of the latest acceptance: a sync that begins now covers those up to it.
+    pub(super) fn last_acceptance(&self) -> u64 {
+        self.acceptances
+    }
+
+    /// A sync has succeeded that began when `through` was the latest acceptance.
+    pub(super) fn synced(&mut self, through: u64) {
+        self.accepted.retain(|_, number| *number > through);
+    }
+
+    /// A sync has failed: whatever was accepted before the failure may be gone.
+    pub(super) fn doubt_accepted(&mut self) {
+        let accepted = std::mem::take(&mut self.accepted);
+        self.doubted.extend(accepted.into_keys());
+    }
+
+    /// The blocks that must become dirty again.
+    pub(super) fn doubted(&self) -> Vec<u64> {
+        self.doubted.iter().copied().collect()
+    }
+
+    /// The block is dirty again.
+    pub(super) fn settle_doubt(&mut self, block: u64) {
+        self.doubted.remove(&block);
+    }
+
+    /// Whether the cache has the only copy of a block that can be relied on, although it may be clean.
+    pub(super) fn is_unsynced(&self, block: u64) -> bool {
+        self.accepted.contains_key(&block) || self.doubted.contains(&block)
+    }
+
+    /// The blocks for which [`DirtyIndex::is_unsynced`] holds.
+    pub(super) fn unsynced(&self) -> impl Iterator<Item = u64> + '_ {
+        self.accepted.keys().chain(&self.doubted).copied()
     }
 
     pub(super) fn contains(&self, block: u64) -> bool {

@@ -11,6 +11,7 @@ use super::extents::Content;
 use super::lookup::{Basis, Get};
 use super::stats::count;
 use super::stream::Stream;
+use super::syncs::NoIo;
 use crate::stats::Event;
 use crate::store::{Batch, Store, read_exact_or_eof, short_read_error};
 use crate::sync::Mutex;
@@ -80,6 +81,7 @@ impl FileCore {
 
     /// Makes the blocks behind a run as long as they are absent, have data, and memory is there without I/O. Never fails.
     fn add_ahead<'f>(&'f self, run: &mut Vec<NewBlock<'f>>, ahead: u64) {
+        let _no_io = NoIo::begin();
         let from = run[0].block() + 1;
         let end = (from + ahead).min(self.size().div_ceil(self.block_bytes()));
         for block in from..end {

@@ -15,7 +15,7 @@
 //! | `index`, `lookup`, `block` | block number to frame; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `write` | zero-copy and copies; writers that move away from views |
-//! | `dirty`, `writeback`, `errors` | what is unwritten, and its order; writing it; who hears of failures |
+//! | `dirty`, `writeback`, `syncs`, `errors` | what is unwritten, and its order; writing it; making it durable; who hears of failures |
 //! | `truncate` | taking parts away |
 //! | `fault`, `mappers`, `owner` | page faults, mappings, reclaim |
 //!
@@ -81,6 +81,7 @@ mod ready;
 mod service;
 mod stats;
 mod stream;
+mod syncs;
 mod truncate;
 mod view;
 mod write;

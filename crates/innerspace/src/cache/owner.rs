@@ -11,6 +11,7 @@ use super::stats::count;
 use super::writeback::LockMode;
 use crate::frame::FlagSet;
 use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, Owner};
+use crate::store::Accepted;
 use crate::units::{FrameId, PageCount};
 
 impl FileCore {
@@ -42,6 +43,10 @@ impl FileCore {
                 && one.meta().hold.load().views() == 0
         };
         locked.retain(can_go);
+        if self.accepted == Accepted::UntilSync {
+            let dirty = self.dirty.lock();
+            locked.retain(|one| !dirty.is_unsynced(one.block()));
+        }
         let mut mapped = false;
         for one in &locked {
             if one.meta().hold.load().mapped() > 0 {
@@ -125,6 +130,7 @@ impl Owner for FileCore {
     }
 
     fn evict(&self, frames: &[FrameId]) -> EvictCount {
+        self.sync_before_eviction(frames);
         self.evict_frames(frames)
     }
 
@@ -149,6 +155,7 @@ impl Owner for FileCore {
             through: request.dirtied_by,
         };
         let max_blocks = (request.pages.0 >> self.order).max(1);
+        self.take_doubted_back(LockMode::Try);
         let blocks = 0..self.end_block();
         let end = self.write_range(blocks, reason, LockMode::Sleep, max_blocks);
         CleanCount {

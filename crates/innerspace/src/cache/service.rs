@@ -10,7 +10,7 @@ use super::ready::Request;
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step};
 use crate::store::Identity;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, Weak};
 use crate::units::PageCount;
 
@@ -32,6 +32,8 @@ pub(crate) struct Cache {
     /// Dirty pages by group, those of the groups below counted in.
     dirty: Slab<AtomicU64>,
     requests: Mutex<VecDeque<Weak<Request>>>,
+    /// Some file is to be synced, so that its blocks can be evicted.
+    syncs_wanted: AtomicBool,
 }
 
 impl std::fmt::Debug for Cache {
@@ -59,6 +61,7 @@ impl Cache {
             closed: Condvar::new(),
             dirty: Slab::new(),
             requests: Mutex::default(),
+            syncs_wanted: AtomicBool::new(false),
         })
     }
 
@@ -146,6 +149,12 @@ impl Cache {
             .unwrap_or(0)
     }
 
+    /// Asks for a step that syncs the files that want it.
+    pub(super) fn want_syncs(&self) {
+        self.syncs_wanted.store(true, Ordering::Release);
+        self.pool.kick();
+    }
+
     /// Queues a future's request and asks for a step.
     pub(super) fn queue(&self, request: &Arc<Request>) {
         self.requests.lock().push_back(Arc::downgrade(request));
@@ -155,6 +164,7 @@ impl Cache {
     /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held.
     pub(crate) fn step(&self) -> Step {
         let more = self.run_requests(STEP_REQUESTS);
+        self.run_syncs();
         match (self.pool.background_step(), more) {
             (Step::Idle, Step::Idle) => Step::Idle,
             _ => Step::More,
@@ -164,7 +174,17 @@ impl Cache {
     /// One tick of the clock: everything that is due, in the calling thread (P31).
     pub(crate) fn tick(&self) {
         self.run_requests(usize::MAX);
+        self.run_syncs();
         self.pool.tick();
+    }
+
+    /// Makes the syncs that eviction asked for. A failure is in the file's error sequence; a closed file needs none.
+    fn run_syncs(&self) {
+        if self.syncs_wanted.swap(false, Ordering::Acquire) {
+            for file in self.files() {
+                let _ = file.sync_if_wanted();
+            }
+        }
     }
 
     fn run_requests(&self, max: usize) -> Step {

@@ -11,7 +11,9 @@ use super::core::{FileCore, MAX_SIZE, Steady};
 use super::errors::{FileError, StoreAction};
 use super::mappers::Revoke;
 use super::write::Source;
+use super::writeback::LockMode;
 use crate::frame::{Dropped, FlagSet};
+use crate::store::SyncWhat;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SIZE, PageCount};
 
@@ -151,6 +153,8 @@ impl FileCore {
     /// Forgets all unwritten data: the file is what the store has.
     pub(super) fn discard(&self) -> Result<(), FileError> {
         self.check_writable()?;
+        // What a failed sync left in doubt is unwritten, too.
+        self.take_doubted_back(LockMode::Sleep);
         let _steady = self.alone();
         self.wait_written(0..u64::MAX);
         loop {
@@ -170,6 +174,15 @@ impl FileCore {
     /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length over. Blocks with unwritten
     /// data stay: they are newer than any change from outside. Pages dropped.
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
+        // What no sync has covered may be dropped by the store yet, and would be gone for good: it is synced, or dirty again.
+        if self
+            .dirty
+            .lock()
+            .unsynced()
+            .any(|block| blocks.contains(&block))
+        {
+            self.sync_store(SyncWhat::Data)?;
+        }
         let _steady = self.alone();
         let mut dropped = 0;
         let mut next = blocks.start;

@@ -18,7 +18,7 @@ use super::stats::count;
 use crate::frame::{FlagSet, Pinned};
 use crate::reclaim::Pool;
 use crate::stats::Event;
-use crate::store::{SyncWhat, write_all_vectored_at};
+use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
 use crate::sync::atomic::Ordering;
 use crate::units::MIB;
 
@@ -82,6 +82,9 @@ impl Drop for InFlight<'_> {
             } else {
                 flags.clear(FlagSet::ERROR);
                 dirty.end_write(block, None);
+                if file.accepted == Accepted::UntilSync {
+                    dirty.accept(block);
+                }
             }
         }
         file.frames().end_writeback(frame);
@@ -313,15 +316,11 @@ impl FileCore {
         if self.access == super::options::FileAccess::ReadOnly {
             return Ok(());
         }
+        self.take_doubted_back(LockMode::Sleep);
         self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
         self.wait_written(blocks.clone());
         if let Some(what) = what {
-            let store = self.store()?;
-            let _scope = self.pool.store_scope();
-            if let Err(error) = store.sync(what) {
-                self.errors
-                    .record(self.store_error(StoreAction::Sync, 0, 0, error));
-            }
+            self.sync_store(what)?;
         }
         let rules = self.rules(WriteReason::Sync);
         match self.dirty.lock().held(blocks, &rules) {

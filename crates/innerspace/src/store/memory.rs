@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::{Identity, Store, SyncWhat, Version, read_exact_or_eof, write_all_at};
+use super::{Accepted, Identity, Store, SyncWhat, Version, read_exact_or_eof, write_all_at};
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -305,6 +305,10 @@ impl Store for MemoryStore {
     fn sync(&self, _: SyncWhat) -> io::Result<()> {
         self.state.counters.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn accepted(&self) -> Accepted {
+        Accepted::Kept
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -20,6 +20,7 @@
 //! - Every offset and length is accepted; [`Limits`] says which take the short way.
 //! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
 //!   other.
+//! - What a write accepted may be dropped by a sync that fails, unless [`Store::accepted`] says otherwise.
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
 //!
@@ -69,6 +70,16 @@ pub enum SyncWhat {
     Data,
     /// The bytes and everything the store keeps about itself (fsync).
     All,
+}
+
+/// What a write that a store has accepted is worth before the next sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accepted {
+    /// A sync that fails may drop it, and reads then show older bytes: as a kernel does that writes behind. The cache keeps
+    /// such bytes until a sync has succeeded, and writes them again after one that has not.
+    UntilSync,
+    /// It stays what it is, whatever becomes of a sync.
+    Kept,
 }
 
 /// Names what a store reaches: two stores with equal identities have the same bytes.
@@ -198,6 +209,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
+    /// What an accepted write is worth before the next sync; always the same answer. Default: a sync that fails may drop it.
+    fn accepted(&self) -> Accepted {
+        Accepted::UntilSync
+    }
+
     /// Makes a range read as zeros, giving its room back where the store can. The length does not
     /// change; what lies past the end is left out. Default: writes zeros.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -272,6 +288,9 @@ macro_rules! forward_store {
             }
             fn sync(&self, what: SyncWhat) -> io::Result<()> {
                 (**self).sync(what)
+            }
+            fn accepted(&self) -> Accepted {
+                (**self).accepted()
             }
             fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
                 (**self).punch(offset, len)

@@ -10,6 +10,7 @@ mod model;
 mod ordering;
 mod reading;
 mod reclaiming;
+mod syncing;
 mod writing;
 
 use std::ops::Range;

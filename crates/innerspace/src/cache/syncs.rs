@@ -1,0 +1,231 @@
+//! Making the store durable, and what a failed sync may have cost (P18).
+//!
+//! A kernel that writes behind may drop what it accepted when it cannot write it; the sync that fails says so once, and the
+//! next one succeeds. So a block that was written and not synced since is kept in memory although it is clean: eviction
+//! passes it over, or syncs first. A sync that succeeds releases what was accepted before it began. One that fails leaves
+//! all that was accepted in doubt; what is in doubt becomes dirty again, and is written again.
+//!
+//! One sync of a file runs at a time: of two at once, one could take the other's error along. Whoever comes meanwhile waits
+//! for the running one to end, and takes part in the next.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use super::core::FileCore;
+use super::errors::{FileError, StoreAction};
+use super::lookup::{Get, Got};
+use super::writeback::LockMode;
+use crate::store::{Accepted, SyncWhat};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, WaitEnd};
+use crate::units::FrameId;
+
+/// How long eviction waits for a sync that others began: a store may hang.
+const OTHERS_WAIT: Duration = Duration::from_millis(500);
+
+/// The syncs of one file. A leaf lock, not held while the store syncs.
+#[derive(Debug, Default)]
+pub(super) struct Syncs {
+    state: Mutex<State>,
+    ended: Condvar,
+    /// Somebody who may not call the store would evict more after a sync.
+    wanted: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    /// Syncs begun so far: their numbers.
+    begun: u64,
+    /// The last good one.
+    good: u64,
+    /// The last good one of [`SyncWhat::All`].
+    good_all: u64,
+    /// Those who wait for the running one to end.
+    waiting: u32,
+}
+
+impl State {
+    /// Whether a sync that began after the first `arrived` has done what is wanted.
+    fn has_done(&self, what: SyncWhat, arrived: u64) -> bool {
+        match what {
+            SyncWhat::Data => self.good > arrived,
+            SyncWhat::All => self.good_all > arrived,
+        }
+    }
+}
+
+/// A sync under way; dropped, it has ended, and has failed unless it was noted as good.
+struct Running<'s> {
+    syncs: &'s Syncs,
+    number: u64,
+    good: Option<SyncWhat>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.syncs.state.lock();
+        state.running = false;
+        if let Some(what) = self.good {
+            state.good = self.number;
+            if what == SyncWhat::All {
+                state.good_all = self.number;
+            }
+        }
+        drop(state);
+        self.syncs.ended.notify_all();
+    }
+}
+
+impl Syncs {
+    /// Begins a sync when none is running; `None` when another did meanwhile what is wanted, or took longer than `patience`.
+    fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
+        let mut state = self.state.lock();
+        let arrived = state.begun;
+        while state.running {
+            state.waiting += 1;
+            let end;
+            (state, end) = match patience {
+                None => (self.ended.wait(state), WaitEnd::Woken),
+                Some(patience) => self.ended.wait_timeout(state, patience),
+            };
+            state.waiting -= 1;
+            if end == WaitEnd::TimedOut {
+                return None;
+            }
+        }
+        if state.has_done(what, arrived) {
+            return None;
+        }
+        state.running = true;
+        state.begun += 1;
+        Some(Running {
+            syncs: self,
+            number: state.begun,
+            good: None,
+        })
+    }
+
+    /// Those who wait for the running sync to end.
+    #[cfg(all(test, not(shuttle)))]
+    pub(super) fn waiting(&self) -> u32 {
+        self.state.lock().waiting
+    }
+}
+
+crate::sync::thread_local! {
+    /// How many requests of this thread forbid I/O now.
+    static NO_IO: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While it lives, eviction by this thread calls no store.
+#[must_use = "the scope ends when this is dropped"]
+pub(super) struct NoIo(std::marker::PhantomData<*const ()>);
+
+impl NoIo {
+    pub(super) fn begin() -> NoIo {
+        NO_IO.with(|depth| depth.set(depth.get() + 1));
+        NoIo(std::marker::PhantomData)
+    }
+}
+
+impl Drop for NoIo {
+    fn drop(&mut self) {
+        NO_IO.with(|depth| depth.set(depth.get() - 1));
+    }
+}
+
+impl FileCore {
+    /// Makes what the store has accepted durable. A failure is left in the error sequence, and what it leaves in doubt is dirty
+    /// again. No block is locked.
+    pub(super) fn sync_store(&self, what: SyncWhat) -> Result<(), FileError> {
+        if let Some(running) = self.syncs.begin(what, None) {
+            self.run_sync(running, what, LockMode::Sleep)?;
+        }
+        Ok(())
+    }
+
+    fn run_sync(
+        &self,
+        mut running: Running<'_>,
+        what: SyncWhat,
+        mode: LockMode,
+    ) -> Result<(), FileError> {
+        let store = self.store()?;
+        let through = self.dirty.lock().last_acceptance();
+        let result = {
+            let _scope = self.pool.store_scope();
+            store.sync(what)
+        };
+        match result {
+            Ok(()) => {
+                self.dirty.lock().synced(through);
+                running.good = Some(what);
+            }
+            Err(error) => {
+                // Also what was accepted since: who knows when the store dropped what.
+                self.dirty.lock().doubt_accepted();
+                drop(running);
+                self.errors
+                    .record(self.store_error(StoreAction::Sync, 0, 0, error));
+                self.take_doubted_back(mode);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes blocks that a failed sync left in doubt dirty again; those whose locks are not to be waited for stay in doubt.
+    pub(super) fn take_doubted_back(&self, mode: LockMode) {
+        if self.accepted == Accepted::Kept {
+            return;
+        }
+        let get = match mode {
+            LockMode::Sleep => Get::LOCK,
+            LockMode::Try => Get::LOCK | Get::NOWAIT,
+        };
+        let doubted = self.dirty.lock().doubted();
+        for block in doubted {
+            // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its lock is taken.
+            if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
+                // Nothing holds these bytes back: the store had them already.
+                self.mark_dirty_under(0, block, locked.frame());
+                self.dirty.lock().settle_doubt(block);
+            }
+        }
+    }
+
+    /// Makes the sync that somebody asked for who could not make it.
+    pub(super) fn sync_if_wanted(&self) -> Result<(), FileError> {
+        match self.syncs.wanted.swap(false, Ordering::Relaxed) {
+            true => self.sync_store(SyncWhat::Data),
+            false => Ok(()),
+        }
+    }
+
+    /// Before frames are evicted: syncs, if some of them hold what no sync has covered. A thread that may not do I/O asks for a
+    /// background sync instead.
+    pub(super) fn sync_before_eviction(&self, frames: &[FrameId]) {
+        if self.accepted == Accepted::Kept {
+            return;
+        }
+        let is_unsynced = {
+            let dirty = self.dirty.lock();
+            frames.iter().any(|frame| {
+                let meta = self.frames().meta(*frame);
+                meta.owner() == self.owner.0 && dirty.is_unsynced(meta.index())
+            })
+        };
+        if !is_unsynced {
+            return;
+        }
+        if NO_IO.with(Cell::get) > 0 {
+            self.syncs.wanted.store(true, Ordering::Relaxed);
+            return self.cache.want_syncs();
+        }
+        self.take_doubted_back(LockMode::Try);
+        if let Some(running) = self.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
+            // A closed file has no store: nothing to sync, nothing to evict either.
+            let _ = self.run_sync(running, SyncWhat::Data, LockMode::Try);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Syncs that fail, after the store has accepted what it then lost; syncs at once; syncs of a part.
+
+use super::*;
+use crate::cache::{FileError, StoreAction};
+use crate::reclaim::{FlushRequest, Owner};
+use crate::store::SyncWhat;
+use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::sync::thread;
+use crate::units::PageCount;
+
+const EVERYTHING: FlushRequest = FlushRequest {
+    dirtied_by: u64::MAX,
+    pages: PageCount(1 << 20),
+};
+
+/// The store takes the next `writes` writes, and drops them.
+fn lose(store: &Faulty, writes: u64) {
+    let rule = Rule::new(Fault::Lose).on(&[OperationKind::Write]);
+    store.add(rule.times(writes));
+}
+
+fn fail_sync() -> Rule {
+    Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Sync])
+}
+
+fn count(store: &Faulty, kind: OperationKind) -> usize {
+    let log = store.log();
+    log.iter().filter(|record| record.kind == kind).count()
+}
+
+fn is_failed_sync(error: &FileError) -> bool {
+    matches!(
+        error,
+        FileError::Store {
+            action: StoreAction::Sync,
+            ..
+        }
+    )
+}
+
+// spec: P18
+#[test]
+fn what_a_failed_sync_may_have_dropped_is_written_again() {
+    for size in SIZES {
+        let cache = memory(4_096);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[1; 100], 0).unwrap();
+        file.write_at(&[2; 100], 2 * size).unwrap();
+        lose(&store, 2);
+        store.add(fail_sync());
+        let error = file.sync_all().unwrap_err();
+        assert!(is_failed_sync(&error), "{error}");
+        assert_eq!(
+            store.inner().to_vec(),
+            pattern(0..4 * size),
+            "accepted, and lost"
+        );
+        assert_eq!(core(&file).dirty_blocks(), 2, "dirty again");
+        core(&file).validate();
+        file.sync_all().unwrap();
+        let stored = store.inner().to_vec();
+        assert_eq!((stored[0], stored[2 * size as usize]), (1, 2));
+        // What a good sync has covered is in doubt no more.
+        file.write_at(&[3; 100], 0).unwrap();
+        lose(&store, 1);
+        store.add(fail_sync());
+        file.sync_data().unwrap_err();
+        assert_eq!(core(&file).dirty_blocks(), 1);
+        file.sync_data().unwrap();
+        assert_eq!(store.inner().to_vec()[0], 3);
+        core(&file).validate();
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+// spec: P18
+#[test]
+fn what_no_sync_has_covered_is_not_evicted() {
+    let cache = memory(64);
+    let (store, other_store) = (patterned(20 * 4096), patterned(1 << 20));
+    let file = open(&cache, &store, &options(4096));
+    let other = open(&cache, &other_store, &options(4096));
+    file.write_at(&[7; 20 * 4096], 0).unwrap();
+    lose(&store, u64::MAX);
+    core(&file).flush(&EVERYTHING);
+    assert_eq!(core(&file).dirty_blocks(), 0, "clean, as the store says");
+    assert_eq!(file.evict(..).unwrap().0, 0, "it is the only copy");
+    store.add(fail_sync().forever());
+    // Five times the memory goes by.
+    other.scan(.., |_| {}).unwrap();
+    assert_eq!(file.stats().cached.0, 20);
+    assert_eq!(file.view(..).unwrap()[..], [7; 20 * 4096]);
+    cache.validate();
+    store.heal();
+    assert!(
+        is_failed_sync(&file.sync_all().unwrap_err()),
+        "what reclaim met"
+    );
+    assert_eq!(
+        store.inner().to_vec(),
+        [7; 20 * 4096],
+        "and yet it is there now"
+    );
+    file.sync_all().unwrap();
+    assert_eq!(file.evict(..).unwrap().0, 20);
+}
+
+#[test]
+fn a_sync_on_the_way_makes_room() {
+    let cache = memory(64);
+    let (store, other_store) = (patterned(1 << 20), patterned(1 << 20));
+    let file = open(&cache, &store, &options(4096));
+    let other = open(&cache, &other_store, &options(4096));
+    for page in 0..200u64 {
+        file.write_at(&[page as u8; 4096], page * 4096).unwrap();
+    }
+    core(&file).flush(&EVERYTHING);
+    other.scan(.., |_| {}).unwrap();
+    // Read-ahead may not call a store; it has asked for the sync that it met the need of.
+    cache.tick();
+    other.scan(.., |_| {}).unwrap();
+    assert!(file.stats().cached.0 == 0, "{}", file.stats());
+    let syncs = count(&store, OperationKind::Sync);
+    assert!(
+        (1..20).contains(&syncs),
+        "{syncs} syncs, each for all that came before"
+    );
+    for page in 0..200u64 {
+        assert_eq!(
+            file.view(page * 4096..page * 4096 + 1).unwrap()[..],
+            [page as u8]
+        );
+    }
+}
+
+// spec: P18
+#[test]
+fn doubt_ends_with_the_block() {
+    let cache = memory(64);
+    let store = patterned(5 * 4096);
+    let file = open(&cache, &store, &options(4096));
+    let doubt = |byte: u8| {
+        file.write_at(&[byte; 5 * 4096], 0).unwrap();
+        lose(&store, 5);
+        core(&file).flush(&EVERYTHING);
+    };
+    // Cut off, punched, given up: not written again.
+    doubt(1);
+    file.set_len(3 * 4096).unwrap();
+    file.punch(4096..8192).unwrap();
+    store.add(fail_sync());
+    file.sync_all().unwrap_err();
+    assert_eq!(core(&file).dirty_blocks(), 2);
+    file.discard().unwrap();
+    core(&file).validate();
+    let mut expected = pattern(0..3 * 4096);
+    expected[4096..8192].fill(0);
+    assert_eq!(file.view(..).unwrap()[..], expected, "as the store has it");
+    file.sync_all().unwrap();
+    assert_eq!(store.inner().to_vec(), expected);
+    // Invalidated: it is synced first, and stays if that fails.
+    doubt(2);
+    store.add(fail_sync());
+    assert_eq!(file.invalidate(..).unwrap().0, 0);
+    assert_eq!(file.view(..).unwrap()[..], [2; 5 * 4096]);
+    drop(file);
+    assert_eq!(
+        store.inner().to_vec(),
+        [2; 5 * 4096],
+        "the last drop writes it"
+    );
+    assert_empty(&cache);
+}
+
+#[test]
+fn who_comes_during_a_sync_takes_part_in_the_next() {
+    let cache = memory(64);
+    let store = patterned(8 * 4096);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 4096], 0).unwrap();
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
+    let sync = |what: SyncWhat| {
+        let core = core(&file).clone();
+        thread::spawn(move || core.sync_store(what))
+    };
+    let mut syncs = vec![sync(SyncWhat::All)];
+    store.wait_hanging(1);
+    syncs.extend([SyncWhat::Data, SyncWhat::All, SyncWhat::Data].map(sync));
+    while core(&file).syncs.waiting() < 3 {
+        thread::yield_now();
+    }
+    store.release(Release::Proceed);
+    syncs
+        .into_iter()
+        .for_each(|sync| sync.join().unwrap().unwrap());
+    // The one that hung, and one or two for the three that came too late for it: one of Data does not do for All.
+    let syncs = count(&store, OperationKind::Sync);
+    assert!((2..=3).contains(&syncs), "{syncs} syncs");
+}
+
+#[test]
+fn a_sync_of_a_range_does_not_wait_for_other_blocks() {
+    let cache = memory(64);
+    let store = patterned(8 * 4096);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 4096], 0).unwrap();
+    file.write_at(&[2; 4096], 4 * 4096).unwrap();
+    store.add(
+        Rule::new(Fault::Hang)
+            .on(&[OperationKind::Write])
+            .within(0..4096),
+    );
+    let other = {
+        let file = file.clone();
+        thread::spawn(move || file.sync_range(0..4096))
+    };
+    store.wait_hanging(1);
+    file.sync_range(4 * 4096..5 * 4096).unwrap();
+    assert_eq!(store.hanging(), 1, "the other write is under way still");
+    assert_eq!(store.inner().to_vec()[4 * 4096], 2);
+    store.release(Release::Proceed);
+    other.join().unwrap().unwrap();
+    assert_eq!(store.inner().to_vec()[0], 1);
+}
