@@ -130,7 +130,7 @@ pub use memory::{
 #[cfg(not(loom))]
 pub use space::{
     AccessKind, Accessor, Explanation, Fault, FaultKind, Map, MappingInfo, PageStats, PageView,
-    Protection, Session, Sharing, Snapshot, Space, SpaceError, SpaceStats,
+    Protection, Session, Sharing, Snapshot, Space, SpaceError, SpaceStats, VmaLookups,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

@@ -170,6 +170,55 @@ fn after_unmap_and_protect_no_access_goes_through() {
     });
 }
 
+/// Nodes of the tree have room for four here: each change splits or merges some.
+// spec: V10
+// spec: V2
+#[test]
+fn a_lookup_beside_splits_and_merges_finds_the_old_or_the_new_mapping() {
+    explore(|| {
+        let memory = memory();
+        let space = memory.space().unwrap();
+        let page = |number: u64| VirtAddr(0x10_0000 + number * PAGE);
+        // Every other page, so that nothing merges: the tree has three levels.
+        for number in 0..12 {
+            let map = Map::anonymous(PAGE).at(page(2 * number));
+            space.map(map.protection(Protection::READ)).unwrap();
+        }
+        let stage = Arc::new(AtomicU32::new(0));
+        let told = stage.clone();
+        let mut a = space.accessor();
+        let looking = thread::spawn(move || {
+            for _ in 0..2 {
+                for number in [0, 7, 8, 9, 22] {
+                    let done = told.load(Ordering::Acquire);
+                    let got = a.load::<u64>(page(number)).map_err(|fault| fault.kind());
+                    match (number, got) {
+                        (0 | 22, got) => assert_eq!(got, Ok(0), "never changed"),
+                        (8, Ok(0)) => assert!(done < 1, "found after unmap returned"),
+                        (7 | 9, Ok(0)) => {}
+                        (7 | 9, got) => {
+                            assert_eq!(got, Err(FaultKind::NotMapped));
+                            assert!(done < 2, "not found after map returned");
+                        }
+                        (_, got) => assert_eq!(got, Err(FaultKind::NotMapped)),
+                    }
+                }
+            }
+        });
+        space.unmap(page(8), PAGE).unwrap();
+        stage.store(1, Ordering::Release);
+        for number in [7, 9, 11] {
+            let map = Map::anonymous(PAGE).at(page(number));
+            space.map(map.protection(Protection::READ)).unwrap();
+        }
+        stage.store(2, Ordering::Release);
+        looking.join().unwrap();
+        space.validate();
+        drop(space);
+        assert_nothing_left(memory);
+    });
+}
+
 #[test]
 fn an_evicted_frame_is_not_reused_under_a_load() {
     explore(|| {

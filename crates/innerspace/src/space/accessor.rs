@@ -10,6 +10,7 @@ use super::fault;
 use super::session::Session;
 use super::table::{self, Nodes};
 use super::translate::{self, Need, Page, Translator};
+use super::vma_cache::VmaCache;
 use crate::reclaim::AllocMode;
 use crate::sync::Arc;
 use crate::sync::domain::Domain;
@@ -32,6 +33,8 @@ pub struct Accessor {
 pub(super) struct Core {
     pub(super) translator: Translator,
     space: Arc<SpaceInner>,
+    /// The mappings found last.
+    vmas: VmaCache,
     /// Whether the group counts this accessor.
     attached: bool,
     /// The fault of the last access that failed.
@@ -94,7 +97,7 @@ impl What {
     }
 }
 
-/// Whether a structural writer has the space to itself.
+/// Whether a structural writer has the address to itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Gate {
     Open,
@@ -146,6 +149,7 @@ impl Drop for Core {
             .accessors
             .lock()
             .retain(|other| !Arc::ptr_eq(other, own));
+        self.space.sequence.forget_cache(&self.vmas);
         let groups = &self.space.pool.groups;
         if self.attached {
             groups.detach_accessor(self.space.group_id());
@@ -167,6 +171,7 @@ impl Core {
         let _group = charge.expect("a charge that must succeed does").commit();
         Core {
             translator: Translator::new(sections),
+            vmas: VmaCache::new(&space.sequence),
             space: space.clone(),
             attached,
             fault: Fault::new(FaultKind::NotMapped, VirtAddr(0), AccessKind::Load, 0),
@@ -213,7 +218,7 @@ impl Core {
             if self.have_leaf(at.0) == Gate::Closed {
                 // Remembered leaves may be right still, but what they lead to is being changed.
                 self.translator.sections.leave();
-                self.space.tables.wait_open();
+                self.space.gate.wait_open(at.0);
                 self.translator.sections.enter();
                 continue;
             }
@@ -225,6 +230,7 @@ impl Core {
             let end = fault::handle(
                 &self.space,
                 translator,
+                &mut self.vmas,
                 at,
                 what.access,
                 what.reported.into(),
@@ -242,19 +248,22 @@ impl Core {
     /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer that leaves the
     /// leaves as they are (`translate::GATE_MAIL`) relies on it.
     fn have_leaf(&mut self, at: u64) -> Gate {
-        if self.translator.sections.has_mail() {
+        while self.translator.sections.has_mail() {
             self.translator.drain();
+            // Who posted this may be waiting for a session to leave its section, which the mail would have told it.
+            self.translator.sections.leave();
+            self.translator.sections.enter();
         }
-        let Some(tables) = self.space.tables.look(&self.translator.sections) else {
+        if !self.space.gate.is_open(&self.translator.sections, at) {
             return Gate::Closed;
-        };
+        }
         if at >> table::ADDRESS_BITS != 0 {
             return Gate::Open;
         }
         let nodes = Nodes {
             pool: &self.space.pool,
         };
-        if let Some(leaf) = nodes.find(tables.root, at) {
+        if let Some(leaf) = nodes.find(self.space.root, at) {
             let use_for = if leaf.exclusive && !self.space.is_frozen() {
                 Need::Write
             } else {

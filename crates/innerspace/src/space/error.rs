@@ -222,12 +222,6 @@ pub enum SpaceError {
         /// The first address that does not exist.
         end: u64,
     },
-    /// The space has as many mappings as it can have; merge or unmap some.
-    #[error("the space has as many as {most} mappings already")]
-    TooManyMappings {
-        /// The most there can be.
-        most: usize,
-    },
     /// No free range is long enough.
     #[error("no free range of {len} bytes is left in the space")]
     NoRoom {

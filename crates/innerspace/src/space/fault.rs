@@ -17,11 +17,12 @@
 
 use super::SpaceInner;
 use super::error::{AccessKind, Cause, Fault, FaultKind};
+use super::page_start;
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use super::table::{Detached, NeedNodes, Nodes};
-use super::translate::{Translator, leaf_number};
+use super::translate::Translator;
 use super::vma::{Backing, Protection, Sharing, Vma};
-use super::{Tables, page_start};
+use super::vma_cache::VmaCache;
 use crate::cache::{
     FaultKind as FileAccessKind, FaultPage, FileError, FileInner, HoleToken, LockedBlock,
 };
@@ -29,7 +30,6 @@ use crate::frame::{HoldState, Kind};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::Arc;
-use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, VirtAddr};
 
@@ -73,6 +73,7 @@ struct FaultState<'space> {
 pub(super) fn handle(
     space: &SpaceInner,
     translator: &mut Translator,
+    vmas: &mut VmaCache,
     at: VirtAddr,
     access: AccessKind,
     bytes: usize,
@@ -88,7 +89,7 @@ pub(super) fn handle(
         file: FilePage::None,
         replaced: Detached::default(),
     };
-    let end = fault.run(translator);
+    let end = fault.run(translator, vmas);
     let FaultState { replaced, file, .. } = fault;
     drop(file); // unlocks the block
     space.let_go(replaced);
@@ -97,15 +98,15 @@ pub(super) fn handle(
 }
 
 impl<'space> FaultState<'space> {
-    fn run(&mut self, translator: &mut Translator) -> Result<(), Fault> {
+    fn run(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Result<(), Fault> {
         loop {
-            match self.step_inside(translator) {
+            match self.step_inside(translator, vmas) {
                 Step::Done => return Ok(()),
                 Step::Again => {}
                 Step::Gate => {
                     self.file = FilePage::None;
                     self.space.pool.counters.count(Event::GateWait);
-                    self.space.tables.wait_open();
+                    self.space.gate.wait_open(self.at.0);
                 }
                 Step::Nodes => self.have_node()?,
                 Step::Page => {
@@ -167,21 +168,27 @@ impl<'space> FaultState<'space> {
         self.error(kind, Some(Cause::File(std::sync::Arc::new(error))))
     }
 
-    /// One step, inside a section with the gate open.
-    fn step_inside(&mut self, translator: &mut Translator) -> Step {
+    /// One step, inside a section with the gate open at the address.
+    fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
+        let vma; // may be the last to keep a file open: dropped with no section open
         translator.enter_and_drain();
-        let step = match self.space.tables.look(&translator.sections) {
-            None => Step::Gate,
-            Some(tables) => self.step(tables),
+        let section = &translator.sections;
+        let step = if self.space.gate.is_open(section, self.at.0) {
+            let (at, tables) = (self.at.0, self.space.tables(section));
+            let found = || tables.vmas.find_containing(at);
+            vma = vmas.find(&self.space.sequence, at, found);
+            match &vma {
+                Some(vma) => self.step(vma),
+                None => Step::Denied(FaultKind::NotMapped),
+            }
+        } else {
+            Step::Gate
         };
         translator.sections.leave();
         step
     }
 
-    fn step(&mut self, tables: &Tables) -> Step {
-        let Some(vma) = tables.vmas.find_containing(self.at.0) else {
-            return Step::Denied(FaultKind::NotMapped);
-        };
+    fn step(&mut self, vma: &Vma) -> Step {
         let wanted = match self.access {
             AccessKind::Load => Protection::READ,
             AccessKind::Store => Protection::WRITE,
@@ -193,7 +200,7 @@ impl<'space> FaultState<'space> {
         if self.access.writes() && self.space.is_frozen() {
             return Step::Denied(FaultKind::Frozen);
         }
-        let leaf = match self.leaf(tables) {
+        let leaf = match self.leaf() {
             Ok(leaf) => leaf,
             Err(NeedNodes) => return Step::Nodes,
         };
@@ -237,24 +244,33 @@ impl<'space> FaultState<'space> {
     }
 
     /// The leaf of the address: any for a load, the space's own for a store.
-    fn leaf(&mut self, tables: &Tables) -> Result<FrameId, NeedNodes> {
+    fn leaf(&mut self) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
         if !self.access.writes() {
-            return nodes.fill_path(tables.root, at, &mut self.nodes);
+            return nodes.fill_path(self.space.root, at, &mut self.nodes);
         }
         // A path that is our own stays so as long as the gate is open: only fork shares it.
-        if let Some(leaf) = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive) {
+        if let Some(leaf) = nodes
+            .find(self.space.root, at)
+            .filter(|leaf| leaf.exclusive)
+        {
             return Ok(leaf.frame);
         }
         let _paths = self.space.paths.lock();
-        let moved = || {
+        let moved = |forget| {
             // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced
             if cfg!(not(mutant = "A6")) {
-                self.space.post(Post::One(leaf_number(at)));
+                self.space.post(forget);
             }
         };
-        nodes.own_path(tables.root, at, &mut self.nodes, &mut self.replaced, moved)
+        nodes.own_path(
+            self.space.root,
+            at,
+            &mut self.nodes,
+            &mut self.replaced,
+            moved,
+        )
     }
 
     fn is_sole_owner(&self, page: Pte) -> bool {

@@ -4,8 +4,10 @@
 //! the grace period that closes the gate, and read before the next access). From then on every write fault, on either side,
 //! finds its path shared and copies it (`table`). So the time does not depend on how much is mapped.
 
+use super::change::EVERYWHERE;
+use super::ledger::Ledger;
 use super::table::Nodes;
-use super::{Role, Space, SpaceError, SpaceInner, Tables};
+use super::{Role, Space, SpaceError, SpaceInner};
 use crate::group::Group;
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
@@ -46,35 +48,26 @@ impl Space {
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
         let root = nodes.publish(root);
-        let mut writer = parent.tables.write();
-        let vmas = writer.peek().vmas.clone();
-        let child = Space(SpaceInner::with_tables(
-            pool,
-            group,
-            role,
-            Tables {
-                root,
-                vmas: vmas.clone(),
-            },
-        ));
-        for file in vmas.iter().filter_map(super::vma::Vma::file) {
-            child.use_file(file);
-        }
+        let mut writer = parent.gate.write();
+        let vmas = writer.vmas.with_ledger(Ledger::new(pool, group));
+        let child = Space(SpaceInner::new(pool, group, role, root, vmas));
+        writer.register_fork(&child.0);
         if parent.is_frozen() {
             // Its table gains children and loses none, and nobody writes to what is below: there is nothing to end.
-            let shared = nodes.share_root(writer.peek().root, root);
+            let shared = nodes.share_root(parent.root, root);
             drop(writer);
             shared.map_err(|_| SpaceError::TooManyForks)?;
             pool.counters.count(event);
             return Ok(child);
         }
-        let closed = writer.close(&pool.domain, || {
+        writer.revision += 1;
+        let closed = writer.close(&pool.domain, &EVERYWHERE, || {
             // mutant: A4 the write tags survive the fork
             if cfg!(not(mutant = "A4")) {
                 parent.post(Post::All);
             }
         });
-        let shared = nodes.share_root(closed.root, root);
+        let shared = nodes.share_root(parent.root, root);
         drop(closed);
         drop(writer);
         // On failure the child is dropped with what it had got.

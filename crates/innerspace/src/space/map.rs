@@ -2,15 +2,11 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-use super::mappers::FileUse;
-use super::table::{ADDRESS_BITS, Detached, Edit, Nodes, PATH_NODES};
-use super::vma::{Backing, Protection, Sharing, Vma, VmaSet};
-use super::{Space, SpaceError, SpaceInner, Tables};
-use crate::cache::{FileInner, PagedFile};
-use crate::reclaim::{AllocMode, PoolFrame};
-use crate::sync::Arc;
-use crate::sync::domain::Post;
-use crate::sync::gate::Writer;
+use super::table::{ADDRESS_BITS, Edit};
+use super::vma::{Backing, Protection, Residence, Sharing, Vma};
+use super::vma_set::VmaSet;
+use super::{Space, SpaceError};
+use crate::cache::PagedFile;
 use crate::{MIB, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// The lowest address that can be mapped: a null pointer with a small offset stays an error.
@@ -20,8 +16,6 @@ const CHOSEN: u64 = 0x7f00_0000_0000;
 /// The first address that does not exist.
 const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
-/// The most mappings a space can have, as Linux's default: their set lives outside the counted frames.
-const MAX_MAPPINGS: usize = 65_530;
 /// The largest file offset that can be mapped.
 const MAX_OFFSET: u64 = i64::MAX as u64 - END;
 
@@ -223,6 +217,7 @@ impl Map {
             protection: self.protection,
             ceiling,
             sharing,
+            residence: Residence::Pageable,
             backing,
         })
     }
@@ -258,20 +253,16 @@ impl Space {
     /// [`SpaceError::Overlaps`] (with [`Map::at`]), [`SpaceError::Forbidden`] (a shared writable mapping of a file opened
     /// read-only), [`SpaceError::Limit`]. Nothing is changed.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
-        let space = &*self.0;
+        let space = &self.0;
         space.check_live("map")?;
         let mut vma = map.to_vma()?;
         let len = vma.end;
-        let mut writer = space.tables.write();
-        let range = place(&writer.peek().vmas, map.place, len)?;
+        let mut writer = space.gate.write();
+        let range = place(&writer.vmas, map.place, len)?;
         (vma.start, vma.end) = (range.start, range.end);
-        if let Backing::File { file, .. } = &vma.backing {
-            self.use_file(file);
-        }
         let changed = space.change(&mut writer, &range, Some(Edit::Detach), |vmas| {
-            vmas.with(vma)
+            vmas.put(vma)
         });
-        self.drop_unused_files(&writer);
         drop(writer);
         space.finish(changed?);
         Ok(VirtAddr(range.start))
@@ -284,14 +275,16 @@ impl Space {
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`] (a partly
     /// unmapped shared table is copied). Nothing is changed.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
-        let space = &*self.0;
+        let space = &self.0;
         space.check_live("unmap")?;
         let range = checked_range("unmap", at, len)?;
-        let mut writer = space.tables.write();
+        let mut writer = space.gate.write();
+        if writer.vmas.overlapping(&range).next().is_none() {
+            return Ok(());
+        }
         let changed = space.change(&mut writer, &range, Some(Edit::Detach), |vmas| {
-            vmas.without(&range)
+            vmas.remove(&range)
         });
-        self.drop_unused_files(&writer);
         drop(writer);
         space.finish(changed?);
         Ok(())
@@ -309,11 +302,11 @@ impl Space {
         len: u64,
         protection: Protection,
     ) -> Result<(), SpaceError> {
-        let space = &*self.0;
+        let space = &self.0;
         space.check_live("protect")?;
         let range = checked_range("protect", at, len)?;
-        let mut writer = space.tables.write();
-        let vmas = &writer.peek().vmas;
+        let mut writer = space.gate.write();
+        let vmas = &writer.vmas;
         if !vmas.covers(&range) {
             return Err(SpaceError::NotMapped {
                 what: "protect",
@@ -331,7 +324,7 @@ impl Space {
             }
         }
         let may_read = |vma: &Vma| vma.protection.allows(Protection::READ);
-        let more_read = !vmas.overlapping(&range).iter().all(may_read);
+        let more_read = !vmas.overlapping(&range).all(may_read);
         let edit = match (
             protection.allows(Protection::READ),
             protection.allows(Protection::WRITE),
@@ -344,31 +337,11 @@ impl Space {
             (true, true) => None,
         };
         let changed = space.change(&mut writer, &range, edit, |vmas| {
-            vmas.protected(&range, protection)
+            vmas.update(&range, |part| part.protection = protection)
         });
         drop(writer);
         space.finish(changed?);
         Ok(())
-    }
-
-    /// Registers a mapper with the file unless there is one. Under the gate's writer mutex.
-    pub(super) fn use_file(&self, file: &Arc<FileInner>) {
-        let mut files = self.0.files.lock();
-        if !files.iter().any(|used| used.is(file)) {
-            files.push(FileUse::register(&self.0, file));
-        }
-    }
-
-    /// Takes the mappers of files back that are no longer mapped. Under the gate's writer mutex.
-    pub(super) fn drop_unused_files(&self, writer: &Writer<'_, Tables>) {
-        let vmas = &writer.peek().vmas;
-        let unused: Vec<FileUse> = {
-            let mut files = self.0.files.lock();
-            let is_unused =
-                |used: &mut FileUse| !vmas.iter().filter_map(Vma::file).any(|file| used.is(file));
-            files.extract_if(.., is_unused).collect()
-        };
-        unused.into_iter().for_each(FileUse::unregister);
     }
 }
 
@@ -394,64 +367,11 @@ fn place(vmas: &VmaSet, place: Place, len: u64) -> Result<Range<u64>, SpaceError
                     end: END,
                 });
             }
-            match (place, vmas.overlapping(&range).first()) {
-                (Place::Free(_), Some(vma)) => Err(SpaceError::Overlaps {
-                    at,
-                    len,
-                    mapping: vma.to_string(),
-                }),
+            let mapping = vmas.overlapping(&range).next().map(Vma::to_string);
+            match (place, mapping) {
+                (Place::Free(_), Some(mapping)) => Err(SpaceError::Overlaps { at, len, mapping }),
                 _ => Ok(range),
             }
         }
-    }
-}
-
-impl SpaceInner {
-    /// Closes the gate, edits the range and replaces the VMA set. Nodes are set aside with the gate open; if they turn out
-    /// too few, it opens again for more. Nobody can be using what is returned.
-    fn change(
-        &self,
-        writer: &mut Writer<'_, Tables>,
-        range: &Range<u64>,
-        edit: Option<Edit>,
-        vmas: impl FnOnce(&VmaSet) -> VmaSet,
-    ) -> Result<Detached, SpaceError> {
-        let nodes = Nodes { pool: &self.pool };
-        let new = vmas(&writer.peek().vmas);
-        if new.iter().len() > MAX_MAPPINGS {
-            return Err(SpaceError::TooManyMappings { most: MAX_MAPPINGS });
-        }
-        let new = Arc::new(new);
-        let mut detached = Detached::default();
-        let mut spares: Vec<PoolFrame<'_>> = Vec::new();
-        let mut wanted = 0;
-        loop {
-            while spares.len() < wanted {
-                match self.pool.alloc(self.group_id(), 0, AllocMode::Wait) {
-                    Ok(frame) => spares.push(frame),
-                    Err(error) => {
-                        self.finish(detached); // nodes that were copied: nothing anybody sees
-                        return Err(error.into());
-                    }
-                }
-            }
-            let mut closed = writer.close(&self.pool.domain, || self.post(Post::All));
-            if let Some(edit) = edit {
-                let owned = nodes.own_range(closed.root, range, edit, &mut spares, &mut detached);
-                if owned.is_err() {
-                    wanted = PATH_NODES;
-                    continue; // the gate opens
-                }
-                nodes.apply(closed.root, range, edit, &mut detached);
-            }
-            closed.vmas = new;
-            return Ok(detached);
-        }
-    }
-
-    /// What is left to do with the gate open again.
-    pub(super) fn finish(&self, detached: Detached) {
-        Nodes { pool: &self.pool }.release(detached);
-        self.pool.safe_point();
     }
 }

@@ -23,6 +23,8 @@ const PAGES_A_SECTION: u64 = 512;
 pub(super) struct FileUse {
     file: Arc<FileInner>,
     id: MapperId,
+    /// Mappings of it in the space.
+    pub(super) vmas: usize,
     /// The file keeps a `Weak` of it.
     _mapper: Arc<dyn Mappers>,
 }
@@ -37,12 +39,13 @@ impl FileUse {
         FileUse {
             file: file.clone(),
             id,
+            vmas: 0,
             _mapper: mapper,
         }
     }
 
-    pub(super) fn is(&self, file: &Arc<FileInner>) -> bool {
-        Arc::ptr_eq(&self.file, file)
+    pub(super) fn file(&self) -> &Arc<FileInner> {
+        &self.file
     }
 
     pub(super) fn unregister(self) {
@@ -87,7 +90,7 @@ impl Mappers for SpaceMapper {
 }
 
 /// The first page of the file at or above `from` that some mapping shows.
-fn next_mapped_page(tables: &Tables, file: &FileInner, from: u64) -> Option<u64> {
+fn next_mapped_page(tables: Tables<'_>, file: &FileInner, from: u64) -> Option<u64> {
     let shown = |vma: &Vma| {
         let range = vma.addresses_of(file, &(from..u64::MAX))?;
         Some(vma.file_page(range.start))
@@ -98,7 +101,7 @@ fn next_mapped_page(tables: &Tables, file: &FileInner, from: u64) -> Option<u64>
 impl SpaceInner {
     fn revoke_part(
         &self,
-        tables: &Tables,
+        tables: Tables<'_>,
         file: &FileInner,
         pages: &Range<u64>,
         how: Revoke,

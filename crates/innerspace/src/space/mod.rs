@@ -2,11 +2,13 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `vma` | mapped ranges: an immutable sorted set |
+//! | `vma`, `vma_set`, `tree` | a mapped range; all of a space's; the persistent tree of wide nodes that they are kept in |
+//! | `vma_cache` | an accessor's own slots of mappings found last |
+//! | `ledger` | who pays for the tree's nodes |
 //! | `pte`, `table` | the word of a page; the tree of nodes whose subtrees forks share |
 //! | `translate` | an accessor's private cache of leaf pointers |
 //! | `fault` | one page fault as steps |
-//! | `map`, `fork` | structural changes, with the gate closed |
+//! | `map`, `change`, `fork` | structural changes, with the gate closed on their range |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `accessor`, `session`, `bulk` | loads, stores, atomics, copies |
@@ -14,19 +16,24 @@
 //!
 //! # States and locking
 //!
-//! A [`SpaceInner`] has its VMA set and its root behind a gate (`sync::gate`): accessors, faults and revokers go inside with
-//! no shared write; `map`, `unmap`, `protect` and `fork` hold the gate's writer mutex, set frames aside, close the gate and
-//! then own both. Inside, words change by compare-exchange; the mutex `paths` serialises the copying of shared nodes. A
-//! file page is installed and revoked under its block's lock. Order: gate writer > block lock > `paths` > section.
+//! The set of mappings is published (`sync::published`): who is in a section reads the newest one, without a lock. The page
+//! table is read and changed word by word. A structural change closes the gate (`sync::gate`) on its own range of addresses,
+//! so that no fault installs a page there meanwhile; faults elsewhere go on. What they share with the change are nodes above
+//! the range and leaves at its edges: words change by compare-exchange, and the mutex `paths` serialises the copying of
+//! shared nodes. The steps of a change, and why they are in that order, are in `change`. A file page is installed and
+//! revoked under its block's lock; revokers pass the gate whether it is open or not. Order: gate writer > block lock >
+//! `paths` > section.
 //!
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim` gives frames. A space
 //! does no I/O of its own and starts no thread.
 
 mod accessor;
 mod bulk;
+mod change;
 mod error;
 mod fault;
 mod fork;
+mod ledger;
 mod map;
 mod mappers;
 mod pte;
@@ -37,20 +44,26 @@ mod table;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 mod translate;
+mod tree;
 mod vma;
+mod vma_cache;
+mod vma_set;
 
 use std::collections::VecDeque;
 
+use self::change::Structure;
 use self::error::{Cause, Wanted};
-use self::mappers::FileUse;
+use self::ledger::Ledger;
 use self::snapshot::Changes;
 use self::table::{Detached, Nodes};
-use self::vma::VmaSet;
+use self::vma_cache::Sequence;
+use self::vma_set::VmaSet;
 use crate::group::{Group, GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::stats::Event;
 use crate::sync::domain::{Participant, Post};
-use crate::sync::gate::Gated;
+use crate::sync::gate::{Gate, OpenSection};
+use crate::sync::published::Published;
 use crate::sync::{Arc, Mutex};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
@@ -61,6 +74,7 @@ pub use self::report::{MappingInfo, PageStats, SpaceStats};
 pub use self::session::Session;
 pub use self::snapshot::{PageView, Snapshot};
 pub use self::vma::{Protection, Sharing};
+pub use self::vma_cache::VmaLookups;
 
 /// Faults whose causes are kept for [`Space::explain`].
 const REMEMBERED: usize = 16;
@@ -72,10 +86,11 @@ const REMEMBERED: usize = 16;
 #[derive(Clone)]
 pub struct Space(pub(crate) Arc<SpaceInner>);
 
-/// What is behind the gate.
-pub(super) struct Tables {
+/// What a section sees of a space.
+#[derive(Clone, Copy)]
+pub(super) struct Tables<'section> {
     root: FrameId,
-    vmas: Arc<VmaSet>,
+    vmas: &'section VmaSet,
 }
 
 /// Whether a space can change.
@@ -95,13 +110,18 @@ pub(crate) struct SpaceInner {
     group: Group,
     /// Pages of its own since the last restore.
     changes: Changes,
-    tables: Gated<Tables>,
+    /// The page table's root, for the space's life.
+    root: FrameId,
+    /// The mappings; published by the gate's writer.
+    vmas: Published<VmaSet>,
+    /// Counts the changes of mappings, for the accessors' slots.
+    sequence: Sequence,
+    /// Closed on what is being changed. Its writer has the mappings to change and the files.
+    gate: Gate<Structure>,
     /// Serialises the copying of shared nodes by faults; see `table`.
     paths: Mutex<()>,
     /// The accessors' shared sides, for posts.
     accessors: Mutex<Vec<Arc<Participant>>>,
-    /// The files that are mapped, and the mapper registered with each; changed by the gate's writer.
-    files: Mutex<Vec<FileUse>>,
     /// Causes of the last faults.
     causes: Mutex<VecDeque<(Fault, Cause)>>,
 }
@@ -112,15 +132,9 @@ impl Space {
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
         let root = Nodes { pool }.publish(root);
-        Ok(Space(SpaceInner::with_tables(
-            pool,
-            group,
-            Role::Live { born_of: None },
-            Tables {
-                root,
-                vmas: Arc::default(),
-            },
-        )))
+        let vmas = VmaSet::new(Ledger::new(pool, group));
+        let role = Role::Live { born_of: None };
+        Ok(Space(SpaceInner::new(pool, group, role, root, vmas)))
     }
 
     /// A new accessor: the handle through which one thread at a time loads and stores. Charged one page, even over the
@@ -149,19 +163,27 @@ impl std::fmt::Debug for Space {
 }
 
 impl SpaceInner {
-    fn with_tables(pool: &Arc<Pool>, group: &Group, role: Role, tables: Tables) -> Arc<SpaceInner> {
+    fn new(
+        pool: &Arc<Pool>,
+        group: &Group,
+        role: Role,
+        root: FrameId,
+        vmas: VmaSet,
+    ) -> Arc<SpaceInner> {
         use std::sync::atomic as plain;
         static NEXT_ID: plain::AtomicU64 = plain::AtomicU64::new(1);
         Arc::new(SpaceInner {
             id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
             role,
             changes: Changes::default(),
-            tables: Gated::new(&pool.domain, tables),
+            root,
+            vmas: Published::new(&pool.domain, vmas.clone()),
+            sequence: Sequence::default(),
+            gate: Gate::new(&pool.domain, Structure::new(vmas)),
             pool: pool.clone(),
             group: group.clone(),
             paths: Mutex::new(()),
             accessors: Mutex::new(Vec::new()),
-            files: Mutex::new(Vec::new()),
             causes: Mutex::new(VecDeque::new()),
         })
     }
@@ -208,22 +230,18 @@ impl SpaceInner {
         }
     }
 
-    /// Runs `look` inside the gate of this space, in a section of the calling thread.
-    fn inside<T>(&self, look: impl Fn(&Tables) -> T) -> T {
-        loop {
-            let section = self.pool.domain.reader();
-            if let Some(tables) = self.tables.look(&section) {
-                return look(tables);
-            }
-            drop(section);
-            self.tables.wait_open();
+    /// What the space's mappings and page table are in this section.
+    fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
+        Tables {
+            root: self.root,
+            vmas: self.vmas.read(section),
         }
     }
 
-    /// The same, but `None` if the gate is closed: for callers that are in another section already.
-    fn try_inside<T>(&self, look: impl Fn(&Tables) -> T) -> Option<T> {
+    /// Runs `look` in a section of the calling thread.
+    fn inside<T>(&self, look: impl FnOnce(Tables<'_>) -> T) -> T {
         let section = self.pool.domain.reader();
-        self.tables.look(&section).map(look)
+        look(self.tables(&section))
     }
 
     fn remember(&self, fault: Fault, cause: Cause) {
@@ -261,15 +279,12 @@ impl SpaceInner {
 impl Drop for SpaceInner {
     fn drop(&mut self) {
         // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
-        for file in self.files.get_mut().drain(..) {
-            file.unregister();
-        }
+        let vmas = self.gate.get_mut().close();
         let (pool, group) = (&self.pool, self.group.id());
         self.changes.release(pool, group);
-        let root = self.tables.get_mut().root;
-        Nodes { pool: &self.pool }.put(root, table::ROOT_LEVEL);
+        Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
-        self.tables.get_mut().vmas = Arc::default();
+        drop(self.vmas.publish(&pool.domain, vmas));
         self.pool.flush_retired();
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::table::Nodes;
 use super::vma::{Protection, Sharing, Vma};
+use super::vma_cache::VmaLookups;
 use super::{Space, Tables};
 use crate::units::{ByteSize, PAGE_SIZE};
 use crate::{PageCount, VirtAddr};
@@ -63,6 +64,8 @@ pub struct SpaceStats {
     pub tables: u64,
     /// Bytes mapped: like Linux's Size.
     pub size: u64,
+    /// How often faults found their mapping in an accessor's own cache.
+    pub lookups: VmaLookups,
 }
 
 impl PageStats {
@@ -77,7 +80,7 @@ impl PageStats {
     }
 }
 
-fn mapping_info(tables: &Tables, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
+fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
     let found = nodes.resident(tables.root, vma.start, vma.end);
     let [file, own, shared] = [found.file, found.own, found.shared].map(|pages| pages.0);
     MappingInfo {
@@ -119,6 +122,7 @@ impl Space {
                     .map(|mapping| mapping.end - mapping.start)
                     .sum(),
                 tables: nodes.count_nodes(tables.root).0,
+                lookups: self.0.sequence.lookups(),
                 mappings,
                 pages,
             }

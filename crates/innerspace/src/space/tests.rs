@@ -1,5 +1,7 @@
 //! Spaces of anonymous memory, against what they should be; files are tested through the facade.
 
+mod vmas;
+
 use super::*;
 use crate::reclaim::PoolOptions;
 use crate::sync::thread;

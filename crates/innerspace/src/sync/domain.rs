@@ -119,8 +119,10 @@ pub(crate) struct Domain {
     /// Tells domains apart in a thread's own list of readers; never reused.
     id: u64,
     participants: Mutex<Vec<Arc<Participant>>>,
-    /// Grace periods so far.
+    /// Grace periods begun so far; the number of each.
     grace_periods: AtomicU64,
+    /// The highest number of one that is over.
+    passed: AtomicU64,
 }
 
 impl Domain {
@@ -140,6 +142,7 @@ impl Domain {
             id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
             participants: Mutex::new(Vec::new()),
             grace_periods: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
         })
     }
 
@@ -165,7 +168,8 @@ impl Domain {
     /// Waits until every section that was open at the call has been left. What was made unreachable before the call can
     /// be reused after it.
     pub(crate) fn synchronize(&self) {
-        self.grace_periods.fetch_add(1, Ordering::Relaxed);
+        // Acquire: pairs with `begun`, so that this grace period covers what was unreachable when it was called.
+        let number = self.grace_periods.fetch_add(1, Ordering::AcqRel) + 1;
         if cfg!(mutant = "A2") {
             // mutant: A2 (loom: a2_) no grace period
             return;
@@ -187,6 +191,19 @@ impl Domain {
             participant.request();
             self.wait_for(&participant, seen);
         }
+        // Release: pairs with `has_passed`.
+        self.passed.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// Grace periods begun so far: any with a higher number begins after this call. A read-modify-write, so that such a
+    /// one acquires what the caller did before.
+    pub(crate) fn begun(&self) -> u64 {
+        self.grace_periods.fetch_add(0, Ordering::AcqRel)
+    }
+
+    /// Whether a grace period with a number above `begun` is over. Acquire: so are, for the caller, the sections it waited for.
+    pub(crate) fn has_passed(&self, begun: u64) -> bool {
+        self.passed.load(Ordering::Acquire) > begun
     }
 
     fn barrier(&self) {

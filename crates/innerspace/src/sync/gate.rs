@@ -1,20 +1,25 @@
-//! A lock for structure that readers pass with no shared write: they are *inside* while in a section that saw the gate
-//! open; a writer closes the gate, waits a grace period, and then has the structure to itself.
+//! A lock for a structure over addresses that readers pass with no shared write: they are *inside* an address while in a
+//! section that saw the gate open there; a writer closes a range, waits a grace period, and then nobody is inside it.
 //!
 //! | who | how | may |
 //! |---|---|---|
-//! | reader | open a section, [`Gated::look`]: a `&T`, or closed: leave the section, [`Gated::wait_open`], retry | read; change single words by compare-exchange; never sleep |
-//! | writer | [`Gated::write`] (sleeps), set aside what will be needed, [`Writer::close`]: a [`Closed`], which is a `&mut T` | everything, but not sleep on what a reader may hold, allocate, or do I/O |
+//! | reader | open a section, [`Gate::is_open`]: go on, or closed there: leave the section, [`Gate::wait_open`], retry | change single words of that address by compare-exchange; never sleep |
+//! | writer | [`Gate::write`] (sleeps), set aside what will be needed, [`Writer::close`] a range | everything inside the range, but not sleep on what a reader may hold, allocate, or do I/O |
 //!
-//! Why it is sound: a `&T` was made in a section that saw the gate open, and lives no longer than the borrow of that
-//! section. `close` stores "closed" and then synchronizes, so it returns only when every such section is left
-//! (`sync::domain`: the Dekker pair, with `closed` as the word). A section that opens later sees "closed".
+//! There is one writer at a time, so one range; addresses outside it are open all the while, and their readers run beside
+//! the writer. What both reach there (nodes above the range, a leaf at its edge) has rules of its own, in the structure.
+//! The writer's mutex guards a value, the writer's own state.
+//!
+//! Why it is sound: `close` stores the range and then synchronizes, so it returns only when every section that saw the
+//! address open is left (`sync::domain`: the Dekker pair, with the range as the word). A section that opens later sees it
+//! closed. The range is two words: `from` is stored first, then `to`; opening stores 0 in `to`. A reader loads `to` and then
+//! `from`, so who sees the new `to` sees the new `from`. Who mixes an older `to` with a newer `from` began before the newer
+//! range was closed: its "open" is waited for, and its "closed" is asked again.
 
-use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::atomic::{AtomicU64, Ordering};
 use super::domain::{Domain, Sections};
 use super::{Condvar, Mutex, MutexGuard};
-use std::cell::UnsafeCell;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 /// Something that can show an open section. A shared borrow of it keeps the section open.
 pub(crate) trait OpenSection {
@@ -45,77 +50,73 @@ impl OpenSection for super::domain::Reader<'_> {
     }
 }
 
-/// A value behind its gate; see the module.
+/// The gate; see the module.
 #[derive(Debug)]
-pub(crate) struct Gated<T> {
+pub(crate) struct Gate<T> {
     /// The domain whose sections may look; set once.
     domain_id: u64,
-    closed: AtomicU32,
-    /// How often the gate was closed; changed under `writer`.
-    closings: AtomicU64,
+    /// The first address that is closed. Written by the holder of `writer`.
+    from: AtomicU64,
+    /// The first address past it that is open; 0: the whole gate is open. Written by the holder of `writer`.
+    to: AtomicU64,
     /// Held by a structural writer from before it closes until after it has opened.
-    writer: Mutex<()>,
-    /// For those who wait for the gate to open; guards the change of `closed` back to 0.
+    writer: Mutex<T>,
+    /// For those who wait for the gate to open; guards the change of `to` back to 0.
     opening: Mutex<()>,
     opened: Condvar,
-    value: UnsafeCell<T>,
 }
 
-// SAFETY: `look` gives `&T` to many threads, `close` gives `&mut T` to one; the module's top argues that the two never
-// overlap, and `writer` that there is one `Closed` at a time.
-unsafe impl<T: Send + Sync> Sync for Gated<T> {}
-
-/// The right to be the only one who closes the gate.
+/// The right to be the only one who closes the gate, and the writers' state.
 #[derive(Debug)]
 pub(crate) struct Writer<'gate, T> {
-    gated: &'gate Gated<T>,
-    _guard: MutexGuard<'gate, ()>,
+    gate: &'gate Gate<T>,
+    guard: MutexGuard<'gate, T>,
 }
 
-/// Nobody is inside: the value belongs to the holder. The gate opens when this is dropped.
+/// Nobody is inside the range. It opens when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Closed<'writer, T> {
-    gated: &'writer Gated<T>,
+    gate: &'writer Gate<T>,
 }
 
-impl<T> Gated<T> {
-    /// A value behind an open gate, for sections of `domain`.
-    pub(crate) fn new(domain: &Domain, value: T) -> Gated<T> {
-        Gated {
+impl<T> Gate<T> {
+    /// An open gate, for sections of `domain`.
+    pub(crate) fn new(domain: &Domain, state: T) -> Gate<T> {
+        Gate {
             domain_id: domain.id(),
-            closed: AtomicU32::new(0),
-            closings: AtomicU64::new(0),
-            writer: Mutex::new(()),
+            from: AtomicU64::new(0),
+            to: AtomicU64::new(0),
+            writer: Mutex::new(state),
             opening: Mutex::new(()),
             opened: Condvar::new(),
-            value: UnsafeCell::new(value),
         }
     }
 
-    /// The value, if the gate is open; the section stays open as long as the result lives.
+    /// Whether the gate is open at this address, to the end of the section.
     ///
     /// # Panics
     /// If `section` is not open, or is one of another domain: the grace period of `close` would not wait for it.
     #[inline]
-    pub(crate) fn look<'s>(&'s self, section: &'s impl OpenSection) -> Option<&'s T> {
+    pub(crate) fn is_open(&self, section: &impl OpenSection, at: u64) -> bool {
         assert!(
             section.is_open() && section.domain_id() == self.domain_id,
             "I6: not in a section"
         );
-        // The barrier of the section's `enter` orders this load against `close`. Acquire: what the last writer did is
-        // visible to who finds the gate open again.
-        if self.closed.load(Ordering::Acquire) != 0 {
-            return None;
-        }
-        // SAFETY: a `Closed` (the only source of `&mut T`) comes to life only after a grace period that waits for this
-        // section, and the section cannot end while `section` is borrowed.
-        Some(unsafe { &*self.value.get() })
+        !self.is_closed_at(at)
     }
 
-    /// Sleeps until the gate is open. Outside any section.
-    pub(crate) fn wait_open(&self) {
+    /// The barrier of the section's `enter` orders these loads against `close`. Acquire: what the last writer did is visible
+    /// to who finds the gate open again; and the order of the two loads, see the module.
+    #[inline]
+    fn is_closed_at(&self, at: u64) -> bool {
+        let to = self.to.load(Ordering::Acquire);
+        at < to && self.from.load(Ordering::Acquire) <= at
+    }
+
+    /// Sleeps until the gate is open at this address. Outside any section.
+    pub(crate) fn wait_open(&self, at: u64) {
         let mut guard = self.opening.lock();
-        while self.closed.load(Ordering::Acquire) != 0 {
+        while self.is_closed_at(at) {
             guard = self.opened.wait(guard);
         }
     }
@@ -123,70 +124,60 @@ impl<T> Gated<T> {
     /// Becomes the one structural writer; sleeps while there is another.
     pub(crate) fn write(&self) -> Writer<'_, T> {
         Writer {
-            gated: self,
-            _guard: self.writer.lock(),
+            gate: self,
+            guard: self.writer.lock(),
         }
     }
 
-    /// The value of a gate that nobody else can reach.
+    /// The writers' state of a gate that nobody else can reach.
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
+        self.writer.get_mut()
     }
 }
 
 impl<T> Writer<'_, T> {
-    /// The value as it is; it cannot change while this writer holds the right to change it, and readers may be inside.
-    pub(crate) fn peek(&self) -> &T {
-        // SAFETY: only this writer could make a `&mut T`, by `close`, which borrows it mutably.
-        unsafe { &*self.gated.value.get() }
-    }
-
-    /// Closes the gate, lets `post` tell the readers what to forget, and waits until nobody is inside.
-    pub(crate) fn close(&mut self, domain: &Domain, post: impl FnOnce()) -> Closed<'_, T> {
+    /// Closes `range`, lets `post` tell the readers what to forget, and waits until nobody is inside.
+    pub(crate) fn close(
+        &self,
+        domain: &Domain,
+        range: &Range<u64>,
+        post: impl FnOnce(),
+    ) -> Closed<'_, T> {
         assert_eq!(
             domain.id(),
-            self.gated.domain_id,
+            self.gate.domain_id,
             "a gate belongs to one domain"
         );
-        // Relaxed: only the holder of `writer` counts and reads.
-        self.gated.closings.fetch_add(1, Ordering::Relaxed);
-        self.gated.closed.store(1, Ordering::SeqCst);
+        debug_assert!(range.start < range.end, "a range that closes nothing");
+        self.gate.from.store(range.start, Ordering::SeqCst);
+        self.gate.to.store(range.end, Ordering::SeqCst);
         post();
         domain.synchronize();
-        Closed { gated: self.gated }
+        Closed { gate: self.gate }
     }
 }
 
-impl<T> Closed<'_, T> {
-    /// How often the gate was closed, this time included: equal numbers mean that nobody else has had the value.
-    pub(crate) fn closings(&self) -> u64 {
-        self.gated.closings.load(Ordering::Relaxed)
-    }
-}
-
-impl<T> Deref for Closed<'_, T> {
+impl<T> Deref for Writer<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: nobody is inside, and `self` is the only `Closed`.
-        unsafe { &*self.gated.value.get() }
+        &self.guard
     }
 }
 
-impl<T> DerefMut for Closed<'_, T> {
+impl<T> DerefMut for Writer<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe { &mut *self.gated.value.get() }
+        &mut self.guard
     }
 }
 
 impl<T> Drop for Closed<'_, T> {
     fn drop(&mut self) {
-        let guard = self.gated.opening.lock();
-        // Release: pairs with `look` and `wait_open`.
-        self.gated.closed.store(0, Ordering::Release);
+        let guard = self.gate.opening.lock();
+        // Release: pairs with `is_closed_at`.
+        self.gate.to.store(0, Ordering::Release);
         drop(guard);
-        self.gated.opened.notify_all();
+        self.gate.opened.notify_all();
     }
 }
 
@@ -198,37 +189,53 @@ mod tests {
     #[test]
     fn readers_and_the_writer_exclude_each_other() {
         let domain = Domain::new();
-        let gated = Arc::new(Gated::new(&domain, (0u64, 0u64)));
+        let gate = Arc::new(Gate::new(&domain, ()));
+        let pair = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let reader = {
-            let (domain, gated) = (domain.clone(), gated.clone());
+            let (domain, gate, pair) = (domain.clone(), gate.clone(), pair.clone());
             thread::spawn(move || {
                 let mut seen = 0;
                 while seen < 200 {
                     let section = domain.reader();
-                    let Some(&(a, b)) = gated.look(&section) else {
+                    if !gate.is_open(&section, 7) {
                         drop(section);
-                        gated.wait_open();
+                        gate.wait_open(7);
                         continue;
-                    };
+                    }
+                    let a = pair[0].load(Ordering::Relaxed);
+                    let b = pair[1].load(Ordering::Relaxed);
                     assert_eq!(a, b, "a reader saw half a change");
                     seen = a;
                 }
             })
         };
         for _ in 0..200 {
-            let mut writer = gated.write();
-            let mut closed = writer.close(&domain, || ());
-            closed.0 += 1;
-            closed.1 += 1;
+            let writer = gate.write();
+            let _closed = writer.close(&domain, &(7..8), || ());
+            pair[0].fetch_add(1, Ordering::Relaxed);
+            pair[1].fetch_add(1, Ordering::Relaxed);
         }
         reader.join().unwrap();
+    }
+
+    #[test]
+    fn the_gate_is_closed_in_the_range_alone() {
+        let domain = Domain::new();
+        let gate = Gate::new(&domain, ());
+        let writer = gate.write();
+        let closed = writer.close(&domain, &(10..20), || ());
+        let section = domain.reader();
+        let open = |at| gate.is_open(&section, at);
+        assert_eq!([9, 10, 19, 20].map(open), [true, false, false, true]);
+        drop(closed);
+        assert!(gate.is_open(&section, 10));
     }
 
     #[test]
     #[should_panic(expected = "not in a section")]
     fn looking_outside_a_section_panics() {
         let domain = Domain::new();
-        let gated = Gated::new(&domain, 0);
-        gated.look(&Domain::register(&domain));
+        let gate = Gate::new(&domain, ());
+        gate.is_open(&Domain::register(&domain), 0);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Off until the first restore. From then on each fault that gives the space a page of its own records it, inside its
 //! section; a restore, with the gate closed, finds all of them. The record is good as long as nothing else has changed the
-//! structure: it names the number of closings of the gate after which it is no longer.
+//! structure: it has the number of the space's structural changes.
 
 use crate::PageCount;
 use crate::group::{Charge, GroupId};
@@ -30,8 +30,8 @@ pub(super) struct Changed {
 pub(super) struct Record {
     /// The snapshot that the space was restored to.
     pub(super) snapshot: u64,
-    /// Closings of the gate, the restore's own included.
-    pub(super) closings: u64,
+    /// The space's structural changes then, the restore's own included.
+    pub(super) revision: u64,
     pub(super) pages: Vec<Changed>,
     /// Restores in place since the record began.
     pub(super) restores: u32,
@@ -70,6 +70,14 @@ impl Changes {
                 known.snapshot = 0;
             }
         }
+    }
+
+    /// Whether there is a record since a restore to this snapshot.
+    pub(super) fn is_since(&self, snapshot: u64) -> bool {
+        let record = self.record.lock();
+        record
+            .as_ref()
+            .is_some_and(|known| known.snapshot == snapshot)
     }
 
     /// Takes the record out. The gate is closed.

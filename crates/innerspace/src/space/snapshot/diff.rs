@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::Snapshot;
 use crate::space::table::Nodes;
-use crate::space::vma::{Backing, Vma, VmaSet};
+use crate::space::vma::{Backing, Vma};
+use crate::space::vma_set::VmaSet;
 use crate::space::{Space, SpaceError, SpaceInner, Tables};
 use crate::sync::Arc;
 use crate::{PAGE_SIZE, VirtAddr};
@@ -42,18 +43,12 @@ fn differences(
         return Err(SpaceError::OtherMemory { what });
     }
     let nodes = Nodes { pool: &a.pool };
-    loop {
-        let found = a.inside(|ours| b.try_inside(|theirs| compare(nodes, ours, theirs)));
-        match found {
-            Some(found) => return Ok(merged(found)),
-            // Only now that the section is left.
-            None => b.tables.wait_open(),
-        }
-    }
+    let found = a.inside(|ours| b.inside(|theirs| compare(nodes, ours, theirs)));
+    Ok(merged(found))
 }
 
-fn compare(nodes: Nodes<'_>, ours: &Tables, theirs: &Tables) -> Vec<Range<u64>> {
-    let mut found = mapped_otherwise(&ours.vmas, &theirs.vmas);
+fn compare(nodes: Nodes<'_>, ours: Tables<'_>, theirs: Tables<'_>) -> Vec<Range<u64>> {
+    let mut found = mapped_otherwise(ours.vmas, theirs.vmas);
     nodes.for_each_difference(ours.root, theirs.root, &mut |at| match found.last_mut() {
         Some(last) if last.end == at => last.end = at + PAGE_SIZE as u64,
         _ => found.push(at..at + PAGE_SIZE as u64),
@@ -62,8 +57,8 @@ fn compare(nodes: Nodes<'_>, ours: &Tables, theirs: &Tables) -> Vec<Range<u64>> 
 }
 
 /// The ranges where one is mapped and the other is not, or another thing is.
-fn mapped_otherwise(a: &Arc<VmaSet>, b: &Arc<VmaSet>) -> Vec<Range<u64>> {
-    if Arc::ptr_eq(a, b) {
+fn mapped_otherwise(a: &VmaSet, b: &VmaSet) -> Vec<Range<u64>> {
+    if a.is_clone_of(b) {
         return Vec::new();
     }
     let mut edges: Vec<u64> = [a, b]

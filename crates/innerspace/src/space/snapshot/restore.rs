@@ -24,14 +24,13 @@
 use super::Snapshot;
 use super::changes::{Changed, Changes, Record};
 use crate::FrameId;
+use crate::space::change::{EVERYWHERE, Structure};
 use crate::space::pte::{self, Holds, Pte, VALID_W};
-use crate::space::table::{Detached, Image, Nodes, slot_index};
+use crate::space::table::{Image, Nodes, TooManyForks, slot_index};
 use crate::space::translate::{GATE_MAIL, leaf_number};
-use crate::space::vma::Vma;
 use crate::space::{Role, Space, SpaceError, SpaceInner, Tables};
 use crate::stats::Event;
-use crate::sync::domain::Post;
-use crate::sync::gate::{Closed, Writer};
+use crate::sync::gate::Writer;
 use crate::sync::raw::AtomicU64;
 
 /// Restores in place from one comparison of steady pages to the next.
@@ -49,7 +48,7 @@ impl Space {
     /// # Errors
     /// [`SpaceError::OtherSpace`]; [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]. The space is as it was.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
-        let space = &*self.0;
+        let space = &self.0;
         space.check_live("restore")?;
         let image = &*snapshot.0.0;
         let (of, is) = (image.role, image.id);
@@ -57,14 +56,11 @@ impl Space {
         if !own && space.role != (Role::Live { born_of: Some(is) }) {
             return Err(SpaceError::OtherSpace);
         }
-        let mut writer = space.tables.write();
-        if let Some(known) = space.changes.take() {
-            if known.snapshot == is && space.restore_in_place(image, &mut writer, known) {
-                drop(writer);
-                space.pool.safe_point();
-                return Ok(());
-            }
-            Changes::uncharge(&space.pool, space.group_id());
+        let mut writer = space.gate.write();
+        if space.changes.is_since(is) && space.restore_in_place(image, &mut writer) {
+            drop(writer);
+            space.pool.safe_point();
+            return Ok(());
         }
         self.restore_by_dropping(image, writer)
     }
@@ -72,39 +68,43 @@ impl Space {
     fn restore_by_dropping(
         &self,
         image: &SpaceInner,
-        mut writer: Writer<'_, Tables>,
+        mut writer: Writer<'_, Structure>,
     ) -> Result<(), SpaceError> {
-        let space = &*self.0;
+        let space = &self.0;
         let nodes = Nodes { pool: &space.pool };
         // The image never changes its mappings, nor loses a part of its table.
-        let (theirs, vmas) = image.inside(|tables| (tables.root, tables.vmas.clone()));
-        for file in vmas.iter().filter_map(Vma::file) {
-            self.use_file(file);
-        }
-        let mut detached = Detached::default();
-        let mut closed = writer.close(&space.pool.domain, || space.post(Post::All));
-        let planned = nodes.plan_restore(closed.root, theirs);
-        let restored = planned.map(|plan| {
-            nodes.apply_plan(plan, &mut detached);
-            closed.vmas = vmas;
-            space.start_record(image.id, &closed);
-            space.pool.counters.count(Event::RestoreDrop);
+        let vmas = image.inside(|tables| tables.vmas.clone());
+        let revision = writer.revision + 1;
+        let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
+            space.end_record();
+            let plan = nodes.plan_restore(space.root, image.root)?;
+            nodes.apply_plan(plan, detached);
+            space.start_record(image.id, revision);
+            Ok::<(), TooManyForks>(())
         });
-        drop(closed);
-        self.drop_unused_files(&writer);
         drop(writer);
-        space.finish(detached);
-        restored.map_err(|_| SpaceError::TooManyForks)
+        space.finish(leftover);
+        restored.map_err(|_| SpaceError::TooManyForks)?;
+        space.pool.counters.count(Event::RestoreDrop);
+        Ok(())
     }
 }
 
 impl SpaceInner {
-    fn start_record(&self, snapshot: u64, closed: &Closed<'_, Tables>) {
+    /// The gate is closed everywhere.
+    fn end_record(&self) {
+        if self.changes.take().is_some() {
+            Changes::uncharge(&self.pool, self.group_id());
+        }
+    }
+
+    /// The gate is closed everywhere.
+    fn start_record(&self, snapshot: u64, revision: u64) {
         if let Some(charge) = Changes::charge(&self.pool, self.group_id()) {
             let _group = charge.commit();
             self.changes.set(Record {
                 snapshot,
-                closings: closed.closings(),
+                revision,
                 pages: Vec::new(),
                 restores: 0,
             });
@@ -112,29 +112,46 @@ impl SpaceInner {
     }
 
     /// Copies back what is recorded; false, with nothing changed, if that is not right or not worth it.
-    fn restore_in_place(
+    fn restore_in_place(&self, image: &SpaceInner, writer: &mut Writer<'_, Structure>) -> bool {
+        let nodes = Nodes { pool: &self.pool };
+        writer.revision += 1;
+        let _closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(GATE_MAIL));
+        // Only now is all recorded that was installed.
+        let Some(mut known) = self.changes.take() else {
+            return false;
+        };
+        if self.copy_back(image, writer, nodes, &mut known) {
+            self.changes.set(known);
+            return true;
+        }
+        Changes::uncharge(&self.pool, self.group_id());
+        false
+    }
+
+    fn copy_back(
         &self,
         image: &SpaceInner,
-        writer: &mut Writer<'_, Tables>,
-        mut known: Record,
+        writer: &Writer<'_, Structure>,
+        nodes: Nodes<'_>,
+        known: &mut Record,
     ) -> bool {
-        let nodes = Nodes { pool: &self.pool };
-        let theirs = image.inside(|tables| tables.root);
-        let closed = writer.close(&self.pool.domain, || self.post(GATE_MAIL));
-        if closed.closings() != known.closings + 1 {
+        if known.snapshot != image.id || known.revision + 1 != writer.revision {
             return false; // something else has changed the structure
         }
-        let mut walk = Walk::new(nodes, &closed, theirs);
+        let tables = Tables {
+            root: self.root,
+            vmas: &writer.vmas,
+        };
+        let mut walk = Walk::new(nodes, tables, image.root);
         if !known.pages.iter().all(|page| walk.can_overwrite(page.at)) {
             return false;
         }
         known.restores += 1;
         walk.audit = known.restores.is_multiple_of(AUDIT);
         known.pages.retain_mut(|page| walk.bring_back(page));
-        known.closings = closed.closings();
+        known.revision = writer.revision;
         self.pool.counters.count(Event::RestoreInPlace);
         self.pool.counters.add(Event::RestorePages, walk.copied);
-        self.changes.set(known);
         true
     }
 }
@@ -142,7 +159,7 @@ impl SpaceInner {
 /// Looks pages up in the space's table and in the image's.
 struct Walk<'a> {
     nodes: Nodes<'a>,
-    tables: &'a Tables,
+    tables: Tables<'a>,
     theirs: FrameId,
     /// The leaves looked at last: number, the space's, the image's.
     leaf: Option<(u64, FrameId, Option<FrameId>)>,
@@ -163,7 +180,7 @@ struct Pair<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(nodes: Nodes<'a>, tables: &'a Tables, theirs: FrameId) -> Walk<'a> {
+    fn new(nodes: Nodes<'a>, tables: Tables<'a>, theirs: FrameId) -> Walk<'a> {
         Walk {
             nodes,
             tables,

@@ -31,8 +31,10 @@ mod report;
 mod still;
 
 use super::pte::{self, Holds, Pte};
+use super::translate::leaf_number;
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::reclaim::{Pool, PoolFrame, Retired};
+use crate::sync::domain::Post;
 use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::{FrameId, PAGE_SHIFT};
@@ -195,35 +197,41 @@ impl<'pool> Nodes<'pool> {
 
     /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied. Inside the gate, with
     /// the space's `paths` mutex held. `replaced` gets the parent refs to drop once no accessor of the space can be in
-    /// the old leaf; `moved` is called before the new leaf can be written to.
+    /// the old leaf; `moved` is called with what they have to forget before the new leaf can be written to. When an upper node is
+    /// replaced that is everything: a sharer may link a leaf into the old node until then, which is none of this space's.
     pub(super) fn own_path(
         self,
         root: FrameId,
         at: u64,
         spares: &mut Vec<PoolFrame<'_>>,
         replaced: &mut Detached,
-        moved: impl FnOnce(),
+        moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
         let mut node = root;
-        let mut leaf_moved = false;
+        let mut forget = None;
         for level in (1..=ROOT_LEVEL).rev() {
             let word = &self.words(node)[slot_index(at, level)];
             node = match self.child(word) {
                 None => self.link_new(word, spares)?,
                 Some(child) if !self.is_shared(child) => child,
                 Some(child) => {
-                    leaf_moved |= level == 1;
                     let copy = self.copy(child, level - 1, spares.pop().ok_or(NeedNodes)?);
                     // Release: publishes the copy's words. Nobody else writes a word of a node that is ours alone
                     // and not empty: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);
                     replaced.nodes.push((child, level - 1));
+                    let leaf = Post::One(leaf_number(at));
+                    forget = Some(if level == 1 {
+                        forget.unwrap_or(leaf)
+                    } else {
+                        Post::All
+                    });
                     copy
                 }
             };
         }
-        if leaf_moved {
-            moved();
+        if let Some(forget) = forget {
+            moved(forget);
         }
         Ok(node)
     }
@@ -334,6 +342,11 @@ pub(super) struct TooManyForks;
 impl Detached {
     pub(super) fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.pages.is_empty()
+    }
+
+    /// The number of subtrees.
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes.len()
     }
 }
 

@@ -1,0 +1,300 @@
+//! A structural change, step by step.
+//!
+//! | step | why there |
+//! |---|---|
+//! | 1 the new set of mappings is made, its nodes charged, frames set aside | all that can fail or wait |
+//! | 2 the gate is closed on the range: flush posted, grace period | no fault is inside the range any more, and no accessor remembers a leaf |
+//! | 3 the paths are made the space's own, under `paths`, in a section; a flush is posted if a node is replaced | an accessor may have found a leaf again by an address beside the range |
+//! | 4 the words are changed | revokers see the old mappings or find the words changed |
+//! | 5 the new set is published, the sequence bumped | after 4: a revoker that goes by the new set has nothing left to revoke in the range |
+//! | 6 a grace period, unless no leaf lies across an end of the range | accesses beside the range share such leaves, and may have gone through |
+//! | 7 the gate opens | faults in the range see the new set, and no slot of a cache is older |
+//! | 8 what was detached is let go | |
+//!
+//! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to change. A fault may see the
+//! old or the new set; a file's mapper is registered before, so whoever revokes a page that such a fault installed, under
+//! the page's block lock, goes by the new set.
+//!
+//! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done between the replacement of a
+//! leaf and its post. Faults on addresses beside the range meet steps 3 and 4 in nodes above it and in leaves at its ends:
+//! whole subtrees come off only where every address is in the range, shared nodes are copied under `paths` alone, and words
+//! of leaves are taken one by one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::mappers::FileUse;
+use super::table::{self, Detached, Edit, Nodes, PATH_NODES};
+use super::tree::RangeTree;
+use super::vma::Vma;
+use super::vma_set::{Changed, VmaSet};
+use super::{SpaceError, SpaceInner};
+use crate::cache::FileInner;
+use crate::reclaim::{AllocMode, Pool, PoolFrame, Retired};
+use crate::sync::Arc;
+use crate::sync::domain::Post;
+use crate::sync::gate::Writer;
+
+/// The whole gate.
+pub(super) const EVERYWHERE: Range<u64> = 0..u64::MAX;
+
+/// What structural writers keep.
+pub(super) struct Structure {
+    /// The set that is published.
+    pub(super) vmas: VmaSet,
+    /// Structural changes so far.
+    pub(super) revision: u64,
+    files: Files,
+}
+
+/// The files that are mapped, by the address of their `FileInner`, which each keeps alive.
+#[derive(Default)]
+struct Files(BTreeMap<usize, FileUse>);
+
+/// What a change leaves to be done without the writer's lock.
+#[must_use = "detached memory is given back by `SpaceInner::finish`"]
+pub(super) struct Leftover {
+    detached: Detached,
+    unused: Vec<FileUse>,
+}
+
+impl Structure {
+    pub(super) fn new(vmas: VmaSet) -> Structure {
+        Structure {
+            vmas,
+            revision: 0,
+            files: Files::default(),
+        }
+    }
+
+    /// Unregisters from all files; an empty set is left, and returned.
+    pub(super) fn close(&mut self) -> VmaSet {
+        let files = std::mem::take(&mut self.files);
+        files.0.into_values().for_each(FileUse::unregister);
+        self.vmas = self.vmas.emptied();
+        self.vmas.clone()
+    }
+
+    /// Registers a new space for the files of this one, whose mappings it has.
+    pub(super) fn register_fork(&self, child: &Arc<SpaceInner>) {
+        let mut writer = child.gate.write();
+        for used in self.files.0.values() {
+            writer.files.add(child, used.file(), used.vmas);
+        }
+    }
+}
+
+impl Files {
+    /// Counts `vmas` more mappings of the file; registers with it first.
+    fn add(&mut self, space: &Arc<SpaceInner>, file: &Arc<FileInner>, vmas: usize) {
+        let key = Arc::as_ptr(file) as usize;
+        let used = self.0.entry(key);
+        let used = used.or_insert_with(|| FileUse::register(space, file));
+        used.vmas += vmas;
+    }
+
+    /// Counts the mappings that are no more; files that are not mapped any longer come out.
+    fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
+        let mut unused = Vec::new();
+        for file in removed.iter().filter_map(Vma::file) {
+            let key = Arc::as_ptr(file) as usize;
+            let used = self.0.get_mut(&key).expect("a mapped file is registered");
+            used.vmas -= 1;
+            if used.vmas == 0 {
+                unused.extend(self.0.remove(&key));
+            }
+        }
+        unused
+    }
+}
+
+impl SpaceInner {
+    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. What is returned goes to
+    /// [`SpaceInner::finish`] once the writer is dropped.
+    ///
+    /// # Errors
+    /// [`SpaceError::Limit`]; nothing is changed.
+    pub(super) fn change(
+        self: &Arc<SpaceInner>,
+        writer: &mut Writer<'_, Structure>,
+        range: &Range<u64>,
+        edit: Option<Edit>,
+        change: impl FnOnce(&mut VmaSet) -> Changed,
+    ) -> Result<Leftover, SpaceError> {
+        writer.revision += 1;
+        let mapped = writer.vmas.overlapping(range).next().is_some();
+        let mut vmas = writer.vmas.clone();
+        let changed = change(&mut vmas);
+        vmas.ledger().settle(RangeTree::<Vma>::NODE_BYTES)?;
+        for file in changed.added.iter().filter_map(Vma::file) {
+            writer.files.add(self, file, 1);
+        }
+        let edited = match edit {
+            Some(edit) if mapped => self.edit(writer, range, edit, &vmas, &changed),
+            Some(edit) => self.part_from_sharers(range, edit),
+            None => Ok(Detached::default()),
+        };
+        if edited.is_ok() && !(mapped && edit.is_some()) {
+            self.publish(&vmas, &changed);
+        }
+        match edited {
+            Ok(detached) => {
+                writer.vmas = vmas;
+                let unused = writer.files.remove(&changed.removed);
+                Ok(Leftover { detached, unused })
+            }
+            Err(error) => {
+                let unused = writer.files.remove(&changed.added);
+                unused.into_iter().for_each(FileUse::unregister);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes `vmas` what sections see from now on. The old set is freed after a grace period.
+    fn publish(&self, vmas: &VmaSet, changed: &Changed) {
+        let replaced = self.vmas.publish(&self.pool.domain, vmas.clone());
+        if !changed.removed.is_empty() {
+            self.sequence.bump();
+        }
+        self.pool
+            .retire(Retired::Call(Box::new(|_| drop(replaced))));
+    }
+
+    /// Nothing is mapped in the range, so there are no words: but what faults put there from now on is not right for sharers
+    /// of the table, who map nothing there either.
+    fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<Detached, SpaceError> {
+        let nodes = Nodes { pool: &self.pool };
+        let mut detached = Detached::default();
+        let mut spares: Vec<PoolFrame<'_>> = Vec::new();
+        let owned = loop {
+            if self.own_range(range, edit, &mut spares, &mut detached) {
+                break Ok(());
+            }
+            if let Err(error) = self.have_spares(&mut spares) {
+                break Err(error);
+            }
+        };
+        if owned.is_ok() {
+            nodes.apply(self.root, range, edit, &mut detached);
+        }
+        self.retire(detached);
+        owned.map(|()| Detached::default())
+    }
+
+    /// Frames for one path.
+    fn have_spares<'s>(&'s self, spares: &mut Vec<PoolFrame<'s>>) -> Result<(), SpaceError> {
+        while spares.len() < PATH_NODES {
+            spares.push(self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?);
+        }
+        Ok(())
+    }
+
+    /// Lets go after a grace period: accessors may be in it.
+    fn retire(&self, detached: Detached) {
+        if !detached.is_empty() {
+            let release = move |pool: &Pool| Nodes { pool }.release(detached);
+            self.pool.retire(Retired::Call(Box::new(release)));
+        }
+    }
+
+    /// Steps 2 to 7.
+    fn edit(
+        &self,
+        writer: &Writer<'_, Structure>,
+        range: &Range<u64>,
+        edit: Edit,
+        vmas: &VmaSet,
+        changed: &Changed,
+    ) -> Result<Detached, SpaceError> {
+        let domain = &self.pool.domain;
+        let nodes = Nodes { pool: &self.pool };
+        let mut detached = Detached::default();
+        let mut spares: Vec<PoolFrame<'_>> = Vec::new();
+        loop {
+            let closed = writer.close(domain, range, || self.post(Post::All));
+            if !self.own_range(range, edit, &mut spares, &mut detached) {
+                drop(closed);
+                if let Err(error) = self.have_spares(&mut spares) {
+                    // Nodes that were copied: nothing anybody sees.
+                    self.retire(detached);
+                    return Err(error);
+                }
+                continue;
+            }
+            nodes.apply(self.root, range, edit, &mut detached);
+            self.publish(vmas, changed);
+            if !(range.start | range.end).is_multiple_of(table::span(1)) {
+                domain.synchronize();
+            }
+            drop(closed);
+            return Ok(detached);
+        }
+    }
+
+    /// Makes the paths of the range the space's own, as far as the edit needs that; `false`: with more nodes.
+    fn own_range(
+        &self,
+        range: &Range<u64>,
+        edit: Edit,
+        spares: &mut Vec<PoolFrame<'_>>,
+        detached: &mut Detached,
+    ) -> bool {
+        let nodes = Nodes { pool: &self.pool };
+        let _section = self.pool.domain.reader();
+        let _paths = self.paths.lock();
+        let before = detached.nodes();
+        let owned = nodes.own_range(self.root, range, edit, spares, detached);
+        if detached.nodes() > before {
+            // A leaf at an edge may be remembered again, and what hung under an upper node when it was copied.
+            self.post(Post::All);
+        }
+        owned.is_ok()
+    }
+
+    /// Goes back to another set, whose table `take_table` puts in place of the space's with the gate closed everywhere;
+    /// nothing is changed if that fails.
+    pub(super) fn replace_all<E>(
+        self: &Arc<SpaceInner>,
+        writer: &mut Writer<'_, Structure>,
+        vmas: &VmaSet,
+        take_table: impl FnOnce(&mut Detached) -> Result<(), E>,
+    ) -> (Result<(), E>, Leftover) {
+        writer.revision += 1;
+        let vmas = vmas.with_ledger(writer.vmas.ledger().clone());
+        let changed = Changed {
+            removed: writer.vmas.iter().cloned().collect(),
+            added: vmas.iter().cloned().collect(),
+        };
+        for file in changed.added.iter().filter_map(Vma::file) {
+            writer.files.add(self, file, 1);
+        }
+        let mut detached = Detached::default();
+        let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
+        let taken = take_table(&mut detached);
+        if taken.is_ok() {
+            self.publish(&vmas, &changed);
+        }
+        drop(closed);
+        let gone = match taken {
+            Ok(()) => {
+                writer.vmas = vmas;
+                &changed.removed
+            }
+            Err(_) => &changed.added,
+        };
+        let unused = writer.files.remove(gone);
+        (taken, Leftover { detached, unused })
+    }
+
+    /// What is left to do without the writer's lock.
+    pub(super) fn finish(&self, leftover: Leftover) {
+        Nodes { pool: &self.pool }.release(leftover.detached);
+        if !leftover.unused.is_empty() {
+            leftover.unused.into_iter().for_each(FileUse::unregister);
+            // The old set may be the last to keep such a file open.
+            self.pool.flush_retired();
+        }
+        self.pool.safe_point();
+    }
+}

@@ -1,0 +1,195 @@
+//! Mappings as accessors find them: their own slots, other spaces, changes elsewhere.
+
+use super::*;
+
+fn lookups(space: &Space) -> (u64, u64) {
+    let found = space.stats().lookups;
+    assert_eq!(found.hits + found.misses, found.calls);
+    (found.calls, found.hits)
+}
+
+// spec: V4
+#[test]
+fn a_fork_and_a_fresh_accessor_start_with_empty_slots() {
+    let pool = pool(256);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 1u64).unwrap();
+    a.store(at + PAGE, 1u64).unwrap();
+    let (calls, hits) = lookups(&space);
+    assert!(hits > 0 && hits < calls, "{hits} of {calls}");
+    let child = space.fork().unwrap();
+    assert_eq!(lookups(&child), (0, 0));
+    child.unmap(at, 64 * PAGE).unwrap();
+    let mut c = child.accessor();
+    assert_eq!(c.load::<u64>(at).unwrap_err().kind(), FaultKind::NotMapped);
+    assert_eq!(lookups(&child), (1, 0));
+    assert_eq!(a.load::<u64>(at), Ok(1));
+    let mut fresh = space.accessor();
+    let before = lookups(&space);
+    fresh.load::<u64>(at + 2 * PAGE).unwrap();
+    assert_eq!(lookups(&space).1, before.1, "its first lookup is a miss");
+}
+
+// spec: V5
+#[test]
+fn looking_into_another_space_leaves_the_slots_alone() {
+    let pool = pool(256);
+    let (here, there) = (space(&pool), space(&pool));
+    let fixed = VirtAddr(0x10_0000);
+    let map = || Map::anonymous(64 * PAGE).at(fixed);
+    here.map(map()).unwrap();
+    there.map(map().protection(Protection::NONE)).unwrap();
+    let mut a = here.accessor();
+    a.load::<u64>(fixed).unwrap();
+    let before = lookups(&here);
+    let mut b = there.accessor();
+    let fault = b.load::<u64>(fixed + PAGE).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Forbidden);
+    there.explain(fault);
+    assert!(there.mapping_at(fixed).is_some() && here.mapping_at(fixed).is_some());
+    assert_eq!(
+        lookups(&here),
+        before,
+        "they are not this accessor's lookups"
+    );
+    a.load::<u64>(fixed + PAGE).unwrap();
+    assert_eq!(
+        lookups(&here),
+        (before.0 + 1, before.1 + 1),
+        "its slot is as it was"
+    );
+}
+
+// spec: V6
+#[test]
+fn a_thread_that_changes_between_spaces_is_right_in_each() {
+    let pool = pool(512);
+    let spaces: Vec<Space> = (0..5).map(|_| space(&pool)).collect();
+    let base = 0x10_0000;
+    for (number, space) in spaces.iter().enumerate() {
+        let first = VirtAddr(base + number as u64 * PAGE);
+        space.map(Map::anonymous(4 * PAGE).at(first)).unwrap();
+    }
+    let mut accessors: Vec<Accessor> = spaces.iter().map(Space::accessor).collect();
+    for round in 0..3 {
+        for page in 0..10u64 {
+            for (number, a) in accessors.iter_mut().enumerate() {
+                let at = VirtAddr(base + page * PAGE);
+                let mapped = (number as u64..number as u64 + 4).contains(&page);
+                let value = round << 32 | page << 8 | number as u64;
+                let end = a.store(at, value).map_err(|fault| fault.kind());
+                let want = if mapped {
+                    Ok(())
+                } else {
+                    Err(FaultKind::NotMapped)
+                };
+                assert_eq!(end, want, "space {number} page {page}");
+                assert!(!mapped || a.load::<u64>(at) == Ok(value));
+            }
+        }
+        // The next round finds pages to fault on.
+        for (number, space) in spaces.iter().enumerate() {
+            let first = VirtAddr(base + number as u64 * PAGE);
+            space
+                .map(Map::anonymous(4 * PAGE).replacing(first))
+                .unwrap();
+        }
+    }
+}
+
+/// An unmap waits for a session that does nothing for a while. Faults elsewhere go on meanwhile, those in the range wait.
+// spec: V22
+#[test]
+fn a_fault_waits_for_no_change_elsewhere() {
+    let pool = pool(256);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
+    space.accessor().store(at, 1u64).unwrap();
+    let (in_session, session_is_open) = std::sync::mpsc::channel();
+    let (end_session, may_end) = std::sync::mpsc::channel();
+    let mut idle = space.accessor();
+    let session = thread::spawn(move || {
+        idle.session(|_| {
+            in_session.send(()).unwrap();
+            let _ = may_end.recv();
+        });
+    });
+    session_is_open.recv().unwrap();
+    let unmapping = {
+        let space = space.clone();
+        thread::spawn(move || space.unmap(at, 2 * PAGE).unwrap())
+    };
+    let is_closed = || {
+        let section = pool.domain.reader();
+        !space.0.gate.is_open(&section, at.0)
+    };
+    while !is_closed() {
+        thread::yield_now();
+    }
+    // In the same leaf, and far away; new mappings are found, too.
+    let mut a = space.accessor();
+    a.store(at + 2 * PAGE, 5u64).unwrap();
+    assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(5));
+    assert_eq!(a.load::<u64>(at + 63 * PAGE), Ok(0));
+    assert!(is_closed(), "the change is under way still");
+    end_session.send(()).unwrap();
+    unmapping.join().unwrap();
+    session.join().unwrap();
+    let fault = a.load::<u64>(at).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::NotMapped);
+    space.validate();
+}
+
+// spec: V25
+#[test]
+fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
+    let pool = pool(1024);
+    let group = pool.root_group().child("tenant", 64 * PAGE).unwrap();
+    let space = Space::new(&pool, &group).unwrap();
+    let mut a = space.accessor();
+    // One page in each 1 GiB: two nodes and the page itself.
+    let refused = (1..200u64).find_map(|number| {
+        let at = VirtAddr(number << 30);
+        space.map(Map::anonymous(PAGE).at(at)).ok()?;
+        a.store(at, number).err()
+    });
+    assert!(refused.expect("the limit").is_limit());
+    assert!(group.usage() <= 64 * PAGE);
+    let stats = space.stats();
+    assert!(stats.tables > stats.pages.own, "{stats}");
+    assert_eq!(
+        a.load::<u64>(VirtAddr(1 << 30)),
+        Ok(1),
+        "the space is usable"
+    );
+    drop((a, space));
+    pool.flush_retired();
+    pool.flush_retired();
+    assert_eq!(group.usage(), 0);
+
+    // Mappings alone: of alternating protections, so that they do not merge.
+    let space = Space::new(&pool, &group).unwrap();
+    let mut mapped = 0;
+    let refused = loop {
+        let protection = [Protection::READ, Protection::NONE][mapped % 2];
+        let map = Map::anonymous(PAGE).protection(protection);
+        match space.map(map) {
+            Ok(_) => mapped += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, SpaceError::Limit(_)), "{refused}");
+    // 64 bytes or so for each, and the tree is at least a third full.
+    assert!((1500..6000).contains(&mapped), "{mapped}");
+    assert_eq!(space.stats().mappings.len(), mapped, "nothing is changed");
+    space
+        .unmap(VirtAddr(1 << 16), (1 << 47) - (1 << 16))
+        .unwrap();
+    space.validate();
+    drop(space);
+    pool.flush_retired();
+    pool.flush_retired();
+    assert_eq!(group.usage(), 0);
+}

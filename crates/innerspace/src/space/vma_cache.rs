@@ -1,0 +1,429 @@
+//! An accessor's own cache of mappings: four slots, so that threads that fault in different places find their mapping
+//! without walking the tree.
+//!
+//! A slot has a copy of a mapping and the number of the space's [`Sequence`] at which it was looked up; it is good while the
+//! number is the same. Every change of a mapping that exists (bounds, protection, backing) bumps the number once, after the
+//! new tree is published and before the gate opens again; adding a mapping bumps nothing, since only a mapping that
+//! contains the address is ever kept. The slot of a page is its number's low bits; a lookup begins there and looks at all.
+//!
+//! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and bumps the number after it.
+//! So a copy from an old tree has an old number. Whoever looks an address up that is being changed is kept out by the
+//! gate, so the copies that are still good meanwhile are those of what does not change.
+//!
+//! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for tests: where it wraps,
+//! every cache of the space is told to forget everything, however many there are and whatever they are doing. (The
+//! kernel's told none while there was a single thread, whose slots came to life again once others had counted on:
+//! CVE-2018-17182.)
+
+use super::vma::{Backing, Vma};
+use crate::PAGE_SHIFT;
+use crate::cache::FileInner;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
+
+/// Slots of a cache.
+const SLOTS: usize = 4;
+
+/// How often the accessors' caches were asked for a mapping, and what came of it.
+///
+/// Calls are counted before anything is checked, also when every slot is out of date; so hits and misses add up to calls.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct VmaLookups {
+    /// Lookups.
+    pub calls: u64,
+    /// Answered by a slot.
+    pub hits: u64,
+    /// Answered by the tree, or by nobody.
+    pub misses: u64,
+}
+
+impl VmaLookups {
+    fn add(&mut self, more: VmaLookups) {
+        self.calls += more.calls;
+        self.hits += more.hits;
+        self.misses += more.misses;
+    }
+}
+
+/// What a cache shares with its space.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Set by the space: the cache is to forget everything. Cleared by the cache.
+    forget: AtomicBool,
+    // Written by the cache alone.
+    calls: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Shared {
+    fn lookups(&self) -> VmaLookups {
+        VmaLookups {
+            calls: self.calls.load(Ordering::Relaxed),
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Counts without a read-modify-write: only the cache's owner does.
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// Counts the changes of a space's mappings.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    number: AtomicU64,
+    /// The bits that count.
+    mask: u64,
+    caches: Mutex<Caches>,
+}
+
+#[derive(Debug, Default)]
+struct Caches {
+    alive: Vec<Arc<Shared>>,
+    /// What those counted that are gone.
+    gone: VmaLookups,
+}
+
+impl Default for Sequence {
+    fn default() -> Sequence {
+        Sequence::with_width(u64::BITS)
+    }
+}
+
+impl Sequence {
+    /// A sequence of this many bits.
+    pub(super) fn with_width(bits: u32) -> Sequence {
+        Sequence {
+            number: AtomicU64::new(0),
+            mask: u64::MAX >> (u64::BITS - bits),
+            caches: Mutex::default(),
+        }
+    }
+
+    /// Invalidates every slot. By one writer at a time.
+    pub(super) fn bump(&self) {
+        let next = (self.number.load(Ordering::Relaxed) + 1) & self.mask;
+        let wraps = next == 0;
+        if wraps {
+            self.forget_all();
+        }
+        // Release: pairs with `now`; what was published before, and the flags, are seen by who reads the number.
+        self.number.store(next, Ordering::Release);
+        if wraps {
+            // Who obeyed before the number changed may have filled a slot at the old one since.
+            self.forget_all();
+        }
+    }
+
+    fn forget_all(&self) {
+        let caches = self.caches.lock();
+        if cfg!(mutant = "V3") && caches.alive.len() == 1 {
+            // mutant: V3 (test: a_number_that_wraps_brings_no_slot_back) a lone cache is not told
+            return;
+        }
+        for cache in &caches.alive {
+            cache.forget.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What all caches of the space counted.
+    pub(super) fn lookups(&self) -> VmaLookups {
+        let caches = self.caches.lock();
+        let mut sum = caches.gone;
+        caches
+            .alive
+            .iter()
+            .for_each(|cache| sum.add(cache.lookups()));
+        sum
+    }
+
+    /// The cache is about to go.
+    pub(super) fn forget_cache(&self, cache: &VmaCache) {
+        let mut caches = self.caches.lock();
+        caches
+            .alive
+            .retain(|other| !Arc::ptr_eq(other, &cache.shared));
+        caches.gone.add(cache.shared.lookups());
+    }
+
+    fn now(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+}
+
+/// A mapping as a slot keeps it: it keeps no file open.
+#[derive(Debug)]
+struct Copy {
+    vma: Vma,
+    /// The file, which `vma` does not name.
+    file: Option<(Weak<FileInner>, u64)>,
+}
+
+impl Copy {
+    fn of(vma: &Vma) -> Copy {
+        let file = match &vma.backing {
+            Backing::File { file, first_page } => Some((Arc::downgrade(file), *first_page)),
+            _ => None,
+        };
+        let mut vma = vma.clone();
+        if file.is_some() {
+            vma.backing = Backing::Anonymous;
+        }
+        Copy { vma, file }
+    }
+
+    /// The mapping, unless its file is closed.
+    fn get(&self) -> Option<Vma> {
+        let mut vma = self.vma.clone();
+        if let Some((file, first_page)) = &self.file {
+            vma.backing = Backing::File {
+                file: file.upgrade()?,
+                first_page: *first_page,
+            };
+        }
+        Some(vma)
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    number: u64,
+    copy: Copy,
+}
+
+/// The cache; see the module.
+#[derive(Debug)]
+pub(super) struct VmaCache {
+    slots: [Option<Slot>; SLOTS],
+    shared: Arc<Shared>,
+}
+
+impl VmaCache {
+    /// An empty cache of the space with this sequence.
+    pub(super) fn new(sequence: &Sequence) -> VmaCache {
+        let shared = Arc::new(Shared::default());
+        sequence.caches.lock().alive.push(shared.clone());
+        VmaCache {
+            slots: Default::default(),
+            shared,
+        }
+    }
+
+    /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number was read. In a section
+    /// that saw the gate open at `at`. `sequence` is the one the cache was made for.
+    pub(super) fn find<'t>(
+        &mut self,
+        sequence: &Sequence,
+        at: u64,
+        tree: impl FnOnce() -> Option<&'t Vma>,
+    ) -> Option<Vma> {
+        count(&self.shared.calls);
+        let number = sequence.now();
+        if self.shared.forget.load(Ordering::Relaxed) {
+            self.shared.forget.store(false, Ordering::Relaxed);
+            self.slots = Default::default();
+        }
+        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
+        for step in 0..SLOTS {
+            let place = (own + step) % SLOTS;
+            let slot = self.slots[place].as_ref();
+            let good = slot.filter(|slot| slot.number == number && slot.copy.vma.contains(at));
+            if let Some(vma) = good.and_then(|slot| slot.copy.get()) {
+                count(&self.shared.hits);
+                return Some(vma);
+            }
+        }
+        count(&self.shared.misses);
+        let found = tree()?;
+        let copy = Copy::of(found);
+        self.slots[own] = Some(Slot { number, copy });
+        Some(found.clone())
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::space::vma::{Protection, Residence, Sharing};
+    use crate::space::vma_set::VmaSet;
+
+    fn vma(start: u64, end: u64) -> Vma {
+        Vma {
+            start: start << PAGE_SHIFT,
+            end: end << PAGE_SHIFT,
+            protection: Protection::READ_WRITE,
+            ceiling: Protection::READ_WRITE,
+            sharing: Sharing::Private,
+            residence: Residence::Pageable,
+            backing: Backing::Anonymous,
+        }
+    }
+
+    /// What a space does with these parts.
+    struct Table {
+        vmas: VmaSet,
+        sequence: Sequence,
+    }
+
+    impl Table {
+        fn new(width: u32) -> Table {
+            Table {
+                vmas: VmaSet::new(Arc::default()),
+                sequence: Sequence::with_width(width),
+            }
+        }
+
+        fn put(&mut self, start: u64, end: u64) {
+            if !self.vmas.put(vma(start, end)).removed.is_empty() {
+                self.sequence.bump();
+            }
+        }
+
+        fn remove(&mut self, start: u64, end: u64) {
+            let range = start << PAGE_SHIFT..end << PAGE_SHIFT;
+            if !self.vmas.remove(&range).removed.is_empty() {
+                self.sequence.bump();
+            }
+        }
+
+        fn find(&self, cache: &mut VmaCache, page: u64) -> Option<(u64, u64)> {
+            let at = page << PAGE_SHIFT;
+            let found = cache.find(&self.sequence, at, || self.vmas.find_containing(at));
+            found.map(|vma| (vma.start >> PAGE_SHIFT, vma.end >> PAGE_SHIFT))
+        }
+    }
+
+    fn counts(table: &Table) -> (u64, u64, u64) {
+        let VmaLookups {
+            calls,
+            hits,
+            misses,
+        } = table.sequence.lookups();
+        (calls, hits, misses)
+    }
+
+    /// Eight bits: one cache looks up, the number wraps while there is no other, another cache's owner counts on to the same
+    /// number, and the first looks up again.
+    // spec: V3
+    #[test]
+    fn a_number_that_wraps_brings_no_slot_back() {
+        for alone_until in [256, 300, 1000] {
+            let mut table = Table::new(8);
+            let mut first = VmaCache::new(&table.sequence);
+            table.put(10, 20);
+            assert_eq!(table.find(&mut first, 15), Some((10, 20)));
+            let number = table.sequence.now();
+            table.remove(10, 20);
+            let mut bumps = 1;
+            let mut second = None;
+            while bumps < alone_until || table.sequence.now() != number {
+                if bumps >= alone_until {
+                    second.get_or_insert_with(|| VmaCache::new(&table.sequence));
+                }
+                table.sequence.bump();
+                bumps += 1;
+            }
+            assert_eq!(table.find(&mut first, 15), None, "after {bumps}");
+        }
+    }
+
+    // spec: V8
+    #[test]
+    fn four_slots_hold_four_mappings_and_a_fifth_takes_only_its_own() {
+        let mut table = Table::new(64);
+        let pages = [0x100, 0x201, 0x302, 0x403];
+        pages.iter().for_each(|page| table.put(*page, *page + 1));
+        table.put(0x501, 0x502); // the slot of the second
+        let mut cache = VmaCache::new(&table.sequence);
+        pages
+            .iter()
+            .for_each(|page| assert!(table.find(&mut cache, *page).is_some()));
+        assert_eq!(counts(&table), (4, 0, 4));
+        pages
+            .iter()
+            .for_each(|page| assert!(table.find(&mut cache, *page).is_some()));
+        assert_eq!(counts(&table), (8, 4, 4));
+        assert_eq!(table.find(&mut cache, 0x501), Some((0x501, 0x502)));
+        assert_eq!(counts(&table), (9, 4, 5));
+        for page in [0x100, 0x302, 0x403] {
+            assert!(table.find(&mut cache, page).is_some());
+        }
+        assert_eq!(counts(&table), (12, 7, 5));
+        assert!(table.find(&mut cache, 0x201).is_some());
+        assert_eq!(counts(&table), (13, 7, 6));
+    }
+
+    // spec: V9
+    #[test]
+    fn hits_and_misses_add_up_to_calls_whatever_happens() {
+        let mut table = Table::new(64);
+        table.put(10, 20);
+        let mut cache = VmaCache::new(&table.sequence);
+        table.find(&mut cache, 12);
+        table.find(&mut cache, 13); // by its own slot or another
+        assert_eq!(counts(&table), (2, 1, 1));
+        table.find(&mut cache, 30); // not mapped
+        assert_eq!(counts(&table), (3, 1, 2));
+        table.put(10, 11); // the same again: nothing is changed
+        table.remove(19, 20);
+        table.find(&mut cache, 12); // counted though every slot is out of date
+        assert_eq!(counts(&table), (4, 1, 3));
+        table.sequence.forget_cache(&cache);
+        drop(cache);
+        assert_eq!(counts(&table), (4, 1, 3), "kept when the cache is gone");
+        let mut cache = VmaCache::new(&table.sequence);
+        table.find(&mut cache, 12);
+        assert_eq!(counts(&table), (5, 1, 4), "a new cache is empty");
+    }
+
+    // spec: V7
+    #[test]
+    fn no_slot_keeps_bounds_that_changed() {
+        let mut table = Table::new(64);
+        let mut cache = VmaCache::new(&table.sequence);
+        table.put(10, 20);
+        let look = |table: &Table, cache: &mut VmaCache| {
+            [9, 10, 14, 15, 19, 20, 24, 25].map(|page| table.find(cache, page))
+        };
+        let mut check = |table: &Table| {
+            for _ in 0..2 {
+                let got = look(table, &mut cache);
+                let mut fresh = VmaCache::new(&table.sequence);
+                assert_eq!(got, look(table, &mut fresh));
+            }
+        };
+        check(&table);
+        table.put(20, 25); // grows
+        check(&table);
+        table.remove(24, 25); // shrinks
+        check(&table);
+        table.remove(14, 15); // splits
+        check(&table);
+        table.put(14, 15); // merges
+        check(&table);
+        table.remove(0, 100);
+        check(&table);
+    }
+
+    /// The tree's copy is gone and its place has another mapping by the time the slot is looked at.
+    // spec: V12
+    #[test]
+    fn a_mapping_that_took_the_place_of_another_is_told_apart() {
+        let mut table = Table::new(64);
+        table.put(10, 20);
+        let mut cache = VmaCache::new(&table.sequence);
+        table.find(&mut cache, 12);
+        table.remove(10, 20);
+        assert_eq!(table.find(&mut cache, 12), None);
+        table.put(12, 13);
+        assert_eq!(table.find(&mut cache, 12), Some((12, 13)));
+        table.remove(12, 13);
+        table.put(11, 30);
+        assert_eq!(table.find(&mut cache, 12), Some((11, 30)));
+    }
+}

@@ -1,0 +1,235 @@
+//! A value that writers replace as a whole and readers look at without a lock and without a shared write.
+//!
+//! A reader is in a section and gets a `&T`; a writer swaps the pointer. What it took out comes back as a [`Replaced`], which
+//! frees the old value only after a grace period that began after the swap: one that passed meanwhile, or else its own.
+//! So a reader sees the old value or the new one, whole, for as long as its section lasts.
+//!
+//! Orderings: the swap releases the new value to the reader's acquiring load. The old value is freed after
+//! [`Domain::has_passed`] has acquired the end of a grace period, which acquired the end of every section that could have
+//! loaded the old pointer (`sync::domain`, the Dekker pair with the pointer as the word).
+
+use super::Arc;
+use super::atomic::{AtomicPtr, Ordering};
+use super::domain::Domain;
+use super::gate::OpenSection;
+use std::marker::PhantomData;
+
+/// The place of the current value.
+pub(crate) struct Published<T> {
+    /// From `Box::into_raw`; changed by `publish` alone.
+    current: AtomicPtr<T>,
+    domain_id: u64,
+    _owns: PhantomData<T>,
+}
+
+// SAFETY: `read` gives `&T` to many threads, and the last one to go drops the `T`, which may be another than made it.
+unsafe impl<T: Send + Sync> Sync for Published<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for Published<T> {}
+
+/// A value that was replaced. Dropping it waits for a grace period unless one has passed since; so outside every section,
+/// with no lock held that a section may take.
+pub(crate) struct Replaced<T> {
+    old: *mut T,
+    domain: Arc<Domain>,
+    /// Grace periods that had begun when the value was replaced.
+    begun: u64,
+    _owns: PhantomData<T>,
+}
+
+// SAFETY: a `T` on its way to be dropped, by whichever thread.
+unsafe impl<T: Send + Sync> Send for Replaced<T> {}
+
+impl<T> Published<T> {
+    /// Publishes the first value, for sections of `domain`.
+    pub(crate) fn new(domain: &Domain, value: T) -> Published<T> {
+        Published {
+            current: AtomicPtr::new(Box::into_raw(Box::new(value))),
+            domain_id: domain.id(),
+            _owns: PhantomData,
+        }
+    }
+
+    /// The current value; the section stays open as long as the result lives.
+    ///
+    /// # Panics
+    /// If `section` is not open, or is one of another domain.
+    #[inline]
+    pub(crate) fn read<'s>(&'s self, section: &'s impl OpenSection) -> &'s T {
+        assert!(
+            section.is_open() && section.domain_id() == self.domain_id,
+            "I6: not in a section"
+        );
+        super::interleave();
+        let current = self.current.load(Ordering::Acquire);
+        // SAFETY: `publish` hands what it replaces to `Replaced`, which waits for a grace period after the swap before it
+        // frees it; the section, which cannot end while it is borrowed, was open when the pointer was loaded.
+        unsafe { &*current }
+    }
+
+    /// Makes `value` the current one. What it replaces is to be dropped by the caller, when it can wait.
+    ///
+    /// # Panics
+    /// If `domain` is not the one this was made for.
+    pub(crate) fn publish(&self, domain: &Arc<Domain>, value: T) -> Replaced<T> {
+        assert_eq!(
+            domain.id(),
+            self.domain_id,
+            "a value is published in one domain"
+        );
+        let new = Box::into_raw(Box::new(value));
+        // SeqCst: before the count of grace periods is read; a grace period that is counted later begins after the swap.
+        let old = self.current.swap(new, Ordering::SeqCst);
+        super::interleave();
+        Replaced {
+            old,
+            begun: domain.begun(),
+            domain: domain.clone(),
+            _owns: PhantomData,
+        }
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        // Relaxed: nobody else can reach it, and whoever could has been synchronised with.
+        let current = self.current.load(Ordering::Relaxed);
+        // SAFETY: `&mut self`: no reader is left, since readers borrow it; the box is owned by the pointer.
+        drop(unsafe { Box::from_raw(current) });
+    }
+}
+
+impl<T> Drop for Replaced<T> {
+    fn drop(&mut self) {
+        if !self.domain.has_passed(self.begun) {
+            self.domain.synchronize();
+        }
+        // SAFETY: nobody can load the pointer since the swap; every section that had loaded it has ended, as a grace period
+        // began after the swap and is over; and this is the only `Replaced` with it.
+        drop(unsafe { Box::from_raw(self.old) });
+    }
+}
+
+impl<T> std::fmt::Debug for Published<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Published")
+    }
+}
+
+impl<T> std::fmt::Debug for Replaced<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Replaced")
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::AtomicU64;
+    use crate::sync::thread;
+
+    /// Counts its drops.
+    struct Counted(Arc<AtomicU64>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_is_replaced_is_dropped_once_and_after_a_grace_period() {
+        let domain = Domain::new();
+        let drops = Arc::new(AtomicU64::new(0));
+        let published = Published::new(&domain, Counted(drops.clone()));
+        let replaced = published.publish(&domain, Counted(drops.clone()));
+        assert_eq!((drops.load(Ordering::Relaxed), domain.begun()), (0, 0));
+        drop(replaced);
+        assert_eq!((drops.load(Ordering::Relaxed), domain.begun()), (1, 1));
+        let replaced = published.publish(&domain, Counted(drops.clone()));
+        domain.synchronize();
+        drop(replaced); // no grace period of its own
+        assert_eq!((drops.load(Ordering::Relaxed), domain.begun()), (2, 2));
+        drop(published);
+        assert_eq!(drops.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn readers_see_whole_values_while_they_are_replaced() {
+        let domain = Domain::new();
+        let published = Arc::new(Published::new(&domain, vec![0u64; 100]));
+        let reader = {
+            let (domain, published) = (domain.clone(), published.clone());
+            thread::spawn(move || {
+                let mut seen = 0;
+                while seen < 300 {
+                    let section = domain.reader();
+                    let value = published.read(&section);
+                    assert!(value.iter().all(|word| *word == value[0]));
+                    assert!(value[0] >= seen);
+                    seen = value[0];
+                }
+            })
+        };
+        for round in 1..=300 {
+            drop(published.publish(&domain, vec![round; 100]));
+        }
+        reader.join().unwrap();
+    }
+}
+
+/// The pointer and the grace period under loom, one reader and one writer.
+#[cfg(all(test, loom))]
+mod loom_models {
+    use super::*;
+    use crate::sys::barrier::BarrierMode;
+    use loom::cell::UnsafeCell;
+    use loom::thread;
+
+    /// Two words that loom watches, written when made and torn apart when dropped.
+    struct Pair(UnsafeCell<(u64, u64)>);
+    // SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's failure.
+    unsafe impl Sync for Pair {}
+    // SAFETY: as above.
+    unsafe impl Send for Pair {}
+
+    impl Drop for Pair {
+        fn drop(&mut self) {
+            // SAFETY: see `Sync`.
+            self.0.with_mut(|pair| unsafe { *pair = (7, 8) });
+        }
+    }
+
+    fn pair(value: u64) -> Pair {
+        Pair(UnsafeCell::new((value, value)))
+    }
+
+    // spec: V10
+    #[test]
+    fn v10_a_reader_sees_the_old_or_the_new_value_and_never_a_freed_one() {
+        for mode in [BarrierMode::Membarrier, BarrierMode::Fences] {
+            loom::model(move || {
+                let domain = Domain::with_mode(mode);
+                let published = Arc::new(Published::new(&domain, pair(1)));
+                let mut sections = Domain::register(&domain);
+                let reader = {
+                    let published = published.clone();
+                    thread::spawn(move || {
+                        let mut last = 0;
+                        for _ in 0..2 {
+                            sections.enter();
+                            let now = published.read(&sections);
+                            // SAFETY: see `Pair`.
+                            let (a, b) = now.0.with(|pair| unsafe { *pair });
+                            assert!(a == b && a >= last && a <= 2, "{a} {b} after {last}");
+                            last = a;
+                            sections.leave();
+                        }
+                    })
+                };
+                drop(published.publish(&domain, pair(2)));
+                reader.join().unwrap();
+            });
+        }
+    }
+}
