@@ -1,0 +1,221 @@
+//! The index against plain maps, and the forms a tree takes.
+
+use super::*;
+use std::collections::BTreeMap;
+
+/// Nodes on the heap; numbers from 1.
+struct TestNodes {
+    words: Vec<Box<[AtomicU64; NODE_WORDS]>>,
+    live: Vec<AtomicU64>,
+    free: Vec<FrameId>,
+}
+
+impl TestNodes {
+    fn new(count: usize) -> TestNodes {
+        TestNodes {
+            words: (0..count)
+                .map(|_| Box::new([const { AtomicU64::new(0) }; NODE_WORDS]))
+                .collect(),
+            live: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            free: (1..=count as u32).map(FrameId).collect(),
+        }
+    }
+
+    fn take(&mut self) -> FrameId {
+        let node = self.free.pop().expect("enough nodes");
+        self.words(node)
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+        node
+    }
+}
+
+impl Nodes for TestNodes {
+    fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS] {
+        &self.words[node.index() - 1]
+    }
+    fn live(&self, node: FrameId) -> u32 {
+        self.live[node.index() - 1].load(Ordering::Relaxed) as u32
+    }
+    fn set_live(&self, node: FrameId, live: u32) {
+        self.live[node.index() - 1].store(u64::from(live), Ordering::Relaxed);
+    }
+}
+
+fn insert(index: &Index, nodes: &mut TestNodes, block: u64, frame: u32) -> Inserted {
+    let mut spares = Vec::new();
+    loop {
+        let result = index
+            .write()
+            .insert(nodes, block, FrameId(frame), &mut spares);
+        let Inserted::NeedNodes(need) = result else {
+            nodes.free.append(&mut spares);
+            return result;
+        };
+        while spares.len() < need {
+            spares.push(nodes.take());
+        }
+    }
+}
+
+fn remove(index: &Index, nodes: &mut TestNodes, block: u64, frame: u32, shadow: Option<u64>) {
+    let mut freed = Vec::new();
+    index
+        .write()
+        .remove(nodes, block, FrameId(frame), shadow, &mut freed);
+    nodes.free.append(&mut freed);
+}
+
+#[test]
+fn words_come_apart_as_they_were_put_together() {
+    for word in [
+        Word::Empty,
+        Word::Block(FrameId(u32::MAX)),
+        Word::Shadow((1 << 60) - 1),
+        Word::Node(FrameId(7), MAX_HEIGHT),
+    ] {
+        assert_eq!(Word::decode(word.encode()), word);
+    }
+    assert_eq!(
+        [
+            height_for(0),
+            height_for(1),
+            height_for(511),
+            height_for(512)
+        ],
+        [0, 1, 1, 2]
+    );
+    assert_eq!(height_for((1 << 51) - 1), MAX_HEIGHT);
+}
+
+#[test]
+fn a_file_of_one_block_needs_no_node() {
+    let mut nodes = TestNodes::new(0);
+    let index = Index::default();
+    assert_eq!(insert(&index, &mut nodes, 0, 5), Inserted::Done(None));
+    assert_eq!(index.load(&nodes, 0), Word::Block(FrameId(5)));
+    assert_eq!(index.load(&nodes, 1), Word::Empty);
+    assert_eq!(
+        insert(&index, &mut nodes, 0, 6),
+        Inserted::Occupied(FrameId(5))
+    );
+    remove(&index, &mut nodes, 0, 5, None);
+    assert_eq!(index.counts(), Counts::default());
+}
+
+// spec: P7
+#[test]
+fn a_shadow_reads_as_absent_and_a_create_replaces_it() {
+    let mut nodes = TestNodes::new(4);
+    let index = Index::default();
+    insert(&index, &mut nodes, 3, 30);
+    insert(&index, &mut nodes, 4, 40);
+    remove(&index, &mut nodes, 3, 30, Some(99));
+    assert_eq!(index.load(&nodes, 3), Word::Shadow(99));
+    assert_eq!(index.next_block(&nodes, 0, 10), Some((4, FrameId(40))));
+    assert_eq!(
+        index.counts(),
+        Counts {
+            blocks: 1,
+            shadows: 1,
+            nodes: 1
+        }
+    );
+    index.validate(&nodes);
+    assert_eq!(insert(&index, &mut nodes, 3, 31), Inserted::Done(Some(99)));
+    assert_eq!(
+        index.counts(),
+        Counts {
+            blocks: 2,
+            shadows: 0,
+            nodes: 1
+        }
+    );
+    index.validate(&nodes);
+    // The last block of a node takes the shadows with it.
+    remove(&index, &mut nodes, 3, 31, Some(100));
+    remove(&index, &mut nodes, 4, 40, Some(101));
+    assert_eq!(index.counts(), Counts::default());
+    assert_eq!(nodes.free.len(), 4);
+}
+
+#[test]
+fn it_agrees_with_a_map_through_growth_and_removal() {
+    let mut nodes = TestNodes::new(200);
+    let index = Index::default();
+    let mut model: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut random = 12345u64;
+    for step in 0..4000u32 {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let spread = [3, 9, 12, 20, 40, 51][(random >> 60) as usize % 6];
+        let block = (random >> 8) & ((1 << spread) - 1);
+        match model.get(&block).copied() {
+            Some(frame) => {
+                let shadow = (step % 3 == 0).then_some(u64::from(step));
+                remove(&index, &mut nodes, block, frame, shadow);
+                model.remove(&block);
+            }
+            None if model.len() < 30 => {
+                let done = insert(&index, &mut nodes, block, step + 1);
+                assert!(matches!(done, Inserted::Done(_)));
+                model.insert(block, step + 1);
+            }
+            None => {
+                let (old, frame) = model.pop_first().expect("30 of them");
+                remove(&index, &mut nodes, old, frame, None);
+            }
+        }
+        if step % 64 == 0 {
+            index.validate(&nodes);
+        }
+        assert_eq!(index.counts().blocks, model.len() as u64);
+        let from = block.saturating_sub(5);
+        let next = model
+            .range(from..)
+            .next()
+            .map(|(block, frame)| (*block, FrameId(*frame)));
+        assert_eq!(index.next_block(&nodes, from, u64::MAX), next);
+    }
+    for (block, frame) in &model {
+        assert_eq!(index.load(&nodes, *block), Word::Block(FrameId(*frame)));
+    }
+    index.write().drop_shadows(&nodes, 0);
+    assert_eq!(index.counts().shadows, 0);
+    index.validate(&nodes);
+}
+
+#[test]
+fn a_missing_node_is_asked_for_before_anything_changes() {
+    let mut nodes = TestNodes::new(10);
+    let index = Index::default();
+    let refused = index
+        .write()
+        .insert(&nodes, 513, FrameId(1), &mut Vec::new());
+    assert_eq!(refused, Inserted::NeedNodes(2));
+    insert(&index, &mut nodes, 0, 9);
+    let refused = index
+        .write()
+        .insert(&nodes, 513, FrameId(1), &mut Vec::new());
+    assert_eq!(refused, Inserted::NeedNodes(3));
+    assert_eq!(
+        index.counts(),
+        Counts {
+            blocks: 1,
+            shadows: 0,
+            nodes: 0
+        }
+    );
+    insert(&index, &mut nodes, 513, 1);
+    assert_eq!(index.load(&nodes, 0), Word::Block(FrameId(9)));
+    assert_eq!(
+        index.counts(),
+        Counts {
+            blocks: 2,
+            shadows: 0,
+            nodes: 3
+        }
+    );
+    index.validate(&nodes);
+}

@@ -1,0 +1,272 @@
+//! Changing an index: insertion with the nodes it needs, replacement, removal.
+
+use super::{
+    Counts, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, Word, height_for, height_of, is_live, position,
+};
+use crate::sync::MutexGuard;
+use crate::sync::raw::{AtomicU64, Ordering};
+use crate::units::FrameId;
+
+/// The right to change an [`Index`].
+#[derive(Debug)]
+pub(in crate::cache) struct IndexWriter<'a> {
+    pub(super) root: &'a AtomicU64,
+    pub(super) counts: MutexGuard<'a, Counts>,
+}
+
+impl IndexWriter<'_> {
+    /// Puts `frame` at `block`, unless a block is there. Takes the nodes it needs from `spares`: zeroed, not yet linked.
+    pub(in crate::cache) fn insert(
+        &mut self,
+        nodes: &impl Nodes,
+        block: u64,
+        frame: FrameId,
+        spares: &mut Vec<FrameId>,
+    ) -> Inserted {
+        if let Some(slot) = self.find(nodes, block) {
+            let before = Word::decode(slot.load(Ordering::Relaxed));
+            if let Word::Block(other) = before {
+                return Inserted::Occupied(other);
+            }
+        }
+        let need = self.missing_nodes(nodes, block);
+        if need > spares.len() {
+            return Inserted::NeedNodes(need);
+        }
+        self.grow(nodes, block, spares);
+        let (slot, parent) = self.make_path(nodes, block, spares);
+        let shadow = match Word::decode(slot.load(Ordering::Relaxed)) {
+            Word::Shadow(when) => {
+                self.counts.shadows -= 1;
+                Some(when)
+            }
+            _ => None,
+        };
+        // Release: pairs with the acquire loads of readers; the frame was published before.
+        slot.store(Word::Block(frame).encode(), Ordering::Release);
+        if let Some(parent) = parent {
+            nodes.set_live(parent, nodes.live(parent) + 1);
+        }
+        self.counts.blocks += 1;
+        Inserted::Done(shadow)
+    }
+
+    /// Puts `new` where `old` is.
+    pub(in crate::cache) fn replace(
+        &mut self,
+        nodes: &impl Nodes,
+        block: u64,
+        old: FrameId,
+        new: FrameId,
+    ) {
+        let slot = self
+            .find(nodes, block)
+            .expect("I7: a locked block stays in its index");
+        let before = slot.swap(Word::Block(new).encode(), Ordering::AcqRel);
+        assert_eq!(
+            Word::decode(before),
+            Word::Block(old),
+            "I7: a locked block stays in its index"
+        );
+    }
+
+    /// Takes `frame` out of `block`, leaving a shadow if one is given and a node remains to hold it. Nodes that became
+    /// empty are added to `freed`: unlinked, but to be reused after a grace period only.
+    pub(in crate::cache) fn remove(
+        &mut self,
+        nodes: &impl Nodes,
+        block: u64,
+        frame: FrameId,
+        shadow: Option<u64>,
+        freed: &mut Vec<FrameId>,
+    ) {
+        let slot = self
+            .find(nodes, block)
+            .expect("I7: a locked block stays in its index");
+        let word = shadow.map_or(Word::Empty, Word::Shadow).encode();
+        let before = slot.swap(word, Ordering::AcqRel);
+        assert_eq!(
+            Word::decode(before),
+            Word::Block(frame),
+            "I7: a locked block stays in its index"
+        );
+        self.counts.blocks -= 1;
+        self.counts.shadows += u64::from(shadow.is_some());
+        self.prune(nodes, block, freed);
+    }
+
+    /// Forgets all shadows at or after `from`, where the file ends now.
+    pub(in crate::cache) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
+        let root = self.root.load(Ordering::Relaxed);
+        if matches!(Word::decode(root), Word::Shadow(_)) && from == 0 {
+            self.root.store(0, Ordering::Release);
+            self.counts.shadows -= 1;
+        } else {
+            self.counts.shadows -= drop_shadows_below(nodes, root, 0, from);
+        }
+    }
+
+    /// The slot of `block`, if nodes lead there.
+    fn find<'n>(&'n self, nodes: &'n impl Nodes, block: u64) -> Option<&'n AtomicU64> {
+        let mut slot = self.root;
+        let mut height = height_of(slot.load(Ordering::Relaxed));
+        if height_for(block) > height {
+            return None;
+        }
+        while height > 0 {
+            let Word::Node(node, _) = Word::decode(slot.load(Ordering::Relaxed)) else {
+                return None;
+            };
+            slot = &nodes.words(node)[position(block, height)];
+            height -= 1;
+        }
+        Some(slot)
+    }
+
+    /// Nodes an insertion of `block` has to add.
+    fn missing_nodes(&self, nodes: &impl Nodes, block: u64) -> usize {
+        let root = self.root.load(Ordering::Relaxed);
+        let (wanted, present) = (height_for(block), height_of(root));
+        if !is_live(root) {
+            return wanted as usize;
+        }
+        if wanted > present {
+            // New roots above the old one, then a path of its own below the top.
+            return (wanted - present + wanted - 1) as usize;
+        }
+        let mut word = root;
+        let mut height = present;
+        while height > 0 {
+            let Word::Node(node, _) = Word::decode(word) else {
+                break;
+            };
+            word = nodes.words(node)[position(block, height)].load(Ordering::Relaxed);
+            height -= 1;
+        }
+        // `height` levels are missing, unless the walk ended at the block's own word.
+        match Word::decode(word) {
+            Word::Node(..) => 0,
+            _ => height as usize,
+        }
+    }
+
+    /// Adds levels above the root until `block` fits.
+    fn grow(&mut self, nodes: &impl Nodes, block: u64, spares: &mut Vec<FrameId>) {
+        let wanted = height_for(block);
+        loop {
+            let root = self.root.load(Ordering::Relaxed);
+            let height = height_of(root);
+            if root == 0 || height >= wanted {
+                return;
+            }
+            if !is_live(root) {
+                // A shadow is not worth a node.
+                self.root.store(0, Ordering::Release);
+                self.counts.shadows -= 1;
+                return;
+            }
+            let node = self.take_spare(spares);
+            nodes.words(node)[0].store(root, Ordering::Relaxed);
+            nodes.set_live(node, 1);
+            self.root
+                .store(Word::Node(node, height + 1).encode(), Ordering::Release);
+        }
+    }
+
+    /// The slot of `block` with the nodes on the way made, and the node it is in.
+    fn make_path<'n>(
+        &mut self,
+        nodes: &'n impl Nodes,
+        block: u64,
+        spares: &mut Vec<FrameId>,
+    ) -> (&'n AtomicU64, Option<FrameId>)
+    where
+        Self: 'n,
+    {
+        let mut slot: &AtomicU64 = self.root;
+        let mut parent = None;
+        let root = slot.load(Ordering::Relaxed);
+        let mut height = if root == 0 {
+            height_for(block)
+        } else {
+            height_of(root)
+        };
+        while height > 0 {
+            let node = match Word::decode(slot.load(Ordering::Relaxed)) {
+                Word::Node(node, _) => node,
+                _ => {
+                    let node = self.take_spare(spares);
+                    nodes.set_live(node, 0);
+                    slot.store(Word::Node(node, height).encode(), Ordering::Release);
+                    if let Some(parent) = parent {
+                        nodes.set_live(parent, nodes.live(parent) + 1);
+                    }
+                    node
+                }
+            };
+            slot = &nodes.words(node)[position(block, height)];
+            parent = Some(node);
+            height -= 1;
+        }
+        (slot, parent)
+    }
+
+    fn take_spare(&mut self, spares: &mut Vec<FrameId>) -> FrameId {
+        self.counts.nodes += 1;
+        spares.pop().expect("missing_nodes counted them")
+    }
+
+    /// Takes the word of `block` out of its node's count, and unlinks the nodes above that became empty.
+    fn prune(&mut self, nodes: &impl Nodes, block: u64, freed: &mut Vec<FrameId>) {
+        let mut path: [(Option<FrameId>, &AtomicU64); MAX_HEIGHT as usize + 1] =
+            [(None, self.root); MAX_HEIGHT as usize + 1];
+        let mut depth = 0;
+        let mut slot = self.root;
+        while let Word::Node(node, height) = Word::decode(slot.load(Ordering::Relaxed)) {
+            path[depth] = (Some(node), slot);
+            depth += 1;
+            slot = &nodes.words(node)[position(block, height)];
+            if height == 1 {
+                break;
+            }
+        }
+        for (node, link) in path[..depth].iter().rev() {
+            let node = node.expect("filled above");
+            let live = nodes.live(node) - 1;
+            nodes.set_live(node, live);
+            if live > 0 {
+                return;
+            }
+            let words = nodes.words(node).iter();
+            let shadows = words
+                .filter(|word| word.load(Ordering::Relaxed) != 0)
+                .count();
+            self.counts.shadows -= shadows as u64;
+            self.counts.nodes -= 1;
+            link.store(0, Ordering::Release);
+            freed.push(node);
+        }
+    }
+}
+
+fn drop_shadows_below(nodes: &impl Nodes, word: u64, base: u64, from: u64) -> u64 {
+    let Word::Node(node, height) = Word::decode(word) else {
+        return 0;
+    };
+    let span_shift = (height - 1) * NODE_SHIFT;
+    let mut dropped = 0;
+    for (place, slot) in nodes.words(node).iter().enumerate() {
+        let start = base + ((place as u64) << span_shift);
+        match Word::decode(slot.load(Ordering::Relaxed)) {
+            Word::Shadow(_) if start >= from => {
+                slot.store(0, Ordering::Relaxed);
+                dropped += 1;
+            }
+            Word::Node(..) if start + (1 << span_shift) > from => {
+                dropped += drop_shadows_below(nodes, slot.load(Ordering::Relaxed), start, from);
+            }
+            _ => {}
+        }
+    }
+    dropped
+}
