@@ -21,7 +21,7 @@ use crate::stats::Event;
 use crate::store::{Accepted, Identity, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-use crate::units::{FrameId, PAGE_SHIFT};
+use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// The largest size of a file in bytes.
 pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
@@ -42,6 +42,8 @@ pub(crate) struct FileCore {
     pub(super) groups: Vec<GroupId>,
     /// log2 of the pages in a block.
     pub(super) order: u8,
+    /// The bytes in a block.
+    bytes_in_block: u64,
     pub(super) access: FileAccess,
     pub(super) write_order: WriteOrder,
     /// The store's length when it was opened.
@@ -137,6 +139,7 @@ impl FileCore {
             group,
             groups,
             order,
+            bytes_in_block: (PAGE_SIZE as u64) << order,
             access: options.access,
             write_order: options.write_order,
             opened_len: len,
@@ -197,7 +200,7 @@ impl FileCore {
     /// The block size in bytes.
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
-        1 << self.block_shift()
+        self.bytes_in_block
     }
 
     /// Pages in a block.

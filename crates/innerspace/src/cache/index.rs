@@ -60,6 +60,7 @@ impl Word {
     }
 
     /// Puts a word together.
+    #[inline(always)]
     pub(super) fn encode(self) -> u64 {
         match self {
             Word::Empty => 0,
@@ -108,6 +109,14 @@ pub(super) enum Inserted {
     NeedNodes(usize),
 }
 
+/// The node that a word names, if it is of the given height.
+#[inline(always)]
+fn node_of_height(word: u64, height: u32) -> Option<FrameId> {
+    let form = Word::Node(FrameId(0), height).encode();
+    let not_frame = !(u64::from(u32::MAX) << 4);
+    (word & not_frame == form).then_some(FrameId((word >> 4) as u32))
+}
+
 /// Levels needed for a block number.
 fn height_for(block: u64) -> u32 {
     (u64::BITS - block.leading_zeros()).div_ceil(NODE_SHIFT)
@@ -135,24 +144,36 @@ impl Index {
     /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section is open.
     #[inline]
     pub(super) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
-        let mut slot = &self.root;
-        // Acquire: pairs with the release stores of `IndexWriter`; the node's words were written before its link.
-        let mut height = match Word::decode(slot.load(Ordering::Acquire)) {
-            Word::Node(node, height) => {
-                if height_for(block) > height {
-                    return None;
-                }
-                slot = &nodes.words(node)[position(block, height)];
-                height - 1
-            }
-            _ => return (block == 0).then_some(slot),
+        // Acquire, here and below: pairs with the release stores of `IndexWriter`; a node's words were written before its link.
+        let root = self.root.load(Ordering::Acquire);
+        // The usual size, 2 MiB to 1 GiB in small blocks, without a loop: the instructions of a hit are counted.
+        let Some(top) = node_of_height(root, 2) else {
+            return self.slot_at_any_height(nodes, root, block);
         };
-        while height > 0 {
+        let link = nodes.words(top).get((block >> NODE_SHIFT) as usize)?;
+        let bottom = node_of_height(link.load(Ordering::Acquire), 1)?;
+        Some(&nodes.words(bottom)[block as usize & (NODE_WORDS - 1)])
+    }
+
+    #[inline(never)]
+    fn slot_at_any_height<'a>(
+        &'a self,
+        nodes: &'a impl Nodes,
+        root: u64,
+        block: u64,
+    ) -> Option<&'a AtomicU64> {
+        let Word::Node(node, height) = Word::decode(root) else {
+            return (block == 0).then_some(&self.root);
+        };
+        let mut shift = (height - 1) * NODE_SHIFT;
+        // None: the tree is not so high.
+        let mut slot = nodes.words(node).get((block >> shift) as usize)?;
+        while shift > 0 {
             let Word::Node(node, _) = Word::decode(slot.load(Ordering::Acquire)) else {
                 return None;
             };
-            slot = &nodes.words(node)[position(block, height)];
-            height -= 1;
+            shift -= NODE_SHIFT;
+            slot = &nodes.words(node)[(block >> shift) as usize & (NODE_WORDS - 1)];
         }
         Some(slot)
     }

@@ -35,25 +35,19 @@ static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 ///
 /// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long: drop views soon, or the group
 /// fills up with them.
-pub struct View(Bytes);
-
-enum Bytes {
-    /// Part of a block, or of a hole.
-    Pinned(Pinned<Pool>),
-    /// A copy on the heap: a clone of a view whose block has too many views to count.
-    Heap(Arc<[u8]>),
-}
+#[derive(Clone)]
+pub struct View(Pinned<Pool>);
 
 impl View {
     pub(super) fn zeros(len: usize) -> View {
-        View(Bytes::Pinned(Pinned::of_static(&ZEROS[..len])))
+        View(Pinned::of_static(&ZEROS[..len]))
     }
 
     /// A view of part of a block that the caller holds; `None` when it is not the file's any more, being written, or mapped
     /// writable.
     pub(super) fn of_frame(handle: &Handle, frame: FrameId, inside: Range<usize>) -> Option<View> {
         let pinned = Pinned::try_new(&handle.core.pool, frame, inside)?;
-        Some(View(Bytes::Pinned(pinned)))
+        Some(View(pinned))
     }
 }
 
@@ -62,10 +56,7 @@ impl Deref for View {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        match &self.0 {
-            Bytes::Pinned(pinned) => pinned,
-            Bytes::Heap(bytes) => bytes,
-        }
+        &self.0
     }
 }
 
@@ -75,27 +66,9 @@ impl AsRef<[u8]> for View {
     }
 }
 
-impl Clone for View {
-    fn clone(&self) -> View {
-        View(match &self.0 {
-            Bytes::Pinned(pinned) => match pinned.try_clone() {
-                Some(pinned) => Bytes::Pinned(pinned),
-                // A million views of one block.
-                None => Bytes::Heap(Arc::from(&**pinned)),
-            },
-            Bytes::Heap(bytes) => Bytes::Heap(bytes.clone()),
-        })
-    }
-}
-
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match &self.0 {
-            Bytes::Pinned(pinned) if pinned.is_of_block() => "pinned",
-            Bytes::Pinned(_) => "zeros",
-            Bytes::Heap(_) => "copied",
-        };
-        write!(f, "View({} bytes, {what})", self.len())
+        write!(f, "View({} bytes, {})", self.len(), self.0.kind())
     }
 }
 
@@ -118,7 +91,7 @@ impl Handle {
         wait: Wait,
     ) -> Result<View, FileError> {
         match self.hit(&range) {
-            Some(pinned) => Ok(View(Bytes::Pinned(pinned))),
+            Some(pinned) => Ok(View(pinned)),
             None => match self.view_missed(range, wait) {
                 Ok(view) => Ok(view),
                 Err(error) => Err(*error),
@@ -131,9 +104,11 @@ impl Handle {
     fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
         let block = range.start >> core.block_shift();
-        let start = range.start & (core.block_bytes() - 1);
+        let last = core.block_bytes() - 1;
+        let start = range.start & last;
         let len = range.end.wrapping_sub(range.start);
-        if range.end > core.size() || len == 0 || len > core.block_bytes() - start {
+        // Not empty, and not over the block's end.
+        if range.end > core.size() || len.wrapping_sub(1) > last - start {
             cold_path();
             return None;
         }
@@ -170,8 +145,8 @@ impl Handle {
         }
         let start = (range.start & (core.block_bytes() - 1)) as usize;
         let inside = start..start + (range.end - range.start) as usize;
-        match self.pin(block, inside.clone()) {
-            Some(pinned) => Ok(View(Bytes::Pinned(pinned))),
+        match self.pin_slowly(block, inside.clone()) {
+            Some(pinned) => Ok(View(pinned)),
             None if wait == Wait::Yes => self.view_slowly(block, inside),
             None => self.view_at_once(block, inside),
         }
@@ -180,22 +155,21 @@ impl Handle {
     /// The hit: a view of part of a cached block, if it can be had with nothing but a look at the index.
     #[inline(always)]
     fn pin(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
-        let core = &*self.core;
-        let section = core.pool.domain.reader();
-        let slot = core.index.slot(core.frames(), block)?;
-        let word = slot.load(raw::Ordering::Acquire);
-        let Word::Block(frame) = Word::decode(word) else {
-            cold_path();
-            return None;
-        };
-        let pinned = Pinned::try_new(&core.pool, frame, inside)?;
-        let is_still = slot.load(raw::Ordering::Acquire) == word;
+        let section = self.core.pool.domain.look()?;
+        let found = self.core.pin_in_section(block, inside);
         drop(section);
-        if !is_still {
-            cold_path();
-            return None;
-        }
-        core.pool.mark_accessed(frame);
+        let (frame, pinned, flags) = found?;
+        self.core.pool.mark_accessed_at(frame, flags);
+        Some(pinned)
+    }
+
+    /// Like [`Handle::pin`], where a section takes more.
+    fn pin_slowly(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
+        let section = self.core.pool.domain.reader();
+        let found = self.core.pin_in_section(block, inside);
+        drop(section);
+        let (frame, pinned, flags) = found?;
+        self.core.pool.mark_accessed_at(frame, flags);
         Some(pinned)
     }
 
@@ -210,8 +184,8 @@ impl Handle {
             match core.read_block(block, &self.stream)? {
                 Present::Hole => return Ok(View::zeros(inside.len())),
                 Present::Block(_held) => {
-                    if let Some(pinned) = self.pin(block, inside.clone()) {
-                        return Ok(View(Bytes::Pinned(pinned)));
+                    if let Some(pinned) = self.pin_slowly(block, inside.clone()) {
+                        return Ok(View(pinned));
                     }
                 }
             }
@@ -221,7 +195,7 @@ impl Handle {
             };
             core.end_write_mappings(&locked);
             if let Some(pinned) = Pinned::try_new(&core.pool, locked.frame(), inside.clone()) {
-                return Ok(View(Bytes::Pinned(pinned)));
+                return Ok(View(pinned));
             }
             // The count of views is full: the copy has a count of its own.
             drop(locked);
@@ -287,11 +261,33 @@ impl Handle {
         let pinned = pinned.expect("nobody else can find the frame");
         debug_assert_eq!(dropped, Dropped::Held);
         core.pool.lru_set(frame, Evictable::No);
-        Ok(View(Bytes::Pinned(pinned)))
+        Ok(View(pinned))
     }
 }
 
 impl FileCore {
+    /// A view of part of a cached block, with the block's frame and flags; in a section.
+    #[inline(always)]
+    fn pin_in_section(
+        &self,
+        block: u64,
+        inside: Range<usize>,
+    ) -> Option<(FrameId, Pinned<Pool>, FlagSet)> {
+        let slot = self.index.slot(self.frames(), block)?;
+        let word = slot.load(raw::Ordering::Acquire);
+        let Word::Block(frame) = Word::decode(word) else {
+            cold_path();
+            return None;
+        };
+        let (pinned, flags) = Pinned::try_with_flags(&self.pool, frame, inside)?;
+        // I10: the frame was this block when the view was taken.
+        if slot.load(raw::Ordering::Acquire) != word {
+            cold_path();
+            return None;
+        }
+        Some((frame, pinned, flags))
+    }
+
     /// Takes the right to store away from every mapping of a locked block, and waits until none is used.
     pub(super) fn end_write_mappings(&self, locked: &Locked<'_>) {
         if locked.meta().hold.load().is_wmapped() {

@@ -4,6 +4,7 @@
 //! bytes is decided elsewhere.
 
 use std::io;
+use std::ptr::NonNull;
 
 use super::frames::{HugePages, Prefault};
 use crate::sys::memory::Mapping;
@@ -40,13 +41,22 @@ impl Arena {
     /// The address of a frame's first byte.
     #[inline]
     pub(super) fn host(&self, id: FrameId) -> *mut u8 {
-        assert!(
-            id.0 < self.frames,
-            "{id:?} is outside the arena of {} frames",
-            self.frames
-        );
+        if id.0 >= self.frames {
+            outside(id, self.frames);
+        }
         // SAFETY: the frame is inside the mapping.
         unsafe { self.memory.base().add(id.index() << PAGE_SHIFT) }
+    }
+
+    /// Like [`Arena::host`], unchecked.
+    ///
+    /// # Safety
+    /// The frame is inside the arena.
+    #[inline(always)]
+    pub(super) unsafe fn start_of(&self, id: FrameId) -> NonNull<u8> {
+        debug_assert!(id.0 < self.frames);
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.start().add(id.index() << PAGE_SHIFT) }
     }
 
     /// The frame that holds the byte at host address `address`.
@@ -60,4 +70,11 @@ impl Arena {
         );
         FrameId(id as u32)
     }
+}
+
+/// By value: a reference would have every caller keep the number in memory.
+#[cold]
+#[inline(never)]
+fn outside(id: FrameId, frames: u32) -> ! {
+    panic!("{id:?} is outside the arena of {frames} frames");
 }

@@ -1,5 +1,6 @@
 //! The frames of one arena: allocation, metadata, addresses, locks, and the check of all of it.
 
+use std::ptr::NonNull;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -192,6 +193,14 @@ impl Frames {
     #[inline]
     pub(crate) fn meta(&self, id: FrameId) -> &Meta {
         &self.metas[id.index()]
+    }
+
+    /// A frame's metadata, and the address of its first byte.
+    #[inline(always)]
+    pub(super) fn locate(&self, id: FrameId) -> (&Meta, NonNull<u8>) {
+        let meta = self.meta(id);
+        // SAFETY: a frame with metadata is inside the arena.
+        (meta, unsafe { self.arena.start_of(id) })
     }
 
     /// The frame whose metadata this is.

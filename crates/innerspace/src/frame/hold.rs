@@ -42,10 +42,10 @@
 //!   `freeze`) or changes the bytes (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
 //! - `end_write` and `clear_wmapped` (Release) pair with `try_view` (Acquire): a view sees all the bytes written.
 //!
-//! A 20-bit field that is full refuses (`try_` fails) and never wraps into its neighbour.
+//! A field that is full (2^20 - 1 references or installed pages, 2^19 views) refuses (`try_` fails) and never wraps into
+//! its neighbour.
 
 use std::fmt;
-use std::hint::cold_path;
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +55,9 @@ const FIELD: u64 = (1 << 20) - 1;
 const VIEW: u64 = 1;
 const REF: u64 = 1 << 20;
 const MAPPED: u64 = 1 << 40;
+/// The top bit of `views`: with it set the count is full. A bit, so that one comparison of the word says all that a new view
+/// has to know.
+const VIEWS_FULL: u64 = 1 << 19;
 const CACHED: u64 = 1 << 60;
 const WRITER: u64 = 1 << 61;
 const WMAPPED: u64 = 1 << 62;
@@ -66,8 +69,10 @@ pub(crate) struct HoldState(u64);
 impl HoldState {
     /// Held by nobody: owned or free.
     pub(crate) const NONE: HoldState = HoldState(0);
-    /// The most that each of the three counts can hold.
+    /// The most that the counts of references and of installed pages can hold.
     pub(crate) const MAX: u32 = FIELD as u32;
+    /// The most views.
+    pub(crate) const MAX_VIEWS: u32 = VIEWS_FULL as u32;
 
     /// A block in its file's index, with `refs` references of which the index has one.
     pub(crate) const fn cached(refs: u32) -> HoldState {
@@ -114,6 +119,16 @@ impl HoldState {
     /// Whether views alone keep the frame (a state of I1).
     pub(crate) const fn is_viewed_only(self) -> bool {
         !self.is_cached() && self.refs() == 0 && self.views() > 0
+    }
+
+    /// What dropping a view made of this state, in which the frame was in no file.
+    #[cold]
+    fn put_view_outside(self) -> PutView {
+        assert!(self.views() > 0, "put of a view that nobody had: {self:?}");
+        if self.views() > 1 {
+            return PutView::Kept;
+        }
+        PutView::LastOutside(HoldState(self.0 - VIEW).after_drop())
     }
 
     const fn after_drop(self) -> Dropped {
@@ -257,8 +272,7 @@ impl Hold {
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
-            (now.0 & (CACHED | WRITER | WMAPPED) == CACHED && now.views() < HoldState::MAX)
-                .then_some(now.0 + VIEW)
+            (now.0 & (CACHED | WRITER | WMAPPED | VIEWS_FULL) == CACHED).then_some(now.0 + VIEW)
         })
         .is_ok()
     }
@@ -272,7 +286,7 @@ impl Hold {
                 now.views() > 0,
                 "clone of a view that is not there: {now:?}"
             );
-            (now.views() < HoldState::MAX).then_some(now.0 + VIEW)
+            (now.0 & VIEWS_FULL == 0).then_some(now.0 + VIEW)
         })
         .is_ok()
     }
@@ -281,8 +295,7 @@ impl Hold {
     /// has views. Acquire: pairs with `publish`.
     pub(crate) fn try_view_still(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
-            (now.refs() > 0 && !now.is_cached() && now.views() < HoldState::MAX)
-                .then_some(now.0 + VIEW)
+            (now.refs() > 0 && !now.is_cached() && now.0 & VIEWS_FULL == 0).then_some(now.0 + VIEW)
         })
         .is_ok()
     }
@@ -291,16 +304,11 @@ impl Hold {
     #[inline]
     pub(crate) fn put_view(&self) -> PutView {
         let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
-        assert!(
-            before.views() > 0,
-            "put of a view that nobody had: {before:?}"
-        );
-        // One comparison for what nearly every drop is. A cached block has its index's reference, so it is not the last.
-        if before.0 & (CACHED | FIELD) == VIEW {
-            cold_path();
-            return PutView::LastOutside(HoldState(before.0 - VIEW).after_drop());
+        // CACHED and a view: one comparison for what nearly every drop is. A cached block has its index's reference, too.
+        if before.0 & (CACHED | FIELD) > CACHED {
+            return PutView::Kept;
         }
-        PutView::Kept
+        before.put_view_outside()
     }
 
     /// Starts writing to a cached frame if nobody views it; the caller holds the block's lock. Acquire: pairs with

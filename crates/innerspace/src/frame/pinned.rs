@@ -13,6 +13,7 @@
 
 use std::fmt;
 use std::hint::cold_path;
+use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
@@ -41,11 +42,20 @@ pub(crate) trait Keeper: Send + Sync + 'static {
 }
 
 /// A view: bytes of one block that nobody changes while it lives.
+///
+/// Plain words without a destructor of their own: so that those of a view that does not leave its function stay in
+/// registers.
 pub(crate) struct Pinned<K: Keeper> {
     bytes: NonNull<[u8]>,
-    /// The block's first frame, and its keeper; `None`: bytes that stay for ever.
-    block: Option<(NonNull<Meta>, NonNull<K>)>,
+    /// The block's first frame; `None`: not of a block.
+    block: Option<NonNull<Meta>>,
+    /// Of a block: its keeper, a `K`. Else null where the bytes stay for ever, or a `Box` of a `Copied`.
+    owner: *const (),
+    _of: PhantomData<K>,
 }
+
+/// The bytes of a clone of a view whose block has too many views to count.
+type Copied = Arc<[u8]>;
 
 // SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them; metadata and keeper are
 // Send + Sync.
@@ -57,15 +67,24 @@ impl<K: Keeper> Pinned<K> {
     /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame is not cached, not
     /// up to date, being written or mapped writable, or when `range` is not inside the block (it may be another block by
     /// now: the caller looks again where it found the frame).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn try_new(
         keeper: &Arc<K>,
         frame: FrameId,
         range: Range<usize>,
     ) -> Option<Pinned<K>> {
+        Pinned::try_with_flags(keeper, frame, range).map(|(pinned, _)| pinned)
+    }
+
+    /// Like [`Pinned::try_new`], and the flags of the block a moment later.
+    #[inline(always)]
+    pub(crate) fn try_with_flags(
+        keeper: &Arc<K>,
+        frame: FrameId,
+        range: Range<usize>,
+    ) -> Option<(Pinned<K>, FlagSet)> {
         let keeper = &**keeper;
-        let frames = keeper.frames();
-        let meta = frames.meta(frame);
+        let (meta, start) = keeper.frames().locate(frame);
         if !meta.hold.try_view() {
             cold_path();
             return None;
@@ -73,21 +92,25 @@ impl<K: Keeper> Pinned<K> {
         // From here on a drop gives the view back.
         let mut pinned = Pinned {
             bytes: NonNull::from_ref(&[]),
-            block: Some((NonNull::from_ref(meta), NonNull::from_ref(keeper))),
+            block: Some(NonNull::from_ref(meta)),
+            owner: std::ptr::from_ref(keeper).cast(),
+            _of: PhantomData,
         };
-        // The view keeps the block from being freed: order and flags are those of this life.
-        let size = PAGE_SIZE << meta.order();
-        if range.start > range.end
-            || range.end > size
-            || !meta.flags.load().contains(FlagSet::UPTODATE)
-        {
+        // The view keeps the block from being freed: order and flags are those of this life. A part of the first page needs no
+        // look at the order.
+        let flags = meta.flags.load();
+        if range.start > range.end || !flags.contains(FlagSet::UPTODATE) {
+            cold_path();
+            return None;
+        }
+        if range.end > PAGE_SIZE && range.end > PAGE_SIZE << meta.order() {
             cold_path();
             return None;
         }
         // SAFETY: the range is inside the block, which is inside the arena.
-        let start = unsafe { NonNull::new_unchecked(frames.host(frame).add(range.start)) };
+        let start = unsafe { start.add(range.start) };
         pinned.bytes = NonNull::slice_from_raw_parts(start, range.end - range.start);
-        Some(pinned)
+        Some((pinned, flags))
     }
 
     /// Bytes that need no keeping.
@@ -96,27 +119,53 @@ impl<K: Keeper> Pinned<K> {
         Pinned {
             bytes: NonNull::from_ref(bytes),
             block: None,
+            owner: std::ptr::null(),
+            _of: PhantomData,
         }
     }
 
-    /// Whether the bytes are part of a block.
-    pub(crate) fn is_of_block(&self) -> bool {
-        self.block.is_some()
+    /// How the bytes are had, for people.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.block {
+            Some(_) => "pinned",
+            None if self.owner.is_null() => "zeros",
+            None => "copied",
+        }
     }
+}
 
-    /// A second view of the same bytes; `None` when the block has 2^20 - 1 views already.
-    pub(crate) fn try_clone(&self) -> Option<Pinned<K>> {
-        if let Some((meta, _)) = self.block {
+impl<K: Keeper> Clone for Pinned<K> {
+    /// A second view of the same bytes.
+    fn clone(&self) -> Pinned<K> {
+        let owner = match self.block {
             // SAFETY: as in `drop`.
-            let meta = unsafe { meta.as_ref() };
-            if !meta.hold.try_clone_view() {
-                return None;
+            Some(meta) if !unsafe { meta.as_ref() }.hold.try_clone_view() => {
+                return Pinned::of_copy(Arc::from(&**self));
             }
-        }
-        Some(Pinned {
+            None if !self.owner.is_null() => {
+                // SAFETY: what `of_copy` put there; it is dropped with `self`.
+                let bytes = unsafe { &*self.owner.cast::<Copied>() };
+                return Pinned::of_copy(bytes.clone());
+            }
+            _ => self.owner,
+        };
+        Pinned {
             bytes: self.bytes,
             block: self.block,
-        })
+            owner,
+            _of: PhantomData,
+        }
+    }
+}
+
+impl<K: Keeper> Pinned<K> {
+    fn of_copy(bytes: Copied) -> Pinned<K> {
+        Pinned {
+            bytes: NonNull::from_ref(&*bytes),
+            block: None,
+            owner: Box::into_raw(Box::new(bytes)).cast(),
+            _of: PhantomData,
+        }
     }
 }
 
@@ -125,8 +174,9 @@ impl<K: Keeper> Deref for Pinned<K> {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the arena stays mapped (`Keeper`). The view forbids WRITER and WMAPPED, and UPTODATE ended the filling, so
-        // nobody writes the bytes while `self` lives; the frame is not freed before the view is dropped (`Hold`).
+        // SAFETY: of a block: the arena stays mapped (`Keeper`). The view forbids WRITER and WMAPPED, and UPTODATE ended the
+        // filling, so nobody writes the bytes while `self` lives; the frame is not freed before the view is dropped
+        // (`Hold`). Else: they live for ever, or as long as the `Arc` beside them.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -134,26 +184,40 @@ impl<K: Keeper> Deref for Pinned<K> {
 impl<K: Keeper> Drop for Pinned<K> {
     #[inline(always)]
     fn drop(&mut self) {
-        let Some((meta, keeper)) = self.block else {
+        let Some(meta) = self.block else {
+            cold_path();
+            if !self.owner.is_null() {
+                // SAFETY: what `of_copy` put there, and `self` is its only user.
+                unsafe { drop_copied(self.owner) }
+            }
             return;
         };
         // SAFETY: metadata lives as long as the arena, which the view keeps, see `Keeper`; it is not touched after the word
         // was changed, unless the view was the last one outside a file.
         let put = unsafe { meta.as_ref() }.hold.put_view();
         if let PutView::LastOutside(dropped) = put {
+            cold_path();
             // SAFETY: the keeper keeps itself until it has been told that this view is gone.
-            unsafe { end_outside(meta, keeper, dropped) }
+            unsafe { end_outside::<K>(meta, self.owner, dropped) }
         }
     }
+}
+
+/// Safety: `owner` is the `Box` of a [`Copied`], given up by its only user.
+#[cold]
+#[inline(never)]
+unsafe fn drop_copied(owner: *const ()) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(owner.cast_mut().cast::<Copied>()) });
 }
 
 /// What the last view of a block outside its file leaves to do. Safety: that view was the caller's, and its keeper still counts
 /// the block.
 #[cold]
 #[inline(never)]
-unsafe fn end_outside<K: Keeper>(meta: NonNull<Meta>, keeper: NonNull<K>, dropped: Dropped) {
+unsafe fn end_outside<K: Keeper>(meta: NonNull<Meta>, keeper: *const (), dropped: Dropped) {
     // SAFETY: the caller's promise.
-    let keeper = unsafe { keeper.as_ref() }.kept();
+    let keeper = unsafe { &*keeper.cast::<K>() }.kept();
     // SAFETY: as above; the arena's metadata.
     let frame = keeper.frames().id_of(unsafe { meta.as_ref() });
     keeper.last_view_gone(frame, dropped);

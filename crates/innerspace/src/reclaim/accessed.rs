@@ -25,11 +25,24 @@ impl Pool {
     /// A block was used: the caller holds it (reference, view, or lock).
     #[inline]
     pub(crate) fn mark_accessed(&self, id: FrameId) {
-        let meta = self.frames.meta(id);
-        let flags = meta.flags.load();
+        self.mark_accessed_at(id, self.frames.meta(id).flags.load());
+    }
+
+    /// Like [`Pool::mark_accessed`], with the block's flags as they were just now.
+    #[inline(always)]
+    pub(crate) fn mark_accessed_at(&self, id: FrameId, flags: FlagSet) {
+        if !flags.contains(FlagSet::REFERENCED | FlagSet::ACTIVE) {
+            self.mark_changed(id, flags);
+        }
+    }
+
+    /// A use that changes the frame's state.
+    #[cold]
+    #[inline(never)]
+    fn mark_changed(&self, id: FrameId, flags: FlagSet) {
         if !flags.contains(FlagSet::REFERENCED) {
-            meta.flags.set(FlagSet::REFERENCED);
-        } else if !flags.contains(FlagSet::ACTIVE) {
+            self.frames.meta(id).flags.set(FlagSet::REFERENCED);
+        } else {
             self.activate(id, own_batch());
         }
     }

@@ -106,6 +106,19 @@ impl Participant {
         self.posted.fetch_add(1, Ordering::Release);
     }
 
+    /// Says that the owner is in a section now (odd) or not (even); see the module for the orderings.
+    #[inline(always)]
+    fn set_state(&self, state: u64, mode: BarrierMode) {
+        match mode {
+            // Release, which costs a store nothing on x86: a revoker that finds the next section open has then acquired the
+            // end of the one before it.
+            BarrierMode::Membarrier => self.state.store(state, Ordering::Release),
+            BarrierMode::Fences => {
+                self.state.swap(state, Ordering::SeqCst);
+            }
+        }
+    }
+
     /// Asks an open session to pass a safepoint.
     fn request(&self) {
         self.posted.fetch_add(1, Ordering::Release);
@@ -274,16 +287,9 @@ impl Sections {
     pub(crate) fn enter(&mut self) {
         debug_assert!(self.state & 1 == 0, "I6: a section is open already");
         self.state += 1;
-        match self.mode {
-            BarrierMode::Membarrier => {
-                // Release, which costs a store nothing on x86: a revoker that finds the next section open has then
-                // acquired the end of the one before it.
-                self.participant.state.store(self.state, Ordering::Release);
-                BarrierMode::Membarrier.light();
-            }
-            BarrierMode::Fences => {
-                self.participant.state.swap(self.state, Ordering::SeqCst);
-            }
+        self.participant.set_state(self.state, self.mode);
+        if self.mode == BarrierMode::Membarrier {
+            self.mode.light();
         }
     }
 
@@ -292,14 +298,7 @@ impl Sections {
     pub(crate) fn leave(&mut self) {
         debug_assert!(self.state & 1 == 1, "I6: no section is open");
         self.state += 1;
-        match self.mode {
-            BarrierMode::Membarrier => {
-                self.participant.state.store(self.state, Ordering::Release);
-            }
-            BarrierMode::Fences => {
-                self.participant.state.swap(self.state, Ordering::SeqCst);
-            }
-        }
+        self.participant.set_state(self.state, self.mode);
     }
 
     /// Whether a section is open.
@@ -390,12 +389,7 @@ pub(crate) fn suspend_sessions() {
             }
             participant.request();
             // As `Sections::leave`; the session's own copy of the state catches up there with the same value.
-            match open.mode {
-                BarrierMode::Membarrier => participant.state.store(state + 1, Ordering::Release),
-                BarrierMode::Fences => {
-                    participant.state.swap(state + 1, Ordering::SeqCst);
-                }
-            }
+            participant.set_state(state + 1, open.mode);
         }
     });
 }

@@ -85,6 +85,12 @@ impl Mapping {
         self.base.as_ptr()
     }
 
+    /// The address of the first byte.
+    #[inline]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// The size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len

@@ -3,6 +3,8 @@
 use super::*;
 use crate::sync::Weak;
 use std::cell::{Cell, RefCell};
+use std::hint::cold_path;
+use std::marker::PhantomData;
 
 /// A thread's own participant in one domain; gone with the thread.
 struct Own {
@@ -24,13 +26,13 @@ impl Drop for Own {
 crate::sync::thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
 
-    /// The domain in which this thread had a section last, and its participant there: what is looked up for every view. It
-    /// needs no destructor, so that reading it costs a load and a comparison.
-    static LAST: Cell<(u64, *const Participant)> = const { Cell::new(NOBODY) };
+    /// The domain with an asymmetric barrier in which this thread had a section last, and its participant there: what is
+    /// looked up for every view. It needs no destructor, so that reading it costs a load and a comparison. The address is
+    /// nobody else's as long as the thread's list has its `Weak`.
+    static LAST: Cell<(*const Domain, *const Participant)> = const { Cell::new(NOBODY) };
 }
 
-/// No domain has the number 0.
-const NOBODY: (u64, *const Participant) = (0, std::ptr::null());
+const NOBODY: (*const Domain, *const Participant) = (std::ptr::null(), std::ptr::null());
 
 /// An open section of the calling thread; closed when dropped. May be nested.
 #[derive(Debug)]
@@ -40,18 +42,58 @@ pub(crate) struct Reader<'domain> {
     domain: &'domain Domain,
 }
 
+/// An open section of the calling thread in which no other is opened: see [`Domain::look`].
+#[derive(Debug)]
+pub(crate) struct Look<'domain> {
+    participant: *const Participant,
+    /// The state outside it.
+    after: u64,
+    _domain: PhantomData<&'domain Domain>,
+}
+
+impl Drop for Look<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: as in `Reader::participant`.
+        let participant = unsafe { &*self.participant };
+        // Release, as in `Reader::drop`.
+        participant.state.store(self.after, Ordering::Release);
+    }
+}
+
 impl Domain {
+    /// Opens a section of the calling thread for a short look: until it is over the thread opens no other, so that nothing
+    /// has to be counted. `None` where that takes more than two plain stores: the thread has a section open, had its
+    /// last one in another domain, or there is no asymmetric barrier. Then open a [`Reader`].
+    #[inline(always)]
+    pub(crate) fn look(self: &Arc<Domain>) -> Option<Look<'_>> {
+        let (domain, pointer) = LAST.with(Cell::get);
+        if domain != Arc::as_ptr(self) {
+            cold_path();
+            return None;
+        }
+        // SAFETY: as in `Reader::participant`.
+        let participant = unsafe { &*pointer };
+        // Relaxed: only this thread changes it.
+        let state = participant.state.load(Ordering::Relaxed);
+        if state & 1 == 1 {
+            cold_path();
+            return None;
+        }
+        participant.state.store(state + 1, Ordering::Release);
+        BarrierMode::Membarrier.light();
+        Some(Look {
+            participant: pointer,
+            after: state + 2,
+            _domain: PhantomData,
+        })
+    }
+
     /// Opens a section of the calling thread.
     #[inline]
     pub(crate) fn reader(self: &Arc<Domain>) -> Reader<'_> {
-        let (id, participant) = LAST.with(Cell::get);
-        let participant = if id == self.id {
-            participant
-        } else {
-            self.find_thread()
-        };
         let reader = Reader {
-            participant,
+            participant: self.own_participant(),
             domain: self,
         };
         reader.enter(self.mode);
@@ -59,15 +101,16 @@ impl Domain {
     }
 
     /// This thread's participant, which is the last one from now on.
-    #[cold]
-    fn find_thread(self: &Arc<Domain>) -> *const Participant {
+    fn own_participant(self: &Arc<Domain>) -> *const Participant {
         let known = OWN.with(|own| {
             let own = own.borrow();
             let known = own.iter().find(|own| own.domain_id == self.id);
             known.map(|own| Arc::as_ptr(&own.participant))
         });
         let participant = known.unwrap_or_else(|| self.register_thread());
-        LAST.with(|last| last.set((self.id, participant)));
+        if self.mode == BarrierMode::Membarrier {
+            LAST.with(|last| last.set((Arc::as_ptr(self), participant)));
+        }
         participant
     }
 
@@ -110,15 +153,11 @@ impl Reader<'_> {
         if depth > 0 {
             return;
         }
-        let odd = participant.state.load(Ordering::Relaxed) + 1;
-        match mode {
-            BarrierMode::Membarrier => {
-                participant.state.store(odd, Ordering::Release);
-                BarrierMode::Membarrier.light();
-            }
-            BarrierMode::Fences => {
-                participant.state.swap(odd, Ordering::SeqCst);
-            }
+        let state = participant.state.load(Ordering::Relaxed);
+        debug_assert!(state & 1 == 0, "a section inside a look");
+        participant.set_state(state + 1, mode);
+        if mode == BarrierMode::Membarrier {
+            mode.light();
         }
     }
 }
@@ -131,12 +170,7 @@ impl Drop for Reader<'_> {
         participant.depth.store(depth - 1, Ordering::Relaxed);
         if depth == 1 {
             let even = participant.state.load(Ordering::Relaxed) + 1;
-            match self.domain.mode {
-                BarrierMode::Membarrier => participant.state.store(even, Ordering::Release),
-                BarrierMode::Fences => {
-                    participant.state.swap(even, Ordering::SeqCst);
-                }
-            }
+            participant.set_state(even, self.domain.mode);
         }
     }
 }
