@@ -115,7 +115,8 @@ impl FileCore {
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
                 return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
             }
-            match self.get_page(block, Get::LOCK | Get::ACCESSED)? {
+            // Not marked as used: the mapping's accessed bit will say so.
+            match self.get_page(block, Get::LOCK)? {
                 Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {
                     Some(locked) => return Ok(FaultPage::Block(LockedBlock::new(&core, locked))),
                     None => {

@@ -36,11 +36,11 @@ impl Portion {
     }
 }
 
-/// `part` of `whole`, scaled down so that `whole` becomes `to`.
+/// `part` of `whole`, scaled so that `whole` becomes `to`; rounded up, or each call could take the page that rounding exposed.
 fn scaled(part: u64, to: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
-        _ => (u128::from(part) * u128::from(to) / u128::from(whole)) as u64,
+        _ => (u128::from(part) * u128::from(to)).div_ceil(u128::from(whole)) as u64,
     }
 }
 

@@ -128,6 +128,9 @@ impl Pool {
         order: u8,
         mode: AllocMode,
     ) -> Result<PoolFrame<'_>, LimitError> {
+        if mode == AllocMode::Wait {
+            self.age_if_due();
+        }
         match self.attempt(group, order) {
             Ok(frame) => match frame.charge.over_high() {
                 None => Ok(frame),

@@ -88,6 +88,7 @@ impl Lru {
         entries.len += 1;
         Place::Batch(number).store(meta);
         if entries.len == BATCH_LEN {
+            self.aging_due.set(meta.group());
             self.drain_locked(frames, &mut entries);
         }
     }

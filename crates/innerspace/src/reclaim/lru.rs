@@ -1,5 +1,6 @@
 //! The lists: where a frame is, and moving it.
 
+use super::aging::AgingDue;
 use super::batch::{BATCHES, Batch};
 use crate::frame::{FlagSet, FrameList, Frames, Meta};
 use crate::group::{GroupId, Slab};
@@ -35,6 +36,15 @@ pub(crate) enum ListKind {
 impl ListKind {
     pub(super) const ALL: [ListKind; 3] =
         [ListKind::Inactive, ListKind::Active, ListKind::Unevictable];
+}
+
+/// An end of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// The newest.
+    Head,
+    /// What is looked at next.
+    Tail,
 }
 
 const ISOLATED: u8 = 4;
@@ -144,8 +154,16 @@ impl LockedLists<'_> {
 
     /// Puts a frame that is in no list at the head of one.
     pub(super) fn insert(&mut self, metas: &[Meta], id: FrameId, kind: ListKind) {
+        self.insert_at(metas, id, kind, End::Head);
+    }
+
+    pub(super) fn insert_at(&mut self, metas: &[Meta], id: FrameId, kind: ListKind, end: End) {
         let meta = &metas[id.index()];
-        self.lists.lists[kind as usize].push_front(metas, id);
+        let list = &mut self.lists.lists[kind as usize];
+        match end {
+            End::Head => list.push_front(metas, id),
+            End::Tail => list.push_back(metas, id),
+        }
         self.change_pages(kind, pages_of(meta) as i64);
         Place::List(kind).store(meta);
     }
@@ -169,6 +187,7 @@ pub(super) fn list_by_flags(meta: &Meta) -> ListKind {
 pub(super) struct Lru {
     groups: Slab<GroupLists>,
     pub(super) batches: Box<[Batch]>,
+    pub(super) aging_due: AgingDue,
 }
 
 impl Lru {
@@ -176,6 +195,7 @@ impl Lru {
         Lru {
             groups: Slab::new(),
             batches: (0..BATCHES).map(|_| Batch::new()).collect(),
+            aging_due: AgingDue::default(),
         }
     }
 

@@ -35,7 +35,7 @@
 //! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as owners), `space`.
 //!
 //! **Not here.** No thread: `background` offers the steps, the facade runs them. No swap: anonymous frames are never listed as
-//! evictable. No stock of charges per thread.
+//! evictable.
 #![allow(
     dead_code,
     unused_imports,
@@ -43,6 +43,7 @@
 )]
 
 mod accessed;
+mod aging;
 mod alloc;
 mod background;
 mod batch;

@@ -26,7 +26,7 @@ const CLUSTER: usize = 32;
 const PASSES: u32 = 4;
 
 /// Passes that leave dirty blocks to the flusher.
-const CLEAN_PASSES: u32 = 2;
+const CLEAN_PASSES: u32 = 3;
 
 /// Whether stores may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,12 +104,14 @@ enum Verdict {
 
 /// Lists reused from cluster to cluster.
 #[derive(Default)]
-struct Hands {
-    taken: Vec<FrameId>,
-    keep: Vec<FrameId>,
+pub(super) struct Hands {
+    pub(super) taken: Vec<FrameId>,
+    pub(super) keep: Vec<FrameId>,
     set_aside: Vec<FrameId>,
-    evict: Vec<FrameId>,
+    pub(super) evict: Vec<FrameId>,
     clean: Vec<FrameId>,
+    /// Frames to take at a time.
+    cluster: usize,
     /// The owner asked last: neighbours on a list often have the same.
     owner: Option<(OwnerId, Option<Arc<dyn Owner>>)>,
 }
@@ -157,6 +159,8 @@ impl Pool {
             if want == 0 {
                 break;
             }
+            // What was freed so far may lie in stock: it would be taken for use, and protected.
+            self.groups.drain_stocks(group);
             let portions = self.groups.portions(group, spared);
             passed_over = spared == Spared::Low
                 && portions.iter().any(|portion| {
@@ -205,11 +209,16 @@ impl Pool {
             };
             if scan > 0 {
                 let before = done.freed.0;
-                let enough = match portion.spared.0 {
-                    0 => before + enough,
-                    _ => before + enough.min(portion.exposed()),
+                // Of a protected group no page more than may go; of others a whole cluster at a time.
+                let (enough, cluster) = match portion.spared.0 {
+                    0 => (before + enough, CLUSTER),
+                    _ => {
+                        let enough = enough.min(portion.exposed());
+                        (before + enough, CLUSTER.min(enough as usize))
+                    }
                 };
                 self.balance(portion.group, scan, pass.effort, hands, done);
+                hands.cluster = cluster;
                 self.shrink_inactive(portion.group, scan, enough, pass, hands, done);
                 let freed = PageCount(done.freed.0 - before);
                 if freed.0 > 0 {
@@ -279,7 +288,7 @@ impl Pool {
         let mut scanned = 0;
         while scanned < scan && done.freed.0 < enough {
             hands.taken.clear();
-            let max = CLUSTER.min((scan - scanned) as usize);
+            let max = hands.cluster.min((scan - scanned) as usize);
             let pages = self.lru.isolate(
                 &self.frames,
                 group,
@@ -348,13 +357,7 @@ impl Pool {
             && self.was_used(hands, at, meta) == Aged::Referenced
         {
             // Used once through a mapping: another round. Used again since: active.
-            if meta
-                .flags
-                .test_and_set(FlagSet::REFERENCED)
-                .contains(FlagSet::REFERENCED)
-            {
-                self.activate(hands.taken[at], super::batch::own_batch());
-            }
+            self.used_through_mapping(hands.taken[at]);
             return Verdict::Keep;
         }
         // Referenced once by a read is no reason to stay: twice made it active.
@@ -366,7 +369,7 @@ impl Pool {
     }
 
     /// Clears the accessed bits of a mapped frame; an unmapped one, or one without owner, is idle.
-    fn was_used(&self, hands: &mut Hands, at: usize, meta: &Meta) -> Aged {
+    pub(super) fn was_used(&self, hands: &mut Hands, at: usize, meta: &Meta) -> Aged {
         if meta.hold.load().mapped() == 0 {
             return Aged::Idle;
         }

@@ -3,6 +3,8 @@
 #[cfg(not(shuttle))]
 mod accessed;
 #[cfg(not(shuttle))]
+mod groups;
+#[cfg(not(shuttle))]
 mod limits;
 #[cfg(not(shuttle))]
 mod lists;

@@ -1,0 +1,208 @@
+//! Groups beside each other: marks, protection, and what a request may take from whom. Sizes are the published ones, a MiB as four
+//! pages.
+
+use super::mock::*;
+use crate::frame::FlagSet;
+use crate::group::{GroupId, LimitReason, Protection};
+use crate::reclaim::*;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::PageCount;
+
+/// Pages of a MiB here.
+const MIB: u64 = 4;
+
+fn group(pool: &Pool, parent: GroupId, name: &str, max: Option<u64>) -> GroupId {
+    let max = max.map(|mib| PageCount(mib * MIB));
+    pool.groups.create(parent, name, max).unwrap()
+}
+
+fn set(pool: &Pool, group: GroupId, which: Protection, mib: u64) {
+    let pages = Some(PageCount(mib * MIB));
+    pool.groups.set_protection(group, which, pages).unwrap();
+}
+
+/// A file of a group, with so many MiB of it read once.
+fn read_in(pool: &Arc<Pool>, group: GroupId, mib: u64) -> Arc<MockFile> {
+    let file = MockFile::new(pool, group, 0);
+    (0..mib * MIB).for_each(|index| file.read(index).unwrap());
+    file
+}
+
+#[track_caller]
+fn assert_near(pool: &Pool, group: GroupId, mib: u64, percent: u64) {
+    let (usage, wanted) = (pool.groups.usage(group).0, mib * MIB);
+    assert!(
+        usage.abs_diff(wanted) * 100 <= wanted * percent,
+        "group {}: {usage} pages, {wanted} wanted, {percent} % allowed",
+        pool.groups.name(group)
+    );
+}
+
+// spec: M16
+#[test]
+fn protection_is_shared_out_below_a_protected_parent() {
+    let pool = pool_of(4000, 0);
+    let a = group(&pool, GroupId::ROOT, "a", Some(200));
+    let b = group(&pool, a, "b", None);
+    set(&pool, b, Protection::Min, 50);
+    let [c, d, e, f] = ["c", "d", "e", "f"].map(|name| group(&pool, b, name, None));
+    for (leaf, low) in [(c, 75), (d, 25), (e, 0), (f, 500)] {
+        set(&pool, leaf, Protection::Low, low);
+    }
+    let files: Vec<_> = [(c, 50), (d, 50), (e, 50), (f, 0)]
+        .map(|(leaf, mib)| read_in(&pool, leaf, mib))
+        .into();
+    let sibling = group(&pool, a, "sibling", None);
+    let taken: Vec<_> = (0..148 * MIB)
+        .map(|_| pool.alloc(sibling, 0, AllocMode::Wait).unwrap())
+        .collect();
+    assert_near(&pool, b, 50, 3);
+    assert_near(&pool, c, 29, 15);
+    assert_near(&pool, d, 21, 15);
+    let left = pool.groups.usage(e).0;
+    assert!(left <= 2 * MIB, "{left} unprotected pages are left");
+    // What is left is not taken, even where it can be evicted and the request fails for it.
+    let more: Vec<_> = (0..4 * MIB)
+        .map_while(|_| pool.alloc(sibling, 0, AllocMode::Wait).ok())
+        .collect();
+    assert!(
+        more.len() as u64 <= 2 * MIB,
+        "{} of {:?}",
+        more.len(),
+        pool.groups.all_stats()
+    );
+    assert_near(&pool, b, 50, 3);
+    drop((taken, more));
+    files.iter().for_each(|file| file.truncate_all());
+    pool.validate();
+}
+
+#[test]
+fn low_gives_way_when_nothing_else_is_left_and_min_does_not() {
+    let pool = pool_of(4000, 0);
+    let a = group(&pool, GroupId::ROOT, "a", Some(100));
+    let soft = group(&pool, a, "soft", None);
+    let hard = group(&pool, a, "hard", None);
+    set(&pool, soft, Protection::Low, 40);
+    set(&pool, hard, Protection::Min, 40);
+    let files = [read_in(&pool, soft, 40), read_in(&pool, hard, 40)];
+    let other = group(&pool, a, "other", None);
+    let taken: Vec<_> = (0..60 * MIB)
+        .map(|_| pool.alloc(other, 0, AllocMode::Wait).unwrap())
+        .collect();
+    assert_eq!(pool.groups.usage(hard).0, 40 * MIB);
+    assert_eq!(pool.groups.usage(soft).0, 0);
+    let error = pool.alloc(other, 0, AllocMode::Wait).unwrap_err();
+    assert_eq!(error.details().reason, LimitReason::NothingEvictable);
+    // Its own limit is no reason to spare it.
+    assert!(pool.shrink(hard, PageCount(8), Io::Forbidden).freed.0 >= 8);
+    assert!(pool.groups.events(hard).reclaimed.0 >= 8);
+    drop(taken);
+    files.iter().for_each(|file| file.truncate_all());
+    pool.validate();
+}
+
+// spec: M9
+#[test]
+fn requests_that_may_not_wait_stay_near_the_mark() {
+    let pool = pool_of(2000, 0);
+    let tenant = group(&pool, GroupId::ROOT, "tenant", Some(300));
+    set(&pool, tenant, Protection::High, 100);
+    let high = 100 * MIB;
+    let mut taken = Vec::new();
+    let error = loop {
+        match pool.alloc(tenant, 0, AllocMode::NoWait) {
+            Ok(frame) => taken.push(frame),
+            Err(error) => break error,
+        }
+        assert!(taken.len() as u64 <= high + 64, "no end");
+    };
+    assert!(error.would_block());
+    assert_eq!(error.details().reason, LimitReason::OverHigh);
+    assert_eq!(error.details().id, tenant);
+    let at_end = pool.groups.usage(tenant).0;
+    assert!(at_end > high && at_end == taken.len() as u64);
+    for _ in 0..50 {
+        pool.alloc(tenant, 0, AllocMode::NoWait).unwrap_err();
+        pool.charge(tenant, PageCount(3), AllocMode::NoWait)
+            .unwrap_err();
+    }
+    assert_eq!(
+        pool.groups.usage(tenant).0,
+        at_end,
+        "a refusal takes nothing"
+    );
+    // Who may wait gets through, with nothing there to evict; who must, too.
+    taken.push(pool.alloc(tenant, 0, AllocMode::NoIo).unwrap());
+    taken.push(pool.alloc(tenant, 0, AllocMode::Must).unwrap());
+    drop(taken);
+    // What could not be evicted then is evicted by the next step for those who do not wait.
+    let file = MockFile::new(&pool, tenant, 0);
+    for index in 0..2 * high {
+        if file
+            .bring(index, FlagSet::EMPTY, AllocMode::NoWait)
+            .is_err()
+        {
+            while pool.background_step() == Step::More {}
+            let usage = pool.groups.usage(tenant).0;
+            assert!(usage <= high, "{usage} of {high} after the step");
+        }
+    }
+    assert!(pool.groups.events(tenant).high > 0);
+    assert_eq!(pool.groups.events(tenant).max, 0);
+    file.truncate_all();
+    pool.validate();
+}
+
+#[test]
+fn a_store_that_fails_is_asked_ever_more_rarely_until_the_next_tick() {
+    let pool = pool_of(1000, 0);
+    let tenant = group(&pool, GroupId::ROOT, "tenant", Some(100));
+    let file = MockFile::new(&pool, tenant, 0);
+    (0..100 * MIB).for_each(|index| {
+        file.bring(index, FlagSet::DIRTY, AllocMode::Wait).unwrap();
+    });
+    const MANY: u64 = 1 << 40;
+    file.failures.store(MANY, Ordering::Relaxed);
+    let tried = || MANY - file.failures.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        let error = pool.alloc(tenant, 0, AllocMode::Wait).unwrap_err();
+        assert_eq!(error.details().holders.dirty.0, 100 * MIB);
+    }
+    let in_vain = tried();
+    assert!(in_vain <= 20 * 32, "{in_vain} pages were tried");
+    pool.alloc(tenant, 0, AllocMode::Wait).unwrap_err();
+    assert!(tried() - in_vain <= 32);
+    // The store is whole again: after a tick, at the latest, it is asked.
+    file.failures.store(0, Ordering::Relaxed);
+    pool.tick();
+    pool.alloc(tenant, 0, AllocMode::Wait).map(drop).unwrap();
+    file.truncate_all();
+    pool.validate();
+}
+
+#[test]
+fn clean_pages_go_before_dirty_ones_and_the_flusher_is_asked() {
+    let pool = pool_of(1000, 0);
+    let tenant = group(&pool, GroupId::ROOT, "tenant", Some(100));
+    let file = MockFile::new(&pool, tenant, 0);
+    // The older half is dirty.
+    for index in 0..100 * MIB {
+        let flags = match index < 50 * MIB {
+            true => FlagSet::DIRTY,
+            false => FlagSet::EMPTY,
+        };
+        file.bring(index, flags, AllocMode::Wait).unwrap();
+    }
+    for index in 0..20 {
+        let index = 1000 + index;
+        file.bring(index, FlagSet::EMPTY, AllocMode::Wait).unwrap();
+    }
+    assert_eq!(file.written.load(Ordering::Relaxed), 0);
+    assert_eq!(file.resident(0..50 * MIB), 50 * MIB as usize);
+    pool.background_step();
+    assert!(file.written.load(Ordering::Relaxed) > 0, "by the flusher");
+    file.truncate_all();
+    pool.validate();
+}

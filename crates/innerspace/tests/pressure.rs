@@ -1,0 +1,187 @@
+//! The behaviour of the whole under pressure: who keeps what, who pays, and where it ends.
+
+use std::sync::Arc;
+
+use innerspace::store::MemoryStore;
+use innerspace::{
+    Accessor, FileAccess, Group, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Threads,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory(bytes: u64) -> Memory {
+    let options = MemoryOptions::new(bytes).threads(Threads::None);
+    options.build().unwrap()
+}
+
+/// A file of `bytes` stored bytes that are not zeros.
+fn file_in(memory: &Memory, group: &Group, bytes: u64) -> PagedFile {
+    let store = MemoryStore::from_bytes(&vec![7; bytes as usize]);
+    let options = memory.options().access(FileAccess::ReadWrite).group(group);
+    options.open_store(Arc::new(store)).unwrap()
+}
+
+// spec: A12
+#[test]
+fn a_mapped_hot_set_stays_under_a_mapped_stream_of_ten_times_the_memory() {
+    let memory = memory(8 * MIB);
+    let root = memory.root_group().clone();
+    let (hot_pages, stream_pages) = (512, 20 * MIB / PAGE * 4);
+    let hot = file_in(&memory, &root, hot_pages * PAGE);
+    let stream = file_in(&memory, &root, stream_pages * PAGE);
+    let space = memory.space().unwrap();
+    let hot_at = space.map(Map::file(&hot)).unwrap();
+    let stream_at = space.map(Map::file(&stream)).unwrap();
+    let mut a = space.accessor();
+    let touch_hot = |a: &mut Accessor| {
+        (0..hot_pages).for_each(|page| assert_eq!(a.load::<u8>(hot_at + page * PAGE), Ok(7)));
+    };
+    touch_hot(&mut a);
+    for page in 0..stream_pages {
+        assert_eq!(a.load::<u8>(stream_at + page * PAGE), Ok(7));
+        // The hot set is used once while a tenth of the memory streams by.
+        if page % 200 == 199 {
+            let resident = hot.stats().cached.0;
+            assert!(
+                resident * 100 >= hot_pages * 95,
+                "{resident} of {hot_pages} pages after {page} of the stream"
+            );
+            touch_hot(&mut a);
+        }
+    }
+    assert!(stream.stats().evicted > stream_pages / 2);
+    drop(a);
+    memory.validate();
+}
+
+// spec: M15
+#[test]
+fn who_brings_a_page_in_pays_until_it_is_gone() {
+    let memory = memory(8 * MIB);
+    let [a, b] = ["a", "b"].map(|name| memory.group(name, 2 * MIB).unwrap());
+    let file = file_in(&memory, &a, 64 * PAGE);
+    let space = memory.space_in(&b).unwrap();
+    let at = space.map(Map::file(&file)).unwrap();
+    let own = space.map(Map::anonymous(32 * PAGE)).unwrap();
+    let mut accessor = space.accessor();
+    // The file's group, whoever touches its pages.
+    (0..64).for_each(|page| assert_eq!(accessor.load::<u8>(at + page * PAGE), Ok(7)));
+    assert!(a.usage() >= 64 * PAGE, "{}", a.usage());
+    assert!(b.usage() < 16 * PAGE, "tables alone: {}", b.usage());
+    // The space's group for its own pages; who shares them pays nothing until it writes.
+    (0..32).for_each(|page| accessor.store(own + page * PAGE, 1u8).unwrap());
+    assert!(b.usage() >= 32 * PAGE);
+    let c = memory.group("c", 2 * MIB).unwrap();
+    let child = space.fork_into(&c).unwrap();
+    let mut in_child = child.accessor();
+    (0..32).for_each(|page| assert_eq!(in_child.load::<u8>(own + page * PAGE), Ok(1)));
+    let (of_b, of_c) = (b.usage(), c.usage());
+    assert!(of_c < 16 * PAGE, "{of_c}");
+    (0..10).for_each(|page| in_child.store(own + page * PAGE, 2u8).unwrap());
+    assert!(c.usage() >= of_c + 10 * PAGE);
+    assert_eq!(b.usage(), of_b, "the first payer goes on paying");
+    drop((in_child, child, accessor, space));
+    assert_eq!((b.usage(), c.usage()), (0, 0));
+
+    // A deleted group leaves what outlives it to its parent.
+    let outer = memory.group("outer", 2 * MIB).unwrap();
+    let inner = outer.child("inner", MIB).unwrap();
+    let short = file_in(&memory, &inner, 8 * PAGE);
+    let view = short.view(0..8 * PAGE).unwrap();
+    let pages = outer.usage();
+    assert!(pages >= 8 * PAGE);
+    drop((short, inner));
+    memory.tick();
+    assert_eq!(view[0], 7);
+    let left = outer.stats();
+    assert!(
+        left.own.bytes() >= 8 * PAGE && left.usage == left.own,
+        "{left:?}"
+    );
+    assert_eq!(
+        outer.child("inner", MIB).unwrap().usage(),
+        0,
+        "a new life owes nothing"
+    );
+    drop(view);
+    memory.tick();
+    assert_eq!(outer.usage(), 0);
+    memory.validate();
+}
+
+// spec: M17
+#[test]
+fn a_high_mark_holds_the_cache_and_lets_other_memory_pass() {
+    /// A sixteenth of a MiB.
+    const SCALED: u64 = MIB / 16;
+    let memory = memory(16 * MIB);
+    let group = memory.group("tenant", 8 * MIB).unwrap();
+    group.set_high(Some(30 * SCALED)).unwrap();
+    let space = memory.space_in(&group).unwrap();
+    let at = space.map(Map::anonymous(31 * SCALED)).unwrap();
+    let mut a = space.accessor();
+    for page in 0..31 * SCALED / PAGE {
+        a.store(at + page * PAGE, 1u8).unwrap();
+    }
+    assert!(group.usage() >= 31 * SCALED);
+    drop((a, space));
+    assert_eq!(group.usage(), 0);
+    let before = group.events();
+    let file = file_in(&memory, &group, 50 * SCALED);
+    let mut most = 0;
+    for page in 0..50 * SCALED / PAGE {
+        let mut byte = [0];
+        file.read_at(&mut byte, page * PAGE).unwrap();
+        most = most.max(group.usage());
+    }
+    let high = 30 * SCALED;
+    assert!(most * 100 <= high * 105, "{most} of {high}");
+    assert!(group.usage() * 100 >= high * 85, "{}", group.usage());
+    let events = group.events();
+    assert!(events.high > before.high);
+    assert_eq!((events.max, events.oom), (0, 0));
+    assert!(events.reclaimed.bytes() >= 19 * SCALED);
+    memory.validate();
+}
+
+// spec: M10
+#[test]
+fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
+    let memory = MemoryOptions::new(16 * MIB).build().unwrap();
+    let group = memory.group("tenant", 2 * MIB).unwrap();
+    let workers: Vec<_> = (0..3u64)
+        .map(|n| {
+            let (memory, group) = (memory.clone(), group.clone());
+            std::thread::spawn(move || {
+                let mut refused = 0;
+                for round in 0..60 {
+                    // Three of these do not fit together.
+                    let space = memory.space_in(&group).unwrap();
+                    let at = space.map(Map::anonymous(MIB)).unwrap();
+                    let mut a = space.accessor();
+                    for page in 0..150 + 30 * n {
+                        refused += u64::from(a.store(at + page * PAGE, 1u8).is_err());
+                        assert!(group.usage() <= 2 * MIB);
+                    }
+                    drop((a, space));
+                    let file = file_in(&memory, &group, 100 * PAGE);
+                    for page in 0..100 {
+                        // Dirty pages that are written when the file is dropped.
+                        let written = file.write_at(&[round as u8; 100], page * PAGE);
+                        refused += u64::from(written.is_err());
+                    }
+                    assert!(group.usage() <= 2 * MIB);
+                }
+                refused
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    let stats = group.stats();
+    assert!(stats.peak.bytes() <= 2 * MIB, "{stats}");
+    memory.tick();
+    assert_eq!(group.usage(), 0);
+    memory.validate();
+}
