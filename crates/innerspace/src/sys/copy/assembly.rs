@@ -1,11 +1,12 @@
-//! The x86-64 form. Short ranges go through the portable loops, which compile to plain moves.
+//! The x86-64 form. Short ranges go through the portable loops, which compile to plain moves; long ones through moves of
+//! a cache line, where the processor has them ([`wide`]).
 
 use std::arch::asm;
 
-use super::Form;
 use super::words::{WORD, Words};
+use super::{Form, wide};
 
-/// String instructions and moves of 16 bytes.
+/// Moves of 64 bytes or string instructions, and moves of 16 bytes.
 #[derive(Debug)]
 pub(super) struct Assembly;
 
@@ -20,6 +21,9 @@ impl Form for Assembly {
     unsafe fn words_in(mut dst: *mut u8, mut src: *const u64, mut words: usize) {
         // SAFETY: every step takes words off the front of the two ranges the caller vouches for.
         unsafe {
+            if words >= STRING_WORDS && wide::available() {
+                return wide::words_in(dst, src, words);
+            }
             if words >= STRING_WORDS && dst.cast::<u64>().is_aligned() {
                 return move_words(dst, src.cast(), words);
             }
@@ -41,6 +45,9 @@ impl Form for Assembly {
     unsafe fn words_out(mut dst: *mut u64, mut src: *const u8, mut words: usize) {
         // SAFETY: as above.
         unsafe {
+            if words >= STRING_WORDS && wide::available() {
+                return wide::words_out(dst, src, words);
+            }
             if words >= STRING_WORDS && src.cast::<u64>().is_aligned() {
                 return move_words(dst.cast(), src, words);
             }
@@ -63,6 +70,9 @@ impl Form for Assembly {
         // SAFETY: the trait's promise, word for word.
         unsafe {
             if words >= STRING_WORDS {
+                if (dst.addr() ^ src.addr()).is_multiple_of(64) && wide::available() {
+                    return wide::words_across(dst, src, words);
+                }
                 move_words(dst.cast(), src.cast(), words);
             } else {
                 Words::words_across(dst, src, words);

@@ -11,8 +11,8 @@
 //! Two forms of the inner loops, tested against each other:
 //! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
 //!   ThreadSanitizer (`--cfg portable`) understand.
-//! - [`assembly::Assembly`], x86-64: `rep movsq` and `rep stosq` where both sides are aligned alike,
-//!   moves of 16 bytes where they are not. `rep movsb` promises nothing about words; `rep movsq` is
+//! - [`assembly::Assembly`], x86-64: aligned moves of 64 bytes where the processor has them; else `rep movsq`
+//!   where both sides are aligned alike, moves of 16 bytes where they are not. `rep stosq`. `rep movsb` promises nothing about words; `rep movsq` is
 //!   defined as a sequence of moves of 8 bytes, runs as fast, and aligned moves of 8 bytes are atomic.
 //!
 //! Shared bytes are reached through pointers that may write, also where they are only read: the
@@ -30,6 +30,8 @@ mod scalar;
 mod tests;
 #[cfg(test)]
 mod trace;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 mod words;
 
 use scalar::load_inside;
