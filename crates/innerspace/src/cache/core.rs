@@ -187,6 +187,7 @@ impl FileCore {
         self.access
     }
 
+    #[inline]
     pub(super) fn frames(&self) -> &Frames {
         &self.pool.frames
     }
@@ -333,16 +334,22 @@ impl FileCore {
     }
 
     /// Drops a reference on a block, and the block with the last one.
+    #[inline]
     pub(super) fn put(&self, frame: FrameId) {
-        let meta = self.frames().meta(frame);
-        if meta.hold.put() == Dropped::Last {
-            if !meta.flags.load().contains(FlagSet::UPTODATE) {
-                self.fill_errors
-                    .lock()
-                    .retain(|(failed, _)| *failed != frame);
-            }
-            self.pool.free(frame);
+        if self.frames().meta(frame).hold.put() == Dropped::Last {
+            self.put_last(frame);
         }
+    }
+
+    #[cold]
+    fn put_last(&self, frame: FrameId) {
+        let meta = self.frames().meta(frame);
+        if !meta.flags.load().contains(FlagSet::UPTODATE) {
+            self.fill_errors
+                .lock()
+                .retain(|(failed, _)| *failed != frame);
+        }
+        self.pool.free(frame);
     }
 
     // --- mappings

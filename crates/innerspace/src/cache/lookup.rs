@@ -105,6 +105,17 @@ pub(super) enum Got<'f> {
     Created(NewBlock<'f>),
 }
 
+/// What one look at the index found.
+enum Looked {
+    Absent,
+    /// The block; the reference on it is the caller's.
+    Held(FrameId),
+    /// A frame that is another block by now; the reference on it is the caller's.
+    Stale(FrameId),
+    /// It is being evicted: its word goes next.
+    Dying,
+}
+
 impl FileCore {
     /// The only lookup. See [`Get`].
     pub(super) fn get_page(&self, block: u64, get: Get) -> Result<Got<'_>, FileError> {
@@ -170,34 +181,56 @@ impl FileCore {
 }
 
 impl FileCore {
+    /// The frame of the block that is cached at `block` now, if one look in a short section finds it; the reference on it
+    /// is the caller's.
+    #[inline(always)]
+    pub(super) fn look_up_once(&self, block: u64) -> Option<FrameId> {
+        let section = self.pool.domain.look()?;
+        let looked = self.look_in_section(block);
+        drop(section);
+        match looked {
+            Looked::Held(frame) => Some(frame),
+            Looked::Absent | Looked::Dying => None,
+            Looked::Stale(frame) => {
+                self.put(frame);
+                None
+            }
+        }
+    }
+
     /// A reference on the block that is cached at `block` now.
-    #[inline]
     pub(super) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let stale = {
-                let section = self.pool.domain.reader();
-                let slot = self.index.slot(self.frames(), block)?;
-                let word = slot.load(raw::Ordering::Acquire);
-                let Word::Block(frame) = Word::decode(word) else {
-                    return None;
-                };
-                interleave();
-                if !self.frames().meta(frame).hold.try_get_cached() {
-                    // It is being evicted: its word goes next.
-                    None
-                } else if slot.load(raw::Ordering::Acquire) == word {
-                    drop(section);
-                    return Some(BlockRef::new(self, frame, block));
-                } else {
-                    Some(frame)
-                }
-            };
-            match stale {
-                Some(frame) => self.put(frame),
-                None => backoff.snooze(),
+            let section = self.pool.domain.reader();
+            let looked = self.look_in_section(block);
+            drop(section);
+            match looked {
+                Looked::Held(frame) => return Some(BlockRef::new(self, frame, block)),
+                Looked::Absent => return None,
+                Looked::Stale(frame) => self.put(frame),
+                Looked::Dying => backoff.snooze(),
             }
         }
+    }
+
+    #[inline(always)]
+    fn look_in_section(&self, block: u64) -> Looked {
+        let Some(slot) = self.index.slot(self.frames(), block) else {
+            return Looked::Absent;
+        };
+        let word = slot.load(raw::Ordering::Acquire);
+        let Word::Block(frame) = Word::decode(word) else {
+            return Looked::Absent;
+        };
+        interleave();
+        if !self.frames().meta(frame).hold.try_get_cached() {
+            return Looked::Dying;
+        }
+        if slot.load(raw::Ordering::Acquire) != word {
+            return Looked::Stale(frame);
+        }
+        Looked::Held(frame)
     }
 
     /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and its lock.

@@ -9,6 +9,7 @@ use super::file::Handle;
 use super::fill::Present;
 use super::stream::Stream;
 use super::view::Wait;
+use crate::frame::FlagSet;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -39,12 +40,53 @@ impl Handle {
     }
 
     /// Copies bytes of one block.
+    #[inline]
     pub(super) fn read_part(
         &self,
         offset: u64,
         into: &mut [u8],
         wait: Wait,
     ) -> Result<(), FileError> {
+        if self.read_hit(offset, into) {
+            return Ok(());
+        }
+        self.read_part_slowly(offset, into, wait)
+    }
+
+    /// Copies bytes of one block if it is there. Nothing here is moved through memory: what would have to be read back would
+    /// wait for the locked instructions before it, and the copy with it.
+    #[inline]
+    fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
+        let core = &*self.core;
+        let Some(frame) = core.look_up_once(offset >> core.block_shift()) else {
+            return false;
+        };
+        let flags = core.frames().meta(frame).flags.load();
+        let is_up_to_date = flags.contains(FlagSet::UPTODATE);
+        if is_up_to_date {
+            let inside = (offset & (core.block_bytes() - 1)) as usize;
+            core.frames().copy_out(frame, inside, into);
+            if self.is_new_use(offset, inside, into.len()) {
+                core.pool.mark_accessed_at(frame, flags);
+            }
+        }
+        core.put(frame);
+        is_up_to_date
+    }
+
+    /// Whether a read of `len` bytes is another use of its block: many small reads in a row are one (P13); a jump back is
+    /// another.
+    #[inline]
+    fn is_new_use(&self, offset: u64, inside: usize, len: usize) -> bool {
+        // A hint: two threads that read through one handle at once may each be mistaken.
+        let end = self.read_end.load(Ordering::Relaxed);
+        self.read_end.store(offset + len as u64, Ordering::Relaxed);
+        end != offset || inside == 0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_part_slowly(&self, offset: u64, into: &mut [u8], wait: Wait) -> Result<(), FileError> {
         let core = &*self.core;
         let block = offset >> core.block_shift();
         let present = match core.lookup(block) {
@@ -66,13 +108,7 @@ impl Handle {
             Present::Block(held) => {
                 let inside = (offset & (core.block_bytes() - 1)) as usize;
                 core.frames().copy_out(held.frame, inside, into);
-                // Many small reads in a row are one use (P13); a jump back is another.
-                let continues = self
-                    .read_end
-                    .swap(offset + into.len() as u64, Ordering::Relaxed)
-                    == offset
-                    && inside != 0;
-                if !continues {
+                if self.is_new_use(offset, inside, into.len()) {
                     core.pool.mark_accessed(held.frame);
                 }
             }
