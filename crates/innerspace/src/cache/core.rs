@@ -14,6 +14,7 @@ use super::service::Cache;
 use super::stats::FileCounters;
 use super::stream::Stream;
 use super::syncs::Syncs;
+use super::trouble::Trouble;
 use crate::frame::{Dropped, FlagSet, Frames};
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
@@ -73,6 +74,9 @@ pub(crate) struct FileCore {
     /// Ordered files: the number that writes carry now, and the highest released one.
     pub(super) barrier: AtomicU64,
     pub(super) released: AtomicU64,
+    /// Where the next write that no sync asks for begins.
+    pub(super) write_from: AtomicU64,
+    pub(super) trouble: Trouble,
     /// Whether accepted writes have to be kept until a sync.
     pub(super) accepted: Accepted,
     pub(super) syncs: Syncs,
@@ -156,6 +160,8 @@ impl FileCore {
             errors: ErrorSequence::default(),
             barrier: AtomicU64::new(0),
             released: AtomicU64::new(0),
+            write_from: AtomicU64::new(0),
+            trouble: Trouble::default(),
             accepted: store.accepted(),
             syncs: Syncs::default(),
             store: Mutex::new(Some(store)),
@@ -296,8 +302,9 @@ impl FileCore {
         }
     }
 
-    /// Refuses to go on in a file that is open for reading alone.
+    /// Refuses to go on in a file that is open for reading alone, or from inside its store.
     pub(super) fn check_writable(&self) -> Result<(), FileError> {
+        self.check_outside()?;
         match self.access {
             FileAccess::ReadWrite => Ok(()),
             FileAccess::ReadOnly => Err(FileError::ReadOnly {
@@ -446,6 +453,11 @@ impl FileCore {
     /// Dirty blocks, those being written not counted.
     pub(crate) fn dirty_blocks(&self) -> u64 {
         self.dirty.lock().len() as u64
+    }
+
+    /// Whether a write of some block is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        self.dirty.lock().writing() > 0
     }
 
     /// Recomputes what the file caches about itself; panics where it is wrong. Nobody may be using the file.

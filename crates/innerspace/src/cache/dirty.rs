@@ -56,11 +56,17 @@ pub(super) struct DirtyIndex {
     acceptances: u64,
     /// Blocks that a failed sync may have dropped: to become dirty again.
     doubted: BTreeSet<u64>,
+    /// No block has been dirty since before this tick.
+    oldest: u64,
 }
 
 impl DirtyIndex {
     /// Notes a write to a block: the age of its first write and the highest barrier stay.
     pub(super) fn insert(&mut self, block: u64, entry: Dirty) {
+        self.oldest = match self.dirty.is_empty() {
+            true => entry.since,
+            false => self.oldest.min(entry.since),
+        };
         let known = self.dirty.entry(block).or_insert(entry);
         known.barrier = known.barrier.max(entry.barrier);
     }
@@ -139,9 +145,20 @@ impl DirtyIndex {
     }
 
     /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let go now.
-    pub(super) fn next_run(&self, range: Range<u64>, max: usize, rules: &WriteRules) -> Vec<u64> {
+    pub(super) fn next_run(
+        &mut self,
+        range: Range<u64>,
+        max: usize,
+        rules: &WriteRules,
+    ) -> Vec<u64> {
         let mut run: Vec<u64> = Vec::new();
+        if matches!(rules.reason, WriteReason::Flusher { through } if through < self.oldest) {
+            return run;
+        }
+        let everything = range.start == 0 && self.last().is_none_or(|last| last < range.end);
+        let mut oldest = u64::MAX;
         for (block, entry) in self.dirty.range(range) {
+            oldest = oldest.min(entry.since);
             let adjacent = run.last().is_none_or(|last| last + 1 == *block);
             match (adjacent, rules.allow(entry)) {
                 (true, true) => run.push(*block),
@@ -151,6 +168,10 @@ impl DirtyIndex {
             if run.len() == max {
                 break;
             }
+        }
+        if everything && run.is_empty() {
+            // All were looked at: the flusher need not do that again before the oldest is old enough.
+            self.oldest = oldest;
         }
         run
     }
@@ -265,7 +286,7 @@ mod tests {
 
     #[test]
     fn runs_are_adjacent_and_bounded() {
-        let index = filled(&[(1, 0), (2, 0), (3, 0), (5, 0), (6, 0)]);
+        let mut index = filled(&[(1, 0), (2, 0), (3, 0), (5, 0), (6, 0)]);
         let any = rules(WriteOrder::Background, 0, WriteReason::Pressure);
         assert_eq!(index.next_run(0..100, 8, &any), [1, 2, 3]);
         assert_eq!(index.next_run(0..100, 2, &any), [1, 2]);
@@ -301,7 +322,7 @@ mod tests {
 
     #[test]
     fn held_blocks_are_passed_over_and_explained() {
-        let index = filled(&[(1, 0), (2, 5), (3, 4), (4, 0)]);
+        let mut index = filled(&[(1, 0), (2, 5), (3, 4), (4, 0)]);
         let ordered = |released| rules(WriteOrder::Ordered, released, WriteReason::Sync);
         if cfg!(not(mutant = "P25")) {
             assert_eq!(index.next_run(0..9, 8, &ordered(0)), [1]);

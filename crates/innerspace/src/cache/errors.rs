@@ -214,6 +214,26 @@ pub enum FileError {
         /// What would let it go.
         reason: HeldReason,
     },
+    /// Too much is unwritten, and the store refuses to take it. Nothing was written; what is unwritten is kept, and tried again
+    /// now and then, and by each sync.
+    #[error(
+        "{file}: {} of unwritten data cannot be written ({source}); new writes wait for that",
+        ByteSize(*dirty)
+    )]
+    Unwritten {
+        /// The file whose data cannot be written: perhaps another one of the same group.
+        file: Arc<str>,
+        /// How much of it is unwritten.
+        dirty: u64,
+        /// What the store said last.
+        source: Arc<FileError>,
+    },
+    /// The file's store, while it was being called, came back to the file: that would wait for itself.
+    #[error("{file}: its store came back to it from inside a call")]
+    Reentered {
+        /// The file.
+        file: Arc<str>,
+    },
     /// The last handle on the file was dropped.
     #[error("{file}: the file was closed")]
     Closed {
@@ -282,10 +302,12 @@ impl FileError {
             }
             FileError::Changed { .. } => ErrorKind::StaleNetworkFileHandle,
             FileError::Store { source, .. } => source.kind(),
+            FileError::Unwritten { source, .. } => source.kind(),
             FileError::Limit(_) => ErrorKind::OutOfMemory,
             FileError::ReadOnly { .. } => ErrorKind::PermissionDenied,
             FileError::TooLarge { .. } => ErrorKind::FileTooLarge,
             FileError::Held { .. } => ErrorKind::ResourceBusy,
+            FileError::Reentered { .. } => ErrorKind::Deadlock,
             FileError::Closed { .. } => ErrorKind::NotConnected,
             FileError::BadRange { .. }
             | FileError::ViewTooLarge { .. }
@@ -350,6 +372,11 @@ impl ErrorSequence {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
+    }
+
+    /// The latest failure, whoever has heard of it.
+    pub(crate) fn latest(&self) -> Option<FileError> {
+        self.last.lock().clone()
     }
 
     /// Failures so far.

@@ -80,6 +80,7 @@ impl FileCore {
         let bytes = self.stored_bytes(block);
         let cuts = self.extents.lock().cuts;
         let store = self.store()?;
+        let _call = self.store_call();
         let wrap = |error| {
             let len = bytes.end - bytes.start;
             self.store_error(StoreAction::Query, bytes.start, len, error)

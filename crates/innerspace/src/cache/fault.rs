@@ -101,6 +101,7 @@ impl FileCore {
     /// With [`FaultKind::Write`] the block is dirty, WMAPPED and not under writeback when it comes back, and views of it keep
     /// another frame.
     pub(crate) fn fault_block(&self, page: u64, kind: FaultKind) -> Result<FaultPage, FileError> {
+        self.check_outside()?;
         let core = self.me.upgrade().ok_or_else(|| self.closed())?;
         if kind == FaultKind::Write {
             self.check_writable()?;

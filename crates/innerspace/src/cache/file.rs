@@ -155,7 +155,11 @@ impl Clone for PagedFile {
 
 impl Drop for PagedFile {
     fn drop(&mut self) {
-        if let Some(last) = self.inner.take().and_then(Arc::into_inner) {
+        let Some(last) = self.inner.take().and_then(Arc::into_inner) else {
+            return;
+        };
+        // From inside its store it is closed later: see `FileInner::drop`.
+        if !last.core.in_store_call() {
             last.core.close();
         }
     }
@@ -369,6 +373,7 @@ impl PagedFile {
     /// # Errors
     /// As [`PagedFile::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.core().check_writable()?;
         let _appending = self.core().append.lock();
         let offset = self.len();
         self.write_at(bytes, offset)?;

@@ -41,8 +41,12 @@ impl FileCore {
         loop {
             match self.lookup(block) {
                 Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
-                Some(held) => self.wait_filled(&held)?,
+                Some(held) => {
+                    self.check_outside()?;
+                    self.wait_filled(&held)?;
+                }
                 None => {
+                    self.check_outside()?;
                     let steady = self.steady();
                     if self.fill_absent(block, Get::NONE, &steady, stream)? == Filled::Hole {
                         return Ok(Present::Hole);
@@ -127,7 +131,7 @@ impl FileCore {
     /// One result a block.
     fn read_into(&self, store: &dyn Store, run: &mut [NewBlock<'_>]) -> Vec<Result<(), FileError>> {
         count(&self.counters.store_reads, 1);
-        let _scope = self.pool.store_scope();
+        let _call = self.store_call();
         if let [only] = run {
             let block = only.block();
             let bytes = only.bytes_mut();

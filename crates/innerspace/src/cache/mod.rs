@@ -15,8 +15,9 @@
 //! | `index`, `lookup`, `block` | block number to frame; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `write` | zero-copy and copies; writers that move away from views |
-//! | `dirty`, `writeback`, `syncs`, `errors` | what is unwritten, and its order; writing it; making it durable; who hears of failures |
+//! | `dirty`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
 //! | `truncate` | taking parts away |
+//! | `calls` | a store must not come back to its file |
 //! | `fault`, `mappers`, `owner` | page faults, mappings, reclaim |
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or kept by views alone:
@@ -63,6 +64,7 @@
 mod array;
 mod block;
 mod blocks;
+mod calls;
 mod core;
 mod cursor;
 mod dirty;
@@ -82,6 +84,7 @@ mod service;
 mod stats;
 mod stream;
 mod syncs;
+mod trouble;
 mod truncate;
 mod view;
 mod write;
@@ -98,7 +101,7 @@ pub use file::PagedFile;
 pub(crate) use mappers::{MapperId, Mappers, Revoke, Revoked};
 pub use options::{FileAccess, FileOptions};
 pub use ready::Ready;
-pub(crate) use service::Cache;
+pub(crate) use service::{Cache, ErrorHook};
 pub use stats::FileStats;
 pub use view::View;
 

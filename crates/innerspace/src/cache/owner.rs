@@ -156,8 +156,7 @@ impl Owner for FileCore {
         };
         let max_blocks = (request.pages.0 >> self.order).max(1);
         self.take_doubted_back(LockMode::Try);
-        let blocks = 0..self.end_block();
-        let end = self.write_range(blocks, reason, LockMode::Sleep, max_blocks);
+        let end = self.write_onwards(reason, max_blocks);
         CleanCount {
             written: PageCount(end.written << self.order),
             errors: end.failed as u32,

@@ -20,12 +20,19 @@ const CLOSE_WAIT: Duration = Duration::from_millis(20);
 /// Requests one step serves.
 const STEP_REQUESTS: usize = 16;
 
+/// Told of failures that no handle can report.
+// Not the shim's `Arc`: a model checker's makes no trait objects of closures.
+pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
+
 /// The cache of one memory: everything its files have in common.
 pub(crate) struct Cache {
     pool: Arc<Pool>,
     root: Group,
     /// Failures that had no handle left to report them (P30).
     errors: ErrorLog,
+    /// Who wants to hear of each, and of which it has not heard yet.
+    hook: Mutex<Option<ErrorHook>>,
+    unheard: Mutex<VecDeque<FileError>>,
     files: Mutex<Vec<Weak<FileCore>>>,
     /// Notified when a file has been closed; goes with `files`.
     closed: Condvar,
@@ -57,6 +64,8 @@ impl Cache {
             pool: pool.clone(),
             root,
             errors: ErrorLog::default(),
+            hook: Mutex::default(),
+            unheard: Mutex::default(),
             files: Mutex::default(),
             closed: Condvar::new(),
             dirty: Slab::new(),
@@ -80,7 +89,29 @@ impl Cache {
     }
 
     pub(super) fn log_error(&self, error: FileError) {
+        if self.hook.lock().is_some() {
+            self.unheard.lock().push_back(error.clone());
+            self.pool.kick();
+        }
         self.errors.push(error);
+    }
+
+    /// Has each failure from now on that no handle can report told to `hook`, too.
+    pub(crate) fn set_error_hook(&self, hook: ErrorHook) {
+        *self.hook.lock() = Some(hook);
+    }
+
+    /// Calls the hook for what it has not heard. No lock is held meanwhile.
+    pub(crate) fn run_hook(&self) {
+        loop {
+            let Some(error) = self.unheard.lock().pop_front() else {
+                return;
+            };
+            let hook = self.hook.lock().clone();
+            if let Some(hook) = hook {
+                hook(&error);
+            }
+        }
     }
 
     pub(super) fn add_file(&self, file: &Arc<FileCore>) {
@@ -138,15 +169,30 @@ impl Cache {
         PageCount(self.dirty_of(group).load(Ordering::Relaxed))
     }
 
+    /// The files that one of `groups` pays for.
+    fn paid_by(&self, groups: &[GroupId]) -> Vec<Arc<FileCore>> {
+        let mut files = self.files();
+        files.retain(|file| file.groups.iter().any(|group| groups.contains(group)));
+        files
+    }
+
     /// Has one file other than `except`, paid for by one of `groups`, write something; blocks written.
     pub(super) fn write_some_of(&self, groups: &[GroupId], except: &FileCore) -> u64 {
-        let pays = |file: &FileCore| file.groups.iter().any(|group| groups.contains(group));
-        self.files()
+        self.paid_by(groups)
             .iter()
-            .filter(|file| !std::ptr::eq(&***file, except) && pays(file))
+            .filter(|file| !std::ptr::eq(&***file, except))
             .map(|file| file.write_some())
             .find(|written| *written > 0)
             .unwrap_or(0)
+    }
+
+    /// Why nothing of what `groups` pay for can be written: `None` while a write is under way, or no store fails.
+    pub(super) fn unwritten_error(&self, groups: &[GroupId]) -> Option<FileError> {
+        let files = self.paid_by(groups);
+        if files.iter().any(|file| file.is_writing()) {
+            return None;
+        }
+        files.iter().find_map(|file| file.unwritten_error())
     }
 
     /// Asks for a step that syncs the files that want it.
@@ -165,6 +211,7 @@ impl Cache {
     pub(crate) fn step(&self) -> Step {
         let more = self.run_requests(STEP_REQUESTS);
         self.run_syncs();
+        self.run_hook();
         match (self.pool.background_step(), more) {
             (Step::Idle, Step::Idle) => Step::Idle,
             _ => Step::More,
@@ -176,6 +223,7 @@ impl Cache {
         self.run_requests(usize::MAX);
         self.run_syncs();
         self.pool.tick();
+        self.run_hook();
     }
 
     /// Makes the syncs that eviction asked for. A failure is in the file's error sequence; a closed file needs none.

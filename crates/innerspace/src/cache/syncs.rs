@@ -154,7 +154,7 @@ impl FileCore {
         let store = self.store()?;
         let through = self.dirty.lock().last_acceptance();
         let result = {
-            let _scope = self.pool.store_scope();
+            let _call = self.store_call();
             store.sync(what)
         };
         match result {

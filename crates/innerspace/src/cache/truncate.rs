@@ -47,7 +47,7 @@ impl FileCore {
     }
 
     fn resize_store(&self, new: u64) -> Result<(), FileError> {
-        let _scope = self.pool.store_scope();
+        let _call = self.store_call();
         let result = self.store()?.set_len(new);
         result.map_err(|error| self.store_error(StoreAction::Resize, new, 0, error))?;
         self.stored.store(new, Ordering::Release);
@@ -130,7 +130,7 @@ impl FileCore {
             let batch = self.lock_batch(&mut next, blocks.end);
             let end = (next * bytes).min(self.stored.load(Ordering::Acquire));
             if end > start {
-                let _scope = self.pool.store_scope();
+                let _call = self.store_call();
                 let punched = self.store()?.punch(start, end - start);
                 punched.map_err(|error| {
                     self.store_error(StoreAction::Punch, start, end - start, error)
@@ -174,6 +174,7 @@ impl FileCore {
     /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length over. Blocks with unwritten
     /// data stay: they are newer than any change from outside. Pages dropped.
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
+        self.check_outside()?;
         // What no sync has covered may be dropped by the store yet, and would be gone for good: it is synced, or dirty again.
         if self
             .dirty
@@ -204,7 +205,11 @@ impl FileCore {
 
     /// Makes the file as long as the store is now, but at least `kept` bytes.
     fn adopt_store_len(&self, kept: u64) -> Result<(), FileError> {
-        let len = self.store()?.len();
+        let store = self.store()?;
+        let len = {
+            let _call = self.store_call();
+            store.len()
+        };
         let len = len.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))?;
         let (len, old) = (len.min(MAX_SIZE), self.size());
         self.extents.lock().clear();

@@ -190,6 +190,7 @@ impl Handle {
                 }
             }
             // A writer is at it, or it is mapped writable.
+            core.check_outside()?;
             let Some(locked) = core.find_lock(block)? else {
                 continue;
             };

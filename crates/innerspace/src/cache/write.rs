@@ -380,7 +380,10 @@ impl FileCore {
             {
                 return Err(error);
             }
-            // Others are at it, or their stores fail: the group's limit decides.
+            if let Some(error) = self.cache.unwritten_error(&self.groups) {
+                return Err(error);
+            }
+            // Others are at it: the group's limit decides.
             break;
         }
         Ok(())

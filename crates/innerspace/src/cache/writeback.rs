@@ -19,11 +19,15 @@ use crate::frame::{FlagSet, Pinned};
 use crate::reclaim::Pool;
 use crate::stats::Event;
 use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::MIB;
 
 /// The most bytes one call of a store writes.
 const MAX_RUN: u64 = MIB;
+
+/// Failed calls of the store after which a run is given up that no sync asks for.
+const PATIENCE: u32 = 4;
 
 /// Whether the first lock of a run may sleep. The others never do: two runs may cross.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +97,8 @@ impl Drop for InFlight<'_> {
 }
 
 impl FileCore {
-    /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and failed.
+    /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and failed. What no sync asks for is
+    /// left out for a while after a failure.
     pub(super) fn write_range(
         &self,
         blocks: Range<u64>,
@@ -105,6 +110,9 @@ impl FileCore {
             next: blocks.start,
             ..RunEnd::default()
         };
+        if reason != WriteReason::Sync && !self.trouble.may_try(self.pool.now()) {
+            return total;
+        }
         let max_run = (MAX_RUN >> self.block_shift()).max(1);
         while total.next < blocks.end && total.written + total.failed < max_blocks {
             let rules = self.rules(reason);
@@ -122,16 +130,37 @@ impl FileCore {
             total.written += end.written;
             total.failed += end.failed;
             total.next = end.next;
+            if reason != WriteReason::Sync && end.written == 0 && end.failed > 0 {
+                break;
+            }
         }
+        let now = self.pool.now();
+        self.trouble.note(total.written, total.failed, now);
         total
     }
 
-    /// A writer's share, or reclaim's: up to one run of whatever may go. Blocks written.
+    /// Like [`FileCore::write_range`] over the whole file, from where the last call ended: a block that is written again and
+    /// again does not keep those behind it waiting.
+    pub(super) fn write_onwards(&self, reason: WriteReason, max_blocks: u64) -> RunEnd {
+        let end_block = self.end_block();
+        let from = self.write_from.load(Ordering::Relaxed).min(end_block);
+        let mut total = self.write_range(from..end_block, reason, LockMode::Sleep, max_blocks);
+        if total.written == 0 && total.failed == 0 && from > 0 {
+            total = self.write_range(0..from, reason, LockMode::Sleep, max_blocks);
+        }
+        let next = if total.next >= end_block {
+            0
+        } else {
+            total.next
+        };
+        self.write_from.store(next, Ordering::Relaxed);
+        total
+    }
+
+    /// A writer's share: up to one run of whatever may go. Blocks written.
     pub(super) fn write_some(&self) -> u64 {
         let max = (MAX_RUN >> self.block_shift()).max(1);
-        let blocks = 0..self.end_block();
-        self.write_range(blocks, WriteReason::Pressure, LockMode::Sleep, max)
-            .written
+        self.write_onwards(WriteReason::Pressure, max).written
     }
 
     /// Writes one run of adjacent blocks, as far as their locks can be had.
@@ -157,7 +186,7 @@ impl FileCore {
         }
         self.end_store_translations(&locked);
         let mut in_flight = self.begin_writes(locked, rules);
-        let (written, failed) = self.write_in_flight(&mut in_flight);
+        let (written, failed) = self.write_in_flight(&mut in_flight, rules.reason);
         drop(in_flight);
         RunEnd {
             written,
@@ -251,10 +280,13 @@ impl FileCore {
         in_flight
     }
 
-    /// Calls the store for blocks in flight, run by run; one that fails as part of a run is tried by itself, so that it does
-    /// not take its neighbours along.
-    fn write_in_flight(&self, in_flight: &mut [InFlight<'_>]) -> (u64, u64) {
+    /// Calls the store for blocks in flight, run by run.
+    fn write_in_flight(&self, in_flight: &mut [InFlight<'_>], reason: WriteReason) -> (u64, u64) {
         let (mut written, mut failed) = (0, 0);
+        let mut patience = match reason {
+            WriteReason::Sync => u32::MAX,
+            WriteReason::Flusher { .. } | WriteReason::Pressure => PATIENCE,
+        };
         let mut rest = in_flight;
         while !rest.is_empty() {
             let adjacent = rest.windows(2).take_while(|pair| {
@@ -264,19 +296,9 @@ impl FileCore {
             let len = adjacent.count() + 1;
             let (run, behind) = rest.split_at_mut(len);
             rest = behind;
-            if self.store_run(run).is_ok() {
-                written += len as u64;
-                continue;
-            }
-            for one in run.chunks_mut(1) {
-                match self.store_run(one) {
-                    Ok(()) => written += 1,
-                    Err(error) => {
-                        failed += 1;
-                        self.errors.record(error);
-                    }
-                }
-            }
+            let good = self.write_split(run, &mut patience);
+            written += good;
+            failed += len as u64 - good;
         }
         count(&self.counters.written, written);
         count(&self.counters.write_errors, failed);
@@ -284,6 +306,26 @@ impl FileCore {
             .counters
             .add(Event::PgOut, written * self.block_pages());
         (written, failed)
+    }
+
+    /// Writes adjacent blocks; where that fails, half by half, so that a bad block does not take its neighbours along. Each
+    /// failure takes from the patience; with none left the rest is not tried. Blocks written.
+    fn write_split(&self, run: &mut [InFlight<'_>], patience: &mut u32) -> u64 {
+        if *patience == 0 {
+            return 0;
+        }
+        match self.store_run(run) {
+            Ok(()) => run.len() as u64,
+            Err(error) => {
+                *patience -= 1;
+                if run.len() == 1 || *patience == 0 {
+                    self.errors.record(error);
+                    return 0;
+                }
+                let (first, second) = run.split_at_mut(run.len() / 2);
+                self.write_split(first, patience) + self.write_split(second, patience)
+            }
+        }
     }
 
     /// Writes adjacent blocks with one call (or as many as a store of short writes takes).
@@ -295,7 +337,7 @@ impl FileCore {
         let result = {
             let mut slices: Vec<IoSlice<'_>> =
                 run.iter().map(|one| IoSlice::new(one.bytes())).collect();
-            let _scope = self.pool.store_scope();
+            let _call = self.store_call();
             write_all_vectored_at(&*store, &mut slices, offset)
         };
         // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile may reach over it.
@@ -316,6 +358,7 @@ impl FileCore {
         if self.access == super::options::FileAccess::ReadOnly {
             return Ok(());
         }
+        self.check_outside()?;
         self.take_doubted_back(LockMode::Sleep);
         self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
         self.wait_written(blocks.clone());
@@ -342,6 +385,19 @@ impl FileCore {
             file: self.name.clone(),
             dirty,
             reason,
+        })
+    }
+
+    /// The error for a writer that finds the store refusing what is unwritten, if that is so.
+    pub(super) fn unwritten_error(&self) -> Option<FileError> {
+        let blocks = self.dirty_blocks();
+        if blocks == 0 || !self.trouble.is_on() {
+            return None;
+        }
+        Some(FileError::Unwritten {
+            file: self.name.clone(),
+            dirty: blocks << self.block_shift(),
+            source: Arc::new(self.errors.latest()?),
         })
     }
 

@@ -21,7 +21,7 @@ mod stats;
 
 use std::collections::HashMap;
 
-use crate::cache::{Cache, FileError, FileInner};
+use crate::cache::{Cache, ErrorHook, FileError, FileInner};
 use crate::group::{Group, GroupError, LimitError};
 use crate::reclaim::Pool;
 use crate::space::Space;
@@ -129,6 +129,20 @@ impl Memory {
         self.0.cache.take_errors()
     }
 
+    /// Has `hook` called with each write error from now on that no open handle can report: those of a file whose last handle is
+    /// gone. It runs on the service thread, or in [`Memory::tick`], with no lock held; the errors are in
+    /// [`Memory::take_errors`] as well. A later hook takes the place of an earlier one.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory};
+    /// # let memory = Memory::with_limit(MIB).unwrap();
+    /// memory.on_error(|error| eprintln!("lost: {error}"));
+    /// ```
+    pub fn on_error(&self, hook: impl Fn(&FileError) + Send + Sync + 'static) {
+        let hook: ErrorHook = std::sync::Arc::new(hook);
+        self.0.cache.set_error_hook(hook);
+    }
+
     /// Checks everything that is kept against what it can be computed from; nobody else may be using the memory.
     ///
     /// # Panics
@@ -155,6 +169,7 @@ impl Drop for MemoryInner {
     fn drop(&mut self) {
         // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
         self.pool.flush_retired();
+        self.cache.run_hook();
         // The service thread looks whether anything is left to serve.
         self.pool.kick();
     }

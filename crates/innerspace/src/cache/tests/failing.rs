@@ -1,9 +1,12 @@
 //! Stores that fail: what the caller hears, and what is left.
 
+use std::io;
+
 use super::*;
 use crate::cache::{FileError, StoreAction};
+use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
-use crate::sync::thread;
+use crate::sync::{Mutex, thread};
 
 fn fail(kind: OperationKind) -> Rule {
     Rule::new(Fault::Fail(Failure::Io)).on(&[kind])
@@ -197,10 +200,18 @@ fn the_last_drop_writes_and_a_failure_then_is_kept() {
     drop(clone);
     assert_eq!(store.inner().to_vec()[..100], [1; 100]);
     let file = open(&cache, &store, &options(4096));
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hear = heard.clone();
+    cache.set_error_hook(std::sync::Arc::new(move |error: &FileError| {
+        hear.lock().push(error.to_string());
+    }));
     file.write_at(&[2; 100], 4096).unwrap();
     store.add(fail(OperationKind::Write).forever());
     drop(file);
+    assert!(heard.lock().is_empty(), "not in the thread that drops");
+    cache.tick();
     let errors = cache.take_errors();
+    assert_eq!(*heard.lock(), [errors[0].to_string()]);
     assert_eq!(errors.len(), 1);
     assert!(
         matches!(errors[0], FileError::Store { offset: 4096, .. }),
@@ -295,4 +306,120 @@ fn a_failed_punch_leaves_unwritten_data() {
     file.sync_all().unwrap();
     assert_eq!(store.inner().to_vec(), [0; 8 * 4096]);
     core(&file).validate();
+}
+
+/// A store that comes back to its file from inside a call.
+struct Rude {
+    inner: MemoryStore,
+    file: Mutex<Option<PagedFile>>,
+    outcomes: Mutex<Vec<FileError>>,
+}
+
+impl Rude {
+    fn come_back(&self) {
+        let Some(file) = self.file.lock().clone() else {
+            return;
+        };
+        let mut outcomes = self.outcomes.lock();
+        outcomes.extend(file.view(12_288..12_289).err());
+        outcomes.extend(file.view(0..1).err());
+        outcomes.extend(file.write_at(&[1], 0).err());
+        outcomes.extend(file.append(&[1]).err());
+        outcomes.extend(file.set_len(0).err());
+        outcomes.extend(file.punch(..).err());
+        outcomes.extend(file.discard().err());
+        outcomes.extend(file.invalidate(..).err());
+        outcomes.extend(file.sync_all().err());
+        outcomes.extend(file.prefetch(12_288..16_384).err());
+    }
+}
+
+impl Store for Rude {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.come_back();
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.come_back();
+        self.inner.write_at(buf, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.come_back();
+        self.inner.set_len(len)
+    }
+    fn sync(&self, _: SyncWhat) -> io::Result<()> {
+        self.come_back();
+        Ok(())
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.come_back();
+        self.inner.punch(offset, len)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_store_that_comes_back_to_its_file_is_told_off() {
+    type Call = fn(&PagedFile);
+    let calls: [(&str, Call); 5] = [
+        ("read", |file| drop(file.view(0..1).unwrap())),
+        ("write", |file| assert_eq!(core(file).write_some(), 1)),
+        ("sync", |file| file.sync_all().unwrap()),
+        ("punch", |file| file.punch(4096..8192).unwrap()),
+        ("set_len", |file| file.set_len(20_000).unwrap()),
+    ];
+    for (name, call) in calls {
+        let cache = memory(64);
+        let store = Arc::new(Rude {
+            inner: MemoryStore::from_bytes(&pattern(0..16_384)),
+            file: Mutex::new(None),
+            outcomes: Mutex::new(Vec::new()),
+        });
+        let file = open(&cache, &store, &options(4096));
+        file.write_at(&[7; 4096], 8192).unwrap();
+        *store.file.lock() = Some(file.clone());
+        call(&file);
+        let own = store.file.lock().take();
+        let outcomes = std::mem::take(&mut *store.outcomes.lock());
+        assert!(outcomes.len() >= 10, "{name}: {outcomes:?}");
+        let told = |error: &FileError| matches!(error, FileError::Reentered { .. });
+        assert!(outcomes.iter().all(told), "{name}: {outcomes:?}");
+        assert_eq!(
+            outcomes[0].to_string(),
+            "data.bin: its store came back to it from inside a call"
+        );
+        // Nothing is held: from outside all of it works.
+        file.write_at(&[1; 10], 0).unwrap();
+        file.sync_all().unwrap();
+        drop((own, file));
+        assert_empty(&cache);
+    }
+}
+
+#[test]
+fn a_handle_that_its_store_drops_last_is_closed_later() {
+    let cache = memory(64);
+    let store = Arc::new(Rude {
+        inner: MemoryStore::from_bytes(&pattern(0..16_384)),
+        file: Mutex::new(None),
+        outcomes: Mutex::new(Vec::new()),
+    });
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[7; 4096], 8192).unwrap();
+    let core = core(&file).clone();
+    {
+        let _call = core.store_call();
+        drop(file);
+        assert!(!core.is_closed());
+    }
+    cache.tick();
+    assert!(core.is_closed());
+    assert_eq!(store.inner.to_vec()[8192], 7);
+    drop(core);
+    assert_empty(&cache);
 }

@@ -1,7 +1,6 @@
 //! Files in a memory that is too small for them.
 
 use super::*;
-use crate::cache::FileError;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 use crate::sync::thread;
 
@@ -118,10 +117,15 @@ fn a_stream_leaves_what_was_used_twice() {
 
 // spec: P19
 #[test]
-fn dirty_pages_that_cannot_be_written_fill_the_group_and_are_not_dropped() {
+fn dirty_pages_that_cannot_be_written_refuse_new_ones_and_are_not_dropped() {
     let cache = memory(64);
     let store = patterned(1 << 20);
     let file = open(&cache, &store, &options(4096));
+    let other = open(
+        &cache,
+        &patterned(1 << 20),
+        &options(4096).name("other.bin"),
+    );
     store.add(
         Rule::new(Fault::Fail(Failure::NoSpace))
             .on(&[OperationKind::Write])
@@ -134,21 +138,74 @@ fn dirty_pages_that_cannot_be_written_fill_the_group_and_are_not_dropped() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, FileError::Limit(_)), "{error}");
-    assert!(error.to_string().contains("dirty"), "{error}");
+    let text = error.to_string();
+    let start = format!(
+        "data.bin: {}.0 KiB of unwritten data cannot be written (",
+        accepted * 4
+    );
+    assert!(text.starts_with(&start), "{text}");
+    assert!(text.contains("(data.bin: write of "), "{text}");
+    assert!(
+        text.ends_with(" at 0 failed: no storage space); new writes wait for that"),
+        "{text}"
+    );
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    assert!(
+        (28..=30).contains(&accepted),
+        "half of 56 pages: {accepted}"
+    );
+    // Who writes elsewhere in the memory hears of it, too; reading goes on.
+    let error = other.write_at(&[1; 4096], 0).unwrap_err();
+    assert!(error.to_string().starts_with("data.bin: "), "{error}");
+    other.scan(.., |_| {}).unwrap();
+    // No storm: thousands of writers make the store fail a few times more.
+    store.clear_log();
+    for turn in 0..4_300u64 {
+        file.write_at(&[0; 4096], turn % 200 * 4096).unwrap_err();
+    }
+    let failed = store.log().len();
+    assert!(failed < 100, "{failed} calls of a store that fails");
     for page in 0..accepted {
         assert_eq!(
             file.view(page * 4096..page * 4096 + 8).unwrap()[..],
             [page as u8; 8]
         );
     }
+    // It heals, and the next tick finds out.
     store.heal();
+    cache.tick();
+    file.write_at(&[99; 4096], accepted * 4096).unwrap();
     file.sync_all().unwrap_err();
     file.sync_all().unwrap();
     let stored = store.inner().to_vec();
     for page in 0..accepted as usize {
         assert_eq!(stored[page * 4096..page * 4096 + 8], [page as u8; 8]);
     }
+    assert_eq!(stored[accepted as usize * 4096], 99);
+}
+
+#[test]
+fn a_bad_stretch_of_a_store_does_not_hold_up_the_rest() {
+    let cache = memory(256);
+    let store = patterned(1 << 20);
+    let file = open(&cache, &store, &options(4096));
+    let bad = 3 * 4096..60 * 4096;
+    let rule = Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Write]);
+    store.add(rule.within(bad.clone()).forever());
+    file.write_at(&[1; 100 * 4096], 0).unwrap();
+    file.sync_all().unwrap_err();
+    assert_eq!(
+        core(&file).dirty_blocks(),
+        57,
+        "what is bad, and nothing else"
+    );
+    // Background writes get past it, too.
+    file.write_at(&[2; 4096], 80 * 4096).unwrap();
+    for _ in 0..100 {
+        cache.tick();
+    }
+    assert_eq!(core(&file).dirty_blocks(), 57);
+    assert_eq!(store.inner().to_vec()[80 * 4096], 2);
 }
 
 #[test]
