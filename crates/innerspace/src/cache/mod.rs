@@ -35,21 +35,22 @@
 //!
 //! **Locking**, outermost first: a file's `append` > `invalidate` (shared by fills and writes, exclusive for truncate,
 //! punch, discard, invalidate: [`Steady`](core::Steady)) > block locks > { index writer, dirty index, mapper list, extents,
-//! fill errors, store slot }, each a leaf within this layer. Several block locks at once are taken in ascending order, all
+//! fill errors, store slot, syncs, trouble }, each a leaf within this layer. Several block locks at once are taken in ascending order, all
 //! but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block lock held, those of
 //! read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or WRITEBACK bits, and
 //! `invalidate`.
 //!
-//! **Operations side by side**: what makes each pair safe.
+//! **Operations side by side**: what makes each pair safe. `pairs` runs every one of them from two threads, under real and
+//! under shuttle's scheduling; `mapping` has those with stores through a mapping, which need a mapper.
 //!
-//! | beside | read, view | write | fill | write back | evict | truncate, punch | write fault |
-//! |---|---|---|---|---|---|---|---|
-//! | read, view | shared holds | a view moves the writer; a copy may be torn | UPTODATE is set after the bytes | both only read: the write is a view, too | a hold stops `freeze` | the slot is read again after the hold is taken (I10) | a view takes the right to store away |
-//! | write | | block lock | block lock | STABLE: waits for WRITEBACK | block lock | `invalidate` | block lock; stores meet as machine words |
-//! | fill | | | one `create` wins, the others wait | LOCKED | LOCKED | `invalidate` | `invalidate`, block lock |
-//! | write back | | | | DIRTY is cleared once, under the lock | WRITEBACK is busy | truncate waits; the size clips | revoke, grace, clear DIRTY |
-//! | evict | | | | | `try_lock`; `freeze` succeeds once | block lock | block lock, held until the page is installed |
-//! | truncate, punch | | | | | | exclusive | block lock; holes: the epoch |
+//! | beside | read, view | write | map fault | write back, sync | evict | truncate, punch, discard, invalidate |
+//! |---|---|---|---|---|---|---|
+//! | read, view | shared holds; of two fills one `create` wins, the other waits for LOCKED | a view moves the writer to another frame; a copy may be torn | a view takes the right to store away (WMAPPED) | both only read: the write holds a view, too | a hold stops `freeze` | the slot is read again after the hold is taken (I10); fills: `invalidate` |
+//! | write | | block lock | block lock; stores meet as machine words | STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes | block lock | `invalidate` |
+//! | map fault | | | block lock until installed; holes: the epoch | STABLE; to write: revoke, grace, clear DIRTY, read the bytes | block lock until installed | `invalidate`; block lock; holes: the epoch |
+//! | write back, sync | | | | DIRTY is cleared once, under the lock; one sync of a file at a time | DIRTY, WRITEBACK and not synced are busy, asked under the lock | they wait for WRITEBACK; the size clips; a punch holds the locks until the store has punched; doubt goes with the block |
+//! | evict | | | | | `try_lock`; `freeze` succeeds once | block lock, and "still in the index?" |
+//! | truncate, punch, discard, invalidate | | | | | | `invalidate`, exclusive |
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to lock. The fault is given
 //! the file's hole epoch and compares it in the section in which it installs. Whoever makes a block there, or cuts the
@@ -107,6 +108,9 @@ pub use view::View;
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
+
+#[cfg(all(test, not(loom)))]
+mod pairs;
 
 #[cfg(all(test, shuttle))]
 mod models;
