@@ -37,6 +37,25 @@ pub(crate) fn thread_time<T>(
     })
 }
 
+/// Like [`thread_time`] by the clock on the wall: for work that waits for devices.
+#[cfg_attr(
+    not(feature = "tables"),
+    expect(dead_code, reason = "the tables wait for devices")
+)]
+pub(crate) fn wall_time<T>(
+    operations: u64,
+    work: impl FnOnce() -> Result<T, Box<dyn Error>>,
+) -> Outcome {
+    let start = std::time::Instant::now();
+    let result = work()?;
+    let nanoseconds = start.elapsed().as_nanos() as u64;
+    black_box(result);
+    Ok(Sample {
+        operations,
+        nanoseconds,
+    })
+}
+
 /// Takes `times` samples and adds them up.
 pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
     let mut sum = Sample {

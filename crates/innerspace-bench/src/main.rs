@@ -5,9 +5,13 @@
 //! stays 0.
 
 mod access;
+#[cfg(feature = "tables")]
+mod dd;
 mod fork_table;
 mod harness;
 mod host;
+#[cfg(feature = "tables")]
+mod page_lock;
 mod report;
 mod translation;
 
@@ -34,6 +38,18 @@ struct Arguments {
 enum TableArguments {
     /// Loads, views, copies, faults, misses and threads, beside the raw pointer, the kernel and quick_cache
     Access {
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// T1: a file a tenth of memory written and discarded, old way and new, beside tmpfs and the disk's file system
+    #[cfg(feature = "tables")]
+    Dd {
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// T3: the page lock, old ways and new, beside bare atomics and the kernel
+    #[cfg(feature = "tables")]
+    PageLock {
         #[command(flatten)]
         common: CommonArguments,
     },
@@ -81,6 +97,12 @@ impl CommonArguments {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let (common, table) = match &arguments.table {
         TableArguments::Access { common } => (common, access::table(common.plan(), &common.only)?),
+        #[cfg(feature = "tables")]
+        TableArguments::Dd { common } => (common, dd::table(common.plan(), &common.only)?),
+        #[cfg(feature = "tables")]
+        TableArguments::PageLock { common } => {
+            (common, page_lock::table(common.plan(), &common.only)?)
+        }
         TableArguments::Fork { common } => {
             (common, fork_table::table(common.plan(), &common.only)?)
         }

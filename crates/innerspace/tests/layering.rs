@@ -20,7 +20,7 @@ const LAYERS: [&[&str]; 9] = [
     &["cache"],
     &["dax"],
     &["space"],
-    &["memory"],
+    &["memory", "tables"],
 ];
 
 /// Where `unsafe` may stand, as the beginning of a path below `src`.

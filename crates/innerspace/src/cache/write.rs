@@ -12,7 +12,7 @@ use super::dirty::WriteOrder;
 use super::errors::FileError;
 use super::extents::Content;
 use super::fill::Filled;
-use super::lookup::{Basis, Get, Got};
+use super::lookup::{Basis, Get, Got, marks_after_publishing};
 use super::mappers::Revoke;
 use super::stats::count;
 use crate::frame::{Dropped, FlagSet, Kind, Writing};
@@ -224,13 +224,20 @@ impl FileCore {
         bytes[..inside.start].fill(0);
         bytes[inside.end..].fill(0);
         source.store_into(&mut bytes[inside.clone()]);
-        owned.set_flags(FlagSet::LOCKED | FlagSet::UPTODATE | FlagSet::REFERENCED);
+        let referenced = !marks_after_publishing();
+        owned.set_flags(match referenced {
+            true => FlagSet::LOCKED | FlagSet::UPTODATE | FlagSet::REFERENCED,
+            false => FlagSet::LOCKED | FlagSet::UPTODATE,
+        });
         owned.set_kind(Kind::Cached);
         owned.set_owner(self.owner.0);
         owned.set_index(block);
         let frame = owned.publish(INDEX_AND_USER);
         if !self.insert(block, frame, Get::WRITE, basis)? {
             return Ok(false);
+        }
+        if !referenced {
+            self.pool.mark_accessed(frame);
         }
         let locked = Locked::new(super::block::BlockRef::new(self, frame, block));
         // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.

@@ -224,11 +224,32 @@ impl<'a> FrameLock<'a> {
             "unlock of {:?}, which is not locked",
             self.id
         );
+        #[cfg(feature = "tables")]
+        if self.unlock_the_old_way() {
+            return;
+        }
         if seen & WAITERS != 0 {
             self.release_contended(0);
         } else if lock_byte::unlock(self.byte()) == Contention::Waiters {
             self.wake_cleared(Bit::Locked);
         }
+    }
+
+    /// Releases the lock in the way that the tables compare with, if one is chosen. Right, but slower, and without handoff.
+    #[cfg(feature = "tables")]
+    fn unlock_the_old_way(&self) -> bool {
+        use super::old_ways::{Unlock, unlock_way};
+        let way = unlock_way();
+        if way == Unlock::OneOperation {
+            return false;
+        }
+        self.byte().fetch_and(!LOCKED, Ordering::Release);
+        // The waiters bit must not be read before the lock bit is clear for all to see.
+        crate::sync::atomic::fence(Ordering::SeqCst);
+        if way == Unlock::ClearThenLook || self.byte().load(Ordering::Relaxed) & WAITERS != 0 {
+            self.wake_cleared(Bit::Locked);
+        }
+        true
     }
 
     /// Releases the lock of a block that was read and is not UPTODATE yet; sets UPTODATE (or ERROR) in the same atomic

@@ -13,6 +13,7 @@
 //! | `owned` | the frame nobody else can see |
 //! | `pinned` | slices and stores on published frames, kept apart by the hold word |
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
+//! | `old_ways` | how it was done before, for the published tables (feature `tables`) |
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached, anonymous, table, index
 //! node; told by `Kind`), viewed-only (published, but its hold word has views alone), zero. `alloc`: free -> owned;
@@ -50,6 +51,8 @@ mod magazine;
 mod meta;
 #[cfg(not(loom))]
 mod meta_array;
+#[cfg(feature = "tables")]
+pub(crate) mod old_ways;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]

@@ -1,0 +1,184 @@
+//! Table T1: `dd`. A file a tenth of the memory is written from its beginning to its end, synced or not, and discarded.
+//!
+//! The old way marks a new page as accessed after others can see it, with atomic operations; the new one before, with a plain
+//! store. Beside them the kernel: tmpfs for the store in memory (whose own copy is in our time once a sync makes it), the
+//! file system of the current folder for the store in a file. By wall time: devices are waited for.
+
+use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use innerspace::store::MemoryStore;
+use innerspace::tables::{Mark, set_mark};
+use innerspace::{FileAccess, KIB, MIB, Memory, MemoryOptions, PagedFile, Threads};
+
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, summed, wall_time};
+use crate::host::{PAGE, memory_file};
+use crate::report::Table;
+
+/// The memory; the file has a tenth of it.
+const MEMORY: u64 = 160 * MIB;
+
+/// Whether the file is made durable before it is discarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sync {
+    Never,
+    AtTheEnd,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Memory,
+    Disk,
+}
+
+/// Writes bytes at an offset, one way or another.
+type Write<'a> = dyn FnMut(&[u8], u64) -> Result<(), Box<dyn Error>> + 'a;
+
+/// Measures the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
+    let mut rows = Rows::new(plan, only);
+    for place in [Place::Memory, Place::Disk] {
+        for sync in [Sync::Never, Sync::AtTheEnd] {
+            for block in [4 * KIB, MIB] {
+                row(plan, &mut rows, place, sync, block)?;
+            }
+        }
+    }
+    Ok(Table {
+        name: "dd (T1)".into(),
+        rows: rows.measured,
+    })
+}
+
+/// A file's path in the current folder, gone when this is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(PathBuf::from(format!(
+            ".innerspace-bench-{}-{name}",
+            std::process::id()
+        )))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It may never have been made.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn memory() -> Result<Memory, Box<dyn Error>> {
+    Ok(MemoryOptions::new(MEMORY).threads(Threads::None).build()?)
+}
+
+fn row(
+    plan: Plan,
+    rows: &mut Rows<'_>,
+    place: Place,
+    sync: Sync,
+    block: u64,
+) -> Result<(), Box<dyn Error>> {
+    let bytes = plan.pages(MEMORY / 10 / PAGE as u64).next_multiple_of(256) * PAGE as u64;
+    let pages = bytes / PAGE as u64;
+    let times = match (place, sync) {
+        (Place::Disk, Sync::AtTheEnd) => 1,
+        _ => plan.operations(8),
+    };
+    let content = vec![0x5a; block as usize];
+    let write = |each: &mut Write<'_>| {
+        (0..bytes)
+            .step_by(block as usize)
+            .try_for_each(|at| each(&content, at))
+    };
+    let memory = memory()?;
+    let (ours, theirs) = (Scratch::new("ours"), Scratch::new("theirs"));
+    let file: PagedFile = match place {
+        Place::Memory => {
+            let options = memory.options().access(FileAccess::ReadWrite);
+            options.open(MemoryStore::new())?
+        }
+        Place::Disk => memory.create(&ours.0)?,
+    };
+    let (kernel, kernel_file): (&'static str, File) = match place {
+        Place::Memory => ("tmpfs", memory_file()?),
+        Place::Disk => {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(true);
+            ("kernel, buffered", options.open(&theirs.0)?)
+        }
+    };
+    let innerspace = |mark: Mark| {
+        let (file, write) = (&file, &write);
+        move || {
+            set_mark(mark);
+            let sample = summed(times, || {
+                let sample = wall_time(pages, || {
+                    write(&mut |bytes, at| Ok(file.write_at(bytes, at)?))?;
+                    if sync == Sync::AtTheEnd {
+                        file.sync_all()?;
+                    }
+                    Ok(())
+                });
+                file.set_len(0)?;
+                sample
+            });
+            set_mark(Mark::BeforePublish);
+            sample
+        }
+    };
+    let contenders = vec![
+        Contender::new("innerspace", innerspace(Mark::BeforePublish)),
+        Contender::new("publish, then mark", innerspace(Mark::AfterPublish)),
+        Contender::new(kernel, || {
+            summed(times, || {
+                let sample = wall_time(pages, || {
+                    write(&mut |bytes, at| Ok(kernel_file.write_all_at(bytes, at)?))?;
+                    if sync == Sync::AtTheEnd {
+                        kernel_file.sync_all()?;
+                    }
+                    Ok(())
+                });
+                kernel_file.set_len(0)?;
+                sample
+            })
+        }),
+    ];
+    let budget = match (place, sync, block) {
+        (Place::Memory, Sync::Never, MIB) => Budget::Faster(2.0),
+        (Place::Memory, Sync::Never, _) => Budget::Faster(5.0),
+        (Place::Disk, Sync::AtTheEnd, _) => Budget::Ratio(1.0),
+        _ => Budget::None,
+    };
+    let store = match place {
+        Place::Memory => "a store in memory",
+        Place::Disk => "a store in a file",
+    };
+    let how = match sync {
+        Sync::Never => "not synced",
+        Sync::AtTheEnd => "synced",
+    };
+    rows.add(Row {
+        name: format!("{store}, writes of {} KiB, {how}: each page", block / KIB),
+        unit: Unit::Nanoseconds,
+        contenders,
+        subject: "innerspace",
+        baseline: kernel,
+        budget,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_runs() {
+        for row in &table(Plan::smoke(), "").unwrap().rows {
+            assert!(row.ratio().is_some(), "{}", row.name);
+        }
+    }
+}

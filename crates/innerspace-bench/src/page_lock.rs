@@ -1,0 +1,211 @@
+//! Table T3: the page lock.
+//!
+//! The pair by itself, beside two bare atomic operations, which it cannot beat; short-lived spaces that map the same files,
+//! where each fault takes and releases the lock of a block; and one lock fought over by two threads, bounded unfairness
+//! beside strict order. The old ways are clearing the lock bit and then testing the waiters bit in the byte that was just
+//! changed, and clearing it and then looking at the wait queue in any case.
+
+use std::error::Error;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
+
+use innerspace::store::MemoryStore;
+use innerspace::tables::{PageLocks, Unlock, set_unlock};
+use innerspace::{Map, Memory, MemoryOptions, PagedFile, Threads};
+
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit, thread_time};
+use crate::host::{PAGE, Region, memory_file};
+use crate::report::Table;
+
+const WAYS: [(&str, Unlock); 3] = [
+    ("innerspace", Unlock::OneOperation),
+    ("clear, then test", Unlock::ClearThenTest),
+    ("clear, then look at the queue", Unlock::ClearThenLook),
+];
+
+/// Locks that take turns: as many lines as fit in the first level of the cache.
+const LOCKS: usize = 256;
+
+/// Measures the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
+    let mut rows = Rows::new(plan, only);
+    rows.add(bench_pair(plan))?;
+    rows.add(bench_spaces(plan)?)?;
+    rows.add(bench_contended(plan))?;
+    Ok(Table {
+        name: "page lock (T3)".into(),
+        rows: rows.measured,
+    })
+}
+
+/// A byte on a cache line of its own, as the flags of a frame are.
+#[repr(align(64))]
+struct Line(AtomicU8);
+
+fn bench_pair(plan: Plan) -> Row<'static> {
+    let count = plan.operations(4_000_000);
+    let lines: Vec<Line> = (0..LOCKS).map(|_| Line(AtomicU8::new(0))).collect();
+    let bare = Contender::new("two bare RMWs", move || {
+        thread_time(count, || {
+            for number in 0..count as usize {
+                let byte = &lines[number % LOCKS].0;
+                let taken = byte.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+                taken.map_err(|seen| format!("the byte was {seen}"))?;
+                byte.fetch_and(!1, Ordering::Release);
+            }
+            Ok(())
+        })
+    });
+    let of = |(name, way): (&'static str, Unlock)| {
+        let locks = PageLocks::new(LOCKS as u32, 5);
+        Contender::new(name, move || {
+            set_unlock(way);
+            let sample = thread_time(count, || {
+                for number in 0..count as usize {
+                    locks.lock(number % LOCKS);
+                    locks.unlock(number % LOCKS);
+                }
+                Ok(())
+            });
+            set_unlock(Unlock::OneOperation);
+            sample
+        })
+    };
+    Row {
+        name: "lock and unlock, nobody waits".into(),
+        unit: Unit::Nanoseconds,
+        contenders: std::iter::once(bare).chain(WAYS.map(of)).collect(),
+        subject: "innerspace",
+        baseline: "two bare RMWs",
+        budget: Budget::Ratio(1.1),
+    }
+}
+
+/// Files that every space maps, and pages in each.
+const FILES: usize = 4;
+const FILE_PAGES: u64 = 256;
+
+/// A space, its mappings of all files, a load from each page, and the end of it; `pages` loads in all.
+fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error>> {
+    let space = memory.space()?;
+    let mut accessor = space.accessor();
+    let mut sum = 0;
+    for file in files {
+        let at = space.map(Map::file(file))?;
+        for page in 0..FILE_PAGES {
+            sum += accessor.load::<u64>(at + page * PAGE as u64)?;
+        }
+    }
+    Ok(sum)
+}
+
+fn bench_spaces(plan: Plan) -> Result<Row<'static>, Box<dyn Error>> {
+    let times = plan.operations(200);
+    let pages = times * FILES as u64 * FILE_PAGES;
+    let bytes = FILE_PAGES as usize * PAGE;
+    let mut contenders = Vec::new();
+    for (name, way) in WAYS {
+        let memory = MemoryOptions::new(32 << 20)
+            .threads(Threads::None)
+            .build()?;
+        let open = |_| {
+            let store = MemoryStore::from_bytes(&vec![1; bytes]);
+            memory.options().open(store)
+        };
+        let files = (0..FILES).map(open).collect::<Result<Vec<_>, _>>()?;
+        contenders.push(Contender::new(name, move || {
+            set_unlock(way);
+            let sample = thread_time(pages, || {
+                let mut sum = 0;
+                for _ in 0..times {
+                    sum += space_once(&memory, &files)?;
+                }
+                Ok(sum)
+            });
+            set_unlock(Unlock::OneOperation);
+            sample
+        }));
+    }
+    let file = memory_file()?;
+    file.set_len((FILES * bytes) as u64)?;
+    contenders.push(Contender::new(
+        "kernel: mmap of a memfd, munmap",
+        move || {
+            thread_time(pages, || {
+                let mut sum = 0;
+                for _ in 0..times {
+                    sum += Region::shared(&file, FILES * bytes)?.read_every(PAGE);
+                }
+                Ok(sum)
+            })
+        },
+    ));
+    Ok(Row {
+        name: "short-lived spaces over the same files, fault and unmap, each page".into(),
+        unit: Unit::Nanoseconds,
+        contenders,
+        subject: "innerspace",
+        baseline: "clear, then look at the queue",
+        budget: Budget::None,
+    })
+}
+
+/// Two threads that hold one lock for a moment, again and again; wall time of both.
+fn fight(locks: &PageLocks, count: u64) -> Outcome {
+    let barrier = Barrier::new(2);
+    let started = std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| {
+            scope.spawn(|| {
+                barrier.wait();
+                let start = Instant::now();
+                for _ in 0..count {
+                    locks.lock(0);
+                    std::hint::black_box(locks);
+                    locks.unlock(0);
+                }
+                start
+            })
+        });
+        threads.map(|thread| thread.join().map_err(|_| "a thread panicked"))
+    });
+    let [first, second] = started;
+    Ok(Sample {
+        operations: 2 * count,
+        nanoseconds: first?.min(second?).elapsed().as_nanos() as u64,
+    })
+}
+
+// spec: L8
+fn bench_contended(plan: Plan) -> Row<'static> {
+    let count = plan.operations(100_000);
+    let of = |(name, patience): (&'static str, u32)| {
+        let locks = PageLocks::new(1, patience);
+        Contender::new(name, move || fight(&locks, count))
+    };
+    Row {
+        name: "one lock, two threads, short holds, wall time".into(),
+        unit: Unit::Nanoseconds,
+        contenders: [
+            ("innerspace: at most 5 times passed over", 5),
+            ("strict order", 0),
+        ]
+        .map(of)
+        .into(),
+        subject: "innerspace: at most 5 times passed over",
+        baseline: "strict order",
+        budget: Budget::Ratio(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_runs() {
+        for row in &table(Plan::smoke(), "").unwrap().rows {
+            assert!(row.ratio().is_some(), "{}", row.name);
+        }
+    }
+}
