@@ -132,8 +132,9 @@ pub use memory::{
 };
 #[cfg(not(loom))]
 pub use space::{
-    AccessKind, Accessor, Explanation, Fault, FaultKind, Map, MappingInfo, PageStats, PageView,
-    Protection, Session, Sharing, Snapshot, Space, SpaceError, SpaceStats, VmaLookups,
+    AccessKind, Accessor, AddressWidth, Advice, CodePage, Device, DeviceError, Explanation, Fault,
+    FaultKind, Map, MappingInfo, PageStats, PageView, Protection, Region, Remap, Session, Sharing,
+    Snapshot, Space, SpaceError, SpaceOptions, SpaceStats, VmaLookups,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

@@ -371,6 +371,11 @@ impl FileCore {
         self.mappers.remove(id);
     }
 
+    /// Whether a mapping keeps a page of the block in memory.
+    pub(super) fn is_locked_in_memory(&self, block: u64) -> bool {
+        self.mappers.has_locked(self.pages_of(block..block + 1))
+    }
+
     /// Takes translations of whole blocks away. A grace period has to follow.
     pub(super) fn revoke(&self, blocks: Range<u64>, how: Revoke) -> Revoked {
         self.mappers.revoke(self.pages_of(blocks), how)

@@ -33,6 +33,11 @@ pub(crate) struct Revoked {
 pub(crate) trait Mappers: Send + Sync {
     /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the file).
     fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked;
+
+    /// Whether any of these pages has to stay in memory.
+    fn has_locked(&self, _pages: Range<u64>) -> bool {
+        false
+    }
 }
 
 /// Names one registration in a [`MapperList`].
@@ -82,6 +87,17 @@ impl MapperList {
     /// Whether nobody maps the file.
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether any mapper keeps one of these pages in memory.
+    pub(super) fn has_locked(&self, pages: Range<u64>) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let (mappers, _) = self.registered_since(MapperId(0), &pages);
+        mappers
+            .iter()
+            .any(|mapper| mapper.has_locked(pages.clone()))
     }
 
     /// Asks every mapper of these pages.

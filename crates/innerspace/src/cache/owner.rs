@@ -41,6 +41,7 @@ impl FileCore {
             let flags = one.meta().flags.load();
             !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
                 && one.meta().hold.load().views() == 0
+                && !(one.meta().hold.load().mapped() > 0 && self.is_locked_in_memory(one.block()))
         };
         locked.retain(can_go);
         if self.accepted == Accepted::UntilSync {

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use crate::cache::{Cache, ErrorHook, FileError, FileInner};
 use crate::group::{Group, GroupError, LimitError};
 use crate::reclaim::Pool;
-use crate::space::Space;
+use crate::space::{Space, SpaceOptions};
 use crate::store::Identity;
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -87,7 +87,7 @@ impl Memory {
     /// # Errors
     /// [`LimitError`] when there is no page for its root.
     pub fn space(&self) -> Result<Space, LimitError> {
-        Space::new(&self.0.pool, &self.0.root)
+        self.space_with(&SpaceOptions::new())
     }
 
     /// An empty address space, charged to `group`.
@@ -98,11 +98,23 @@ impl Memory {
     /// # Panics
     /// If `group` belongs to another `Memory`.
     pub fn space_in(&self, group: &Group) -> Result<Space, LimitError> {
+        self.space_with(&SpaceOptions::new().group(group))
+    }
+
+    /// An empty address space with these choices.
+    ///
+    /// # Errors
+    /// [`LimitError`] when its group has no page for its root.
+    ///
+    /// # Panics
+    /// If the group belongs to another `Memory`.
+    pub fn space_with(&self, options: &SpaceOptions) -> Result<Space, LimitError> {
+        let group = options.group.as_ref().unwrap_or(&self.0.root);
         assert!(
             group.belongs_to(&self.0.pool.groups),
             "a group of another memory"
         );
-        Space::new(&self.0.pool, group)
+        Space::new(&self.0.pool, group, options.width)
     }
 
     /// The limit in bytes, as asked for.

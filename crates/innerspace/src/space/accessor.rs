@@ -5,6 +5,7 @@
 //! [`Core::have_page`]: read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 use super::SpaceInner;
+use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
 use super::fault;
 use super::session::Session;
@@ -32,9 +33,9 @@ pub struct Accessor {
 /// What accessor and session share.
 pub(super) struct Core {
     pub(super) translator: Translator,
-    space: Arc<SpaceInner>,
+    pub(super) space: Arc<SpaceInner>,
     /// The mappings found last.
-    vmas: VmaCache,
+    pub(super) vmas: VmaCache,
     /// Whether the group counts this accessor.
     attached: bool,
     /// The fault of the last access that failed.
@@ -92,6 +93,7 @@ impl What {
     fn need(self) -> Need {
         match self.access {
             AccessKind::Load => Need::Read,
+            AccessKind::Fetch => Need::Fetch,
             AccessKind::Store | AccessKind::Exchange => Need::Write,
         }
     }
@@ -115,6 +117,10 @@ pub(super) trait Sectioned {
     fn pause(translator: &mut Translator);
     /// After it.
     fn resume(translator: &mut Translator);
+    /// Between two accesses, before a callback: no section is open until `unsuspend`.
+    fn suspend(translator: &mut Translator);
+    /// After it.
+    fn unsuspend(translator: &mut Translator);
 }
 
 /// Each access has its own section.
@@ -134,6 +140,10 @@ impl Sectioned for Single {
     fn pause(_: &mut Translator) {}
 
     fn resume(_: &mut Translator) {}
+
+    fn suspend(_: &mut Translator) {}
+
+    fn unsuspend(_: &mut Translator) {}
 }
 
 impl std::fmt::Debug for Core {
@@ -214,6 +224,11 @@ impl Core {
     }
 
     fn find_page(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if device::is_inside(&self.space) {
+            // The mail stays unread, so that the next access comes here, too.
+            self.fault = Fault::new(FaultKind::Reentered, at, what.access, what.reported.into());
+            return None;
+        }
         loop {
             if self.have_leaf(at.0) == Gate::Closed {
                 // Remembered leaves may be right still, but what they lead to is being changed.
@@ -279,7 +294,64 @@ impl Core {
         if crosses(at, size_of::<T>()) {
             return self.load_across::<S, T>(at);
         }
-        self.access::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load)
+        match self.access::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load) {
+            Ok(value) => Ok(value),
+            Err(fault) => self.load_from_device::<S, T>(fault),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_from_device<S: Sectioned, T: Scalar>(&mut self, fault: Fault) -> Result<T, Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        self.device_load::<S>(bytes, fault)?;
+        Ok(translate::from_bytes(bytes))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_to_device<S: Sectioned, T: Scalar>(
+        &mut self,
+        value: T,
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        translate::to_bytes(value, bytes);
+        self.device_store::<S>(bytes, fault)
+    }
+
+    /// A load of an instruction: as a load, by the right to execute.
+    #[inline(always)]
+    pub(super) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        if crosses(at, size_of::<T>()) {
+            return self.fetch_across::<S, T>(at);
+        }
+        self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
+    }
+
+    #[cold]
+    fn fetch_across<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        let mut rest = &mut *bytes;
+        for (at, len) in self.space.pieces(at, size_of::<T>()) {
+            let (piece, others) = rest.split_at_mut(len);
+            let what = What::buffer(AccessKind::Fetch, len);
+            self.access::<S, ()>(VirtAddr(at), what, |page| page.read(piece))?;
+            rest = others;
+        }
+        Ok(translate::from_bytes(bytes))
+    }
+
+    /// Has the page of `at` for such an access, and does nothing with it.
+    pub(super) fn have_in<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        access: AccessKind,
+    ) -> Result<(), Fault> {
+        self.access::<S, ()>(at, What::buffer(access, 1), drop)
     }
 
     #[inline(always)]
@@ -292,7 +364,10 @@ impl Core {
             return self.store_across::<S, T>(at, value);
         }
         let what = What::value::<T>(AccessKind::Store);
-        self.access::<S, ()>(at, what, |page| page.store(value))
+        match self.access::<S, ()>(at, what, |page| page.store(value)) {
+            Ok(()) => Ok(()),
+            Err(fault) => self.store_to_device::<S, T>(value, fault),
+        }
     }
 
     #[cold]
@@ -314,7 +389,7 @@ impl Core {
         let bytes = &mut bytes[..size_of::<T>()];
         translate::to_bytes(value, bytes);
         let (first, second) = bytes.split_at(PAGE_SIZE - at.page_offset());
-        let next = VirtAddr(at.0.wrapping_add(first.len() as u64));
+        let next = self.space.after(at, first.len() as u64);
         loop {
             S::enter(&mut self.translator);
             let translator = &self.translator;
@@ -329,7 +404,14 @@ impl Core {
             S::leave(&mut self.translator);
             for page in [at, next] {
                 let what = What::part_of::<T>(AccessKind::Store);
-                self.access::<S, ()>(page, what, drop)?;
+                match self.access::<S, ()>(page, what, drop) {
+                    Ok(()) => {}
+                    // Wholly or not at all is not to be had of a device.
+                    Err(fault) if fault.kind() == FaultKind::Device => {
+                        return self.write::<S>(at, bytes);
+                    }
+                    Err(fault) => return Err(fault),
+                }
             }
         }
     }
@@ -344,7 +426,8 @@ impl Core {
             let kind = FaultKind::Misaligned;
             return Err(Fault::new(kind, at, AccessKind::Exchange, size_of::<T>()));
         }
-        self.access::<S, R>(at, What::value::<T>(AccessKind::Exchange), act)
+        let done = self.access::<S, R>(at, What::value::<T>(AccessKind::Exchange), act);
+        done.map_err(|fault| self.device_exchange(fault))
     }
 }
 
@@ -406,6 +489,18 @@ macro_rules! accesses {
                 at: crate::VirtAddr,
             ) -> Result<T, crate::Fault> {
                 self.core.load::<$mode, T>(at)
+            }
+
+            /// Loads a value at any alignment from where execution is allowed, as an instruction is fetched.
+            ///
+            /// # Errors
+            /// The [`Fault`](crate::Fault) of the first byte that cannot be fetched.
+            #[inline]
+            pub fn fetch<T: crate::Scalar>(
+                &mut self,
+                at: crate::VirtAddr,
+            ) -> Result<T, crate::Fault> {
+                self.core.fetch::<$mode, T>(at)
             }
 
             /// Stores a value at any alignment, wholly or not at all.

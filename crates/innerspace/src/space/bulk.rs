@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 
 use super::accessor::{Core, Sectioned, What};
 use super::error::{AccessKind, Fault};
-use super::page_pieces;
 use crate::{PAGE_SIZE, VirtAddr};
 
 impl Core {
@@ -14,10 +13,12 @@ impl Core {
         at: VirtAddr,
         mut buffer: &mut [u8],
     ) -> Result<(), Fault> {
-        for (at, len) in page_pieces(at, buffer.len()) {
+        for (at, len) in self.space.pieces(at, buffer.len()) {
             let (piece, rest) = buffer.split_at_mut(len);
             let what = What::buffer(AccessKind::Load, len);
-            self.access::<S, ()>(VirtAddr(at), what, |page| page.read(piece))?;
+            let at = VirtAddr(at);
+            let done = self.access::<S, ()>(at, what, |page| page.read(piece));
+            done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
             buffer = rest;
         }
         Ok(())
@@ -29,10 +30,12 @@ impl Core {
         at: VirtAddr,
         mut bytes: &[u8],
     ) -> Result<(), Fault> {
-        for (at, len) in page_pieces(at, bytes.len()) {
+        for (at, len) in self.space.pieces(at, bytes.len()) {
             let (piece, rest) = bytes.split_at(len);
             let what = What::buffer(AccessKind::Store, len);
-            self.access::<S, ()>(VirtAddr(at), what, |page| page.write(piece))?;
+            let at = VirtAddr(at);
+            let done = self.access::<S, ()>(at, what, |page| page.write(piece));
+            done.or_else(|fault| self.device_write::<S>(at, piece, fault))?;
             bytes = rest;
         }
         Ok(())
@@ -44,9 +47,11 @@ impl Core {
         byte: u8,
         len: usize,
     ) -> Result<(), Fault> {
-        for (at, len) in page_pieces(at, len) {
+        for (at, len) in self.space.pieces(at, len) {
             let what = What::buffer(AccessKind::Store, len);
-            self.access::<S, ()>(VirtAddr(at), what, |page| page.fill(byte, len))?;
+            let at = VirtAddr(at);
+            let done = self.access::<S, ()>(at, what, |page| page.fill(byte, len));
+            done.or_else(|fault| self.device_write::<S>(at, &vec![byte; len], fault))?;
         }
         Ok(())
     }
@@ -56,11 +61,16 @@ impl Core {
         at: VirtAddr,
         mut bytes: &[u8],
     ) -> Result<Ordering, Fault> {
-        for (at, len) in page_pieces(at, bytes.len()) {
+        for (at, len) in self.space.pieces(at, bytes.len()) {
             let (piece, rest) = bytes.split_at(len);
             let what = What::buffer(AccessKind::Load, len);
-            let order =
-                self.access::<S, Ordering>(VirtAddr(at), what, |page| page.compare(piece))?;
+            let at = VirtAddr(at);
+            let order = self.access::<S, Ordering>(at, what, |page| page.compare(piece));
+            let order = order.or_else(|fault| {
+                let mut bytes = vec![0; len];
+                self.device_read::<S>(at, &mut bytes, fault)?;
+                Ok(bytes.as_slice().cmp(piece))
+            })?;
             if order != Ordering::Equal {
                 return Ok(order);
             }

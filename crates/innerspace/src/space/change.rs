@@ -121,22 +121,39 @@ impl SpaceInner {
         edit: Option<Edit>,
         change: impl FnOnce(&mut VmaSet) -> Changed,
     ) -> Result<Leftover, SpaceError> {
-        writer.revision += 1;
         let mapped = writer.vmas.overlapping(range).next().is_some();
+        let done = self.change_by(writer, change, |writer, vmas, changed| match edit {
+            Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
+            Some(edit) => {
+                self.part_from_sharers(range, edit)?;
+                self.publish(vmas, changed);
+                Ok(Detached::default())
+            }
+            None => {
+                self.publish(vmas, changed);
+                Ok(Detached::default())
+            }
+        });
+        self.code.changed(range);
+        done
+    }
+
+    /// Changes the mappings by `change`; `tables` changes the words, publishes the new set, and says what is detached, or
+    /// that nothing is changed.
+    pub(super) fn change_by(
+        self: &Arc<SpaceInner>,
+        writer: &mut Writer<'_, Structure>,
+        change: impl FnOnce(&mut VmaSet) -> Changed,
+        tables: impl FnOnce(&Writer<'_, Structure>, &VmaSet, &Changed) -> Result<Detached, SpaceError>,
+    ) -> Result<Leftover, SpaceError> {
+        writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
         vmas.ledger().settle(RangeTree::<Vma>::NODE_BYTES)?;
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);
         }
-        let edited = match edit {
-            Some(edit) if mapped => self.edit(writer, range, edit, &vmas, &changed),
-            Some(edit) => self.part_from_sharers(range, edit),
-            None => Ok(Detached::default()),
-        };
-        if edited.is_ok() && !(mapped && edit.is_some()) {
-            self.publish(&vmas, &changed);
-        }
+        let edited = tables(writer, &vmas, &changed);
         match edited {
             Ok(detached) => {
                 writer.vmas = vmas;
@@ -152,7 +169,7 @@ impl SpaceInner {
     }
 
     /// Makes `vmas` what sections see from now on. The old set is freed after a grace period.
-    fn publish(&self, vmas: &VmaSet, changed: &Changed) {
+    pub(super) fn publish(&self, vmas: &VmaSet, changed: &Changed) {
         let replaced = self.vmas.publish(&self.pool.domain, vmas.clone());
         if !changed.removed.is_empty() {
             self.sequence.bump();
@@ -163,7 +180,7 @@ impl SpaceInner {
 
     /// Nothing is mapped in the range, so there are no words: but what faults put there from now on is not right for sharers
     /// of the table, who map nothing there either.
-    fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<Detached, SpaceError> {
+    fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
         let nodes = Nodes { pool: &self.pool };
         let mut detached = Detached::default();
         let mut spares: Vec<PoolFrame<'_>> = Vec::new();
@@ -179,19 +196,28 @@ impl SpaceInner {
             nodes.apply(self.root, range, edit, &mut detached);
         }
         self.retire(detached);
-        owned.map(|()| Detached::default())
+        owned
     }
 
     /// Frames for one path.
     fn have_spares<'s>(&'s self, spares: &mut Vec<PoolFrame<'s>>) -> Result<(), SpaceError> {
-        while spares.len() < PATH_NODES {
+        self.have_nodes(spares, PATH_NODES)
+    }
+
+    /// Frames for so many nodes.
+    pub(super) fn have_nodes<'s>(
+        &'s self,
+        spares: &mut Vec<PoolFrame<'s>>,
+        wanted: usize,
+    ) -> Result<(), SpaceError> {
+        while spares.len() < wanted {
             spares.push(self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?);
         }
         Ok(())
     }
 
     /// Lets go after a grace period: accessors may be in it.
-    fn retire(&self, detached: Detached) {
+    pub(super) fn retire(&self, detached: Detached) {
         if !detached.is_empty() {
             let release = move |pool: &Pool| Nodes { pool }.release(detached);
             self.pool.retire(Retired::Call(Box::new(release)));
@@ -233,7 +259,7 @@ impl SpaceInner {
     }
 
     /// Makes the paths of the range the space's own, as far as the edit needs that; `false`: with more nodes.
-    fn own_range(
+    pub(super) fn own_range(
         &self,
         range: &Range<u64>,
         edit: Edit,
@@ -284,6 +310,7 @@ impl SpaceInner {
             Err(_) => &changed.added,
         };
         let unused = writer.files.remove(gone);
+        self.code.changed(&EVERYWHERE);
         (taken, Leftover { detached, unused })
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::device::DeviceError;
 use super::vma::Protection;
 use crate::VirtAddr;
 use crate::cache::FileError;
@@ -23,11 +24,13 @@ pub enum AccessKind {
     Store = 1,
     /// To read and write in one step.
     Exchange = 2,
+    /// To execute.
+    Fetch = 3,
 }
 
 impl AccessKind {
     pub(super) fn writes(self) -> bool {
-        self != AccessKind::Load
+        matches!(self, AccessKind::Store | AccessKind::Exchange)
     }
 
     fn name(self) -> &'static str {
@@ -35,6 +38,7 @@ impl AccessKind {
             AccessKind::Load => "load",
             AccessKind::Store => "store",
             AccessKind::Exchange => "exchange",
+            AccessKind::Fetch => "fetch",
         }
     }
 }
@@ -61,6 +65,10 @@ pub enum FaultKind {
     TooManyOwners,
     /// The space is a snapshot, which never changes; fork it and write to the fork.
     Frozen,
+    /// The device that is mapped there refused, or it was an atomic access, which devices do not have.
+    Device,
+    /// An access from inside a device's handler, or a store's callback, to the space it works for.
+    Reentered,
 }
 
 /// An access that failed. Nothing was changed at and after the address; a value is stored wholly or not at all.
@@ -101,7 +109,8 @@ impl Fault {
         match self.what >> 6 {
             0 => AccessKind::Load,
             1 => AccessKind::Store,
-            _ => AccessKind::Exchange,
+            2 => AccessKind::Exchange,
+            _ => AccessKind::Fetch,
         }
     }
 
@@ -140,6 +149,8 @@ impl fmt::Display for Fault {
             FaultKind::Misaligned => "an atomic access must be aligned to its size",
             FaultKind::TooManyOwners => "the page is shared by too many forks",
             FaultKind::Frozen => "a snapshot never changes; fork it to write",
+            FaultKind::Device => "the device refused",
+            FaultKind::Reentered => "a callback of the space may not use it",
         })
     }
 }
@@ -157,6 +168,7 @@ impl std::error::Error for Fault {}
 pub(super) enum Cause {
     File(Arc<FileError>),
     Limit(LimitError),
+    Device(DeviceError),
 }
 
 impl fmt::Display for Cause {
@@ -164,6 +176,7 @@ impl fmt::Display for Cause {
         match self {
             Cause::File(error) => error.fmt(f),
             Cause::Limit(error) => error.fmt(f),
+            Cause::Device(error) => error.fmt(f),
         }
     }
 }
@@ -222,6 +235,20 @@ pub enum SpaceError {
         /// The first address that does not exist.
         end: u64,
     },
+    /// Page 0, so that a null pointer stays an error; see [`Map::with_null`](crate::Map::with_null).
+    #[error("{what} at {at}: page 0 is kept free, so that null is an error")]
+    NullPage {
+        /// The operation.
+        what: &'static str,
+        /// Where.
+        at: VirtAddr,
+    },
+    /// A change from inside a device's handler, or a store's callback, of the space it works for.
+    #[error("{what}: a callback of the space may not use it")]
+    Reentered {
+        /// The operation.
+        what: &'static str,
+    },
     /// No free range is long enough.
     #[error("no free range of {len} bytes is left in the space")]
     NoRoom {
@@ -255,6 +282,24 @@ pub enum SpaceError {
         mapping: String,
         /// What was wanted.
         wanted: Protection,
+    },
+    /// A range that must not be locked in memory is.
+    #[error("{what} of {len} bytes at {at}: locked in memory; unlock it first")]
+    Locked {
+        /// The operation.
+        what: &'static str,
+        /// Where.
+        at: VirtAddr,
+        /// How much.
+        len: u64,
+    },
+    /// A page could not be had.
+    #[error("{what}: {explanation}")]
+    Access {
+        /// The operation.
+        what: &'static str,
+        /// What happened at which address.
+        explanation: Explanation,
     },
     /// The group is full.
     #[error(transparent)]

@@ -16,9 +16,10 @@
 //! Nodes and pages are had before the block, because no frame is allocated while a block is locked.
 
 use super::SpaceInner;
+use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::page_start;
-use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use super::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
 use super::table::{Detached, NeedNodes, Nodes};
 use super::translate::Translator;
 use super::vma::{Backing, Protection, Sharing, Vma};
@@ -31,7 +32,7 @@ use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
-use crate::{FrameId, VirtAddr};
+use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// What a step came to.
 enum Step {
@@ -41,6 +42,7 @@ enum Step {
     Nodes,
     Page,
     File(Arc<FileInner>, u64, FileAccessKind),
+    Device(DeviceCall),
     Denied(FaultKind),
 }
 
@@ -114,6 +116,10 @@ impl<'space> FaultState<'space> {
                     self.page = Some(self.allocate()?);
                 }
                 Step::File(file, page, kind) => self.have_block(&file, page, kind)?,
+                Step::Device(call) => {
+                    vmas.device = Some(call);
+                    return Err(self.error(FaultKind::Device, None));
+                }
                 Step::Denied(kind) => return Err(self.error(kind, None)),
             }
         }
@@ -149,6 +155,7 @@ impl<'space> FaultState<'space> {
         kind: FileAccessKind,
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
+        let _inside = Inside::quiet(self.space);
         let found = file
             .fault_block(page, kind)
             .map_err(|error| self.file_error(error))?;
@@ -193,12 +200,18 @@ impl<'space> FaultState<'space> {
             AccessKind::Load => Protection::READ,
             AccessKind::Store => Protection::WRITE,
             AccessKind::Exchange => Protection::READ_WRITE,
+            AccessKind::Fetch => Protection::EXECUTE,
         };
         if !vma.protection.allows(wanted) {
             return Step::Denied(FaultKind::Forbidden);
         }
         if self.access.writes() && self.space.is_frozen() {
             return Step::Denied(FaultKind::Frozen);
+        }
+        if let Backing::Device { device, .. } = &vma.backing {
+            let offset = vma.file_page(self.at.0) * PAGE_SIZE as u64 + self.at.page_offset() as u64;
+            let device = device.clone();
+            return Step::Device(DeviceCall { device, offset });
         }
         let leaf = match self.leaf() {
             Ok(leaf) => leaf,
@@ -216,10 +229,11 @@ impl<'space> FaultState<'space> {
         match (old.holds(), self.access.writes()) {
             // Aged, or never read: the page is there.
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File, false) => {
-                done_if(pte::replace(slot, old, old.with(VALID_R)))
+                done_if(pte::replace(slot, old, old.with(self.validity())))
             }
             (Holds::Own, true) if self.is_sole_owner(old) => {
                 self.space.pool.counters.count(Event::CowReuse);
+                self.space.code.written(self.at.0);
                 done_if(pte::replace(slot, old, old.with(VALID_R | VALID_W)))
             }
             (Holds::Nothing | Holds::Zero | Holds::File, _) if vma.file().is_some() => {
@@ -228,12 +242,20 @@ impl<'space> FaultState<'space> {
             (Holds::Nothing, false) => {
                 self.space.pool.counters.count(Event::ZeroMap);
                 let zero = nodes.pool.frames.host(FrameId::ZERO) as u64;
-                done_if(pte::replace(slot, old, Pte::zero(zero)))
+                done_if(pte::replace(slot, old, Pte::zero(zero, self.validity())))
             }
             (Holds::Nothing | Holds::Zero | Holds::Own | Holds::Borrowed, true) => {
                 self.install_anonymous(slot, old)
             }
             (Holds::File, true) => unreachable!("a file page in anonymous memory"),
+        }
+    }
+
+    /// What an access that does not write makes valid.
+    fn validity(&self) -> u64 {
+        match self.access {
+            AccessKind::Fetch => VALID_X,
+            _ => VALID_R,
         }
     }
 
@@ -299,6 +321,7 @@ impl<'space> FaultState<'space> {
         page.set_kind(Kind::Anonymous);
         let host = self.space.pool.frames.host(page.id()) as u64;
         page.publish(HoldState::refs_only(1));
+        self.space.code.written(self.at.0);
         if pte::replace(slot, old, Pte::own(host)) {
             // In the section, so that a restore, with the gate closed, knows of every page.
             self.space.changes.record(page_start(self.at.0));
@@ -358,7 +381,7 @@ impl<'space> FaultState<'space> {
         }
         self.space.pool.counters.count(Event::ZeroMap);
         let zero = self.space.pool.frames.host(FrameId::ZERO) as u64;
-        done_if(pte::replace(slot, old, Pte::zero(zero)))
+        done_if(pte::replace(slot, old, Pte::zero(zero, self.validity())))
     }
 
     /// Maps the file's own frame, under its block's lock.
@@ -367,9 +390,12 @@ impl<'space> FaultState<'space> {
             unreachable!("checked by the caller")
         };
         let valid = match kind {
-            FileAccessKind::Read => VALID_R,
+            FileAccessKind::Read => self.validity(),
             FileAccessKind::Write => VALID_R | VALID_W,
         };
+        if kind == FileAccessKind::Write {
+            self.space.code.written(self.at.0);
+        }
         let new = Pte::file(block.host_of_page(*page), valid);
         if old.holds() == Holds::File && old.host() == new.host() {
             return done_if(pte::replace(slot, old, old.with(valid)));

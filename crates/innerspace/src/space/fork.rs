@@ -39,6 +39,7 @@ impl Space {
             group.belongs_to(&parent.pool.groups),
             "fork into a group of another memory"
         );
+        parent.check_entry("fork")?;
         let event = match role {
             Role::Live { .. } => Event::Fork,
             Role::Frozen { .. } => Event::Freeze,
@@ -50,7 +51,7 @@ impl Space {
         let root = nodes.publish(root);
         let mut writer = parent.gate.write();
         let vmas = writer.vmas.with_ledger(Ledger::new(pool, group));
-        let child = Space(SpaceInner::new(pool, group, role, root, vmas));
+        let child = Space(SpaceInner::new(pool, group, role, parent.width, root, vmas));
         writer.register_fork(&child.0);
         if parent.is_frozen() {
             // Its table gains children and loses none, and nobody writes to what is below: there is nothing to end.

@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
+use super::device::{Device, DeviceRef};
 use super::table::{ADDRESS_BITS, Edit};
 use super::vma::{Backing, Protection, Residence, Sharing, Vma};
 use super::vma_set::VmaSet;
@@ -9,11 +10,13 @@ use super::{Space, SpaceError};
 use crate::cache::PagedFile;
 use crate::{MIB, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
-/// The lowest address that can be mapped: a null pointer with a small offset stays an error.
+/// The lowest address that is chosen: a null pointer with a small offset stays an error.
 const LOWEST: u64 = 1 << 16;
-/// Where ranges of chosen address start.
+/// Where ranges of chosen address start, if there are so many.
 const CHOSEN: u64 = 0x7f00_0000_0000;
-/// The first address that does not exist.
+/// The same in narrow spaces.
+const CHOSEN_NARROW: u64 = 0x4000_0000;
+/// The first address that does not exist, in the widest space.
 const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The largest file offset that can be mapped.
@@ -39,6 +42,22 @@ pub struct Map {
     protection: Protection,
     sharing: Sharing,
     place: Place,
+    null: Null,
+    population: Population,
+}
+
+/// Whether page 0 may be mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Null {
+    KeptFree,
+    Mapped,
+}
+
+/// When pages are had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Population {
+    OnDemand,
+    AtOnce,
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +69,10 @@ enum What {
         file: PagedFile,
         offset: u64,
         len: Option<u64>,
+    },
+    Device {
+        device: DeviceRef,
+        len: u64,
     },
 }
 
@@ -69,6 +92,8 @@ impl Map {
             protection: Protection::READ_WRITE,
             sharing: Sharing::Private,
             place: Place::Chosen,
+            null: Null::KeptFree,
+            population: Population::OnDemand,
         }
     }
 
@@ -84,6 +109,51 @@ impl Map {
             protection: Protection::READ,
             sharing: Sharing::Private,
             place: Place::Chosen,
+            null: Null::KeptFree,
+            population: Population::OnDemand,
+        }
+    }
+
+    /// A device of `len` bytes, rounded up to whole pages: loads and stores there are calls of `device`, never cached. Shared
+    /// with forks, readable and writable, never executable.
+    ///
+    /// ```
+    /// use innerspace::{Device, DeviceError, MIB, Map, Memory};
+    /// # use std::sync::atomic::{AtomicU32, Ordering};
+    /// /// Counts how often it is read.
+    /// struct Counter(AtomicU32);
+    ///
+    /// impl Device for Counter {
+    ///     fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+    ///         let count = self.0.fetch_add(1, Ordering::Relaxed).to_ne_bytes();
+    ///         let bytes: &mut [u8; 4] = bytes.try_into().map_err(|_| DeviceError::new("4 bytes"))?;
+    ///         *bytes = count;
+    ///         Ok(())
+    ///     }
+    ///
+    ///     fn store(&self, _offset: u64, _bytes: &[u8]) -> Result<(), DeviceError> {
+    ///         Err(DeviceError::new("a counter cannot be set"))
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// let at = space.map(Map::device(Counter(AtomicU32::new(0)), 4096))?;
+    /// let mut a = space.accessor();
+    /// assert_eq!((a.load::<u32>(at)?, a.load::<u32>(at)?), (0, 1));
+    /// let refused = a.store(at, 7_u32).unwrap_err();
+    /// assert!(a.explain(refused).to_string().ends_with("a counter cannot be set"));
+    /// # Ok(()) }
+    /// ```
+    pub fn device(device: impl Device, len: u64) -> Map {
+        let device = DeviceRef::new(device);
+        Map {
+            what: What::Device { device, len },
+            protection: Protection::READ_WRITE,
+            sharing: Sharing::Shared,
+            place: Place::Chosen,
+            null: Null::KeptFree,
+            population: Population::OnDemand,
         }
     }
 
@@ -141,9 +211,21 @@ impl Map {
         self
     }
 
+    /// At page 0, too, if the address says so. Without this, page 0 is refused, so that a null pointer stays an error.
+    pub fn with_null(mut self) -> Map {
+        self.null = Null::Mapped;
+        self
+    }
+
+    /// Has all pages at once, as [`Space::populate`] does after it was mapped. If that fails, nothing stays mapped.
+    pub fn populated(mut self) -> Map {
+        self.population = Population::AtOnce;
+        self
+    }
+
     fn len(&self) -> u64 {
         match &self.what {
-            What::Anonymous { len } => *len,
+            What::Anonymous { len } | What::Device { len, .. } => *len,
             What::File { file, offset, len } => {
                 len.unwrap_or_else(|| file.inner().size().saturating_sub(*offset))
             }
@@ -158,7 +240,7 @@ impl Map {
     }
 
     /// The mapping without its address, checked as far as that goes.
-    fn to_vma(&self) -> Result<Vma, SpaceError> {
+    fn to_vma(&self, end: u64) -> Result<Vma, SpaceError> {
         let at = self.place_address();
         let wanted = self.len();
         if wanted == 0 {
@@ -168,15 +250,29 @@ impl Map {
             what: "map",
             at,
             len: wanted,
-            end: END,
+            end,
         };
         let len = wanted
             .checked_next_multiple_of(PAGE)
-            .filter(|len| *len <= END)
+            .filter(|len| *len <= end)
             .ok_or_else(too_long)?;
         let everything = Protection::READ_WRITE | Protection::EXECUTE;
         let (backing, ceiling, sharing) = match &self.what {
             What::Anonymous { .. } => (Backing::Anonymous, everything, Sharing::Private),
+            What::Device { device, .. } => {
+                let device = device.clone();
+                let backing = Backing::Device {
+                    device,
+                    first_page: 0,
+                };
+                if !Protection::READ_WRITE.allows(self.protection) {
+                    return Err(SpaceError::Forbidden {
+                        mapping: "device".to_owned(),
+                        wanted: self.protection,
+                    });
+                }
+                (backing, Protection::READ_WRITE, Sharing::Shared)
+            }
             What::File { file, offset, .. } => {
                 if offset % PAGE != 0 {
                     let at = VirtAddr(*offset);
@@ -224,24 +320,24 @@ impl Map {
 }
 
 /// Checks `at..at + len` and makes it whole pages.
-fn checked_range(what: &'static str, at: VirtAddr, len: u64) -> Result<Range<u64>, SpaceError> {
+pub(super) fn checked_range(
+    what: &'static str,
+    at: VirtAddr,
+    len: u64,
+    end: u64,
+) -> Result<Range<u64>, SpaceError> {
     if len == 0 {
         return Err(SpaceError::Empty { what, at });
     }
     if !at.is_page_aligned() {
         return Err(SpaceError::Unaligned { what, at });
     }
-    let end = len
+    let last = len
         .checked_next_multiple_of(PAGE)
         .and_then(|len| at.0.checked_add(len));
-    match end {
-        Some(end) if end <= END => Ok(at.0..end),
-        _ => Err(SpaceError::OutOfRange {
-            what,
-            at,
-            len,
-            end: END,
-        }),
+    match last {
+        Some(last) if last <= end => Ok(at.0..last),
+        _ => Err(SpaceError::OutOfRange { what, at, len, end }),
     }
 }
 
@@ -250,22 +346,29 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::NoRoom`],
-    /// [`SpaceError::Overlaps`] (with [`Map::at`]), [`SpaceError::Forbidden`] (a shared writable mapping of a file opened
+    /// [`SpaceError::Overlaps`] (with [`Map::at`]), [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`], [`SpaceError::Forbidden`] (a shared writable mapping of a file opened
     /// read-only), [`SpaceError::Limit`]. Nothing is changed.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         let space = &self.0;
         space.check_live("map")?;
-        let mut vma = map.to_vma()?;
+        let mut vma = map.to_vma(space.end())?;
         let len = vma.end;
         let mut writer = space.gate.write();
-        let range = place(&writer.vmas, map.place, len)?;
+        let range = place(&writer.vmas, &map, len, space.end())?;
         (vma.start, vma.end) = (range.start, range.end);
         let changed = space.change(&mut writer, &range, Some(Edit::Detach), |vmas| {
             vmas.put(vma)
         });
         drop(writer);
         space.finish(changed?);
-        Ok(VirtAddr(range.start))
+        let at = VirtAddr(range.start);
+        if map.population == Population::AtOnce
+            && let Err(error) = self.populate(at, len)
+        {
+            self.unmap(at, len)?;
+            return Err(error);
+        }
+        Ok(at)
     }
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are passed over. When this returns,
@@ -277,7 +380,7 @@ impl Space {
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("unmap")?;
-        let range = checked_range("unmap", at, len)?;
+        let range = checked_range("unmap", at, len, space.end())?;
         let mut writer = space.gate.write();
         if writer.vmas.overlapping(&range).next().is_none() {
             return Ok(());
@@ -304,7 +407,7 @@ impl Space {
     ) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("protect")?;
-        let range = checked_range("protect", at, len)?;
+        let range = checked_range("protect", at, len, space.end())?;
         let mut writer = space.gate.write();
         let vmas = &writer.vmas;
         if !vmas.covers(&range) {
@@ -323,16 +426,25 @@ impl Space {
                 });
             }
         }
-        let may_read = |vma: &Vma| vma.protection.allows(Protection::READ);
-        let more_read = !vmas.overlapping(&range).all(may_read);
+        let gives = |right: Protection| {
+            protection.allows(right)
+                && !vmas
+                    .overlapping(&range)
+                    .all(|vma| vma.protection.allows(right))
+        };
+        // Forks share the tables and still forbid it.
+        let gives_more = gives(Protection::READ) || gives(Protection::EXECUTE);
+        let may_execute = |vma: &Vma| vma.protection.allows(Protection::EXECUTE);
+        let takes_execute =
+            !protection.allows(Protection::EXECUTE) && vmas.overlapping(&range).any(may_execute);
         let edit = match (
             protection.allows(Protection::READ),
             protection.allows(Protection::WRITE),
         ) {
             (false, _) => Some(Edit::Forbid),
-            // Forks share the tables and still forbid reading.
-            (true, _) if more_read => Some(Edit::Part),
+            (true, _) if gives_more => Some(Edit::Part),
             (true, false) => Some(Edit::ForbidWrite),
+            (true, true) if takes_execute => Some(Edit::ForbidWrite),
             // Nothing to take away: accesses find out by faulting.
             (true, true) => None,
         };
@@ -345,30 +457,38 @@ impl Space {
     }
 }
 
+/// A free range for `len` bytes.
+pub(super) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
+    // A large mapping starts with a leaf, so that its tables and forks are few.
+    let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
+    let from = if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW };
+    vmas.gap(from, end, len, align)
+        .or_else(|| vmas.gap(LOWEST, end, len, PAGE))
+        .ok_or(SpaceError::NoRoom { len })
+}
+
+/// Refuses page 0.
+pub(super) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
+    match at.0 < PAGE {
+        true => Err(SpaceError::NullPage { what, at }),
+        false => Ok(()),
+    }
+}
+
 /// Where a mapping of `len` bytes goes.
-fn place(vmas: &VmaSet, place: Place, len: u64) -> Result<Range<u64>, SpaceError> {
-    match place {
+fn place(vmas: &VmaSet, map: &Map, len: u64, end: u64) -> Result<Range<u64>, SpaceError> {
+    match map.place {
         Place::Chosen => {
-            // A large mapping starts with a leaf, so that its tables and forks are few.
-            let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
-            let at = vmas
-                .gap(CHOSEN, END, len, align)
-                .or_else(|| vmas.gap(LOWEST, END, len, PAGE));
-            let at = at.ok_or(SpaceError::NoRoom { len })?;
+            let at = free_place(vmas, end, len)?;
             Ok(at..at + len)
         }
         Place::Free(at) | Place::Replacing(at) => {
-            let range = checked_range("map", at, len)?;
-            if at.0 < LOWEST {
-                return Err(SpaceError::OutOfRange {
-                    what: "map",
-                    at,
-                    len,
-                    end: END,
-                });
+            let range = checked_range("map", at, len, end)?;
+            if map.null == Null::KeptFree {
+                check_lowest("map", at)?;
             }
             let mapping = vmas.overlapping(&range).next().map(Vma::to_string);
-            match (place, mapping) {
+            match (map.place, mapping) {
                 (Place::Free(_), Some(mapping)) => Err(SpaceError::Overlaps { at, len, mapping }),
                 _ => Ok(range),
             }

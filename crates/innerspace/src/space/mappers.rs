@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use super::pte::{self, Holds, VALID_R, VALID_W};
+use super::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
 use super::table::Nodes;
-use super::vma::Vma;
+use super::vma::{Residence, Vma};
 use super::{SpaceInner, Tables};
 use crate::cache::{FileInner, MapperId, Mappers, Revoke, Revoked};
 use crate::frame::Dropped;
@@ -59,6 +59,21 @@ struct SpaceMapper {
 }
 
 impl Mappers for SpaceMapper {
+    fn has_locked(&self, pages: Range<u64>) -> bool {
+        let (Some(file), Some(space)) = (self.file.upgrade(), self.space.upgrade()) else {
+            return false;
+        };
+        let locked = space.inside(|tables| {
+            let mut locked = tables
+                .vmas
+                .iter()
+                .filter(|vma| vma.residence == Residence::Locked);
+            locked.any(|vma| vma.addresses_of(&file, &pages).is_some())
+        });
+        hand_on(space);
+        locked
+    }
+
     fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
         let mut revoked = Revoked::default();
         // The file first: a space that is upgraded is handed on below, never dropped here.
@@ -80,12 +95,16 @@ impl Mappers for SpaceMapper {
                 }
             }
         }
-        // The last reference to a space tears it down, which must not happen under the caller's block lock.
-        if let Some(space) = Arc::into_inner(space) {
-            let pool = space.pool.clone();
-            pool.retire(Retired::Call(Box::new(move |_| drop(space))));
-        }
+        hand_on(space);
         revoked
+    }
+}
+
+/// The last reference to a space tears it down, which must not happen under the caller's block lock.
+fn hand_on(space: Arc<SpaceInner>) {
+    if let Some(space) = Arc::into_inner(space) {
+        let pool = space.pool.clone();
+        pool.retire(Retired::Call(Box::new(move |_| drop(space))));
     }
 }
 
@@ -113,13 +132,13 @@ impl SpaceInner {
             .iter()
             .filter_map(|vma| vma.addresses_of(file, pages))
         {
-            let mut each = |_, word: &AtomicU64| self.revoke_word(word, how, &mut revoked);
+            let mut each = |at, word: &AtomicU64| self.revoke_word(at, word, how, &mut revoked);
             nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
         }
         revoked
     }
 
-    fn revoke_word(&self, word: &AtomicU64, how: Revoke, revoked: &mut Revoked) {
+    fn revoke_word(&self, at: u64, word: &AtomicU64, how: Revoke, revoked: &mut Revoked) {
         let pte = pte::load(word);
         if !matches!(pte.holds(), Holds::File | Holds::Zero) {
             return; // nothing, or a private copy that is none of the file's business
@@ -129,7 +148,8 @@ impl SpaceInner {
                 revoked.pages += u64::from(pte::take_valid(word, VALID_W).has(VALID_W));
             }
             Revoke::Age => {
-                let used = pte::take_valid(word, VALID_R | VALID_W).has(VALID_R);
+                let before = pte::take_valid(word, VALID);
+                let used = before.has(VALID_R) || before.has(VALID_X);
                 revoked.accessed |= used;
                 revoked.pages += u64::from(used);
             }
@@ -140,6 +160,7 @@ impl SpaceInner {
                 while matches!(now.holds(), Holds::File | Holds::Zero) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         revoked.pages += 1;
+                        self.code.changed(&(at..at + 1));
                         self.forget_mapped(now);
                         return;
                     }

@@ -9,6 +9,8 @@
 //! | `translate` | an accessor's private cache of leaf pointers |
 //! | `fault` | one page fault as steps |
 //! | `map`, `change`, `fork` | structural changes, with the gate closed on their range |
+//! | `remap`, `advise`, `region`, `options` | moving and growing; advice, populating, locking; a growing range; choices |
+//! | `device`, `code` | ranges whose accesses are calls; pages that code was fetched from |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `accessor`, `session`, `bulk` | loads, stores, atomics, copies |
@@ -28,15 +30,21 @@
 //! does no I/O of its own and starts no thread.
 
 mod accessor;
+mod advise;
 mod bulk;
 mod change;
+mod code;
+mod device;
 mod error;
 mod fault;
 mod fork;
 mod ledger;
 mod map;
 mod mappers;
+mod options;
 mod pte;
+mod region;
+mod remap;
 mod report;
 mod session;
 mod snapshot;
@@ -52,6 +60,7 @@ mod vma_set;
 use std::collections::VecDeque;
 
 use self::change::Structure;
+use self::code::Code;
 use self::error::{Cause, Wanted};
 use self::ledger::Ledger;
 use self::snapshot::Changes;
@@ -68,8 +77,14 @@ use crate::sync::{Arc, Mutex};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 pub use self::accessor::Accessor;
+pub use self::advise::Advice;
+pub use self::code::CodePage;
+pub use self::device::{Device, DeviceError};
 pub use self::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
 pub use self::map::Map;
+pub use self::options::{AddressWidth, SpaceOptions};
+pub use self::region::Region;
+pub use self::remap::Remap;
 pub use self::report::{MappingInfo, PageStats, SpaceStats};
 pub use self::session::Session;
 pub use self::snapshot::{PageView, Snapshot};
@@ -116,6 +131,10 @@ pub(crate) struct SpaceInner {
     vmas: Published<VmaSet>,
     /// Counts the changes of mappings, for the accessors' slots.
     sequence: Sequence,
+    /// Bits of address.
+    width: AddressWidth,
+    /// The pages that code was fetched from.
+    code: Code,
     /// Closed on what is being changed. Its writer has the mappings to change and the files.
     gate: Gate<Structure>,
     /// Serialises the copying of shared nodes by faults; see `table`.
@@ -128,13 +147,17 @@ pub(crate) struct SpaceInner {
 
 impl Space {
     /// An empty space whose pages and tables are charged to `group`.
-    pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> Result<Space, LimitError> {
+    pub(crate) fn new(
+        pool: &Arc<Pool>,
+        group: &Group,
+        width: AddressWidth,
+    ) -> Result<Space, LimitError> {
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
         let root = Nodes { pool }.publish(root);
         let vmas = VmaSet::new(Ledger::new(pool, group));
         let role = Role::Live { born_of: None };
-        Ok(Space(SpaceInner::new(pool, group, role, root, vmas)))
+        Ok(Space(SpaceInner::new(pool, group, role, width, root, vmas)))
     }
 
     /// A new accessor: the handle through which one thread at a time loads and stores. Charged one page, even over the
@@ -167,6 +190,7 @@ impl SpaceInner {
         pool: &Arc<Pool>,
         group: &Group,
         role: Role,
+        width: AddressWidth,
         root: FrameId,
         vmas: VmaSet,
     ) -> Arc<SpaceInner> {
@@ -179,6 +203,8 @@ impl SpaceInner {
             root,
             vmas: Published::new(&pool.domain, vmas.clone()),
             sequence: Sequence::default(),
+            width,
+            code: Code::default(),
             gate: Gate::new(&pool.domain, Structure::new(vmas)),
             pool: pool.clone(),
             group: group.clone(),
@@ -192,8 +218,53 @@ impl SpaceInner {
         matches!(self.role, Role::Frozen { .. })
     }
 
-    /// Refuses structural changes of a snapshot.
+    /// The first address that does not exist.
+    fn end(&self) -> u64 {
+        self.width.end()
+    }
+
+    /// The address `bytes` after `at`: past the last one of a narrow space comes 0. In a wide one it does not exist.
+    fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
+        let next = at.0.wrapping_add(bytes);
+        match self.width {
+            AddressWidth::Bits32 if at.0 < self.end() => VirtAddr(next % self.end()),
+            _ => VirtAddr(next),
+        }
+    }
+
+    /// The parts of a range of addresses by pages: address and length.
+    fn pieces(&self, mut at: VirtAddr, len: usize) -> impl Iterator<Item = (u64, usize)> + use<> {
+        let wraps_at = match self.width {
+            AddressWidth::Bits32 if at.0 < self.end() => self.end(),
+            _ => 0,
+        };
+        let mut left = len;
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let piece = left.min(PAGE_SIZE - at.page_offset());
+            let start = at.0;
+            at.0 = at.0.wrapping_add(piece as u64);
+            if at.0 == wraps_at {
+                at.0 = 0;
+            }
+            left -= piece;
+            Some((start, piece))
+        })
+    }
+
+    /// Refuses changes from inside a callback of the space.
+    fn check_entry(&self, what: &'static str) -> Result<(), SpaceError> {
+        match device::is_inside(self) {
+            true => Err(SpaceError::Reentered { what }),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses structural changes of a snapshot, and those from inside a callback.
     fn check_live(&self, what: &'static str) -> Result<(), SpaceError> {
+        self.check_entry(what)?;
         match self.role {
             Role::Live { .. } => Ok(()),
             Role::Frozen { .. } => Err(SpaceError::Frozen { what }),
@@ -292,20 +363,4 @@ impl Drop for SpaceInner {
 /// The address of the first byte of the page that `at` is in.
 fn page_start(at: u64) -> u64 {
     at & !(PAGE_SIZE as u64 - 1)
-}
-
-/// The parts of a range of addresses by pages: address and length.
-fn page_pieces(at: VirtAddr, len: usize) -> impl Iterator<Item = (u64, usize)> {
-    let mut at = at.0;
-    let mut left = len;
-    std::iter::from_fn(move || {
-        if left == 0 {
-            return None;
-        }
-        let piece = left.min(PAGE_SIZE - at as usize % PAGE_SIZE);
-        let start = at;
-        at = at.wrapping_add(piece as u64);
-        left -= piece;
-        Some((start, piece))
-    })
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  63..12                      5      4        3     2       1       0
-//!  host address of the page    ZERO   BORROWED OWNED PRESENT VALID_W VALID_R    (bit 6: FILE)
+//!  host address of the page    ZERO   BORROWED OWNED PRESENT VALID_W VALID_R    (bit 6: FILE, bit 7: VALID_X)
 //! ```
 //!
 //! | state | bits | who keeps the frame | who may change the word |
@@ -13,8 +13,8 @@
 //! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
 //! | borrowed | PRESENT BORROWED | the leaf's origin, directly or in turn | sole user of the path |
 //!
-//! VALID_R says that a load needs nothing more; it doubles as the accessed bit, and aging clears it (with VALID_W). VALID_W
-//! says that a store needs nothing more: the page is recorded dirty or is anonymous and this leaf's alone. Every
+//! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the accessed bit, and aging
+//! clears them (with VALID_W). VALID_W says that a store needs nothing more: the page is recorded dirty or is anonymous and this leaf's alone. Every
 //! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers meet here without a lock.
 
 use crate::PAGE_SIZE;
@@ -30,6 +30,10 @@ const OWNED: u64 = 1 << 3;
 const BORROWED: u64 = 1 << 4;
 const ZERO: u64 = 1 << 5;
 const FILE: u64 = 1 << 6;
+/// May be fetched from with no further action: the mapping allows execution.
+pub(super) const VALID_X: u64 = 1 << 7;
+/// All three.
+pub(super) const VALID: u64 = VALID_R | VALID_W | VALID_X;
 const FLAGS: u64 = PAGE_SIZE as u64 - 1;
 
 /// The value of a leaf slot.
@@ -49,8 +53,8 @@ pub(super) enum Holds {
 impl Pte {
     pub(super) const EMPTY: Pte = Pte(0);
 
-    pub(super) fn zero(host: u64) -> Pte {
-        Pte(host | PRESENT | ZERO | VALID_R)
+    pub(super) fn zero(host: u64, valid: u64) -> Pte {
+        Pte(host | PRESENT | ZERO | valid)
     }
 
     pub(super) fn file(host: u64, valid: u64) -> Pte {
@@ -138,7 +142,7 @@ mod tests {
         let host = 0x7f12_3456_7000;
         for (pte, holds) in [
             (Pte::EMPTY, Holds::Nothing),
-            (Pte::zero(host), Holds::Zero),
+            (Pte::zero(host, VALID_R), Holds::Zero),
             (Pte::file(host, VALID_R | VALID_W), Holds::File),
             (Pte::own(host), Holds::Own),
             (Pte::own(host).borrowed(), Holds::Borrowed),
@@ -151,6 +155,6 @@ mod tests {
             !Pte::own(host).borrowed().has(VALID_W),
             "a borrowed page is never writable"
         );
-        assert!(!Pte::zero(host).has(VALID_W), "I4");
+        assert!(!Pte::zero(host, VALID_R).has(VALID_W), "I4");
     }
 }

@@ -36,6 +36,16 @@ impl Sectioned for InSession {
     fn resume(translator: &mut Translator) {
         translator.sections.begin_session();
     }
+
+    fn suspend(translator: &mut Translator) {
+        translator.sections.end_session();
+        translator.sections.leave();
+    }
+
+    fn unsuspend(translator: &mut Translator) {
+        translator.sections.enter();
+        translator.sections.begin_session();
+    }
 }
 
 impl<'accessor> Session<'accessor> {

@@ -65,6 +65,7 @@ unsafe impl Send for Translator {}
 pub(super) enum Need {
     Read,
     Write,
+    Fetch,
 }
 
 /// Bytes of one page, valid for what they were looked up for until the section ends in which they were. Made by
@@ -96,6 +97,7 @@ impl Translator {
         let (tag, valid) = match need {
             Need::Read => (self.leaves.read_tags[slot], pte::VALID_R),
             Need::Write => (self.leaves.write_tags[slot], pte::VALID_W),
+            Need::Fetch => (self.leaves.read_tags[slot], pte::VALID_X),
         };
         let offset = at as usize % PAGE_SIZE;
         if tag != leaf || offset > PAGE_SIZE - size {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::device::DeviceRef;
 use super::tree::Ranged;
 use crate::cache::FileInner;
 use crate::sync::Arc;
@@ -76,6 +77,45 @@ pub(super) enum Backing {
         file: Arc<FileInner>,
         first_page: u64,
     },
+    /// A device, from the page with this number on.
+    Device {
+        device: DeviceRef,
+        first_page: u64,
+    },
+}
+
+impl Backing {
+    /// Where it begins, unless it has no pages of its own.
+    pub(super) fn first_page_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Backing::Anonymous => None,
+            Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
+                Some(first_page)
+            }
+        }
+    }
+
+    /// The first page of `other` if both are of one thing; for anonymous memory 0.
+    fn same_thing(&self, other: &Backing) -> Option<u64> {
+        match (self, other) {
+            (Backing::Anonymous, Backing::Anonymous) => Some(0),
+            (
+                Backing::File { file, .. },
+                Backing::File {
+                    file: theirs,
+                    first_page,
+                },
+            ) if Arc::ptr_eq(file, theirs) => Some(*first_page),
+            (
+                Backing::Device { device, .. },
+                Backing::Device {
+                    device: theirs,
+                    first_page,
+                },
+            ) if device.is(theirs) => Some(*first_page),
+            _ => None,
+        }
+    }
 }
 
 /// One mapped range, page-aligned.
@@ -96,7 +136,6 @@ pub(super) struct Vma {
 pub(super) enum Residence {
     Pageable,
     /// They stay until they are unlocked or unmapped.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no operation locks yet"))]
     Locked,
 }
 
@@ -105,18 +144,20 @@ impl Vma {
         self.start <= at && at < self.end
     }
 
-    /// The page of the file that `at` shows; meaningless for anonymous memory.
+    /// The page of the file or device that `at` shows; 0 for anonymous memory.
     pub(super) fn file_page(&self, at: u64) -> u64 {
         match &self.backing {
             Backing::Anonymous => 0,
-            Backing::File { first_page, .. } => first_page + ((at - self.start) >> PAGE_SHIFT),
+            Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
+                first_page + ((at - self.start) >> PAGE_SHIFT)
+            }
         }
     }
 
     pub(super) fn file(&self) -> Option<&Arc<FileInner>> {
         match &self.backing {
-            Backing::Anonymous => None,
             Backing::File { file, .. } => Some(file),
+            Backing::Anonymous | Backing::Device { .. } => None,
         }
     }
 
@@ -142,7 +183,7 @@ impl Vma {
     /// The part of the range inside `start..end`, with its backing moved along.
     pub(super) fn slice(&self, start: u64, end: u64) -> Vma {
         let mut part = self.clone();
-        if let Backing::File { first_page, .. } = &mut part.backing {
+        if let Some(first_page) = part.backing.first_page_mut() {
             *first_page = self.file_page(start);
         }
         part.start = start;
@@ -152,18 +193,14 @@ impl Vma {
 
     /// Whether nothing differs.
     pub(super) fn is_same(&self, other: &Vma) -> bool {
-        let same_backing = match (&self.backing, &other.backing) {
-            (Backing::Anonymous, Backing::Anonymous) => true,
-            (
-                Backing::File { file, first_page },
-                Backing::File {
-                    file: theirs,
-                    first_page: their_first,
-                },
-            ) => Arc::ptr_eq(file, theirs) && first_page == their_first,
-            _ => false,
-        };
+        let same_backing = self.shows_same(other, self.start);
         (self.start, self.end) == (other.start, other.end) && self.is_like(other) && same_backing
+    }
+
+    /// Whether both show the same page of the same thing at `at`, which is in both.
+    pub(super) fn shows_same(&self, other: &Vma, at: u64) -> bool {
+        let same_thing = self.backing.same_thing(&other.backing).is_some();
+        same_thing && other.contains(at) && self.file_page(at) == other.file_page(at)
     }
 
     fn is_like(&self, other: &Vma) -> bool {
@@ -175,17 +212,8 @@ impl Vma {
 
     /// Whether the two are one range: adjacent, alike, and backed contiguously.
     pub(super) fn merges_with(&self, next: &Vma) -> bool {
-        let same_backing = match (&self.backing, &next.backing) {
-            (Backing::Anonymous, Backing::Anonymous) => true,
-            (
-                Backing::File { file: a, .. },
-                Backing::File {
-                    file: b,
-                    first_page,
-                },
-            ) => Arc::ptr_eq(a, b) && self.file_page(self.end) == *first_page,
-            _ => false,
-        };
+        let first = self.backing.same_thing(&next.backing);
+        let same_backing = first.is_some_and(|first| first == self.file_page(self.end));
         self.end == next.start && self.is_like(next) && same_backing
     }
 }
@@ -206,6 +234,7 @@ impl fmt::Display for Vma {
         match &self.backing {
             Backing::Anonymous => write!(f, "anonymous")?,
             Backing::File { file, .. } => write!(f, "{}", file.name())?,
+            Backing::Device { .. } => write!(f, "device")?,
         }
         write!(f, " {} {sharing}", self.protection)?;
         match self.residence {

@@ -15,6 +15,7 @@
 //! kernel's told none while there was a single thread, whose slots came to life again once others had counted on:
 //! CVE-2018-17182.)
 
+use super::device::DeviceCall;
 use super::vma::{Backing, Vma};
 use crate::PAGE_SHIFT;
 use crate::cache::FileInner;
@@ -201,6 +202,8 @@ struct Slot {
 pub(super) struct VmaCache {
     slots: [Option<Slot>; SLOTS],
     shared: Arc<Shared>,
+    /// What the last fault found instead of a page.
+    pub(super) device: Option<DeviceCall>,
 }
 
 impl VmaCache {
@@ -211,6 +214,7 @@ impl VmaCache {
         VmaCache {
             slots: Default::default(),
             shared,
+            device: None,
         }
     }
 
@@ -240,8 +244,11 @@ impl VmaCache {
         }
         count(&self.shared.misses);
         let found = tree()?;
-        let copy = Copy::of(found);
-        self.slots[own] = Some(Slot { number, copy });
+        // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
+        if !matches!(found.backing, Backing::Device { .. }) {
+            let copy = Copy::of(found);
+            self.slots[own] = Some(Slot { number, copy });
+        }
         Some(found.clone())
     }
 }

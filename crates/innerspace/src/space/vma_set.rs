@@ -17,6 +17,15 @@ pub(super) struct VmaSet {
     tree: RangeTree<Vma>,
 }
 
+impl Changed {
+    /// This change and then another.
+    pub(super) fn and(mut self, mut next: Changed) -> Changed {
+        self.removed.append(&mut next.removed);
+        self.added.append(&mut next.added);
+        self
+    }
+}
+
 /// What a change of a set did to its ranges.
 #[derive(Debug, Default)]
 pub(super) struct Changed {

@@ -120,7 +120,7 @@ impl Participant {
     }
 
     /// Asks an open session to pass a safepoint.
-    fn request(&self) {
+    pub(crate) fn request(&self) {
         self.posted.fetch_add(1, Ordering::Release);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Snapshot;
 use crate::space::table::Nodes;
-use crate::space::vma::{Backing, Vma};
+use crate::space::vma::Vma;
 use crate::space::vma_set::VmaSet;
 use crate::space::{Space, SpaceError, SpaceInner, Tables};
 use crate::sync::Arc;
@@ -78,16 +78,7 @@ fn mapped_otherwise(a: &VmaSet, b: &VmaSet) -> Vec<Range<u64>> {
 fn shows_the_same(a: Option<&Vma>, b: Option<&Vma>, at: u64) -> bool {
     match (a, b) {
         (None, None) => true,
-        (Some(a), Some(b)) => {
-            let same_backing = match (&a.backing, &b.backing) {
-                (Backing::Anonymous, Backing::Anonymous) => true,
-                (Backing::File { file, .. }, Backing::File { file: other, .. }) => {
-                    Arc::ptr_eq(file, other) && a.file_page(at) == b.file_page(at)
-                }
-                _ => false,
-            };
-            same_backing && a.sharing == b.sharing
-        }
+        (Some(a), Some(b)) => a.shows_same(b, at) && a.sharing == b.sharing,
         _ => false,
     }
 }

@@ -15,7 +15,7 @@ fn pool(frames: u32) -> Arc<Pool> {
 }
 
 fn space(pool: &Arc<Pool>) -> Space {
-    Space::new(pool, &pool.root_group()).unwrap()
+    Space::new(pool, &pool.root_group(), crate::AddressWidth::Bits48).unwrap()
 }
 
 fn assert_nothing_left(pool: &Arc<Pool>) {

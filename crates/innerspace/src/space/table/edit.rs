@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Detached, NeedNodes, Nodes, ROOT_LEVEL, child_word, pieces, span};
 use crate::FrameId;
 use crate::reclaim::PoolFrame;
-use crate::space::pte::{self, VALID_W};
+use crate::space::pte::{self, VALID_W, VALID_X};
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// What to do to the slots of a range.
@@ -15,7 +15,7 @@ pub(in crate::space) enum Edit {
     Detach,
     /// Take all validity away on paths of the space's own.
     Forbid,
-    /// Take write validity away, wherever it is.
+    /// Take write and fetch validity away, wherever it is.
     ForbidWrite,
     /// The same on paths of the space's own: what is made valid there from now on is not right for other sharers.
     Part,
@@ -139,10 +139,10 @@ impl Walk<'_, '_> {
         match self.edit {
             Edit::Detach => self.detached.pages.push(pte::take(word)),
             Edit::Forbid => {
-                pte::take_valid(word, pte::VALID_R | VALID_W);
+                pte::take_valid(word, pte::VALID);
             }
             Edit::ForbidWrite | Edit::Part => {
-                pte::take_valid(word, VALID_W);
+                pte::take_valid(word, VALID_W | VALID_X);
             }
         }
     }

@@ -27,6 +27,7 @@
 mod compare;
 mod edit;
 mod leaf;
+mod moving;
 mod report;
 mod still;
 

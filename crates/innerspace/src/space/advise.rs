@@ -1,0 +1,264 @@
+//! What a program says about a range beforehand: that it will want it or not, that it is to stay, that it is to be written.
+//!
+//! | call | like Linux's | does |
+//! |---|---|---|
+//! | [`Space::advise`] | madvise | drops pages, reads ahead, makes pages old, evicts |
+//! | [`Space::populate`] | MAP_POPULATE | has every page now, as a load or a store of a private mapping would |
+//! | [`Space::lock`], [`Space::unlock`] | mlock, munlock | populates, and keeps reclaim away |
+//! | [`Space::sync`] | msync(MS_SYNC) | writes what was stored to shared files |
+
+use std::ops::Range;
+
+use super::accessor::Single;
+use super::error::AccessKind;
+use super::map::checked_range;
+use super::pte::{self, VALID};
+use super::table::{Edit, Nodes};
+use super::vma::{Backing, Protection, Residence, Sharing, Vma};
+use super::vma_set::{Changed, VmaSet};
+use super::{Space, SpaceError};
+use crate::cache::{FileInner, PagedFile};
+use crate::sync::Arc;
+use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+
+/// What will become of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Its pages go now: anonymous memory is zeros again, a private file mapping shows its file again. What was stored to
+    /// a shared mapping stays in the file.
+    DontNeed,
+    /// It will be used soon: files read ahead.
+    WillNeed,
+    /// It will not be used soon: reclaim takes it early.
+    Cold,
+    /// It will not be used for long: pages of files are written and evicted. Anonymous pages stay, for there is no swap.
+    PageOut,
+}
+
+/// Pages of a file that a part of a range shows.
+type Shown = (Arc<FileInner>, Range<u64>);
+
+impl Space {
+    /// Says what will become of `len` bytes (rounded up to whole pages) at `at`.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for [`Advice::DontNeed`] and
+    /// [`Advice::PageOut`] of locked pages; [`SpaceError::File`] when reading ahead or writing fails;
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`].
+    pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
+        const WHAT: &str = "advise";
+        let space = &self.0;
+        space.check_live(WHAT)?;
+        let range = checked_range(WHAT, at, len, space.end())?;
+        let mut writer = space.gate.write();
+        if !writer.vmas.covers(&range) {
+            return Err(SpaceError::NotMapped {
+                what: WHAT,
+                at,
+                len,
+            });
+        }
+        let locked = |vma: &Vma| vma.residence == Residence::Locked;
+        let takes = matches!(advice, Advice::DontNeed | Advice::PageOut);
+        if takes && writer.vmas.overlapping(&range).any(locked) {
+            return Err(SpaceError::Locked {
+                what: WHAT,
+                at,
+                len,
+            });
+        }
+        match advice {
+            Advice::DontNeed => {
+                let nothing = |_: &mut VmaSet| Changed::default();
+                let changed = space.change(&mut writer, &range, Some(Edit::Detach), nothing);
+                drop(writer);
+                space.finish(changed?);
+                Ok(())
+            }
+            Advice::Cold => {
+                drop(writer);
+                self.make_old(&range);
+                Ok(())
+            }
+            Advice::WillNeed => {
+                let shown = shown_in(&writer.vmas, &range, |_| true);
+                drop(writer);
+                for_each_file(shown, |file, bytes| file.prefetch(bytes))
+            }
+            Advice::PageOut => {
+                let shown = shown_in(&writer.vmas, &range, |_| true);
+                drop(writer);
+                for_each_file(shown, |file, bytes| {
+                    file.sync_range(bytes.clone())?;
+                    file.evict(bytes).map(drop)
+                })
+            }
+        }
+    }
+
+    /// The next access of each page finds it unused since, as after aging.
+    fn make_old(&self, range: &Range<u64>) {
+        let nodes = Nodes { pool: &self.0.pool };
+        self.0.inside(|tables| {
+            let mut each = |_, word: &_| {
+                pte::take_valid(word, VALID);
+            };
+            nodes.for_each_slot(tables.root, range.start, range.end, &mut each);
+        });
+    }
+
+    /// Writes what was stored to shared mappings of files in `len` bytes (rounded up to whole pages) at `at`, and makes it
+    /// durable.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::File`]; [`SpaceError::Empty`],
+    /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
+    pub fn sync(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        const WHAT: &str = "sync";
+        let range = checked_range(WHAT, at, len, self.0.end())?;
+        let shown = self.0.inside(|tables| {
+            let shared = |vma: &Vma| vma.sharing == Sharing::Shared;
+            let covered = tables.vmas.covers(&range);
+            covered.then(|| shown_in(tables.vmas, &range, shared))
+        });
+        let shown = shown.ok_or(SpaceError::NotMapped {
+            what: WHAT,
+            at,
+            len,
+        })?;
+        for_each_file(shown, |file, bytes| file.sync_range(bytes))
+    }
+
+    /// Has every page of `len` bytes (rounded up to whole pages) at `at` in memory and mapped: for stores where the mapping is
+    /// private and writable, for loads otherwise. Parts that may not be read are passed over.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the first page that cannot be
+    /// had, with what came before it in place; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`].
+    pub fn populate(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        self.have_pages("populate", at, len)
+    }
+
+    fn have_pages(&self, what: &'static str, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let range = checked_range(what, at, len, self.0.end())?;
+        let parts = self.0.inside(|tables| {
+            let covered = tables.vmas.covers(&range);
+            covered.then(|| {
+                tables
+                    .vmas
+                    .overlapping(&range)
+                    .cloned()
+                    .collect::<Vec<Vma>>()
+            })
+        });
+        let parts = parts.ok_or(SpaceError::NotMapped { what, at, len })?;
+        let mut accessor = self.accessor();
+        let has_pages = |vma: &Vma| !matches!(vma.backing, Backing::Device { .. });
+        for vma in parts.into_iter().filter(has_pages) {
+            let stores = vma.sharing == Sharing::Private
+                && vma.protection.allows(Protection::WRITE)
+                && !self.0.is_frozen();
+            let access = match stores {
+                true => AccessKind::Store,
+                false if vma.protection.allows(Protection::READ) => AccessKind::Load,
+                false => continue,
+            };
+            let pages = vma.start.max(range.start)..vma.end.min(range.end);
+            for page in pages.step_by(PAGE_SIZE) {
+                let had = accessor.core.have_in::<Single>(VirtAddr(page), access);
+                had.map_err(|fault| SpaceError::Access {
+                    what,
+                    explanation: self.explain(fault),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all pages of `len` bytes (rounded up to whole pages) at `at` in memory, as [`Space::populate`], and keeps them
+    /// there until they are unlocked or unmapped. They count against the limit all the while.
+    ///
+    /// # Errors
+    /// As for [`Space::populate`]; when the group may not hold as much, [`SpaceError::Access`] with a limit fault. Nothing
+    /// is locked that was not before.
+    pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let before = self.set_residence("lock", at, len, Residence::Locked)?;
+        let had = self.have_pages("lock", at, len);
+        if had.is_err() {
+            for part in before
+                .iter()
+                .filter(|part| part.residence == Residence::Pageable)
+            {
+                // What was unmapped meanwhile is not locked any more.
+                let len = part.end - part.start;
+                let _gone =
+                    self.set_residence("lock", VirtAddr(part.start), len, Residence::Pageable);
+            }
+        }
+        had
+    }
+
+    /// Lets reclaim have the pages of `len` bytes (rounded up to whole pages) at `at` again.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is changed.
+    pub fn unlock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        self.set_residence("unlock", at, len, Residence::Pageable)
+            .map(drop)
+    }
+
+    /// Returns the parts as they were.
+    fn set_residence(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+        residence: Residence,
+    ) -> Result<Vec<Vma>, SpaceError> {
+        let space = &self.0;
+        space.check_live(what)?;
+        let range = checked_range(what, at, len, space.end())?;
+        let mut writer = space.gate.write();
+        if !writer.vmas.covers(&range) {
+            return Err(SpaceError::NotMapped { what, at, len });
+        }
+        let cut = |vma: &Vma| vma.slice(vma.start.max(range.start), vma.end.min(range.end));
+        let before = writer.vmas.overlapping(&range).map(cut).collect();
+        let changed = space.change(&mut writer, &range, None, |vmas| {
+            vmas.update(&range, |part| part.residence = residence)
+        });
+        drop(writer);
+        space.finish(changed?);
+        Ok(before)
+    }
+}
+
+/// What of files the range shows in mappings that are `wanted`.
+fn shown_in(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) -> Vec<Shown> {
+    let wanted = vmas.overlapping(range).filter(|vma| wanted(vma));
+    let shown = wanted.filter_map(|vma| {
+        let (start, end) = (vma.start.max(range.start), vma.end.min(range.end));
+        let first = vma.file_page(start);
+        let pages = first..first + ((end - start) >> PAGE_SHIFT);
+        Some((vma.file()?.clone(), pages))
+    });
+    shown.collect()
+}
+
+/// Calls `act` with each file and the bytes of it that exist.
+fn for_each_file(
+    shown: Vec<Shown>,
+    act: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::FileError>,
+) -> Result<(), SpaceError> {
+    for (file, pages) in shown {
+        let file = PagedFile::new(&file);
+        let bytes = pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(file.len());
+        if bytes.start < bytes.end {
+            act(&file, bytes)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! Device ranges: loads and stores that are calls.
+//!
+//! A mapping of a device has no pages. An access there finds no translation, ever, so it comes to the fault, which finds
+//! the mapping and its protection and hands the device back; the access then calls it, outside every section and with no
+//! lock held. A session is suspended meanwhile.
+//!
+//! While a thread is in a device's handler (or in a store's callback for a fault of the space), it may not use the same
+//! space: its accesses fail, and so do changes of the mappings. To find out, the space's other accessors are asked to look at
+//! their mail, which leads their next access past [`is_inside`].
+
+use std::cell::RefCell;
+use std::fmt;
+
+use super::SpaceInner;
+use super::accessor::{Core, Sectioned};
+use super::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::VirtAddr;
+use crate::sync::Arc;
+
+/// Something that answers loads and stores of a range of addresses; see [`Map::device`](crate::Map::device).
+///
+/// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any alignment, in the machine's
+/// byte order. Bulk accesses are runs of calls of at most 8 bytes, aligned to their size; an access across the end of a page is
+/// two. Several threads may call at once. A handler may not use the space it is mapped in: see [`FaultKind::Reentered`].
+pub trait Device: Send + Sync + 'static {
+    /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
+    ///
+    /// # Errors
+    /// The access fails with [`FaultKind::Device`], and its explanation gives the reason.
+    fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Takes a store of `bytes` at `offset` from the start of the device.
+    ///
+    /// # Errors
+    /// As for [`Device::load`].
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// The device's state, for a snapshot of the space; nothing by default.
+    fn snapshot(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Goes back to a state that [`Device::snapshot`] gave; does nothing by default.
+    fn restore(&self, _state: &[u8]) {}
+}
+
+/// Why a device refused an access.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DeviceError(String);
+
+impl DeviceError {
+    /// A refusal for this reason, told as `load of 4 bytes at 0x1000: REASON`.
+    pub fn new(reason: impl Into<String>) -> DeviceError {
+        DeviceError(reason.into())
+    }
+}
+
+/// A device as mappings refer to it.
+#[derive(Clone)]
+pub(super) struct DeviceRef(Arc<Box<dyn Device>>);
+
+impl DeviceRef {
+    pub(super) fn new(device: impl Device) -> DeviceRef {
+        DeviceRef(Arc::new(Box::new(device)))
+    }
+
+    pub(super) fn is(&self, other: &DeviceRef) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for DeviceRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Device")
+    }
+}
+
+/// What a fault found instead of a page.
+#[derive(Debug)]
+pub(super) struct DeviceCall {
+    pub(super) device: DeviceRef,
+    pub(super) offset: u64,
+}
+
+crate::sync::thread_local! {
+    /// The spaces in whose callbacks this thread is.
+    static INSIDE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether this thread is in a callback of the space.
+pub(super) fn is_inside(space: &SpaceInner) -> bool {
+    INSIDE.with(|inside| inside.borrow().contains(&space.id))
+}
+
+/// While it lives, this thread is in a callback of the space.
+pub(super) struct Inside(u64);
+
+impl Inside {
+    pub(super) fn new(space: &SpaceInner) -> Inside {
+        let inside = Inside::quiet(space);
+        // Their next access looks here, whatever they remember.
+        let accessors = space.accessors.lock();
+        if accessors.len() > 1 {
+            accessors.iter().for_each(|accessor| accessor.request());
+        }
+        inside
+    }
+
+    /// For a store's callback: an access that finds what it wants without a fault does not come here.
+    pub(super) fn quiet(space: &SpaceInner) -> Inside {
+        INSIDE.with(|inside| inside.borrow_mut().push(space.id));
+        Inside(space.id)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.with(|inside| {
+            let mut inside = inside.borrow_mut();
+            let place = inside.iter().rposition(|id| *id == self.0);
+            inside.remove(place.expect("left once, by the thread that entered"));
+        });
+    }
+}
+
+/// The sizes in which a run of bytes is accessed: at most 8, each aligned to its size. Offset and length of each.
+fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let aligned = 1_usize << at.trailing_zeros().min(3);
+        let fits = match len - done {
+            0 => return None,
+            left => 1 << left.ilog2(),
+        };
+        let (start, size) = (done, aligned.min(fits));
+        at += size as u64;
+        done += size;
+        Some((start, size))
+    })
+}
+
+impl Core {
+    /// The device behind a fault, or else the fault.
+    fn device_of(&mut self, fault: Fault) -> Result<DeviceCall, Fault> {
+        if fault.kind() != FaultKind::Device {
+            return Err(fault);
+        }
+        self.vmas.device.take().ok_or(fault)
+    }
+
+    fn call<S: Sectioned>(
+        &mut self,
+        wanted: Fault,
+        act: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), Fault> {
+        S::suspend(&mut self.translator);
+        let inside = Inside::new(&self.space);
+        let done = act();
+        drop(inside);
+        S::unsuspend(&mut self.translator);
+        done.map_err(|refused| {
+            self.space.remember(wanted, Cause::Device(refused));
+            wanted
+        })
+    }
+
+    /// A load of a value that met `fault`.
+    #[cold]
+    pub(super) fn device_load<S: Sectioned>(
+        &mut self,
+        bytes: &mut [u8],
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let DeviceCall { device, offset } = self.device_of(fault)?;
+        self.call::<S>(fault, || device.0.load(offset, bytes))
+    }
+
+    /// A store of a value that met `fault`.
+    #[cold]
+    pub(super) fn device_store<S: Sectioned>(
+        &mut self,
+        bytes: &[u8],
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let DeviceCall { device, offset } = self.device_of(fault)?;
+        self.call::<S>(fault, || device.0.store(offset, bytes))
+    }
+
+    /// A bulk load inside one page that met `fault`.
+    #[cold]
+    pub(super) fn device_read<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        bytes: &mut [u8],
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let DeviceCall { device, offset } = self.device_of(fault)?;
+        for (start, size) in calls(at.0, bytes.len()) {
+            let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Load, 0);
+            let piece = &mut bytes[start..start + size];
+            self.call::<S>(wanted, || device.0.load(offset + start as u64, piece))?;
+        }
+        Ok(())
+    }
+
+    /// A bulk store inside one page that met `fault`.
+    #[cold]
+    pub(super) fn device_write<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        bytes: &[u8],
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let DeviceCall { device, offset } = self.device_of(fault)?;
+        for (start, size) in calls(at.0, bytes.len()) {
+            let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Store, 0);
+            let piece = &bytes[start..start + size];
+            self.call::<S>(wanted, || device.0.store(offset + start as u64, piece))?;
+        }
+        Ok(())
+    }
+
+    /// A read-modify-write that met `fault`: no device has any.
+    #[cold]
+    pub(super) fn device_exchange(&mut self, fault: Fault) -> Fault {
+        if self.device_of(fault).is_ok() {
+            let refused = DeviceError::new("a device has no atomic access");
+            self.space.remember(fault, Cause::Device(refused));
+        }
+        fault
+    }
+}

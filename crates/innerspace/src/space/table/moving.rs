@@ -1,0 +1,76 @@
+//! Moving the pages of a range to other addresses of the same space.
+
+use std::ops::Range;
+
+use super::{Detached, NeedNodes, Nodes, slot_index, span};
+use crate::FrameId;
+use crate::space::pte::{self, Holds, Pte};
+
+/// All with the gate closed on both ranges, `paths` held, and the paths of both the space's own.
+impl Nodes<'_> {
+    /// Has `path` make the path to each address above `to` at which a leaf with a page of `from` is going to arrive.
+    pub(in crate::space) fn move_paths(
+        self,
+        root: FrameId,
+        from: &Range<u64>,
+        to: u64,
+        mut path: impl FnMut(u64) -> Result<FrameId, NeedNodes>,
+    ) -> Result<(), NeedNodes> {
+        let mut needed: Vec<u64> = Vec::new();
+        self.for_each_slot(root, from.start, from.end, &mut |at, word| {
+            let there = (to + (at - from.start)) & !(span(1) - 1);
+            let moves = matches!(pte::load(word).holds(), Holds::Own | Holds::Borrowed);
+            if moves && needed.last() != Some(&there) {
+                needed.push(there);
+            }
+        });
+        needed
+            .into_iter()
+            .try_for_each(|there| path(there).map(drop))
+    }
+
+    /// Empties the slots of a range; leaves stay.
+    pub(in crate::space) fn empty(
+        self,
+        root: FrameId,
+        range: &Range<u64>,
+        detached: &mut Detached,
+    ) {
+        self.for_each_slot(root, range.start, range.end, &mut |_, word| {
+            let page = pte::take(word);
+            if page != Pte::EMPTY {
+                detached.pages.push(page);
+            }
+        });
+    }
+
+    /// Moves the anonymous pages of `from` to the empty slots from `to` on.
+    pub(in crate::space) fn move_range(
+        self,
+        root: FrameId,
+        from: &Range<u64>,
+        to: u64,
+        detached: &mut Detached,
+    ) {
+        self.for_each_slot(root, from.start, from.end, &mut |at, word| {
+            let page = pte::load(word);
+            let moved = match page.holds() {
+                Holds::Own => pte::take(word),
+                Holds::Borrowed => {
+                    let leaf = self.find(root, at).expect("the slot is in a leaf").frame;
+                    self.end_writes_in_place(leaf, slot_index(at, 0));
+                    let more = self.pool.frames.meta(self.frame_of(page)).hold.try_get();
+                    assert!(more, "a frame has as many owners as a count can hold");
+                    detached.pages.push(pte::take(word));
+                    page.owned()
+                }
+                Holds::Nothing | Holds::Zero | Holds::File => return,
+            };
+            let there = to + (at - from.start);
+            let leaf = self.find(root, there).expect("its path was made").frame;
+            let slot = &self.words(leaf)[slot_index(there, 0)];
+            let put = pte::replace(slot, Pte::EMPTY, moved);
+            assert!(put, "I11: a slot was filled behind a closed gate");
+        });
+    }
+}

@@ -1,0 +1,269 @@
+//! Ranges whose accesses are calls, and pages that code is fetched from.
+
+use std::sync::{Arc, Mutex};
+
+use innerspace::{
+    AccessKind, Device, DeviceError, FaultKind, MIB, Map, Memory, MemoryOptions, PAGE_SIZE,
+    Protection, Space, SpaceError, Threads, VirtAddr,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn space() -> Space {
+    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let memory: Memory = options.build().unwrap();
+    memory.space().unwrap()
+}
+
+/// Writes down each call; answers loads with the low bytes of the offset.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Recorder {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl Device for Recorder {
+    fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("load {} at {offset:#x}", bytes.len()));
+        for (byte, at) in bytes.iter_mut().zip(offset..) {
+            *byte = at as u8;
+        }
+        Ok(())
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        if offset == 0x40 {
+            return Err(DeviceError::new("register 0x40 is read-only"));
+        }
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("store {bytes:02x?} at {offset:#x}"));
+        Ok(())
+    }
+}
+
+// spec: A17
+#[test]
+fn each_access_is_one_call_with_its_width_and_place() {
+    let space = space();
+    let calls = Recorder::default();
+    let at = space.map(Map::device(calls.clone(), 2 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u8>(at + 7), Ok(7));
+    assert_eq!(a.load::<u32>(at + 8), Ok(0x0b0a_0908));
+    assert_eq!(a.load::<u32>(at + 8), Ok(0x0b0a_0908));
+    assert_eq!(a.load::<u64>(at + 0x1001), Ok(0x0807_0605_0403_0201));
+    a.store(at + 16, 0x1234_u16).unwrap();
+    a.store(at + 24, 1_u128).unwrap();
+    let want = [
+        "load 1 at 0x7",
+        "load 4 at 0x8",
+        "load 4 at 0x8",
+        "load 8 at 0x1001",
+        "store [34, 12] at 0x10",
+        "store [01, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00] at 0x18",
+    ];
+    assert_eq!(calls.take(), want, "never cached");
+    // A session, and bulk accesses in pieces that are aligned.
+    a.session(|a| a.load::<u16>(at + 2)).unwrap();
+    assert_eq!(calls.take(), ["load 2 at 0x2"]);
+    let mut bytes = [0; 11];
+    a.read(at + 3, &mut bytes).unwrap();
+    assert_eq!(bytes, [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+    let want = [
+        "load 1 at 0x3",
+        "load 4 at 0x4",
+        "load 4 at 0x8",
+        "load 2 at 0xc",
+    ];
+    assert_eq!(calls.take(), want);
+    a.write(at + (PAGE - 1), &[1, 2]).unwrap();
+    assert_eq!(
+        calls.take(),
+        ["store [01] at 0xfff", "store [02] at 0x1000"]
+    );
+    // A part unmapped: the rest keeps its offsets.
+    space.unmap(at, PAGE).unwrap();
+    a.load::<u8>(at + PAGE + 5).unwrap();
+    assert_eq!(calls.take(), ["load 1 at 0x1005"]);
+    assert_eq!(space.stats().pages.resident, 0);
+    space.validate();
+}
+
+// spec: A17
+#[test]
+fn what_a_device_refuses_is_an_error_that_says_so() {
+    let space = space();
+    let at = space.map(Map::device(Recorder::default(), PAGE)).unwrap();
+    let mut a = space.accessor();
+    let fault = a.store(at + 0x40, 1_u8).unwrap_err();
+    assert_eq!(
+        (fault.kind(), fault.address()),
+        (FaultKind::Device, at + 0x40)
+    );
+    let text = a.explain(fault).to_string();
+    assert!(text.ends_with("register 0x40 is read-only"), "{text}");
+    let fault = a.swap(at, 1_u32).unwrap_err();
+    assert_eq!(
+        (fault.kind(), fault.access()),
+        (FaultKind::Device, AccessKind::Exchange)
+    );
+    let fault = a.fetch::<u32>(at).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Forbidden);
+    space.protect(at, PAGE, Protection::READ).unwrap();
+    assert_eq!(a.store(at, 1_u8).unwrap_err().kind(), FaultKind::Forbidden);
+    let refused = space.protect(at, PAGE, Protection::EXECUTE);
+    assert!(matches!(refused, Err(SpaceError::Forbidden { .. })));
+}
+
+/// Uses its own space in every way.
+#[derive(Clone)]
+struct Nosy(Arc<Mutex<Option<(Space, innerspace::Accessor, VirtAddr)>>>);
+
+impl Device for Nosy {
+    fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let mut own = self.0.lock().unwrap();
+        let (space, warm, at) = own.as_mut().unwrap();
+        let reentered = FaultKind::Reentered;
+        for _ in 0..2 {
+            // An accessor that has the page's translation, and one that has nothing.
+            assert_eq!(warm.load::<u64>(*at).unwrap_err().kind(), reentered);
+            assert_eq!(warm.store(*at, 1_u64).unwrap_err().kind(), reentered);
+        }
+        assert_eq!(
+            space.accessor().load::<u64>(*at).unwrap_err().kind(),
+            reentered
+        );
+        let refused = |error: Option<SpaceError>| {
+            assert!(
+                matches!(error, Some(SpaceError::Reentered { .. })),
+                "{error:?}"
+            );
+        };
+        refused(space.map(Map::anonymous(PAGE)).err());
+        refused(space.unmap(*at, PAGE).err());
+        refused(space.protect(*at, PAGE, Protection::READ).err());
+        refused(space.fork().err());
+        bytes.fill(9);
+        Ok(())
+    }
+
+    fn store(&self, _offset: u64, _bytes: &[u8]) -> Result<(), DeviceError> {
+        panic!("on purpose");
+    }
+}
+
+// spec: A17
+#[test]
+fn a_handler_may_not_use_its_space_and_everybody_else_may() {
+    let space = space();
+    let nosy = Nosy(Arc::new(Mutex::new(None)));
+    let at = space.map(Map::device(nosy.clone(), PAGE)).unwrap();
+    let own = space.map(Map::anonymous(PAGE)).unwrap();
+    let mut warm = space.accessor();
+    warm.store(own, 5_u64).unwrap();
+    *nosy.0.lock().unwrap() = Some((space.clone(), warm, own));
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u64>(own), Ok(5));
+    assert_eq!(a.load::<u8>(at), Ok(9));
+    assert_eq!(a.session(|a| a.load::<u8>(at)), Ok(9));
+    assert_eq!(a.load::<u64>(own), Ok(5));
+    let (_, mut warm, _) = nosy.0.lock().unwrap().take().unwrap();
+    assert_eq!(warm.load::<u64>(own), Ok(5), "it works again outside");
+    // A handler that panics leaves nothing behind.
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        a.session(|a| a.store(at, 1_u8))
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(a.load::<u64>(own), Ok(5));
+    space.unmap(own, PAGE).unwrap();
+}
+
+// spec: V11
+#[test]
+fn a_page_that_was_fetched_from_counts_its_writes() {
+    let space = space();
+    let code = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space
+        .map(Map::anonymous(4 * PAGE).protection(code))
+        .unwrap();
+    let (mut a, mut b) = (space.accessor(), space.accessor());
+    a.store(at, 0x13_u32).unwrap();
+    let mut page = a.watch_code(at + 8).unwrap();
+    let check = |page: &mut innerspace::CodePage, a: &mut innerspace::Accessor, what: &str| {
+        assert!(!page.is_current(), "{what}");
+        *page = a.watch_code(at).unwrap();
+        assert!(page.is_current());
+    };
+    assert_eq!(a.fetch::<u32>(at), Ok(0x13));
+    assert!(page.is_current());
+    b.load::<u32>(at).unwrap();
+    b.store(at + PAGE, 1_u8).unwrap();
+    assert!(page.is_current(), "loads, and stores elsewhere");
+    b.store(at + 100, 1_u8).unwrap();
+    check(&mut page, &mut a, "a store by another accessor");
+    a.write(at + 4090, &[1; 100]).unwrap();
+    check(&mut page, &mut a, "a bulk store across its end");
+    a.fetch_add(at, 1_u64).unwrap();
+    check(&mut page, &mut a, "an atomic");
+    let fork = space.fork().unwrap();
+    a.store(at, 0x17_u32).unwrap();
+    check(&mut page, &mut a, "a store after a fork");
+    fork.accessor().store(at, 0_u32).unwrap();
+    assert!(page.is_current(), "a store to the fork is none of ours");
+    space
+        .protect(at, PAGE, Protection::READ | Protection::EXECUTE)
+        .unwrap();
+    check(&mut page, &mut a, "another protection");
+    space
+        .advise(at, PAGE, innerspace::Advice::DontNeed)
+        .unwrap();
+    check(&mut page, &mut a, "new zeros");
+    space.unmap(at, PAGE).unwrap();
+    assert!(!page.is_current());
+    assert_eq!(a.watch_code(at).unwrap_err().kind(), FaultKind::NotMapped);
+    space
+        .protect(at + PAGE, PAGE, Protection::READ_WRITE)
+        .unwrap();
+    assert_eq!(
+        a.watch_code(at + PAGE).unwrap_err().kind(),
+        FaultKind::Forbidden
+    );
+}
+
+/// A translator beside a writer never takes old bytes for current.
+// spec: V11
+#[test]
+fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
+    let space = space();
+    let code = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space.map(Map::anonymous(PAGE).protection(code)).unwrap();
+    let mut writer = space.accessor();
+    writer.store(at, 0_u64).unwrap();
+    let done = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let told = done.clone();
+    let writing = std::thread::spawn(move || {
+        for value in 1..=2000_u64 {
+            writer.store(at, value).unwrap();
+            told.store(value, std::sync::atomic::Ordering::Release);
+        }
+    });
+    let mut a = space.accessor();
+    while done.load(std::sync::atomic::Ordering::Relaxed) < 2000 {
+        let page = a.watch_code(at).unwrap();
+        let made_of = a.fetch::<u64>(at).unwrap();
+        let written = done.load(std::sync::atomic::Ordering::Acquire);
+        assert!(
+            made_of >= written || !page.is_current(),
+            "{made_of} is old: {written}"
+        );
+    }
+    writing.join().unwrap();
+}
