@@ -689,3 +689,42 @@ fn nonsense_is_refused() {
     ));
     assert_eq!(shape(&space), before);
 }
+
+/// What is used again and again stays, while ten times the memory is read past it.
+// spec: A12
+#[test]
+fn a_hot_set_stays_under_a_mapped_stream() {
+    let memory = memory();
+    let (hot, _store) = numbered(&memory, 200);
+    let stream_pages = 10 * 8 * MIB / PAGE;
+    let store = Arc::new(MemoryStore::with_len(stream_pages * PAGE));
+    // Holes would cost no memory.
+    for page in 0..stream_pages {
+        innerspace::store::Store::write_at(&*store, &[1], page * PAGE).unwrap();
+    }
+    let stream = memory.options().open_store(store).unwrap();
+    let space = memory.space().unwrap();
+    let (hot_at, stream_at) = (
+        space.map(Map::file(&hot)).unwrap(),
+        space.map(Map::file(&stream)).unwrap(),
+    );
+    let mut a = space.accessor();
+    let mut least = 200;
+    for page in 0..stream_pages {
+        assert_eq!(a.load::<u8>(stream_at + page * PAGE), Ok(1));
+        if page % 256 == 0 {
+            let resident = space.mapping_at(hot_at).unwrap().pages.file;
+            least = if page > 1024 {
+                least.min(resident)
+            } else {
+                least
+            };
+            (0..200).for_each(|page| assert!(a.load::<u8>(hot_at + page * PAGE).is_ok()));
+        }
+    }
+    assert!(
+        memory.stats().totals.pgsteal > stream_pages / 2,
+        "nothing was evicted"
+    );
+    assert!(least >= 190, "of 200 pages in use, {least} were left");
+}

@@ -37,7 +37,8 @@ impl Space {
     /// Makes the mapping of `old_len` bytes at `at` one of `new_len` bytes, both rounded up to whole pages, and returns its
     /// address. Its bytes go with it; what is added shows what a mapping of that length would show there.
     ///
-    /// Shrinking unmaps the end, and may be done across mappings. Anything else needs the old range to lie in one mapping.
+    /// Shrinking unmaps the end, and may be done across mappings; to keep the length in place changes nothing. Anything else
+    /// needs the old range to lie in one mapping.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] when it cannot grow where it is and may not move;
@@ -61,6 +62,15 @@ impl Space {
         };
         let new = checked_range(WHAT, target, new_len, space.end())?;
         let len = new.end - new.start;
+        let moves = matches!(to, Remap::Replacing(_));
+        if moves && new.start < old.end && old.start < new.end {
+            let mapping = format!("the old range {:#x}..{:#x}", old.start, old.end);
+            return Err(SpaceError::Overlaps {
+                at: target,
+                len,
+                mapping,
+            });
+        }
         let mut writer = space.gate.write();
         let not_mapped = SpaceError::NotMapped {
             what: WHAT,
@@ -73,13 +83,6 @@ impl Space {
         let kept = old.start..old.end.min(old.start + len);
         let done = match to {
             Remap::Replacing(_) => {
-                if new.start < old.end && old.start < new.end {
-                    return Err(SpaceError::Overlaps {
-                        at: target,
-                        len,
-                        mapping: vma.to_string(),
-                    });
-                }
                 if kept.end > vma.end {
                     return Err(not_mapped);
                 }
@@ -93,8 +96,8 @@ impl Space {
                 });
                 (at, cut?)
             }
-            _ if old.end > vma.end => return Err(not_mapped),
             _ if len == old.end - old.start => return Ok(at),
+            _ if old.end > vma.end => return Err(not_mapped),
             _ => {
                 let more = old.end..old.start + len;
                 let is_free =
