@@ -9,6 +9,7 @@ mod access;
 mod dd;
 mod fork_table;
 mod harness;
+mod hit_ratio;
 mod host;
 #[cfg(feature = "tables")]
 mod page_lock;
@@ -18,10 +19,11 @@ mod translation;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 
 use crate::harness::Plan;
 use crate::report::Report;
@@ -57,6 +59,18 @@ enum TableArguments {
     Fork {
         #[command(flatten)]
         common: CommonArguments,
+    },
+    /// Requests that find their page: both policies beside LRU and the optimum
+    HitRatio {
+        /// Write the figures as JSON, too
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Traces an eighth as long
+        #[arg(long)]
+        quick: bool,
+        /// Only traces whose names contain this
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        only: String,
     },
     /// The forms a software TLB may take: prototypes that do not use the library
     Translation {
@@ -106,6 +120,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         TableArguments::Fork { common } => {
             (common, fork_table::table(common.plan(), &common.only)?)
         }
+        TableArguments::HitRatio { json, quick, only } => {
+            let table = hit_ratio::table(only, if *quick { 8 } else { 1 })?;
+            print!("{table}");
+            return write_json(json.as_deref(), &table);
+        }
         TableArguments::Translation { common, huge_pages } => {
             let pages = if *huge_pages {
                 HostPages::Huge
@@ -120,13 +139,18 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     };
     let report = Report::new(vec![table]);
     print!("{report}");
-    if let Some(path) = &common.json {
-        let file = File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let mut writer = BufWriter::new(file);
-        serde_json::to_writer_pretty(&mut writer, &report)?;
-        writer.write_all(b"\n")?;
-        writer.flush()?;
-    }
+    write_json(common.json.as_deref(), &report)
+}
+
+fn write_json(path: Option<&Path>, figures: &impl Serialize) -> Result<(), Box<dyn Error>> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let file = File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut writer = BufWriter::new(file);
+    serde_json::to_writer_pretty(&mut writer, figures)?;
+    writer.write_all(b"\n")?;
+    writer.flush()?;
     Ok(())
 }
 

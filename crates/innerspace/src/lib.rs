@@ -124,12 +124,15 @@ pub use cache::{
 #[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupEvents, GroupStats, GroupWatch, Holders, LimitDetails, LimitError,
-    LimitReason, MAX_DEPTH,
+    LimitReason, MAX_DEPTH, Pressure,
 };
 #[cfg(not(loom))]
 pub use memory::{
-    FileOpener, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions, MemoryStats, OpenError, Threads,
+    FileOpener, Limit, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions, MemoryStats, OpenError,
+    Threads,
 };
+#[cfg(not(loom))]
+pub use reclaim::{EvictionPolicy, MissCurve};
 #[cfg(not(loom))]
 pub use space::{
     AccessKind, Accessor, AddressWidth, Advice, CodePage, Device, DeviceError, Explanation, Fault,

@@ -5,7 +5,7 @@
 //! | `flags` | anybody who holds the frame, atomically; plain stores on owned frames alone (I2) |
 //! | `kind`, `order`, `group`, `owner`, `index` | the owner of an owned frame, and the allocator; read by anybody |
 //! | `hold` | anybody, atomically, by the table in [`super::hold`] |
-//! | `lru` | the LRU of `reclaim` |
+//! | `lru`, `uses` | the LRU of `reclaim` |
 //! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
 //! | `extra` | tables: the page table; cached blocks: the cache |
 //!
@@ -74,6 +74,36 @@ impl Kind {
     }
 }
 
+/// Bits that `reclaim` keeps of a frame's uses. Hints: a lost one costs a wrong choice, no more.
+pub(crate) struct Uses(AtomicU8);
+
+impl Default for Uses {
+    fn default() -> Uses {
+        Uses(AtomicU8::new(0))
+    }
+}
+
+impl Uses {
+    /// Used again while on the inactive list.
+    pub(crate) const AGAIN: u8 = 1 << 0;
+    /// Uses are sampled for the miss curve.
+    pub(crate) const SAMPLED: u8 = 1 << 1;
+
+    #[inline]
+    pub(crate) fn has(&self, bit: u8) -> bool {
+        self.0.load(Ordering::Relaxed) & bit != 0
+    }
+
+    pub(crate) fn set(&self, bit: u8) {
+        self.0.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// Clears a bit; whether it was set.
+    pub(crate) fn clear(&self, bit: u8) -> bool {
+        self.0.fetch_and(!bit, Ordering::Relaxed) & bit != 0
+    }
+}
+
 /// A place in a doubly linked list threaded through the metadata; 0 is the end (the zero frame is on no list).
 pub(crate) struct Links {
     pub(super) prev: AtomicU32,
@@ -90,6 +120,8 @@ pub(crate) struct Meta {
     /// For the LRU: which list or batch the frame is in.
     pub(crate) lru: AtomicU8,
     group: AtomicU16,
+    /// For the LRU: what it remembers of uses besides the flags.
+    pub(crate) uses: Uses,
     owner: AtomicU32,
     pub(super) links: Links,
     index: AtomicU64,
@@ -115,6 +147,7 @@ impl Meta {
             order: AtomicU8::new(0),
             lru: AtomicU8::new(0),
             group: AtomicU16::new(0),
+            uses: Uses::default(),
             owner: AtomicU32::new(0),
             links: Links {
                 prev: AtomicU32::new(0),
@@ -190,6 +223,7 @@ impl Meta {
     pub(super) fn begin(&self, order: u8) {
         self.flags.store_owned(FlagSet::EMPTY);
         self.lru.store(0, Ordering::Relaxed);
+        self.uses.0.store(0, Ordering::Relaxed);
         self.set_group(0);
         self.set_owner(0);
         self.set_index(0);

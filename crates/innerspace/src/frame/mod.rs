@@ -72,7 +72,7 @@ pub(crate) use list::FrameList;
 pub(crate) use lock::{LockResult, ReadEnd, WaitResult, WakeToken};
 #[cfg(not(loom))]
 pub(crate) use magazine::Source;
-pub(crate) use meta::{Kind, Meta};
+pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::tree::{Protection, SharedTree};
-use super::{GroupError, GroupId, GroupWatch, Reclaimer};
+use super::{GroupError, GroupId, GroupWatch, Pressure, Reclaimer};
 use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped, PageCount};
 
@@ -149,6 +149,11 @@ impl Group {
     /// What happened to the group so far.
     pub fn events(&self) -> GroupEvents {
         self.0.tree.events(self.0.id)
+    }
+
+    /// How much of the time requests of this group and of those below it stood still for memory.
+    pub fn pressure(&self) -> Pressure {
+        self.0.tree.pressure(self.0.id)
     }
 
     /// A handle to wait for events with.

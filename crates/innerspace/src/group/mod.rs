@@ -50,6 +50,8 @@ mod protect;
 mod report;
 #[cfg(not(loom))]
 mod slab;
+#[cfg(not(loom))]
+mod stall;
 mod stock;
 #[cfg(not(loom))]
 mod tree;
@@ -75,6 +77,8 @@ pub use handle::{Group, GroupEvents, GroupStats};
 pub(crate) use protect::{Portion, Spared};
 #[cfg(not(loom))]
 pub(crate) use slab::Slab;
+#[cfg(not(loom))]
+pub use stall::Pressure;
 #[cfg(not(loom))]
 pub(crate) use tree::{GroupTree, MAX_LEVELS, Protection, Shape};
 #[cfg(not(loom))]

@@ -1,6 +1,8 @@
 //! One group's counters and limits.
 
+use super::stall::Stalls;
 use super::{GroupEvents, GroupId};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::units::PageCount;
 
@@ -38,6 +40,8 @@ pub(crate) struct Node {
     /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
     pub(super) tables: AtomicU64,
     pub(super) events: EventCounters,
+    /// Made with the first request that stands still.
+    pub(super) stalls: Mutex<Option<Box<Stalls>>>,
 }
 
 /// What happened to a group; see [`GroupEvents`].
@@ -93,6 +97,7 @@ impl Node {
             min: AtomicU64::new(0),
             tables: AtomicU64::new(0),
             events: EventCounters::default(),
+            stalls: Mutex::default(),
         }
     }
 
@@ -111,6 +116,7 @@ impl Node {
             counter.store(0, Ordering::Relaxed);
         }
         self.accessors.store(0, Ordering::Relaxed);
+        *self.stalls.lock() = None;
         self.max.store(max, Ordering::Relaxed);
         self.high.store(NO_LIMIT, Ordering::Relaxed);
         let parent_number = parent.map_or(NO_PARENT, |parent| u32::from(parent.0));

@@ -74,6 +74,8 @@ pub(crate) struct GroupTree {
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
     pub(super) stocks: Stocks,
     pub(super) watchers: Watchers,
+    /// What stall times count from.
+    pub(super) born: std::time::Instant,
 }
 
 impl std::fmt::Debug for GroupTree {
@@ -97,6 +99,7 @@ impl GroupTree {
             reclaimer: Mutex::new(None),
             stocks: Stocks::new(batch),
             watchers: Watchers::default(),
+            born: std::time::Instant::now(),
         };
         let mut shape = tree.shape.lock();
         let root = shape

@@ -3,6 +3,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `options` | [`MemoryOptions`]: limit, threads; what is refused |
+//! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
 //! | `open` | opening files: one file per store identity (P27) |
 //! | `service` | the service thread, and `tick()` in its place |
 //! | `stats` | [`MemoryStats`]: everything that counts itself, for people, programs and Prometheus |
@@ -12,6 +13,7 @@
 //!
 //! Locking: the registry of open files has a mutex, held while a file is opened and never while one is read or written.
 
+mod limit;
 mod open;
 mod options;
 mod service;
@@ -22,12 +24,13 @@ mod stats;
 use std::collections::HashMap;
 
 use crate::cache::{Cache, ErrorHook, FileError, FileInner};
-use crate::group::{Group, GroupError, LimitError};
-use crate::reclaim::Pool;
+use crate::group::{Group, GroupError, LimitError, Pressure};
+use crate::reclaim::{MissCurve, Pool};
 use crate::space::{Space, SpaceOptions};
 use crate::store::Identity;
 use crate::sync::{Arc, Mutex, Weak};
 
+pub use self::limit::Limit;
 pub use self::open::{FileOpener, OpenError};
 pub use self::options::{MINIMUM_LIMIT, MemoryError, MemoryOptions, Threads};
 pub use self::stats::MemoryStats;
@@ -61,12 +64,12 @@ struct MemoryInner {
 }
 
 impl Memory {
-    /// A memory that keeps all it has within `bytes`, with one service thread. At least [`MINIMUM_LIMIT`].
+    /// A memory that keeps all it has within `limit` (bytes, or a [`Limit`]), with one service thread. At least [`MINIMUM_LIMIT`].
     ///
     /// # Errors
     /// [`MemoryError`]: the limit is too small, larger than the machine, or address space for it is refused.
-    pub fn with_limit(bytes: u64) -> Result<Memory, MemoryError> {
-        MemoryOptions::new(bytes).build()
+    pub fn with_limit(limit: impl Into<Limit>) -> Result<Memory, MemoryError> {
+        MemoryOptions::new(limit).build()
     }
 
     /// The group of the whole memory; its limit is the memory's.
@@ -133,6 +136,17 @@ impl Memory {
         use crate::group::Reclaimer;
         let pages = crate::PageCount::ceil(bytes);
         self.0.pool.reclaim(self.0.root.id(), pages).bytes()
+    }
+
+    /// How much of the time requests for memory stood still, in all groups.
+    pub fn pressure(&self) -> Pressure {
+        self.0.root.pressure()
+    }
+
+    /// Which share of the uses of file blocks would have missed with more memory, or with less: from a sample since the start.
+    /// `None` unless [`MemoryOptions::sample_misses`] asked for it.
+    pub fn miss_curve(&self) -> Option<MissCurve> {
+        self.0.pool.miss_curve()
     }
 
     /// Takes the write errors that had no open handle left to report them, oldest first. The data of a file that was

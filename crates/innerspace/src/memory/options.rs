@@ -4,10 +4,10 @@ use std::io;
 
 use thiserror::Error;
 
-use super::{Memory, MemoryInner, service};
+use super::{Limit, Memory, MemoryInner, service};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions};
-use crate::reclaim::{Pool, PoolOptions};
+use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, Sampling};
 use crate::sync::{Arc, Mutex};
 use crate::sys;
 use crate::units::{ByteSize, KIB, PAGE_SIZE};
@@ -34,8 +34,10 @@ pub enum Threads {
 /// Choices for a [`Memory`].
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
-    limit: u64,
+    limit: Limit,
     threads: Threads,
+    policy: EvictionPolicy,
+    sampling: Sampling,
 }
 
 /// Why a memory could not be made.
@@ -55,6 +57,14 @@ pub enum MemoryError {
         limit: u64,
         /// What there is, in bytes.
         machine: u64,
+    },
+    /// The limit is a share that is no share, or of a machine that does not say how much memory it has.
+    #[error("a limit of {fraction} of the machine: {reason}")]
+    Fraction {
+        /// The share asked for.
+        fraction: f64,
+        /// What is wrong with it.
+        reason: &'static str,
     },
     /// The system refused address space or a thread.
     #[error("no memory of {}: {source}", ByteSize(*limit))]
@@ -79,12 +89,26 @@ impl std::fmt::Display for Short {
 }
 
 impl MemoryOptions {
-    /// A memory of `limit` bytes, with one service thread.
-    pub fn new(limit: u64) -> MemoryOptions {
+    /// A memory of `limit` (bytes, or a [`Limit`]), with one service thread.
+    pub fn new(limit: impl Into<Limit>) -> MemoryOptions {
         MemoryOptions {
-            limit,
+            limit: limit.into(),
             threads: Threads::Service,
+            policy: EvictionPolicy::default(),
+            sampling: Sampling::Off,
         }
+    }
+
+    /// What is evicted first.
+    pub fn policy(mut self, policy: EvictionPolicy) -> MemoryOptions {
+        self.policy = policy;
+        self
+    }
+
+    /// Samples uses of file blocks, for [`Memory::miss_curve`]. Takes some 330 KiB of the limit, and next to no time.
+    pub fn sample_misses(mut self) -> MemoryOptions {
+        self.sampling = Sampling::On;
+        self
     }
 
     /// Who does the background work.
@@ -98,7 +122,7 @@ impl MemoryOptions {
     /// # Errors
     /// See [`MemoryError`].
     pub fn build(self) -> Result<Memory, MemoryError> {
-        let limit = self.limit;
+        let limit = self.limit.bytes(sys::memory::memory_of_machine())?;
         if limit < MINIMUM_LIMIT {
             return Err(MemoryError::TooSmall { limit });
         }
@@ -116,6 +140,8 @@ impl MemoryOptions {
         let options = PoolOptions {
             arena: ArenaOptions::new(frames),
             barrier: None,
+            policy: self.policy,
+            sampling: self.sampling,
         };
         let pool = Pool::new(&options).map_err(|error| match error {
             ArenaError::Map { source, .. } => system(source),
@@ -151,7 +177,7 @@ mod tests {
             error.to_string(),
             "limit 32 KiB is below the minimum of 256 KiB"
         );
-        let error = Memory::with_limit(1 << 20 << 30).unwrap_err();
+        let error = Memory::with_limit(1u64 << 20 << 30).unwrap_err();
         assert!(
             error
                 .to_string()

@@ -9,13 +9,16 @@
 //! | unevictable | referenced is set, nothing else |
 //!
 //! "Active" is the flag ACTIVE; it changes only under the lock of the place the frame is in, so that list and flag agree.
+//! So it is with two lists; S3-FIFO only remembers the second use until the frame is at the tail.
+//!
 //! A frame in this thread's batch is marked there and joins the active list when the batch is drained; in another thread's batch it
 //! stays inactive and referenced, and the next use after the drain makes it active.
 
 use super::batch::own_batch;
 use super::lru::{ListKind, Lru, Place, pages_of};
+use super::policy::SecondUse;
 use super::pool::Pool;
-use crate::frame::{FlagSet, Frames, Meta};
+use crate::frame::{FlagSet, Frames, Meta, Uses};
 use crate::group::GroupId;
 use crate::stats::{Counters, Event};
 use crate::sync::atomic::Ordering;
@@ -31,6 +34,10 @@ impl Pool {
     /// Like [`Pool::mark_accessed`], with the block's flags as they were just now.
     #[inline(always)]
     pub(crate) fn mark_accessed_at(&self, id: FrameId, flags: FlagSet) {
+        if let Some(sampler) = &self.sampler {
+            let meta = self.frames.meta(id);
+            sampler.see(meta, || pages_of(meta));
+        }
         if !flags.contains(FlagSet::REFERENCED | FlagSet::ACTIVE) {
             self.mark_changed(id, flags);
         }
@@ -43,7 +50,21 @@ impl Pool {
         if !flags.contains(FlagSet::REFERENCED) {
             self.frames.meta(id).flags.set(FlagSet::REFERENCED);
         } else {
-            self.activate(id, own_batch());
+            self.used_again(id);
+        }
+    }
+
+    /// An inactive, referenced frame was used again.
+    #[cold]
+    pub(super) fn used_again(&self, id: FrameId) {
+        match self.policy.second_use() {
+            SecondUse::Activate => self.activate(id, own_batch()),
+            SecondUse::Remember => {
+                let uses = &self.frames.meta(id).uses;
+                if !uses.has(Uses::AGAIN) {
+                    uses.set(Uses::AGAIN);
+                }
+            }
         }
     }
 

@@ -100,14 +100,18 @@ impl Pool {
             .test_and_set(FlagSet::REFERENCED)
             .contains(FlagSet::REFERENCED)
         {
-            self.activate(id, super::batch::own_batch());
+            self.used_again(id);
         }
     }
 }
 
 impl Lru {
     /// Puts isolated frames back where they will be taken from first, in this order.
-    fn put_back_last(&self, frames: &crate::frame::Frames, ids: &[crate::units::FrameId]) {
+    pub(super) fn put_back_last(
+        &self,
+        frames: &crate::frame::Frames,
+        ids: &[crate::units::FrameId],
+    ) {
         let metas = frames.metas();
         for id in ids {
             let meta = &metas[id.index()];

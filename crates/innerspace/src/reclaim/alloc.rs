@@ -103,6 +103,8 @@ impl Stuck {
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 struct Want {
+    /// Whom it is for.
+    group: GroupId,
     pages: PageCount,
     order: u8,
 }
@@ -202,6 +204,7 @@ impl Pool {
         stuck: Stuck,
     ) -> Result<PoolFrame<'_>, LimitError> {
         let want = Want {
+            group,
             pages: PageCount(1 << order),
             order,
         };
@@ -226,7 +229,11 @@ impl Pool {
             let charge = self.groups.try_charge(group, pages);
             charge.map_err(|refused| Stuck::Charge(refused.group))
         };
-        let want = Want { pages, order: 0 };
+        let want = Want {
+            group,
+            pages,
+            order: 0,
+        };
         match attempt() {
             Ok(charge) => match charge.over_high() {
                 None => Ok(charge),
@@ -255,6 +262,7 @@ impl Pool {
             Effort::Refuse | Effort::Must => self.want_under_high(),
             Effort::Reclaim(io) => {
                 self.counters.count(Event::DirectReclaim);
+                let _stalled = self.groups.stall(group);
                 self.groups.drain_stocks(group);
                 let target = over(self).min(HIGH_PAGES);
                 if target > 0 {
@@ -326,6 +334,7 @@ impl Pool {
             self.groups.count_max(group);
         }
         self.counters.count(Event::DirectReclaim);
+        let _stalled = self.groups.stall(want.group);
         let mut rounds = Rounds::new();
         while self.make_room(stuck.group(), self.need(stuck, want), io, &mut rounds) != Room::None {
             match attempt() {

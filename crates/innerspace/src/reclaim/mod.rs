@@ -18,6 +18,9 @@
 //!    +-------------------------------------- Isolated <---------------- +
 //! ```
 //!
+//! **Policy** ([`policy`]): what a second use does, which list gives, what becomes of a frame at the tail; two lists (the default) or
+//! S3-FIFO. **Miss curve** ([`miss_curve`]): what a larger or smaller memory would find, from a sample.
+//!
 //! **Accessed state** ([`accessed`]): inactive -> inactive, referenced -> active -> active, referenced. Reclaim goes the other way.
 //!
 //! **Locking.** A batch's mutex, then a group's list mutex; both held for a few frames' worth of work, never while an owner is
@@ -49,7 +52,9 @@ mod background;
 mod batch;
 mod holders;
 mod lru;
+mod miss_curve;
 mod owners;
+mod policy;
 mod pool;
 mod progress;
 mod retire;
@@ -63,8 +68,10 @@ mod tests;
 pub(crate) use alloc::{AllocMode, PoolFrame};
 pub(crate) use background::{FlushRequest, Step};
 pub(crate) use lru::{Evictable, Place};
+pub use miss_curve::MissCurve;
 pub(crate) use owners::{Aged, CleanCount, EvictCount, Owner, OwnerId};
-pub(crate) use pool::{Pool, PoolOptions, StoreScope};
+pub use policy::EvictionPolicy;
+pub(crate) use pool::{Pool, PoolOptions, Sampling, StoreScope};
 pub(crate) use retire::Retired;
 pub(crate) use shrink::{Io, Shrunk};
 pub(crate) use workingset::Refault;

@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use super::background::Background;
 use super::batch::own_batch;
 use super::lru::{Evictable, ListSizes, Lru, Place, pages_of};
+use super::miss_curve::{MissCurve, SAMPLER_BYTES, Sampler};
 use super::owners::{Owner, OwnerId, Owners};
+use super::policy::{EvictionPolicy, Policy};
 use super::progress::{Progress, Room, Rounds};
 use super::retire::RetireQueue;
 use super::shrink::Io;
@@ -24,6 +26,18 @@ pub(crate) struct PoolOptions {
     pub(crate) arena: ArenaOptions,
     /// The barrier of the pool's domain; `None` for the best of this machine.
     pub(crate) barrier: Option<BarrierMode>,
+    /// What is evicted first.
+    pub(crate) policy: EvictionPolicy,
+    /// Whether uses are sampled for a miss curve; the sample is charged to the root.
+    pub(crate) sampling: Sampling,
+}
+
+/// Whether uses of file blocks are sampled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Sampling {
+    #[default]
+    Off,
+    On,
 }
 
 impl PoolOptions {
@@ -32,6 +46,8 @@ impl PoolOptions {
         PoolOptions {
             arena: ArenaOptions::new(frames),
             barrier: None,
+            policy: EvictionPolicy::default(),
+            sampling: Sampling::default(),
         }
     }
 }
@@ -47,6 +63,8 @@ pub(crate) struct Pool {
     pub(super) retired: RetireQueue,
     pub(super) progress: Progress,
     pub(super) background: Background,
+    pub(super) policy: &'static dyn Policy,
+    pub(super) sampler: Option<Sampler>,
     /// Counts blocks that left their files while they were viewed.
     viewed_outside: KeepSelf<Pool>,
 }
@@ -78,9 +96,19 @@ impl Pool {
             retired: RetireQueue::default(),
             progress: Progress::default(),
             background: Background::new(ordinary),
+            policy: options.policy.choices(),
+            sampler: match options.sampling {
+                Sampling::Off => None,
+                Sampling::On => Some(Sampler::new(ordinary)),
+            },
             viewed_outside: KeepSelf::new(),
             frames,
         });
+        if pool.sampler.is_some() {
+            // Never given back: it lives as long as the pool.
+            let pages = PageCount::ceil(SAMPLER_BYTES);
+            pool.groups.charge_must(GroupId::ROOT, pages).commit();
+        }
         let weak: Weak<Pool> = Arc::downgrade(&pool);
         pool.groups.set_reclaimer(weak);
         Ok(pool)
@@ -141,6 +169,9 @@ impl Pool {
     /// The caller holds the block.
     #[inline]
     pub(crate) fn lru_add(&self, id: FrameId) {
+        if let Some(sampler) = &self.sampler {
+            sampler.mark(self.frames.meta(id));
+        }
         self.lru.add(&self.frames, id, own_batch());
     }
 
@@ -187,6 +218,11 @@ impl Pool {
     pub(super) fn in_store_scope(&self) -> bool {
         let pool = self.domain.id();
         SCOPES.with(|scopes| scopes.borrow().contains(&pool))
+    }
+
+    /// Which share of the uses so far would have missed with more or less memory; `None` without a sample.
+    pub(crate) fn miss_curve(&self) -> Option<MissCurve> {
+        self.sampler.as_ref().map(Sampler::curve)
     }
 
     /// All counters and gauges.

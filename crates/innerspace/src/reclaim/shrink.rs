@@ -11,8 +11,9 @@
 
 use super::lru::{Evictable, ListKind, pages_of};
 use super::owners::{Aged, Owner, OwnerId};
+use super::policy::Demotion;
 use super::pool::Pool;
-use crate::frame::{Bit, FlagSet, Kind, Meta};
+use crate::frame::{Bit, FlagSet, Kind, Meta, Uses};
 use crate::group::{GroupId, Portion, Spared};
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -228,7 +229,7 @@ impl Pool {
         }
     }
 
-    /// Moves frames from the tail of the active list to the inactive one while the inactive list is the shorter.
+    /// Moves frames from the tail of the active list to the inactive one while the policy says so.
     fn balance(
         &self,
         group: GroupId,
@@ -237,17 +238,16 @@ impl Pool {
         hands: &mut Hands,
         done: &mut Shrunk,
     ) {
-        let lists = self.lru.group(group);
         let mut scanned = 0;
         while scanned < scan {
-            let (active, inactive) = (
-                lists.pages(ListKind::Active),
-                lists.pages(ListKind::Inactive),
-            );
-            if active == 0 || (effort == Effort::Spare && inactive >= active) {
+            let sizes = self.lru.sizes(group);
+            let takes = effort == Effort::Force || self.policy.takes_from_active(&sizes);
+            if sizes.active.0 == 0 || !takes {
                 break;
             }
             hands.taken.clear();
+            hands.keep.clear();
+            hands.evict.clear();
             let max = CLUSTER.min((scan - scanned) as usize);
             let pages =
                 self.lru
@@ -266,10 +266,23 @@ impl Pool {
                 if effort == Effort::Force || !(used || mapped_use) {
                     meta.flags.clear(FlagSet::ACTIVE);
                     self.counters.add(Event::PgDeactivate, pages_of(meta));
+                    hands.evict.push(hands.taken[at]);
+                } else {
+                    hands.keep.push(hands.taken[at]);
                 }
             }
-            self.lru
-                .put_back(&self.frames, &hands.taken, Evictable::Yes);
+            self.lru.put_back(&self.frames, &hands.keep, Evictable::Yes);
+            match self.policy.demotion() {
+                Demotion::SecondChance => {
+                    self.lru
+                        .put_back(&self.frames, &hands.evict, Evictable::Yes);
+                }
+                Demotion::Next => {
+                    // The oldest was taken first.
+                    hands.evict.reverse();
+                    self.lru.put_back_last(&self.frames, &hands.evict);
+                }
+            }
         }
         self.counters.add(Event::PgRefill, scanned);
         done.scanned.0 += scanned;
@@ -358,6 +371,11 @@ impl Pool {
         {
             // Used once through a mapping: another round. Used again since: active.
             self.used_through_mapping(hands.taken[at]);
+            return Verdict::Keep;
+        }
+        let again = meta.uses.has(Uses::AGAIN);
+        if pass.effort == Effort::Spare && again && meta.uses.clear(Uses::AGAIN) {
+            self.activate(hands.taken[at], super::batch::own_batch());
             return Verdict::Keep;
         }
         // Referenced once by a read is no reason to stay: twice made it active.

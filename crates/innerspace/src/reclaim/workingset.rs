@@ -49,7 +49,8 @@ impl Pool {
         let now = lists.clock.load(Ordering::Relaxed);
         let distance = now.wrapping_sub(evicted_at) & CLOCK_MASK;
         self.counters.add(Event::Refault, pages.0);
-        if distance < lists.pages(ListKind::Active) {
+        let sizes = self.lru.sizes(group);
+        if self.policy.missed(PageCount(distance), &sizes) {
             self.counters.add(Event::RefaultActivate, pages.0);
             Refault::Activate
         } else {

@@ -497,6 +497,7 @@ mod tests {
         assert_eq!(kb_of(text, "VmHWM"), None);
     }
 
+    // spec: M20
     #[cfg(not(miri))]
     #[test]
     fn the_lowest_limit_of_a_groups_ancestors_counts() {

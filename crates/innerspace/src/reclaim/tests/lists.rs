@@ -130,3 +130,28 @@ fn a_page_missed_soon_comes_back_active() {
     assert_eq!(shadow_unpack(clock_before).0, GroupId::ROOT);
     pool.validate();
 }
+
+#[test]
+fn with_s3_fifo_uses_move_nothing_until_the_tail() {
+    let mut options = PoolOptions::new(400);
+    options.arena.reserve = 0;
+    options.policy = EvictionPolicy::S3Fifo;
+    let pool = Pool::new(&options).unwrap();
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    for _ in 0..3 {
+        (0..100).for_each(|index| file.read(index).unwrap());
+    }
+    pool.lru.drain_batches(&pool.frames);
+    assert_eq!(pool.list_sizes(GroupId::ROOT).active.0, 0);
+    // A stream of ten times the memory: what was used again goes to the main queue and stays, what was not goes.
+    (1000..5000).for_each(|index| file.read(index).unwrap());
+    assert_eq!(file.resident(0..100), 100);
+    assert!(file.is(0, FlagSet::ACTIVE));
+    // What the first queue dropped and is missed soon goes to the main queue at once.
+    let missed = (1000..5000).rev().find(|index| file.peek(*index).is_none());
+    let missed = missed.unwrap();
+    file.read(missed).unwrap();
+    assert!(file.is(missed, FlagSet::ACTIVE));
+    file.truncate_all();
+    pool.validate();
+}

@@ -1,0 +1,169 @@
+//! How many requests find their page: the library's two policies beside LRU and the optimum, on the same traces.
+//!
+//! | file | what |
+//! |---|---|
+//! | `traces` | zipf, a scan beside a hot set, a loop slightly larger than memory, and a recorded trace |
+//! | `rivals` | LRU and Belady's optimum, computed |
+//!
+//! The policies are not simulated: each trace is read through a file of a `Memory`, and what the file did not find is counted. The
+//! computed rivals get as many pages as the library had for data. Blocks are scattered over the file, so that no read-ahead guesses
+//! them.
+
+mod rivals;
+mod traces;
+
+use std::error::Error;
+use std::fmt;
+
+use innerspace::store::Store;
+use innerspace::{EvictionPolicy, Memory, MemoryOptions, Threads};
+use serde::Serialize;
+
+use self::traces::Trace;
+use crate::host::PAGE;
+
+/// Every page is zeros, and there are as many as wanted.
+struct Zeros(u64);
+
+impl Store for Zeros {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(self.0)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], _offset: u64) -> std::io::Result<usize> {
+        buffer.fill(0);
+        Ok(buffer.len())
+    }
+}
+
+/// Shares of requests that found their page, in hundredths.
+#[derive(Debug, Serialize)]
+pub(crate) struct HitRatios {
+    trace: String,
+    requests: u64,
+    blocks: u64,
+    /// Pages that each contender had.
+    pages: u64,
+    lru: f64,
+    two_lists: f64,
+    s3_fifo: f64,
+    optimum: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct HitRatioTable(pub(crate) Vec<HitRatios>);
+
+/// Runs every trace whose name contains `only`; a `shrink` above 1 makes the traces shorter.
+pub(crate) fn table(only: &str, shrink: u64) -> Result<HitRatioTable, Box<dyn Error>> {
+    let traces = traces::all(shrink);
+    let wanted = traces.into_iter().filter(|trace| trace.name.contains(only));
+    wanted
+        .map(|trace| measure(&trace))
+        .collect::<Result<_, _>>()
+        .map(HitRatioTable)
+}
+
+fn measure(trace: &Trace) -> Result<HitRatios, Box<dyn Error>> {
+    let two_lists = through_library(trace, EvictionPolicy::TwoLists)?;
+    let s3_fifo = through_library(trace, EvictionPolicy::S3Fifo)?;
+    let pages = two_lists.pages.max(s3_fifo.pages);
+    let requests = trace.blocks.len() as u64;
+    let percent = |hits: u64| hits as f64 * 100.0 / requests as f64;
+    Ok(HitRatios {
+        trace: trace.name.into(),
+        requests,
+        blocks: trace.distinct(),
+        pages,
+        lru: percent(rivals::lru(&trace.blocks, pages as usize)),
+        two_lists: percent(two_lists.hits),
+        s3_fifo: percent(s3_fifo.hits),
+        optimum: percent(rivals::optimum(&trace.blocks, pages as usize)),
+    })
+}
+
+struct Run {
+    hits: u64,
+    /// The most pages of data it had at once.
+    pages: u64,
+}
+
+/// Reads the trace through a file of a memory about as large as the trace asks for.
+fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn Error>> {
+    let distinct = trace.distinct();
+    // Frames, their metadata, the reserve, index nodes and what every memory takes.
+    let bytes = (trace.pages + trace.pages / 32 + 64 + 40) * (PAGE as u64 + 64) + 64 * 1024;
+    let memory: Memory = MemoryOptions::new(bytes)
+        .threads(Threads::None)
+        .policy(policy)
+        .build()?;
+    let blocks = distinct.next_power_of_two() * 2;
+    let file = memory.options().open(Zeros(blocks * PAGE as u64))?;
+    let mut most = 0;
+    let mut byte = [0];
+    for (count, block) in trace.blocks.iter().enumerate() {
+        // Odd times anything is a permutation of a power of two.
+        let place = u64::from(*block).wrapping_mul(0x9e37_79b1) & (blocks - 1);
+        file.read_at(&mut byte, place * PAGE as u64)?;
+        if count % 4096 == 0 {
+            most = most.max(file.stats().cached.0);
+        }
+    }
+    let stats = file.stats();
+    if stats.read_ahead * 100 > stats.filled {
+        return Err(format!("{} pages were read ahead", stats.read_ahead).into());
+    }
+    Ok(Run {
+        // The few that chance had read ahead count as missed.
+        hits: trace.blocks.len() as u64 - stats.filled,
+        pages: most,
+    })
+}
+
+impl fmt::Display for HitRatioTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:28} {:>9} {:>7} {:>6} {:>7} {:>10} {:>8} {:>8}",
+            "hit ratio, %", "requests", "blocks", "pages", "LRU", "two lists", "S3-FIFO", "optimum"
+        )?;
+        for row in &self.0 {
+            writeln!(
+                f,
+                "{:28} {:>9} {:>7} {:>6} {:>7.2} {:>10.2} {:>8.2} {:>8.2}",
+                row.trace,
+                row.requests,
+                row.blocks,
+                row.pages,
+                row.lru,
+                row.two_lists,
+                row.s3_fifo,
+                row.optimum
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_trace_runs_and_nothing_beats_the_optimum() {
+        let table = table("", 4).unwrap();
+        assert_eq!(table.0.len(), 4);
+        for row in &table.0 {
+            for ratio in [row.lru, row.two_lists, row.s3_fifo] {
+                assert!((0.0..=row.optimum).contains(&ratio), "{row:?}");
+            }
+        }
+        // What the policies are for: a loop slightly larger than memory, where LRU finds nothing.
+        let of_loop = table
+            .0
+            .iter()
+            .find(|row| row.trace.starts_with("loop"))
+            .unwrap();
+        assert_eq!(of_loop.lru, 0.0);
+        assert!(of_loop.two_lists > 5.0, "{of_loop:?}");
+    }
+}

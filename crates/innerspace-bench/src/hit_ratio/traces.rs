@@ -1,0 +1,129 @@
+//! The traces: which block each request wants.
+
+use std::collections::HashSet;
+
+/// Requests, and the memory they are made in.
+pub(super) struct Trace {
+    pub(super) name: &'static str,
+    pub(super) blocks: Vec<u32>,
+    /// Pages to have for data, about.
+    pub(super) pages: u64,
+}
+
+impl Trace {
+    pub(super) fn distinct(&self) -> u64 {
+        self.blocks.iter().collect::<HashSet<_>>().len() as u64
+    }
+}
+
+/// All traces; a `shrink` above 1 makes the long ones shorter.
+pub(super) fn all(shrink: u64) -> [Trace; 4] {
+    [
+        zipf(shrink),
+        scan_and_hot_set(shrink),
+        larger_loop(shrink),
+        recorded(),
+    ]
+}
+
+/// Marsaglia's xorshift64 as a number from 0 to 1.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Block `n` with a probability in proportion to `1 / (n + 1)^0.9`; a tenth of the blocks fit.
+fn zipf(shrink: u64) -> Trace {
+    let distinct = 40_000 / shrink;
+    let mut sum = 0.0;
+    let sums: Vec<f64> = (0..distinct)
+        .map(|n| {
+            sum += ((n + 1) as f64).powf(-0.9);
+            sum
+        })
+        .collect();
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let draw = |_| {
+        let at = random.next() * sum;
+        sums.partition_point(|up_to| *up_to <= at) as u32
+    };
+    Trace {
+        name: "zipf 0.9, a tenth fits",
+        blocks: (0..800_000 / shrink).map(draw).collect(),
+        pages: distinct / 10,
+    }
+}
+
+/// Half of the memory is used at random; every second request is of a scan that never comes back.
+fn scan_and_hot_set(shrink: u64) -> Trace {
+    let pages = 4_000 / shrink;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let request = |n: u64| match n % 2 {
+        0 => (random.next() * (pages / 2) as f64) as u32,
+        _ => (pages + n / 2) as u32,
+    };
+    Trace {
+        name: "hot set beside a scan",
+        blocks: (0..160_000 / shrink).map(request).collect(),
+        pages,
+    }
+}
+
+/// Round and round over a tenth more than fits.
+fn larger_loop(shrink: u64) -> Trace {
+    let pages = 4_000 / shrink;
+    let round = pages * 11 / 10;
+    Trace {
+        name: "loop, a tenth larger",
+        blocks: (0..20 * round).map(|n| (n % round) as u32).collect(),
+        pages,
+    }
+}
+
+/// Pages of a database file that SQLite 3.40 asked for while it served 900 point, range and join queries and inserts over
+/// two tables with three indexes, its own cache set to 8 pages. Differences from one to the next, zigzag, 7 bits a byte.
+fn recorded() -> Trace {
+    Trace {
+        name: "recorded: SQLite queries",
+        blocks: decode(include_bytes!("sqlite.trace")),
+        pages: 320,
+    }
+}
+
+fn decode(bytes: &[u8]) -> Vec<u32> {
+    let mut blocks = Vec::new();
+    let (mut block, mut value, mut shift) = (0i64, 0u64, 0);
+    for byte in bytes {
+        value |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            block += (value >> 1) as i64 ^ -((value & 1) as i64);
+            blocks.push(u32::try_from(block).expect("a page number of a small file"));
+            (value, shift) = (0, 0);
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recorded_trace_is_whole() {
+        let trace = recorded();
+        assert_eq!((trace.blocks.len(), trace.distinct()), (78_681, 1306));
+    }
+
+    #[test]
+    fn differences_are_decoded() {
+        // 5, then 3, then 200.
+        assert_eq!(decode(&[10, 3, 0x8a, 0x03]), [5, 3, 200]);
+    }
+}

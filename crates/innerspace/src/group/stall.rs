@@ -1,0 +1,237 @@
+//! Time in which requests of a group stood still for memory, by windows.
+//!
+//! As with Linux's pressure stall information ("some"): an instant counts once, however many requests stand still in it. The last
+//! minute is kept in half seconds; the half second that a window begins in counts in proportion.
+
+use std::time::Duration;
+
+use super::{GroupId, GroupTree};
+
+/// Nanoseconds of one slot.
+const SLOT: u64 = 500_000_000;
+
+/// Slots of the longest window, and the one it begins in.
+const SLOTS: usize = 121;
+
+/// How much of the time a group's requests stood still for memory: evicting, waiting for others who do, or being slowed down above
+/// `high`.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Pressure {
+    /// Share of the last ten seconds, from 0 to 1.
+    pub ten_seconds: f64,
+    /// Share of the last minute, from 0 to 1.
+    pub minute: f64,
+    /// All of it since the group was made.
+    pub total: Duration,
+}
+
+/// The record of one group. Times are nanoseconds since a moment of the caller's choice, and never go back.
+#[derive(Debug)]
+pub(super) struct Stalls {
+    /// Requests that stand still now.
+    now: u32,
+    /// Since when some request stands still.
+    since: u64,
+    total: u64,
+    /// Nanoseconds stood still in each slot of time, by its number modulo the length.
+    slots: [u32; SLOTS],
+    /// The number of the newest slot that was written.
+    newest: u64,
+}
+
+impl Stalls {
+    pub(super) fn new() -> Stalls {
+        Stalls {
+            now: 0,
+            since: 0,
+            total: 0,
+            slots: [0; SLOTS],
+            newest: 0,
+        }
+    }
+
+    /// A request begins to stand still.
+    pub(super) fn begin(&mut self, time: u64) {
+        if self.now == 0 {
+            self.since = time;
+        }
+        self.now += 1;
+    }
+
+    /// A request goes on.
+    pub(super) fn end(&mut self, time: u64) {
+        self.now -= 1;
+        if self.now == 0 {
+            self.record(self.since, time);
+        }
+    }
+
+    fn record(&mut self, from: u64, to: u64) {
+        self.total += to.saturating_sub(from);
+        let oldest = to.saturating_sub((SLOTS as u64 - 1) * SLOT) / SLOT * SLOT;
+        let mut at = from.max(oldest);
+        self.advance(to / SLOT);
+        while at < to {
+            let slot = at / SLOT;
+            let end = ((slot + 1) * SLOT).min(to);
+            self.slots[slot as usize % SLOTS] += (end - at) as u32;
+            at = end;
+        }
+    }
+
+    /// Clears the slots that came since the newest.
+    fn advance(&mut self, slot: u64) {
+        let from = (self.newest + 1).max((slot + 1).saturating_sub(SLOTS as u64));
+        (from..=slot).for_each(|slot| self.slots[slot as usize % SLOTS] = 0);
+        self.newest = self.newest.max(slot);
+    }
+
+    /// The share of the window that ends at `time` (and began no earlier than time itself).
+    fn share(&self, time: u64, window: u64) -> f64 {
+        let start = time.saturating_sub(window);
+        let mut sum = 0.0;
+        for slot in start / SLOT..=time / SLOT {
+            if slot > self.newest || slot + SLOTS as u64 <= self.newest {
+                continue;
+            }
+            let inside = ((slot + 1) * SLOT - start.max(slot * SLOT)) as f64 / SLOT as f64;
+            sum += f64::from(self.slots[slot as usize % SLOTS]) * inside;
+        }
+        if self.now > 0 {
+            sum += (time - self.since.max(start)) as f64;
+        }
+        (sum / (time - start).max(1) as f64).min(1.0)
+    }
+
+    pub(super) fn pressure(&self, time: u64) -> Pressure {
+        let running = match self.now {
+            0 => 0,
+            _ => time - self.since,
+        };
+        Pressure {
+            ten_seconds: self.share(time, 10_000_000_000),
+            minute: self.share(time, 60_000_000_000),
+            total: Duration::from_nanos(self.total + running),
+        }
+    }
+}
+
+/// A request of a group stands still while this lives.
+#[must_use = "the request goes on when this is dropped"]
+pub(crate) struct Stalled<'t> {
+    tree: &'t GroupTree,
+    group: GroupId,
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        let time = self.tree.time();
+        for id in self.tree.path(self.group) {
+            // A group that began another life meanwhile has no record of this.
+            if let Some(stalls) = &mut *self.tree.node(id).stalls.lock()
+                && stalls.now > 0
+            {
+                stalls.end(time);
+            }
+        }
+    }
+}
+
+impl GroupTree {
+    /// Nanoseconds since the tree was made.
+    fn time(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64
+    }
+
+    /// A request of the group begins to stand still for memory: that counts in the group and all above it. The caller keeps the group.
+    pub(crate) fn stall(&self, group: GroupId) -> Stalled<'_> {
+        let time = self.time();
+        for id in self.path(group) {
+            let mut stalls = self.node(id).stalls.lock();
+            stalls
+                .get_or_insert_with(|| Box::new(Stalls::new()))
+                .begin(time);
+        }
+        Stalled { tree: self, group }
+    }
+
+    /// How much of the time the group's requests stood still.
+    pub(crate) fn pressure(&self, group: GroupId) -> Pressure {
+        let stalls = self.node(group).stalls.lock();
+        let pressure = stalls.as_ref().map(|stalls| stalls.pressure(self.time()));
+        pressure.unwrap_or_default()
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    // spec: M19
+    #[test]
+    fn shares_agree_with_every_instant_counted() {
+        // Millisecond by millisecond, beside the record; bursts and rests of all lengths, two requests at a time.
+        const STEP: u64 = SECOND / 1000;
+        let (mut stalls, mut instants) = (Stalls::new(), Vec::new());
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut below = |bound: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % bound
+        };
+        let mut worst: f64 = 0.0;
+        let mut standing: Vec<u64> = Vec::new();
+        let mut next = 0;
+        for tick in 0..200_000u64 {
+            let time = tick * STEP;
+            while let Some(at) = standing.iter().position(|end| *end == tick) {
+                standing.swap_remove(at);
+                stalls.end(time);
+            }
+            if tick == next {
+                stalls.begin(time);
+                let (stall, rest) = (below(3) as usize, below(3) as usize);
+                standing.push(tick + 1 + below([20, 400, 9000][stall]));
+                next = tick + 1 + below([50, 1000, 15_000][rest]);
+            }
+            instants.push(!standing.is_empty());
+            if tick % 97 == 0 && tick > 0 {
+                let now = time + STEP;
+                let pressure = stalls.pressure(now);
+                for (share, ticks) in [(pressure.ten_seconds, 10_000), (pressure.minute, 60_000)] {
+                    let window = &instants[instants.len().saturating_sub(ticks)..];
+                    let count = window.iter().filter(|stood| **stood).count();
+                    worst = worst.max((share - count as f64 / window.len() as f64).abs());
+                }
+            }
+        }
+        assert!(worst <= 0.05, "{worst}");
+        let counted = instants.iter().filter(|stood| **stood).count() as u64;
+        let total = stalls.pressure(200_000 * STEP).total.as_nanos() as u64;
+        assert_eq!(total, counted * STEP);
+    }
+
+    #[test]
+    fn a_long_rest_clears_and_a_long_stall_fills() {
+        let mut stalls = Stalls::new();
+        stalls.begin(SECOND);
+        let during = stalls.pressure(121 * SECOND);
+        assert_eq!((during.ten_seconds, during.minute), (1.0, 1.0));
+        stalls.end(121 * SECOND);
+        let after = stalls.pressure(131 * SECOND);
+        assert_eq!(after.ten_seconds, 0.0);
+        assert!((after.minute - 50.0 / 60.0).abs() < 0.001, "{after:?}");
+        assert_eq!(after.total, Duration::from_secs(120));
+        assert_eq!(stalls.pressure(1000 * SECOND).minute, 0.0);
+        // Written again after all slots have gone by.
+        stalls.begin(1000 * SECOND);
+        stalls.end(1001 * SECOND);
+        let again = stalls.pressure(1001 * SECOND);
+        assert!((again.ten_seconds - 0.1).abs() < 0.001, "{again:?}");
+    }
+}

@@ -1,0 +1,226 @@
+//! A long mixed run under limits: usage is at or under every limit whenever it is looked at, and the process never has more resident
+//! memory than the limit and a constant.
+//!
+//! Short in the suite. Ten minutes: `INNERSPACE_SOAK_SECONDS=600 cargo test --release --test soak -- --nocapture`.
+//! Alone in its file, because resident memory is the process's.
+#![cfg(target_os = "linux")]
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use innerspace::store::Store;
+use innerspace::{
+    FileAccess, Group, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space, View,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// The limit of the memory.
+const LIMIT: u64 = 48 * MIB;
+
+/// What the process may have beside it: stacks and heaps of the threads, lists of mappings and of dirty blocks, the code that is
+/// paged in.
+const BESIDE: u64 = 8 * MIB;
+
+/// Rounds of each thread in the suite.
+const ROUNDS: u64 = 400;
+
+/// Bytes that are computed; what is written is thrown away. So the store has no memory of its own.
+struct Computed(u64);
+
+impl Store for Computed {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let len = buffer.len().min(self.0.saturating_sub(offset) as usize);
+        buffer[..len].fill((offset / PAGE) as u8 | 1);
+        Ok(len)
+    }
+
+    fn write_at(&self, buffer: &[u8], _offset: u64) -> io::Result<usize> {
+        Ok(buffer.len())
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+/// A size from /proc/self/status, in bytes.
+fn status(field: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib * KIB
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// One tenant's thread: everything that takes memory, with errors as the limit has it.
+struct Tenant {
+    memory: Memory,
+    group: Group,
+    random: Random,
+    files: Vec<PagedFile>,
+    spaces: Vec<Space>,
+    views: Vec<View>,
+    refused: u64,
+}
+
+impl Tenant {
+    fn new(memory: &Memory, number: u64) -> Tenant {
+        let group = memory
+            .group(
+                &format!("tenant-{number}"),
+                [30 * MIB, 20 * MIB, 12 * MIB][number as usize],
+            )
+            .unwrap();
+        let sizes = [PAGE, 64 * KIB];
+        let files = sizes.map(|block| {
+            let options = memory.options().access(FileAccess::ReadWrite);
+            let options = options.group(&group).block_size(block);
+            options.open(Computed(40 * MIB)).unwrap()
+        });
+        Tenant {
+            memory: memory.clone(),
+            group,
+            random: Random(number + 1),
+            files: files.into(),
+            spaces: Vec::new(),
+            views: Vec::new(),
+            refused: 0,
+        }
+    }
+
+    /// Some operations of each kind.
+    fn round(&mut self) {
+        for _ in 0..4 {
+            self.files_and_views();
+        }
+        self.address_spaces();
+    }
+
+    fn files_and_views(&mut self) {
+        let file = self.files[self.random.below(2) as usize].clone();
+        let at = self.random.below(40 * MIB / PAGE - 64) * PAGE;
+        let mut buffer = vec![0; 64 * KIB as usize];
+        let done = match self.random.below(4) {
+            0 => file.write_at(&buffer, at),
+            1 => file.scan(at..at + 256 * KIB, |_| {}),
+            2 => file.view(at..at + PAGE).map(|view| self.views.push(view)),
+            _ => file.read_at(&mut buffer, at).map(|_| ()),
+        };
+        self.refused += u64::from(done.is_err());
+        if self.views.len() > 200 || done.is_err() {
+            self.views.clear();
+        }
+    }
+
+    fn address_spaces(&mut self) {
+        let Ok(space) = self.memory.space_in(&self.group) else {
+            self.spaces.clear();
+            return;
+        };
+        let pages = 1 + self.random.below(400);
+        let own = space.map(Map::anonymous(pages * PAGE)).unwrap();
+        let file = self.files[self.random.below(2) as usize].clone();
+        let shown = space.map(Map::file(&file).shared().writable()).unwrap();
+        let mut a = space.accessor();
+        let mut refused = 0;
+        for page in 0..pages {
+            refused += u64::from(a.store(own + page * PAGE, page).is_err());
+            let place = shown + self.random.below(40 * MIB / PAGE) * PAGE;
+            let touched = match page % 8 {
+                0 => a.store(place, page),
+                _ => a.load::<u8>(place).map(|_| ()),
+            };
+            refused += u64::from(touched.is_err());
+        }
+        if let Ok(child) = space.fork() {
+            let mut in_child = child.accessor();
+            for page in 0..pages / 4 {
+                refused += u64::from(in_child.store(own + page * PAGE, 0u64).is_err());
+            }
+            drop(in_child);
+            self.spaces.push(child);
+        }
+        drop(a);
+        self.spaces.push(space);
+        if self.spaces.len() > 6 || refused > 0 {
+            self.spaces.clear();
+        }
+        self.refused += refused;
+    }
+}
+
+/// Usage is at or under the limit, here and everywhere, but for requests that had to be granted.
+fn assert_under(memory: &Memory) -> u64 {
+    let mut forced = 0;
+    for group in memory.stats().groups {
+        forced += group.forced;
+        if let Some(max) = group.max
+            && group.forced == 0
+        {
+            assert!(group.usage <= max && group.peak <= max, "{group}");
+        }
+    }
+    forced
+}
+
+// spec: M18
+#[test]
+fn resident_memory_stays_under_the_limit_and_a_constant() {
+    let seconds = std::env::var("INNERSPACE_SOAK_SECONDS").ok();
+    let until = seconds.map(|text| Instant::now() + Duration::from_secs(text.parse().unwrap()));
+    // The peak from here on: what the test harness had is not ours.
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let start = status("VmRSS");
+    let memory = MemoryOptions::new(LIMIT).build().unwrap();
+    let tenants: Vec<_> = (0..3)
+        .map(|number| {
+            let memory = memory.clone();
+            std::thread::spawn(move || {
+                let mut tenant = Tenant::new(&memory, number);
+                let mut round = 0;
+                while until.map_or(round < ROUNDS, |until| Instant::now() < until) {
+                    tenant.round();
+                    round += 1;
+                    if round % 16 == 0 {
+                        assert_under(&memory);
+                        assert!(status("VmRSS") - start <= LIMIT + BESIDE, "round {round}");
+                    }
+                }
+                (round, tenant.refused)
+            })
+        })
+        .collect();
+    let ends: Vec<_> = tenants
+        .into_iter()
+        .map(|tenant| tenant.join().unwrap())
+        .collect();
+    let peak = status("VmHWM") - start;
+    let forced = assert_under(&memory);
+    println!(
+        "peak resident {:.1} MiB of {} + {} MiB; rounds and refusals {ends:?}; {forced} forced",
+        peak as f64 / MIB as f64,
+        LIMIT / MIB,
+        BESIDE / MIB
+    );
+    assert!(peak <= LIMIT + BESIDE, "{peak} bytes resident at the peak");
+    // The run has filled the memory, or it has shown nothing.
+    assert!(peak >= LIMIT / 2, "{peak} bytes resident at the peak");
+    assert!(memory.stats().totals.pgsteal > 1000);
+    memory.tick();
+    memory.validate();
+}
