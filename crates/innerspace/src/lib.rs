@@ -137,7 +137,7 @@ pub use reclaim::{EvictionPolicy, MissCurve};
 pub use space::{
     AccessKind, Accessor, AddressWidth, Advice, CodePage, Device, DeviceError, Explanation, Fault,
     FaultKind, Map, MappingInfo, PageStats, PageView, Protection, Region, Remap, Session, Sharing,
-    Snapshot, Space, SpaceError, SpaceOptions, SpaceStats, VmaLookups,
+    Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions, SpaceStats, VmaLookups,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

@@ -23,10 +23,10 @@ mod stats;
 
 use std::collections::HashMap;
 
-use crate::cache::{Cache, ErrorHook, FileError, FileInner};
+use crate::cache::{Cache, ErrorHook, FileError, FileInner, PagedFile};
 use crate::group::{Group, GroupError, LimitError, Pressure};
 use crate::reclaim::{MissCurve, Pool};
-use crate::space::{Space, SpaceOptions};
+use crate::space::{Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions};
 use crate::store::Identity;
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -118,6 +118,34 @@ impl Memory {
             "a group of another memory"
         );
         Space::new(&self.0.pool, group, options.width)
+    }
+
+    /// Loads what [`Snapshot::save`] wrote, charged to the root group. `open` gives the file that a mapped file's name stands for.
+    /// Fork from the result, and those forks can be restored to it.
+    ///
+    /// ```
+    /// # use innerspace::{Map, Memory, MIB};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::with_limit(4 * MIB)?;
+    /// let space = memory.space()?;
+    /// let at = space.map(Map::anonymous(MIB))?;
+    /// space.accessor().store(at, 7_u64)?;
+    /// let mut saved = Vec::new();
+    /// space.freeze()?.save(&mut saved)?;
+    /// let loaded = memory.load_snapshot(&mut &saved[..], |_| None)?;
+    /// assert_eq!(loaded.fork()?.accessor().load::<u64>(at)?, 7);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`SnapshotFileError`]; nothing is kept then.
+    pub fn load_snapshot(
+        &self,
+        from: &mut impl std::io::Read,
+        open: impl FnMut(&str) -> Option<PagedFile>,
+    ) -> Result<Snapshot, SnapshotFileError> {
+        let space = self.space().map_err(SpaceError::Limit)?;
+        Snapshot::load(&space, from, open)
     }
 
     /// The limit in bytes, as asked for.

@@ -87,7 +87,7 @@ pub use self::region::Region;
 pub use self::remap::Remap;
 pub use self::report::{MappingInfo, PageStats, SpaceStats};
 pub use self::session::Session;
-pub use self::snapshot::{PageView, Snapshot};
+pub use self::snapshot::{PageView, Snapshot, SnapshotFileError};
 pub use self::vma::{Protection, Sharing};
 pub use self::vma_cache::VmaLookups;
 

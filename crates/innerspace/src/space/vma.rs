@@ -25,6 +25,17 @@ impl Protection {
     /// Loads and stores.
     pub const READ_WRITE: Protection = Protection(3);
 
+    /// The protection as a number; only [`Protection::from_bits`] can read it.
+    pub(super) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// What `bits` gave; `None` for any other number.
+    pub(super) fn from_bits(bits: u8) -> Option<Protection> {
+        let known = [0, 1, 3, 4, 5, 7];
+        known.contains(&bits).then_some(Protection(bits))
+    }
+
     /// Whether everything `other` allows is allowed.
     pub fn allows(self, other: Protection) -> bool {
         self.0 & other.0 == other.0

@@ -7,6 +7,7 @@
 //! | `restore` | going back, in two forms |
 //! | `changes` | which pages a space has changed since it last went back |
 //! | `diff` | what differs, from the tables alone |
+//! | `file` | saving one, and loading it |
 //!
 //! A snapshot is a fork that nobody can store to or map in: it shares every table and page with its space, costs as
 //! much as a fork, and pays for what its space changes later by keeping the old pages. What files show is not part of it:
@@ -17,6 +18,7 @@
 
 mod changes;
 mod diff;
+mod file;
 mod restore;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
@@ -26,6 +28,7 @@ use super::{Accessor, Role, Space, SpaceError, SpaceStats};
 use crate::group::Group;
 
 pub(super) use self::changes::Changes;
+pub use self::file::SnapshotFileError;
 pub use self::view::PageView;
 
 /// A space as it was at one moment: the same mappings and the same private bytes, for as long as it lives.

@@ -94,6 +94,15 @@ impl Nodes<'_> {
         }
     }
 
+    /// The addresses of the pages of private memory in a range. Inside the gate.
+    pub(in crate::space) fn private_pages(self, root: FrameId, start: u64, end: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        self.for_each_slot(root, start, end, &mut |at, word| {
+            found.extend(private_page(Some(word)).map(|_| at));
+        });
+        found
+    }
+
     /// Calls `each` with the address of every page of private memory that is not the same page below both roots. Inside
     /// the gates of both.
     pub(in crate::space) fn for_each_difference(

@@ -1,0 +1,441 @@
+//! Snapshots in files.
+//!
+//! All numbers are little-endian. A header, then records until the last:
+//!
+//! ```text
+//! header   magic "INNERSNP", version u32, CRC-32 of the twelve bytes before it, u32
+//! record   kind u32, CRC-32 of kind, length and payload u32, length of the payload u64, payload
+//!   1 mapping  start u64, end u64, first page of the file u64, protection u8, sharing u8, backing u8, 0 u8, file's name
+//!   2 pages    address u64, then whole pages
+//!   3 end      mappings u64, pages u64
+//! ```
+//!
+//! Pages of anonymous memory that are all zeros are left out, and pages of files that no private store has copied: of a file only the name is
+//! saved, and who loads the snapshot says which file that is.
+
+use std::io::{self, Read, Write};
+
+use thiserror::Error;
+
+use super::Snapshot;
+use crate::cache::PagedFile;
+use crate::space::table::Nodes;
+use crate::space::vma::{Backing, Vma};
+use crate::space::{Map, Protection, Sharing, Space, SpaceError};
+use crate::{Grouped, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+
+const MAGIC: [u8; 8] = *b"INNERSNP";
+/// The version that is written, and the newest that is read.
+const VERSION: u32 = 1;
+const MAPPING: u32 = 1;
+const PAGES: u32 = 2;
+const END: u32 = 3;
+/// Pages in one record, at most.
+const BATCH: usize = 64;
+/// The longest payload: more is damage, and not worth the memory.
+const LONGEST: u64 = (BATCH * PAGE_SIZE) as u64 + 8;
+/// Bytes of a mapping's payload before the name.
+const MAPPING_BYTES: usize = 28;
+/// Bytes of address space looked through in one section.
+const STRIDE: u64 = 2 << 20;
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A snapshot that could not be saved or loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SnapshotFileError {
+    /// The file could not be read or written.
+    #[error("a snapshot at byte {}: {source}", Grouped(*offset))]
+    Io {
+        /// Bytes read or written before.
+        offset: u64,
+        /// What the reader or writer said.
+        source: io::Error,
+    },
+    /// The bytes do not begin as a snapshot does.
+    #[error("not a snapshot")]
+    NotASnapshot,
+    /// The file was written by a newer version of this library.
+    #[error("a snapshot of version {version}; the newest this library reads is {newest}")]
+    Newer {
+        /// The file's version.
+        version: u32,
+        /// The newest that is read.
+        newest: u32,
+    },
+    /// The bytes are not those that were written.
+    #[error("a damaged snapshot: {what} at byte {}", Grouped(*offset))]
+    Damaged {
+        /// What does not fit.
+        what: &'static str,
+        /// Where the record begins.
+        offset: u64,
+    },
+    /// A mapped file that whoever loads the snapshot does not know.
+    #[error("the snapshot maps the file {name}, which is not at hand")]
+    UnknownFile {
+        /// The file's name when it was saved.
+        name: String,
+    },
+    /// The mappings could not be made.
+    #[error("a snapshot: {0}")]
+    Space(#[from] SpaceError),
+    /// The pages could not be had.
+    #[error("a snapshot: {0}")]
+    Pages(String),
+}
+
+impl Snapshot {
+    /// Writes the snapshot: its mappings and its private bytes. Buffers nothing but a batch of pages; hand it a
+    /// `BufWriter` if small writes are dear, and sync the file yourself.
+    ///
+    /// # Errors
+    /// [`SnapshotFileError::Io`].
+    pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
+        let mut out = Records {
+            inner: to,
+            offset: 0,
+        };
+        let mut header = [0; 16];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let check = crc32fast::hash(&header[..12]);
+        header[12..].copy_from_slice(&check.to_le_bytes());
+        out.write(&header)?;
+        let vmas: Vec<Vma> = self
+            .0
+            .0
+            .inside(|tables| tables.vmas.iter().cloned().collect());
+        let mut pages = 0;
+        for vma in &vmas {
+            out.record(MAPPING, &mapping_payload(vma))?;
+        }
+        for vma in &vmas {
+            pages += self.save_pages(vma, &mut out)?;
+        }
+        let mut end = [0; 16];
+        end[..8].copy_from_slice(&(vmas.len() as u64).to_le_bytes());
+        end[8..].copy_from_slice(&pages.to_le_bytes());
+        out.record(END, &end)
+    }
+
+    fn save_pages(
+        &self,
+        vma: &Vma,
+        out: &mut Records<impl Write>,
+    ) -> Result<u64, SnapshotFileError> {
+        let mut saved = 0;
+        let mut batch = Batch::default();
+        let mut at = vma.start;
+        while at < vma.end {
+            let end = vma.end.min((at & !(STRIDE - 1)) + STRIDE);
+            for page in self.private_pages(at, end) {
+                saved += self.save_page(vma, page, &mut batch, out)?;
+            }
+            at = end;
+        }
+        batch.flush(out)?;
+        Ok(saved)
+    }
+
+    fn private_pages(&self, start: u64, end: u64) -> Vec<u64> {
+        let space = &*self.0.0;
+        space.inside(|tables| Nodes { pool: &space.pool }.private_pages(tables.root, start, end))
+    }
+
+    /// Adds one page to the batch; 0 if it need not be saved.
+    fn save_page(
+        &self,
+        vma: &Vma,
+        at: u64,
+        batch: &mut Batch,
+        out: &mut Records<impl Write>,
+    ) -> Result<u64, SnapshotFileError> {
+        let space = &*self.0.0;
+        let nodes = Nodes { pool: &space.pool };
+        // By the table, not by an accessor: also pages that may not be read are saved.
+        let page =
+            space.inside(|tables| nodes.still_page(&space.pool, tables.root, at, 0..PAGE_SIZE));
+        let Some(page) = page else {
+            let what = format!("the page at {at:#x} has as many views as can be counted");
+            return Err(SnapshotFileError::Pages(what));
+        };
+        if vma.file().is_none() && page.iter().all(|byte| *byte == 0) {
+            return Ok(0);
+        }
+        batch.add(at, &page, out)?;
+        Ok(1)
+    }
+
+    /// Fills an empty space with what was saved, and freezes it. `open` gives the file that a name stands for.
+    pub(crate) fn load(
+        space: &Space,
+        from: &mut impl Read,
+        open: impl FnMut(&str) -> Option<PagedFile>,
+    ) -> Result<Snapshot, SnapshotFileError> {
+        let mut load = Load {
+            space,
+            open,
+            mappings: Vec::new(),
+            pages: 0,
+        };
+        let mut records = Records {
+            inner: from,
+            offset: 0,
+        };
+        records.read_header()?;
+        loop {
+            let offset = records.offset;
+            let (kind, payload) = records.read_record()?;
+            let damaged = |what| SnapshotFileError::Damaged { what, offset };
+            match kind {
+                MAPPING => load.mapping(&payload, damaged)?,
+                PAGES => load.pages(&payload, damaged)?,
+                END => {
+                    load.end(&payload, damaged)?;
+                    return Ok(space.freeze()?);
+                }
+                _ => return Err(damaged("an unknown record")),
+            }
+        }
+    }
+}
+
+/// Pages that follow each other, to be written as one record.
+#[derive(Default)]
+struct Batch {
+    start: u64,
+    payload: Vec<u8>,
+}
+
+impl Batch {
+    fn add(
+        &mut self,
+        at: u64,
+        page: &[u8],
+        out: &mut Records<impl Write>,
+    ) -> Result<(), SnapshotFileError> {
+        let pages = self.payload.len() / PAGE_SIZE;
+        if pages > 0 && (pages == BATCH || at != self.start + pages as u64 * PAGE) {
+            self.flush(out)?;
+        }
+        if self.payload.is_empty() {
+            self.start = at;
+            self.payload.extend(at.to_le_bytes());
+        }
+        self.payload.extend(page);
+        Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Records<impl Write>) -> Result<(), SnapshotFileError> {
+        if !self.payload.is_empty() {
+            out.record(PAGES, &self.payload)?;
+            self.payload.clear();
+        }
+        Ok(())
+    }
+}
+
+fn mapping_payload(vma: &Vma) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
+    payload.extend(vma.start.to_le_bytes());
+    payload.extend(vma.end.to_le_bytes());
+    let (first_page, backing, name) = match &vma.backing {
+        Backing::Anonymous => (0, 0, ""),
+        Backing::File { file, first_page } => (*first_page, 1, &**file.name()),
+    };
+    payload.extend(first_page.to_le_bytes());
+    let sharing = u8::from(vma.sharing == Sharing::Shared);
+    payload.extend([vma.protection.bits(), sharing, backing, 0]);
+    payload.extend(name.as_bytes());
+    payload
+}
+
+/// A stream of records, and how far it is.
+struct Records<'io, S> {
+    inner: &'io mut S,
+    offset: u64,
+}
+
+impl<W: Write> Records<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SnapshotFileError> {
+        let offset = self.offset;
+        let io = |source| SnapshotFileError::Io { offset, source };
+        self.inner.write_all(bytes).map_err(io)?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn record(&mut self, kind: u32, payload: &[u8]) -> Result<(), SnapshotFileError> {
+        let len = payload.len() as u64;
+        self.write(&kind.to_le_bytes())?;
+        self.write(&checksum(kind, payload).to_le_bytes())?;
+        self.write(&len.to_le_bytes())?;
+        self.write(payload)
+    }
+}
+
+fn checksum(kind: u32, payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&kind.to_le_bytes());
+    hasher.update(&(payload.len() as u64).to_le_bytes());
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+fn le_u32(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"))
+}
+
+fn le_u64(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+}
+
+impl<R: Read> Records<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), SnapshotFileError> {
+        let offset = self.offset;
+        self.inner
+            .read_exact(bytes)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::UnexpectedEof => SnapshotFileError::Damaged {
+                    what: "the end is missing",
+                    offset,
+                },
+                _ => SnapshotFileError::Io { offset, source },
+            })?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn read_header(&mut self) -> Result<(), SnapshotFileError> {
+        let mut header = [0; 16];
+        self.read(&mut header).map_err(|error| match error {
+            SnapshotFileError::Damaged { .. } => SnapshotFileError::NotASnapshot,
+            other => other,
+        })?;
+        if header[..8] != MAGIC {
+            return Err(SnapshotFileError::NotASnapshot);
+        }
+        if crc32fast::hash(&header[..12]) != le_u32(&header[12..]) {
+            let what = "the header's checksum";
+            return Err(SnapshotFileError::Damaged { what, offset: 0 });
+        }
+        match le_u32(&header[8..]) {
+            VERSION => Ok(()),
+            version => Err(SnapshotFileError::Newer {
+                version,
+                newest: VERSION,
+            }),
+        }
+    }
+
+    fn read_record(&mut self) -> Result<(u32, Vec<u8>), SnapshotFileError> {
+        let offset = self.offset;
+        let mut head = [0; 16];
+        self.read(&mut head)?;
+        let (kind, check, len) = (le_u32(&head), le_u32(&head[4..]), le_u64(&head[8..]));
+        if len > LONGEST {
+            let what = "a record's length";
+            return Err(SnapshotFileError::Damaged { what, offset });
+        }
+        let mut payload = vec![0; len as usize];
+        self.read(&mut payload)?;
+        if checksum(kind, &payload) != check {
+            let what = "a record's checksum";
+            return Err(SnapshotFileError::Damaged { what, offset });
+        }
+        Ok((kind, payload))
+    }
+}
+
+/// A space being filled. Private mappings can be stored to until the end, whatever their protection.
+struct Load<'space, Open> {
+    space: &'space Space,
+    open: Open,
+    /// Ranges and the protection they get.
+    mappings: Vec<(std::ops::Range<u64>, Protection)>,
+    pages: u64,
+}
+
+impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
+    fn mapping(
+        &mut self,
+        payload: &[u8],
+        damaged: impl Fn(&'static str) -> SnapshotFileError,
+    ) -> Result<(), SnapshotFileError> {
+        let Some((fixed, name)) = payload.split_at_checked(MAPPING_BYTES) else {
+            return Err(damaged("a short mapping"));
+        };
+        let (start, end) = (le_u64(fixed), le_u64(&fixed[8..]));
+        let first_page = le_u64(&fixed[16..]);
+        let protection = Protection::from_bits(fixed[24]);
+        let Some(protection) = protection.filter(|_| start < end) else {
+            return Err(damaged("a mapping"));
+        };
+        let name = std::str::from_utf8(name).map_err(|_| damaged("a file's name"))?;
+        let map = match (fixed[26], fixed[25]) {
+            (0, 0) => Map::anonymous(end - start).protection(Protection::READ_WRITE),
+            (1, sharing @ (0 | 1)) => {
+                let file = (self.open)(name).ok_or_else(|| SnapshotFileError::UnknownFile {
+                    name: name.to_owned(),
+                })?;
+                let from = first_page
+                    .checked_mul(PAGE)
+                    .ok_or_else(|| damaged("a file's page"))?;
+                let map = Map::file(&file).range(from..from.saturating_add(end - start));
+                match sharing {
+                    0 => map.private().protection(Protection::READ_WRITE),
+                    _ => map.shared().protection(protection),
+                }
+            }
+            _ => return Err(damaged("a mapping's backing")),
+        };
+        self.space.map(map.at(VirtAddr(start)))?;
+        self.mappings.push((start..end, protection));
+        Ok(())
+    }
+
+    fn pages(
+        &mut self,
+        payload: &[u8],
+        damaged: impl Fn(&'static str) -> SnapshotFileError,
+    ) -> Result<(), SnapshotFileError> {
+        let Some((at, bytes)) = payload.split_at_checked(8) else {
+            return Err(damaged("short pages"));
+        };
+        let at = le_u64(at);
+        let mapped = |range: &std::ops::Range<u64>| {
+            range.start <= at && bytes.len() as u64 <= range.end.saturating_sub(at)
+        };
+        let fits = self.mappings.iter().any(|(range, _)| mapped(range));
+        if !fits || bytes.is_empty() || bytes.len() % PAGE_SIZE != 0 || at % PAGE != 0 {
+            return Err(damaged("pages outside every mapping"));
+        }
+        let mut accessor = self.space.accessor();
+        accessor
+            .write(VirtAddr(at), bytes)
+            .map_err(|fault| SnapshotFileError::Pages(self.space.explain(fault).to_string()))?;
+        self.pages += (bytes.len() >> PAGE_SHIFT) as u64;
+        Ok(())
+    }
+
+    fn end(
+        &mut self,
+        payload: &[u8],
+        damaged: impl Fn(&'static str) -> SnapshotFileError,
+    ) -> Result<(), SnapshotFileError> {
+        if payload.len() != 16 {
+            return Err(damaged("the end"));
+        }
+        let counted = (le_u64(payload), le_u64(&payload[8..]));
+        if counted != (self.mappings.len() as u64, self.pages) {
+            return Err(damaged("the number of mappings or pages"));
+        }
+        for (range, protection) in &self.mappings {
+            let len = range.end - range.start;
+            self.space
+                .protect(VirtAddr(range.start), len, *protection)?;
+        }
+        Ok(())
+    }
+}
