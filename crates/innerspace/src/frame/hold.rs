@@ -221,6 +221,8 @@ impl Hold {
         success: Ordering,
         change: impl Fn(HoldState) -> Option<u64>,
     ) -> Result<HoldState, HoldState> {
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
             let Some(next) = change(HoldState(now)) else {
@@ -259,6 +261,8 @@ impl Hold {
     /// Drops a reference. Release: pairs with whoever ends the frame's life; Acquire: that may be this caller.
     #[inline]
     pub(crate) fn put(&self) -> Dropped {
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
         let before = HoldState(self.0.fetch_sub(REF, Ordering::AcqRel));
         assert!(
             before.refs() > 0,
@@ -303,6 +307,8 @@ impl Hold {
     /// Drops a view. Orderings as in [`Hold::put`].
     #[inline]
     pub(crate) fn put_view(&self) -> PutView {
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
         let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
         // CACHED and a view: one comparison for what nearly every drop is. A cached block has its index's reference, too.
         if before.0 & (CACHED | FIELD) > CACHED {
@@ -363,6 +369,8 @@ impl Hold {
     /// Counts one installed page less. Orderings as in [`Hold::put`].
     #[inline]
     pub(crate) fn unmap(&self) -> Dropped {
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
         let before = HoldState(self.0.fetch_sub(MAPPED, Ordering::AcqRel));
         assert!(
             before.mapped() > 0,
@@ -419,5 +427,24 @@ impl Hold {
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.load().fmt(f)
+    }
+}
+
+/// How many hold words this thread has changed: what an operation costs in lines of metadata, for tests that bound it.
+#[cfg(all(test, not(loom), not(shuttle)))]
+pub(crate) mod touched {
+    use std::cell::Cell;
+
+    thread_local! {
+        static TOUCHED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        TOUCHED.set(TOUCHED.get() + 1);
+    }
+
+    /// So far.
+    pub(crate) fn so_far() -> u64 {
+        TOUCHED.get()
     }
 }

@@ -66,6 +66,8 @@ pub(crate) use buddy::MAX_ORDER;
 pub(crate) use flags::{FlagSet, Flags};
 #[cfg(not(loom))]
 pub(crate) use frames::{ArenaError, ArenaOptions, DEFAULT_RESERVE, Frames, HugePages, Prefault};
+#[cfg(all(test, not(loom), not(shuttle)))]
+pub(crate) use hold::touched;
 pub(crate) use hold::{Dropped, Hold, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;

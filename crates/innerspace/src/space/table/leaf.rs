@@ -127,6 +127,12 @@ impl Nodes<'_> {
         self.pool.retire(Retired::Frame(origin));
     }
 
+    /// Leaves that this one borrows through.
+    #[cfg(all(test, not(shuttle)))]
+    pub(in crate::space) fn borrowing_depth(self, leaf: FrameId) -> usize {
+        std::iter::successors(self.origin(leaf), |(origin, _)| self.origin(*origin)).count()
+    }
+
     /// The origin that `absorb_origin` would take over. Once so, it stays so: nobody else can reach it.
     pub(in crate::space) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
         let (origin, _) = self.origin(leaf)?;
