@@ -1,0 +1,237 @@
+//! Snapshots and forks with files, groups and eviction about.
+
+use innerspace::store::Store;
+use innerspace::{
+    FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions, Snapshot,
+    SnapshotFileError, SpaceError, Threads,
+};
+use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: u64 = 4096;
+
+/// Bytes in memory, and how many pages were read and written.
+#[derive(Default)]
+struct Counted {
+    bytes: Mutex<Vec<u8>>,
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+struct Handle(Arc<Counted>);
+
+impl Store for Handle {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.bytes.lock().unwrap().len() as u64)
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let bytes = self.0.bytes.lock().unwrap();
+        let from = &bytes[offset as usize..];
+        let len = from.len().min(buf.len());
+        buf[..len].copy_from_slice(&from[..len]);
+        self.0.read.fetch_add(len as u64 / PAGE, Ordering::Relaxed);
+        Ok(len)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let mut bytes = self.0.bytes.lock().unwrap();
+        bytes[offset as usize..offset as usize + buf.len()].copy_from_slice(buf);
+        self.0
+            .written
+            .fetch_add(buf.len() as u64 / PAGE, Ordering::Relaxed);
+        Ok(buf.len())
+    }
+}
+
+fn memory(limit: u64) -> Memory {
+    MemoryOptions::new(limit)
+        .threads(Threads::None)
+        .build()
+        .unwrap()
+}
+
+// spec: F10
+#[test]
+fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
+    let memory = memory(8 * MIB);
+    let store = Arc::new(Counted {
+        bytes: Mutex::new(vec![1; 16 * PAGE as usize]),
+        ..Counted::default()
+    });
+    let file = memory
+        .options()
+        .access(FileAccess::ReadWrite)
+        .open(Handle(store.clone()))
+        .unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    for page in 0..16 {
+        a.store(at + page * PAGE, page + 100).unwrap();
+    }
+    let forks: Vec<_> = (0..100).map(|_| space.fork().unwrap()).collect();
+    let snapshot = space.freeze().unwrap();
+    for fork in &forks {
+        assert_eq!(fork.accessor().load::<u64>(at + 3 * PAGE), Ok(103));
+    }
+    store.read.store(0, Ordering::Relaxed);
+    while memory.reclaim(MIB) > 0 {}
+    assert_eq!(store.written.load(Ordering::Relaxed), 16, "pages written");
+    assert_eq!(
+        space.stats().pages.file,
+        0,
+        "every translation was taken away"
+    );
+    for fork in &forks {
+        let mut a = fork.accessor();
+        for page in 0..16 {
+            assert_eq!(a.load::<u64>(at + page * PAGE), Ok(page + 100));
+        }
+    }
+    assert_eq!(snapshot.accessor().load::<u64>(at), Ok(100));
+    assert_eq!(store.read.load(Ordering::Relaxed), 16, "pages read");
+    drop((a, forks, snapshot, space));
+    drop(file);
+    memory.validate();
+}
+
+// spec: F9
+#[test]
+fn a_private_copy_of_a_file_is_saved_and_the_file_is_found_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image.bin");
+    std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
+    let one = memory(4 * MIB);
+    let file = one.open(&path).unwrap();
+    let space = one.space().unwrap();
+    let at = space
+        .map(Map::file(&file).range(PAGE..6 * PAGE).private().writable())
+        .unwrap();
+    space.accessor().store(at + 2 * PAGE, 5u64).unwrap();
+    space.accessor().fill(at + 3 * PAGE, 0, 4096).unwrap();
+    let mut saved = Vec::new();
+    space.freeze().unwrap().save(&mut saved).unwrap();
+    let other = memory(4 * MIB);
+    let refused = other.load_snapshot(&mut &saved[..], |_| None);
+    let Err(SnapshotFileError::UnknownFile { name }) = refused else {
+        panic!("{refused:?}");
+    };
+    let file = other.open(&path).unwrap();
+    let loaded = other
+        .load_snapshot(&mut &saved[..], |asked| {
+            (asked == name).then(|| file.clone())
+        })
+        .unwrap();
+    let mut a = loaded.accessor();
+    assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(5));
+    assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0));
+    assert_eq!(a.load::<u8>(at + 4 * PAGE), Ok(7));
+    drop((a, loaded, file));
+    other.validate();
+}
+
+#[test]
+fn restoring_brings_back_a_file_page_that_a_store_had_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image.bin");
+    std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
+    let memory = memory(4 * MIB);
+    let file = memory.open(&path).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).private().writable()).unwrap();
+    let snapshot = space.freeze().unwrap();
+    let mut a = space.accessor();
+    for turn in 0..12u64 {
+        a.store(at + PAGE, turn).unwrap();
+        assert_eq!(a.load::<u64>(at + PAGE), Ok(turn));
+        space.restore(&snapshot).unwrap();
+        assert_eq!(a.load::<u8>(at + PAGE), Ok(7), "turn {turn}");
+    }
+    space.unmap(at, 8 * PAGE).unwrap();
+    drop(file);
+    space.restore(&snapshot).unwrap();
+    assert_eq!(a.load::<u8>(at + PAGE), Ok(7), "the file is mapped again");
+    drop((a, space, snapshot));
+    memory.validate();
+}
+
+fn limit(error: SpaceError) -> LimitError {
+    match error {
+        SpaceError::Limit(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
+    let memory = memory(8 * MIB);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(MIB)).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 1u64).unwrap();
+    let snapshot = space.freeze().unwrap();
+    let small = memory.group("small", 16 * PAGE).unwrap();
+    let mut children = Vec::new();
+    let refused = loop {
+        match snapshot.fork_into(&small) {
+            Ok(child) => children.push(child),
+            Err(error) => break limit(error),
+        }
+    };
+    assert!(
+        refused.to_string().starts_with("group small is full"),
+        "{refused}"
+    );
+    let refused = limit(space.fork_into(&small).unwrap_err());
+    assert!(
+        refused.to_string().starts_with("group small is full"),
+        "{refused}"
+    );
+    let child = children.pop().unwrap();
+    assert_eq!(a.load::<u64>(at), Ok(1));
+    assert_eq!(child.accessor().load::<u64>(at), Ok(1));
+    // A store of the child needs nodes and a page, and the group has no room for them.
+    let fault = child.accessor().store(at, 2u64).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Limit);
+    drop(children);
+    child.accessor().store(at, 2u64).unwrap();
+    assert_eq!(a.load::<u64>(at), Ok(1));
+    drop((a, child, space, snapshot));
+    memory.validate();
+}
+
+#[test]
+fn many_threads_fork_from_one_snapshot() {
+    let memory = memory(32 * MIB);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(MIB)).unwrap();
+    space.accessor().store(at, 1u64).unwrap();
+    let snapshot: Snapshot = space.freeze().unwrap();
+    drop(space);
+    std::thread::scope(|scope| {
+        for worker in 0..3u64 {
+            let snapshot = &snapshot;
+            scope.spawn(move || {
+                for turn in 0..100 {
+                    let fork = snapshot.fork().unwrap();
+                    let mut a = fork.accessor();
+                    a.store(at + worker * PAGE, turn + 10).unwrap();
+                    fork.restore(snapshot).unwrap();
+                    assert_eq!(
+                        a.load::<u64>(at + worker * PAGE),
+                        Ok(u64::from(worker == 0))
+                    );
+                }
+            });
+        }
+    });
+    drop(snapshot);
+    memory.validate();
+}
