@@ -144,6 +144,14 @@ impl Pool {
         }
     }
 
+    /// A frame, if the charge fits and one is free, with nothing freed and nothing waited for: may be called inside a section.
+    /// `None` says nothing about why; ask [`Pool::alloc`] outside.
+    #[inline]
+    pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
+        let frame = self.attempt(group, 0).ok()?;
+        frame.charge.over_high().is_none().then_some(frame)
+    }
+
     /// Charges, then takes a frame: what is refused has touched none.
     #[inline]
     fn attempt(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {

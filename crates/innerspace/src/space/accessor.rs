@@ -255,6 +255,10 @@ impl Core {
                 self.fault = fault;
                 return None;
             }
+            // The fault has left its leaf behind.
+            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+                return Some(page);
+            }
         }
     }
 

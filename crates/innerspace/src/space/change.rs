@@ -24,13 +24,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::mappers::FileUse;
-use super::table::{self, Detached, Edit, Nodes, PATH_NODES};
+use super::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
 use super::tree::RangeTree;
 use super::vma::Vma;
 use super::vma_set::{Changed, VmaSet};
 use super::{SpaceError, SpaceInner};
 use crate::cache::FileInner;
-use crate::reclaim::{AllocMode, Pool, PoolFrame, Retired};
+use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::sync::Arc;
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
@@ -183,7 +183,7 @@ impl SpaceInner {
     fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
         let nodes = Nodes { pool: &self.pool };
         let mut detached = Detached::default();
-        let mut spares: Vec<PoolFrame<'_>> = Vec::new();
+        let mut spares = Spares::only(Vec::new());
         let owned = loop {
             if self.own_range(range, edit, &mut spares, &mut detached) {
                 break Ok(());
@@ -200,18 +200,20 @@ impl SpaceInner {
     }
 
     /// Frames for one path.
-    fn have_spares<'s>(&'s self, spares: &mut Vec<PoolFrame<'s>>) -> Result<(), SpaceError> {
+    fn have_spares<'s>(&'s self, spares: &mut Spares<'s>) -> Result<(), SpaceError> {
         self.have_nodes(spares, PATH_NODES)
     }
 
     /// Frames for so many nodes.
     pub(super) fn have_nodes<'s>(
         &'s self,
-        spares: &mut Vec<PoolFrame<'s>>,
+        spares: &mut Spares<'s>,
         wanted: usize,
     ) -> Result<(), SpaceError> {
-        while spares.len() < wanted {
-            spares.push(self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?);
+        while spares.aside.len() < wanted {
+            spares
+                .aside
+                .push(self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?);
         }
         Ok(())
     }
@@ -236,7 +238,7 @@ impl SpaceInner {
         let domain = &self.pool.domain;
         let nodes = Nodes { pool: &self.pool };
         let mut detached = Detached::default();
-        let mut spares: Vec<PoolFrame<'_>> = Vec::new();
+        let mut spares = Spares::only(Vec::new());
         loop {
             let closed = writer.close(domain, range, || self.post(Post::All));
             if !self.own_range(range, edit, &mut spares, &mut detached) {
@@ -263,7 +265,7 @@ impl SpaceInner {
         &self,
         range: &Range<u64>,
         edit: Edit,
-        spares: &mut Vec<PoolFrame<'_>>,
+        spares: &mut Spares<'_>,
         detached: &mut Detached,
     ) -> bool {
         let nodes = Nodes { pool: &self.pool };

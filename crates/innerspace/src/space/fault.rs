@@ -13,15 +13,18 @@
 //!      -> Denied(kind) the access is an error
 //! ```
 //!
-//! Nodes and pages are had before the block, because no frame is allocated while a block is locked.
+//! Nodes and pages are had before the block, because no frame is allocated while a block is locked. What is free at once,
+//! with nothing to wait for, the step takes by itself; only when there is nothing does it say so.
+//!
+//! A step that is done leaves the leaf with the accessor, so that the access finds it.
 
 use super::SpaceInner;
 use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::page_start;
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
-use super::table::{Detached, NeedNodes, Nodes};
-use super::translate::Translator;
+use super::table::{Detached, NeedNodes, Nodes, Spares};
+use super::translate::{Need, Translator};
 use super::vma::{Backing, Protection, Sharing, Vma};
 use super::vma_cache::VmaCache;
 use crate::cache::{
@@ -63,9 +66,11 @@ struct FaultState<'space> {
     access: AccessKind,
     bytes: usize,
     // What has been had so far.
-    nodes: Vec<PoolFrame<'space>>,
+    spares: Spares<'space>,
     page: Option<PoolFrame<'space>>,
     file: FilePage,
+    /// The leaf that the last step worked in.
+    leaf: Option<FrameId>,
     // What is to be let go when no accessor can be in it.
     replaced: Detached,
 }
@@ -86,9 +91,13 @@ pub(super) fn handle(
         at,
         access,
         bytes,
-        nodes: Vec::new(),
+        spares: Spares {
+            aside: Vec::new(),
+            at_once: Some((&space.pool, space.group_id())),
+        },
         page: None,
         file: FilePage::None,
+        leaf: None,
         replaced: Detached::default(),
     };
     let end = fault.run(translator, vmas);
@@ -144,7 +153,8 @@ impl<'space> FaultState<'space> {
     fn have_node(&mut self) -> Result<(), Fault> {
         self.file = FilePage::None;
         // One at a time: what the step has linked or copied stays, so each round needs one node less.
-        self.nodes.push(self.allocate()?);
+        let frame = self.allocate()?;
+        self.spares.aside.push(frame);
         Ok(())
     }
 
@@ -191,6 +201,14 @@ impl<'space> FaultState<'space> {
         } else {
             Step::Gate
         };
+        if let (Step::Done, Some(leaf)) = (&step, self.leaf) {
+            let need = if self.access.writes() {
+                Need::Write
+            } else {
+                Need::Read
+            };
+            translator.found(self.at.0, self.nodes().words(leaf), need);
+        }
         translator.sections.leave();
         step
     }
@@ -213,10 +231,11 @@ impl<'space> FaultState<'space> {
             let device = device.clone();
             return Step::Device(DeviceCall { device, offset });
         }
-        let leaf = match self.leaf() {
+        let leaf = match self.find_leaf() {
             Ok(leaf) => leaf,
             Err(NeedNodes) => return Step::Nodes,
         };
+        self.leaf = Some(leaf);
         let nodes = self.nodes();
         let slot = &nodes.words(leaf)[super::table::slot_index(self.at.0, 0)];
         let mut old = pte::load(slot);
@@ -266,11 +285,11 @@ impl<'space> FaultState<'space> {
     }
 
     /// The leaf of the address: any for a load, the space's own for a store.
-    fn leaf(&mut self) -> Result<FrameId, NeedNodes> {
+    fn find_leaf(&mut self) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
         if !self.access.writes() {
-            return nodes.fill_path(self.space.root, at, &mut self.nodes);
+            return nodes.fill_path(self.space.root, at, &mut self.spares);
         }
         // A path that is our own stays so as long as the gate is open: only fork shares it.
         if let Some(leaf) = nodes
@@ -289,7 +308,7 @@ impl<'space> FaultState<'space> {
         nodes.own_path(
             self.space.root,
             at,
-            &mut self.nodes,
+            &mut self.spares,
             &mut self.replaced,
             moved,
         )
@@ -302,7 +321,7 @@ impl<'space> FaultState<'space> {
 
     /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf is the space's own.
     fn install_anonymous(&mut self, slot: &AtomicU64, old: Pte) -> Step {
-        let Some(mut page) = self.page.take() else {
+        let Some(mut page) = self.page_at_hand() else {
             return Step::Page;
         };
         match old.holds() {
@@ -310,6 +329,14 @@ impl<'space> FaultState<'space> {
             _ => self.copy_page(&mut page, old.host()),
         }
         self.publish_page(slot, old, page)
+    }
+
+    /// The page that was had before, or one that can be had at once.
+    fn page_at_hand(&mut self) -> Option<PoolFrame<'space>> {
+        let group = self.space.group_id();
+        self.page
+            .take()
+            .or_else(|| self.space.pool.try_alloc(group))
     }
 
     fn copy_page(&self, page: &mut PoolFrame<'space>, from: u64) {

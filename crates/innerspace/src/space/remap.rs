@@ -8,12 +8,11 @@ use std::ops::Range;
 
 use super::change::{Leftover, Structure};
 use super::map::{check_lowest, checked_range, free_place};
-use super::table::{self, Detached, Edit, Nodes};
+use super::table::{self, Detached, Edit, Nodes, Spares};
 use super::vma::Vma;
 use super::vma_set::{Changed, VmaSet};
 use super::{Space, SpaceError, SpaceInner};
 use crate::VirtAddr;
-use crate::reclaim::PoolFrame;
 use crate::sync::Arc;
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
@@ -166,7 +165,7 @@ impl SpaceInner {
         let hull = old.start.min(new.start)..old.end.max(new.end);
         let domain = &self.pool.domain;
         let mut detached = Detached::default();
-        let mut spares: Vec<PoolFrame<'_>> = Vec::new();
+        let mut spares = Spares::only(Vec::new());
         let leaves = (old.end - old.start) / table::span(1) + 2;
         loop {
             let closed = writer.close(domain, &hull, || self.post(Post::All));
@@ -193,7 +192,7 @@ impl SpaceInner {
         &self,
         old: &Range<u64>,
         new: &Range<u64>,
-        spares: &mut Vec<PoolFrame<'_>>,
+        spares: &mut Spares<'_>,
         detached: &mut Detached,
     ) -> bool {
         let nodes = Nodes { pool: &self.pool };

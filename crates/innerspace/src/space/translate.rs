@@ -129,6 +129,15 @@ impl Translator {
         self.leaves.words[slot] = words.as_ptr().wrapping_sub(leaf as usize * SLOTS);
     }
 
+    /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as well.
+    pub(super) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
+        let leaf = at >> LEAF_SHIFT;
+        let known = self.leaves.read_tags[leaf as usize % LEAVES] == leaf;
+        if use_for == Need::Write || !known {
+            self.fill(at, words, use_for);
+        }
+    }
+
     fn forget(&mut self, post: Post) {
         match post {
             Post::All => *self.leaves = NO_LEAVES,

@@ -77,6 +77,12 @@ pub enum SnapshotFileError {
         /// The file's name when it was saved.
         name: String,
     },
+    /// A mapped device: its state cannot be saved with the pages.
+    #[error("a snapshot with a device at {at} cannot be saved; unmap it first")]
+    Device {
+        /// Where it is mapped.
+        at: VirtAddr,
+    },
     /// The mappings could not be made.
     #[error("a snapshot: {0}")]
     Space(#[from] SpaceError),
@@ -108,7 +114,10 @@ impl Snapshot {
             .inside(|tables| tables.vmas.iter().cloned().collect());
         let mut pages = 0;
         for vma in &vmas {
-            out.record(MAPPING, &mapping_payload(vma))?;
+            let payload = mapping_payload(vma).ok_or(SnapshotFileError::Device {
+                at: VirtAddr(vma.start),
+            })?;
+            out.record(MAPPING, &payload)?;
         }
         for vma in &vmas {
             pages += self.save_pages(vma, &mut out)?;
@@ -236,19 +245,21 @@ impl Batch {
     }
 }
 
-fn mapping_payload(vma: &Vma) -> Vec<u8> {
+/// `None` for a device, whose state is not in memory.
+fn mapping_payload(vma: &Vma) -> Option<Vec<u8>> {
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
     payload.extend(vma.start.to_le_bytes());
     payload.extend(vma.end.to_le_bytes());
     let (first_page, backing, name) = match &vma.backing {
         Backing::Anonymous => (0, 0, ""),
         Backing::File { file, first_page } => (*first_page, 1, &**file.name()),
+        Backing::Device { .. } => return None,
     };
     payload.extend(first_page.to_le_bytes());
     let sharing = u8::from(vma.sharing == Sharing::Shared);
     payload.extend([vma.protection.bits(), sharing, backing, 0]);
     payload.extend(name.as_bytes());
-    payload
+    Some(payload)
 }
 
 /// A stream of records, and how far it is.

@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Detached, NeedNodes, Nodes, ROOT_LEVEL, child_word, pieces, span};
+use super::{Detached, NeedNodes, Nodes, ROOT_LEVEL, Spares, child_word, pieces, span};
 use crate::FrameId;
-use crate::reclaim::PoolFrame;
 use crate::space::pte::{self, VALID_W, VALID_X};
 use crate::sync::raw::{AtomicU64, Ordering};
 
@@ -36,7 +35,7 @@ impl Nodes<'_> {
         root: FrameId,
         range: &Range<u64>,
         edit: Edit,
-        spares: &mut Vec<PoolFrame<'_>>,
+        spares: &mut Spares<'_>,
         detached: &mut Detached,
     ) -> Result<(), NeedNodes> {
         if !edit.needs_own_path() {
@@ -85,7 +84,7 @@ impl Walk<'_, '_> {
         level: u32,
         base: u64,
         range: &Range<u64>,
-        spares: &mut Vec<PoolFrame<'_>>,
+        spares: &mut Spares<'_>,
     ) -> Result<(), NeedNodes> {
         for (index, from, to) in pieces(level, base, range.start, range.end) {
             let word = &self.nodes.words(node)[index];
@@ -96,9 +95,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             if self.nodes.is_shared(child) {
-                let copy = self
-                    .nodes
-                    .copy(child, level - 1, spares.pop().ok_or(NeedNodes)?);
+                let copy = self.nodes.copy(child, level - 1, spares.take()?);
                 word.store(child_word(copy), Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 child = copy;

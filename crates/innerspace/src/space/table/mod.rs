@@ -34,6 +34,7 @@ mod still;
 use super::pte::{self, Holds, Pte};
 use super::translate::leaf_number;
 use crate::frame::{Dropped, HoldState, Kind};
+use crate::group::GroupId;
 use crate::reclaim::{Pool, PoolFrame, Retired};
 use crate::sync::domain::Post;
 use crate::sync::interleave;
@@ -83,6 +84,32 @@ pub(super) struct Leaf {
 /// More nodes are needed than were set aside.
 #[derive(Debug)]
 pub(super) struct NeedNodes;
+
+/// Where frames for new nodes come from.
+#[derive(Debug)]
+pub(super) struct Spares<'pool> {
+    /// Set aside with the gate open, outside every section.
+    pub(super) aside: Vec<PoolFrame<'pool>>,
+    /// The group to charge when none is set aside and one can be had at once; none for closed gates.
+    pub(super) at_once: Option<(&'pool Pool, GroupId)>,
+}
+
+impl<'pool> Spares<'pool> {
+    /// What was set aside, and nothing more.
+    pub(super) fn only(aside: Vec<PoolFrame<'pool>>) -> Spares<'pool> {
+        Spares {
+            aside,
+            at_once: None,
+        }
+    }
+
+    fn take(&mut self) -> Result<PoolFrame<'pool>, NeedNodes> {
+        let aside = self.aside.pop();
+        aside
+            .or_else(|| self.at_once.and_then(|(pool, group)| pool.try_alloc(group)))
+            .ok_or(NeedNodes)
+    }
+}
 
 /// What was taken out of a table, to be let go once nobody can be inside any more.
 #[derive(Debug, Default)]
@@ -164,7 +191,7 @@ impl<'pool> Nodes<'pool> {
         self,
         root: FrameId,
         at: u64,
-        spares: &mut Vec<PoolFrame<'_>>,
+        spares: &mut Spares<'_>,
     ) -> Result<FrameId, NeedNodes> {
         let mut node = root;
         for level in (1..=ROOT_LEVEL).rev() {
@@ -178,12 +205,8 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Links an empty node; sharers of the parent may race, and one wins.
-    fn link_new(
-        self,
-        word: &AtomicU64,
-        spares: &mut Vec<PoolFrame<'_>>,
-    ) -> Result<FrameId, NeedNodes> {
-        let mut frame = spares.pop().ok_or(NeedNodes)?;
+    fn link_new(self, word: &AtomicU64, spares: &mut Spares<'_>) -> Result<FrameId, NeedNodes> {
+        let mut frame = spares.take()?;
         frame.zero();
         let new = self.publish(frame);
         // Release: publishes the node's zeros; Acquire: a loser walks into the winner's node.
@@ -204,7 +227,7 @@ impl<'pool> Nodes<'pool> {
         self,
         root: FrameId,
         at: u64,
-        spares: &mut Vec<PoolFrame<'_>>,
+        spares: &mut Spares<'_>,
         replaced: &mut Detached,
         moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
@@ -216,7 +239,7 @@ impl<'pool> Nodes<'pool> {
                 None => self.link_new(word, spares)?,
                 Some(child) if !self.is_shared(child) => child,
                 Some(child) => {
-                    let copy = self.copy(child, level - 1, spares.pop().ok_or(NeedNodes)?);
+                    let copy = self.copy(child, level - 1, spares.take()?);
                     // Release: publishes the copy's words. Nobody else writes a word of a node that is ours alone
                     // and not empty: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);
