@@ -23,6 +23,8 @@ pub(super) struct Buddy {
     end: u32,
     /// Frames in the lists.
     free: u32,
+    /// No frame from here on was ever handed out: their bytes are the zeros that the host gave.
+    untouched: u32,
 }
 
 impl Buddy {
@@ -33,6 +35,7 @@ impl Buddy {
             lists: [const { FrameList::new() }; MAX_ORDER as usize + 1],
             end,
             free: 0,
+            untouched: 1,
         };
         let mut id = 1;
         while id < end {
@@ -61,12 +64,16 @@ impl Buddy {
             found -= 1;
             self.insert(metas, FrameId(id.0 + (1 << found)), found, End::Front);
         }
-        metas[id.index()].set_order(order);
+        let meta = &metas[id.index()];
+        meta.set_order(order);
+        meta.set_fresh(id.0 >= self.untouched);
+        self.untouched = self.untouched.max(id.0 + (1 << order));
         Some(id)
     }
 
     /// Takes a block back, merging it with its buddy as long as that is free and whole.
     pub(super) fn give(&mut self, metas: &[Meta], mut id: FrameId, mut order: u8) {
+        metas[id.index()].set_fresh(false); // below `untouched` by now
         while order < MAX_ORDER {
             let buddy = FrameId(id.0 ^ (1 << order));
             // The zero frame's kind keeps frame 1 from merging with it.

@@ -13,7 +13,7 @@ use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
 use super::meta_array::MetaArray;
-use super::owned::OwnedFrame;
+use super::owned::{Bytes, OwnedFrame};
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
@@ -164,8 +164,14 @@ impl Frames {
     pub(crate) fn alloc(&self, order: u8, source: Source) -> Option<OwnedFrame<'_>> {
         assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
         let id = self.allocator.take(&self.metas, order, source)?;
-        self.meta(id).begin(order);
-        Some(OwnedFrame::new(self, id, order))
+        let meta = self.meta(id);
+        let bytes = if meta.take_fresh() {
+            Bytes::Zeros
+        } else {
+            Bytes::Unknown
+        };
+        meta.begin(order);
+        Some(OwnedFrame::new(self, id, order, bytes))
     }
 
     /// Frees the block that starts at `id`. Its hold word must be 0.
@@ -181,7 +187,7 @@ impl Frames {
         assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
         assert!(meta.kind().is_live(), "I1: {id:?} is {:?}", meta.kind());
         meta.set_kind(Kind::Owned);
-        OwnedFrame::new(self, id, meta.order())
+        OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
     }
 
     /// Returns the free frames of all magazines to the buddy lists. `alloc` does it before it gives up.

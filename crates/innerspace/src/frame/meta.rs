@@ -6,6 +6,7 @@
 //! | `kind`, `order`, `group`, `owner`, `index` | the owner of an owned frame, and the allocator; read by anybody |
 //! | `hold` | anybody, atomically, by the table in [`super::hold`] |
 //! | `lru`, `uses` | the LRU of `reclaim` |
+//! | `fresh` | the allocator, for frames in nobody's hands: whether the block was never handed out before |
 //! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
 //! | `extra` | tables: the page table; cached blocks: the cache |
 //!
@@ -122,6 +123,7 @@ pub(crate) struct Meta {
     group: AtomicU16,
     /// For the LRU: what it remembers of uses besides the flags.
     pub(crate) uses: Uses,
+    fresh: AtomicU8,
     owner: AtomicU32,
     pub(super) links: Links,
     index: AtomicU64,
@@ -148,6 +150,7 @@ impl Meta {
             lru: AtomicU8::new(0),
             group: AtomicU16::new(0),
             uses: Uses::default(),
+            fresh: AtomicU8::new(0),
             owner: AtomicU32::new(0),
             links: Links {
                 prev: AtomicU32::new(0),
@@ -191,6 +194,18 @@ impl Meta {
 
     pub(super) fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Ordering::Release);
+    }
+
+    /// Says whether the bytes of the block are still the zeros that the host gave.
+    pub(super) fn set_fresh(&self, fresh: bool) {
+        self.fresh.store(u8::from(fresh), Ordering::Relaxed);
+    }
+
+    /// Whether they are; from now on they are not.
+    pub(super) fn take_fresh(&self) -> bool {
+        let fresh = self.fresh.load(Ordering::Relaxed) != 0;
+        self.set_fresh(false);
+        fresh
     }
 
     pub(super) fn set_order(&self, order: u8) {

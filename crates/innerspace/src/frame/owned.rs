@@ -18,13 +18,27 @@ use crate::{FrameId, PAGE_SIZE};
 pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
     order: u8,
+    bytes: Bytes,
     frames: &'f Frames,
+}
+
+/// What is known of the bytes of an owned frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Bytes {
+    /// Nobody has written them yet: they are the zeros that the host gave.
+    Zeros,
+    Unknown,
 }
 
 impl<'f> OwnedFrame<'f> {
     /// Takes charge of a block whose metadata says `Kind::Owned` and whose hold word is 0.
-    pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8) -> OwnedFrame<'f> {
-        OwnedFrame { id, order, frames }
+    pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8, bytes: Bytes) -> OwnedFrame<'f> {
+        OwnedFrame {
+            id,
+            order,
+            bytes,
+            frames,
+        }
     }
 
     /// The block's first frame.
@@ -57,13 +71,16 @@ impl<'f> OwnedFrame<'f> {
 
     /// The block's bytes, to change.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes = Bytes::Unknown;
         // SAFETY: as in `bytes`, and `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.id), self.len()) }
     }
 
-    /// Clears the bytes.
+    /// Clears the bytes, unless they are known to be clear.
     pub(crate) fn zero(&mut self) {
-        self.bytes_mut().fill(0);
+        if self.bytes == Bytes::Unknown {
+            self.bytes_mut().fill(0);
+        }
     }
 
     /// Copies as many bytes as this block has from the block at `source`, which may be written to meanwhile: each
@@ -81,6 +98,7 @@ impl<'f> OwnedFrame<'f> {
 
     /// The frame's bytes as the 512 words of a table or index node, to fill before it is published.
     pub(crate) fn words(&mut self) -> &[AtomicU64; 512] {
+        self.bytes = Bytes::Unknown;
         // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory that only this owner touches.
         unsafe { &*self.frames.host(self.id).cast() }
     }

@@ -319,3 +319,25 @@ fn check_and_free(frames: &Frames, id: FrameId, mark: u8) {
         "somebody else wrote to {id:?}"
     );
 }
+
+#[test]
+fn what_is_cleared_is_zero_whoever_had_it_before() {
+    let frames = arena(1200);
+    for round in 0..3u8 {
+        // Blocks and single frames by turns, so that each was a part of the other before.
+        for order in [0, 3, 0, 9, 1, 0] {
+            let mut held = Vec::new();
+            while let Some(mut frame) = frames.alloc(order, Source::Ordinary) {
+                frame.zero();
+                assert!(frame.bytes().iter().all(|byte| *byte == 0), "order {order}");
+                frame.bytes_mut().fill(round + 1);
+                frame.zero();
+                assert!(frame.bytes().iter().all(|byte| *byte == 0), "order {order}");
+                frame.bytes_mut().fill(round + 1);
+                held.push(frame);
+            }
+            assert!(!held.is_empty(), "order {order}");
+            held.drain(..held.len() / 2);
+        }
+    }
+}
