@@ -1,17 +1,22 @@
 //! Event counters, striped by thread.
+//!
+//! A thread with a small number has a stripe of its own, which nobody else writes: it counts with a load and a store. A
+//! read-modify-write there would make every counted operation wait for its own stores. Threads beyond that share the last
+//! stripe. Numbers are given back when a thread ends, under a mutex, so the next owner of a stripe sees what it left.
 
 use super::totals::{EVENTS, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{raw, thread_local};
+use crate::sync::thread_local;
 
-/// Threads that count at once without sharing a cache line; more share stripes and stay right.
-const STRIPES: usize = 16;
+/// Threads that have a stripe of their own.
+const OWN: usize = 32;
 
 #[repr(align(128))]
 struct Stripe([AtomicU64; EVENTS]);
 
 /// The event counters of one memory. Counting touches a line of the thread's own; reading adds all stripes up.
 pub(crate) struct Counters {
+    /// The last one is shared.
     stripes: Box<[Stripe]>,
 }
 
@@ -20,7 +25,7 @@ impl Counters {
     pub(crate) fn new() -> Counters {
         let stripe = || Stripe(std::array::from_fn(|_| AtomicU64::new(0)));
         Counters {
-            stripes: (0..STRIPES).map(|_| stripe()).collect(),
+            stripes: (0..=OWN).map(|_| stripe()).collect(),
         }
     }
 
@@ -33,8 +38,15 @@ impl Counters {
     /// Counts `event` `times` times.
     #[inline]
     pub(crate) fn add(&self, event: Event, times: u64) {
-        let stripe = &self.stripes[thread_number() % STRIPES];
-        stripe.0[event as usize].fetch_add(times, Ordering::Relaxed);
+        let number = thread_number();
+        let counter = &self.stripes[number.min(OWN)].0[event as usize];
+        if number < OWN {
+            // Relaxed: nobody else writes it, and whoever had the number before handed it over under a mutex.
+            let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
+            counter.store(sum, Ordering::Relaxed);
+        } else {
+            counter.fetch_add(times, Ordering::Relaxed);
+        }
     }
 
     /// How often `event` happened.
@@ -64,17 +76,42 @@ impl std::fmt::Debug for Counters {
     }
 }
 
-/// A small number of the calling thread, the same for its whole life: for choosing a stripe. Numbers are given out in the order in
-/// which threads first ask, so that neighbours land on different stripes; they are not unique for ever.
+/// A thread's number, given back when it ends.
+struct Number(usize);
+
+/// Numbers that are free, and the first that was never given.
+// std's: a static outlives one explored schedule, and is shared by models that run side by side.
+static FREE: std::sync::Mutex<(Vec<usize>, usize)> = std::sync::Mutex::new((Vec::new(), 0));
+
+impl Number {
+    fn take() -> Number {
+        let mut free = FREE
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        Number(free.0.pop().unwrap_or_else(|| {
+            free.1 += 1;
+            free.1 - 1
+        }))
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        let mut free = FREE
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        free.0.push(self.0);
+    }
+}
+
+/// A small number that no other living thread has, the same for the thread's whole life: for choosing a stripe.
 #[inline]
 pub(crate) fn thread_number() -> usize {
-    // std's: a static outlives one explored schedule, and is shared by models that run side by side.
-    static NEXT: raw::AtomicU32 = raw::AtomicU32::new(0);
     thread_local! {
-        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed) as usize;
+        static NUMBER: Number = Number::take();
     }
-    // A thread that is ending may count once more; any stripe will do.
-    NUMBER.try_with(|number| *number).unwrap_or(0)
+    // A thread that is ending, and has given its number back, counts as one of many.
+    NUMBER.try_with(|number| number.0).unwrap_or(usize::MAX)
 }
 
 #[cfg(all(test, not(loom), not(shuttle)))]
@@ -103,5 +140,29 @@ mod tests {
             (780, 40, 0)
         );
         assert_eq!(counters.sum(Event::PgAlloc), 780);
+    }
+
+    #[test]
+    fn living_threads_have_numbers_of_their_own_and_the_dead_give_theirs_back() {
+        for _ in 0..3 {
+            let all_there = Arc::new(std::sync::Barrier::new(50));
+            let threads: Vec<_> = (0..50)
+                .map(|_| {
+                    let all_there = all_there.clone();
+                    thread::spawn(move || {
+                        let number = thread_number();
+                        all_there.wait();
+                        number
+                    })
+                })
+                .collect();
+            let mut numbers: Vec<usize> = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len(), 50);
+        }
     }
 }
