@@ -419,7 +419,8 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             range.start <= at && bytes.len() as u64 <= range.end.saturating_sub(at)
         };
         let fits = self.mappings.iter().any(|(range, _)| mapped(range));
-        if !fits || bytes.is_empty() || bytes.len() % PAGE_SIZE != 0 || at % PAGE != 0 {
+        let whole = bytes.len().is_multiple_of(PAGE_SIZE) && at.is_multiple_of(PAGE);
+        if !fits || bytes.is_empty() || !whole {
             return Err(damaged("pages outside every mapping"));
         }
         let mut accessor = self.space.accessor();
