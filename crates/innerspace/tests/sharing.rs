@@ -190,16 +190,19 @@ fn what_happens_in_a_space_is_counted() {
     let store = Arc::new(MemoryStore::from_bytes(&[1; 2 * PAGE_SIZE]));
     let file = writable(&memory, &store);
     let space = memory.space().unwrap();
-    let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
+    let at = space.map(Map::anonymous(4 * MIB)).unwrap();
     let mapped = space.map(Map::file(&file)).unwrap();
     let mut a = space.accessor();
     let mut b = space.accessor();
     a.load::<u64>(at).unwrap();
     a.load::<u64>(mapped).unwrap();
     a.store(at + PAGE, 1u64).unwrap();
+    a.store(at + 3 * MIB, 1u64).unwrap();
     b.load::<u64>(at + PAGE).unwrap();
     let child = space.fork().unwrap();
+    // The nodes above, then a leaf below them that is copied alone.
     a.store(at + PAGE, 2u64).unwrap();
+    a.store(at + 3 * MIB, 2u64).unwrap();
     drop(child);
     let totals = memory.stats().totals;
     for (name, count) in [
