@@ -409,22 +409,28 @@ impl FileCore {
         if flags.load().contains(FlagSet::DIRTY) && !ordered {
             return;
         }
-        let barrier = match ordered {
-            true => self.barrier.load(Ordering::Acquire),
-            false => 0,
-        };
-        self.mark_dirty_under(barrier, block, frame);
+        self.mark_dirty_as(self.dirty_entry(), block, frame);
     }
 
-    /// [`FileCore::mark_dirty`] for bytes that a barrier number holds back.
-    pub(super) fn mark_dirty_under(&self, barrier: u64, block: u64, frame: FrameId) {
+    /// What the dirty index notes of a write that happens now.
+    pub(super) fn dirty_entry(&self) -> Dirty {
+        Dirty {
+            since: self.pool.now(),
+            barrier: match self.write_order {
+                WriteOrder::Ordered => self.barrier.load(Ordering::Acquire),
+                WriteOrder::Background | WriteOrder::OnSync => 0,
+            },
+        }
+    }
+
+    /// [`FileCore::mark_dirty`] with an entry of the caller's.
+    pub(super) fn mark_dirty_as(&self, entry: Dirty, block: u64, frame: FrameId) {
         let flags = &self.frames().meta(frame).flags;
-        let since = self.pool.now();
         let mut dirty = self.dirty.lock();
         if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
             self.count_dirty();
         }
-        dirty.insert(block, Dirty { since, barrier });
+        dirty.insert(block, entry);
     }
 
     /// Forgets that a block is dirty, or not synced: it is being removed from the file. The caller holds the block's lock.

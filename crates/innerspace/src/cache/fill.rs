@@ -241,9 +241,12 @@ impl FileCore {
     /// every fault of a mapper registered later, which then finds the block in the index.)
     pub(super) fn end_hole(&self, block: u64) {
         let start = block << self.block_shift();
-        self.extents
-            .lock()
-            .cut_hole(&(start..start + self.block_bytes()));
+        // Of what lies past its end the store was never asked; what it is asked after it has grown is cut when it has.
+        if start < self.stored.load(Ordering::Acquire) {
+            self.extents
+                .lock()
+                .cut_hole(&(start..start + self.block_bytes()));
+        }
         self.hole_epoch.fetch_add(1, Ordering::SeqCst);
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();

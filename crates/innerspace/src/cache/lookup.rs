@@ -395,25 +395,17 @@ impl FileCore {
     ) -> Result<bool, FileError> {
         let mut spares = Vec::new();
         let result = loop {
-            let mut writer = self.index.write();
-            if !self.holds(basis) {
-                break Ok(None);
-            }
-            let inserted = writer.insert(self.frames(), block, frame, &mut spares);
-            drop(writer);
-            match inserted {
-                Inserted::Done(shadow) => break Ok(Some(shadow)),
-                Inserted::Occupied(_) => break Ok(None),
-                Inserted::NeedNodes(count) => {
+            match self.try_insert(block, frame, basis, &mut spares) {
+                Some(Inserted::Done(shadow)) => break Ok(Some(shadow)),
+                Some(Inserted::Occupied(_)) | None => break Ok(None),
+                Some(Inserted::NeedNodes(count)) => {
                     if let Err(error) = self.add_spares(&mut spares, count, get.alloc_mode()) {
                         break Err(error);
                     }
                 }
             }
         };
-        for spare in spares {
-            self.free_node(spare);
-        }
+        self.free_spares(spares);
         match result {
             Ok(Some(shadow)) => {
                 self.note_refault(frame, shadow, get);
@@ -431,7 +423,28 @@ impl FileCore {
         }
     }
 
-    fn add_spares(
+    /// One attempt to put a block into the index; `None`: its basis does not hold any more.
+    pub(super) fn try_insert(
+        &self,
+        block: u64,
+        frame: FrameId,
+        basis: Basis,
+        spares: &mut Vec<FrameId>,
+    ) -> Option<Inserted> {
+        let mut writer = self.index.write();
+        let holds = self.holds(basis);
+        holds.then(|| writer.insert(self.frames(), block, frame, spares))
+    }
+
+    /// Gives nodes back that were not needed.
+    pub(super) fn free_spares(&self, spares: Vec<FrameId>) {
+        for spare in spares {
+            self.free_node(spare);
+        }
+    }
+
+    /// Makes spare nodes until there are `count`. No leaf lock is held.
+    pub(super) fn add_spares(
         &self,
         spares: &mut Vec<FrameId>,
         count: usize,
@@ -455,7 +468,7 @@ impl FileCore {
 
     /// A block that comes back soon after its eviction was wanted: it starts on the active list, unless it is only to be
     /// written (P10).
-    fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
+    pub(super) fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
             return;
         };

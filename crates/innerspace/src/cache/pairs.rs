@@ -20,7 +20,7 @@ struct Operation {
     run: fn(&PagedFile),
 }
 
-const OPERATIONS: [Operation; 14] = [
+const OPERATIONS: [Operation; 16] = [
     Operation {
         name: "read",
         run: read,
@@ -36,6 +36,14 @@ const OPERATIONS: [Operation; 14] = [
     Operation {
         name: "write a part",
         run: |file| file.write_at(&[4; 100], 5000).unwrap(),
+    },
+    Operation {
+        name: "write a new block",
+        run: |file| file.write_at(&[3; PAGE], 3 * PAGE as u64).unwrap(),
+    },
+    Operation {
+        name: "write a part of a new block",
+        run: |file| file.write_at(&[4; 100], 3 * PAGE as u64 + 50).unwrap(),
     },
     Operation {
         name: "read fault",

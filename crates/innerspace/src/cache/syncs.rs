@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::core::FileCore;
+use super::dirty::Dirty;
 use super::errors::{FileError, StoreAction};
 use super::lookup::{Get, Got};
 use super::writeback::LockMode;
@@ -188,7 +189,11 @@ impl FileCore {
             // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its lock is taken.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
                 // Nothing holds these bytes back: the store had them already.
-                self.mark_dirty_under(0, block, locked.frame());
+                let entry = Dirty {
+                    barrier: 0,
+                    ..self.dirty_entry()
+                };
+                self.mark_dirty_as(entry, block, locked.frame());
                 self.dirty.lock().settle_doubt(block);
             }
         }

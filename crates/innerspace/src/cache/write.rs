@@ -12,13 +12,15 @@ use super::dirty::WriteOrder;
 use super::errors::FileError;
 use super::extents::Content;
 use super::fill::Filled;
+use super::index::Inserted;
 use super::lookup::{Basis, Get, Got, marks_after_publishing};
 use super::mappers::Revoke;
 use super::stats::count;
-use crate::frame::{Dropped, FlagSet, Kind, Writing};
+use crate::frame::{Dropped, FlagSet, HoldState, Kind, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
+use crate::units::FrameId;
 
 /// What is put into a part of a block.
 #[derive(Clone, Copy, Debug)]
@@ -208,8 +210,12 @@ impl FileCore {
         Ok(made.is_some())
     }
 
-    /// Makes a block from `source` and zeros; it is complete before anybody can see it. False when another thread made one
-    /// first.
+    /// Makes a block from `source` and zeros; it is complete before anybody can see it: up to date, referenced, dirty, and not
+    /// locked. False when another thread made one first, or `basis` does not hold any more.
+    ///
+    /// What the lock would keep others from, the mutex of the dirty index does: the block is in the index first, then the file
+    /// is long enough for it, then the block is in the dirty index. Nobody writes it back before that, and since it is flagged
+    /// DIRTY all the time, nobody evicts it. Another writer of the block finds it dirty; if that one syncs, it waits here.
     fn write_new_block(
         &self,
         block: u64,
@@ -226,27 +232,72 @@ impl FileCore {
         source.store_into(&mut bytes[inside.clone()]);
         let referenced = !marks_after_publishing();
         owned.set_flags(match referenced {
-            true => FlagSet::LOCKED | FlagSet::UPTODATE | FlagSet::REFERENCED,
-            false => FlagSet::LOCKED | FlagSet::UPTODATE,
+            true => FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED,
+            false => FlagSet::UPTODATE | FlagSet::DIRTY,
         });
         owned.set_kind(Kind::Cached);
         owned.set_owner(self.owner.0);
         owned.set_index(block);
-        let frame = owned.publish(INDEX_AND_USER);
-        if !self.insert(block, frame, Get::WRITE, basis)? {
-            return Ok(false);
+        // Who marks it later has to hold it; else it is not touched once others can find it.
+        let frame = owned.publish(HoldState::cached(if referenced { 1 } else { 2 }));
+        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+        self.pool.lru_add(frame);
+        let end = (block << self.block_shift()) + inside.end as u64;
+        let inserted = self.insert_dirty(block, frame, end, basis);
+        if !matches!(inserted, Ok(true)) {
+            self.pool.lru_remove(frame);
+            // A lookup with an old word may hold it for a moment.
+            if self.pool.uncache(frame) == Dropped::Last {
+                self.pool.free(frame);
+            }
         }
         if !referenced {
             self.pool.mark_accessed(frame);
+            self.put(frame);
         }
-        let locked = Locked::new(super::block::BlockRef::new(self, frame, block));
-        // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
-        self.end_hole(block);
-        self.mark_dirty(block, frame);
-        self.grow_to((block << self.block_shift()) + inside.end as u64);
-        drop(locked);
-        self.ready.filled(block);
-        Ok(true)
+        if matches!(inserted, Ok(true)) {
+            // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
+            self.end_hole(block);
+            self.ready.filled(block);
+        }
+        inserted
+    }
+
+    /// Puts a complete block into the index and the dirty index, and makes the file `end` bytes long, as one step to whoever
+    /// writes back.
+    fn insert_dirty(
+        &self,
+        block: u64,
+        frame: FrameId,
+        end: u64,
+        basis: Basis,
+    ) -> Result<bool, FileError> {
+        let mut spares = Vec::new();
+        let result = loop {
+            let mut dirty = self.dirty.lock();
+            match self.try_insert(block, frame, basis, &mut spares) {
+                Some(Inserted::Done(shadow)) => {
+                    self.grow_to(end);
+                    self.count_dirty();
+                    dirty.insert(block, self.dirty_entry());
+                    drop(dirty);
+                    break Ok(Some(shadow));
+                }
+                Some(Inserted::Occupied(_)) | None => break Ok(None),
+                Some(Inserted::NeedNodes(count)) => {
+                    drop(dirty);
+                    if let Err(error) = self.add_spares(&mut spares, count, AllocMode::Wait) {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        self.free_spares(spares);
+        let shadow = result?;
+        if let Some(shadow) = shadow {
+            self.note_refault(frame, shadow, Get::WRITE);
+        }
+        Ok(shadow.is_some())
     }
 
     /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of the block they end in.
