@@ -261,6 +261,7 @@ fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {
     assert_empty(&cache);
 }
 
+// spec: P19
 #[test]
 fn a_write_that_hangs_holds_up_only_those_who_want_that_block() {
     let cache = memory(64);

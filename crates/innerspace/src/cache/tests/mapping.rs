@@ -149,6 +149,31 @@ fn a_read_fault_maps_and_eviction_takes_it_away() {
     }
 }
 
+#[test]
+fn mapped_streams_are_read_ahead_also_when_they_mix() {
+    let cache = memory(512);
+    let store = patterned(1 << 20);
+    let file = open(&cache, &store, &options(4096));
+    let mapped = Mapped::new(&cache, &file);
+    for page in 0..60 {
+        mapped.map(page, FaultKind::Read);
+        mapped.map(128 + page, FaultKind::Read);
+    }
+    let stats = file.stats();
+    assert!(stats.filled >= 120 && stats.read_ahead > 100, "{stats}");
+    assert!(
+        stats.store_reads <= 16,
+        "{} reads of the store",
+        stats.store_reads
+    );
+    // Jumps read nothing but what they want.
+    let before = file.stats().filled;
+    for page in [250, 90, 230, 110] {
+        mapped.map(page, FaultKind::Read);
+    }
+    assert_eq!(file.stats().filled, before + 4);
+}
+
 // spec: P28
 #[test]
 fn a_view_of_a_writable_page_takes_the_right_to_store_away_first() {
