@@ -267,3 +267,32 @@ fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
     }
     writing.join().unwrap();
 }
+
+/// What a restore in place goes by is not spoilt by watching, nor by advice.
+#[test]
+fn a_restore_brings_back_a_page_that_is_watched_or_cold() {
+    let space = space();
+    let code = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space
+        .map(Map::anonymous(2 * PAGE).protection(code))
+        .unwrap();
+    let mut a = space.accessor();
+    a.store(at, 1_u64).unwrap();
+    a.store(at + PAGE, 1_u64).unwrap();
+    let snapshot = space.freeze().unwrap();
+    for round in 0..8_u64 {
+        a.store(at, 10 + round).unwrap();
+        a.store(at + PAGE, 10 + round).unwrap();
+        let page = a.watch_code(at).unwrap();
+        space
+            .advise(at, 2 * PAGE, innerspace::Advice::Cold)
+            .unwrap();
+        space.restore(&snapshot).unwrap();
+        assert!(!page.is_current());
+        assert_eq!(
+            (a.load::<u64>(at), a.load::<u64>(at + PAGE)),
+            (Ok(1), Ok(1)),
+            "{round}"
+        );
+    }
+}

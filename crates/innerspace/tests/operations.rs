@@ -728,3 +728,44 @@ fn a_hot_set_stays_under_a_mapped_stream() {
     );
     assert!(least >= 190, "of 200 pages in use, {least} were left");
 }
+
+#[test]
+fn bytes_go_from_space_to_space_up_to_the_first_fault() {
+    let memory = memory();
+    let (file, _store) = numbered(&memory, 4);
+    let (from, to) = (memory.space().unwrap(), memory.space().unwrap());
+    let source = from.map(Map::file(&file).at(at(50))).unwrap();
+    let target = to.map(Map::anonymous(4 * PAGE)).unwrap();
+    let (mut f, mut t) = (from.accessor(), to.accessor());
+    f.prefetch(source + 100, 3 * PAGE).unwrap();
+    let before = memory.stats().totals.pgmajfault;
+    t.copy_from(target + 5, &mut f, source + 100, 3 * PAGE_SIZE)
+        .unwrap();
+    assert_eq!(
+        memory.stats().totals.pgmajfault,
+        before,
+        "it was read ahead"
+    );
+    let mut want = vec![0; 3 * PAGE_SIZE];
+    let mut got = want.clone();
+    f.read(source + 100, &mut want).unwrap();
+    t.read(target + 5, &mut got).unwrap();
+    assert!(want == got && want[0] == 1 && want[3 * PAGE_SIZE - 1] == 4);
+    let fault = t
+        .copy_from(target, &mut f, source + 2 * PAGE, 3 * PAGE_SIZE)
+        .unwrap_err();
+    assert_eq!(
+        (fault.access(), fault.address()),
+        (innerspace::AccessKind::Load, at(54))
+    );
+    assert_eq!(
+        t.load::<u8>(target + (2 * PAGE - 1)),
+        Ok(4),
+        "everything before it"
+    );
+    let fault = t
+        .copy_from(target + 3 * PAGE, &mut f, source, 2 * PAGE_SIZE)
+        .unwrap_err();
+    assert_eq!(fault.access(), innerspace::AccessKind::Store);
+    assert_eq!(fault.address(), target + 4 * PAGE);
+}

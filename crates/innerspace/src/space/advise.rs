@@ -12,11 +12,11 @@ use std::ops::Range;
 use super::accessor::Single;
 use super::error::AccessKind;
 use super::map::checked_range;
-use super::pte::{self, VALID};
+use super::pte::{self, Holds, VALID};
 use super::table::{Edit, Nodes};
 use super::vma::{Backing, Protection, Residence, Sharing, Vma};
 use super::vma_set::{Changed, VmaSet};
-use super::{Space, SpaceError};
+use super::{Accessor, Space, SpaceError, page_start};
 use crate::cache::{FileInner, PagedFile};
 use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
@@ -97,12 +97,15 @@ impl Space {
         }
     }
 
-    /// The next access of each page finds it unused since, as after aging.
+    /// Pages of files are unused until their next access, as after aging. Anonymous pages cannot be evicted, and keep what
+    /// they have: a restore goes by their write validity.
     fn make_old(&self, range: &Range<u64>) {
         let nodes = Nodes { pool: &self.0.pool };
         self.0.inside(|tables| {
             let mut each = |_, word: &_| {
-                pte::take_valid(word, VALID);
+                if pte::load(word).holds() == Holds::File {
+                    pte::take_valid(word, VALID);
+                }
             };
             nodes.for_each_slot(tables.root, range.start, range.end, &mut each);
         });
@@ -233,6 +236,24 @@ impl Space {
         drop(writer);
         space.finish(changed?);
         Ok(before)
+    }
+}
+
+impl Accessor {
+    /// Has files read ahead what `len` bytes at `at`, at any alignment, show of them. A hint: what is not mapped, or has no
+    /// room, is left.
+    ///
+    /// # Errors
+    /// [`SpaceError::File`] when reading fails.
+    pub fn prefetch(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let first = page_start(at.0);
+        let end =
+            at.0.saturating_add(len)
+                .checked_next_multiple_of(PAGE_SIZE as u64);
+        let range = first..end.unwrap_or(u64::MAX);
+        let space = &self.core.space;
+        let shown = space.inside(|tables| shown_in(tables.vmas, &range, |_| true));
+        for_each_file(shown, |file, bytes| file.prefetch(bytes))
     }
 }
 

@@ -2,9 +2,38 @@
 
 use std::cmp::Ordering;
 
-use super::accessor::{Core, Sectioned, What};
+use super::accessor::{Accessor, Core, Sectioned, What};
 use super::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
+
+impl Accessor {
+    /// Copies `len` bytes of another accessor's space, or of the same one, into this accessor's. Ranges of one space must not overlap: for
+    /// those there is [`Accessor::copy`].
+    ///
+    /// # Errors
+    /// A [`Fault`] of either space, with the address that could not be read or written: [`Fault::access`] tells which.
+    /// What was copied before it stays.
+    pub fn copy_from(
+        &mut self,
+        to: VirtAddr,
+        source: &mut Accessor,
+        from: VirtAddr,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let mut buffer = [0; PAGE_SIZE];
+        let mut done = 0;
+        while done < len {
+            // To the end of a page of the source, so that a fault there leaves nothing out.
+            let start = source.core.space.after(from, done as u64);
+            let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
+            source.read(start, &mut buffer[..piece])?;
+            let there = self.core.space.after(to, done as u64);
+            self.write(there, &buffer[..piece])?;
+            done += piece;
+        }
+        Ok(())
+    }
+}
 
 impl Core {
     #[inline]
