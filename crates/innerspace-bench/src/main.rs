@@ -11,10 +11,13 @@ mod fork_table;
 mod harness;
 mod hit_ratio;
 mod host;
+mod page_fault;
 #[cfg(feature = "tables")]
 mod page_lock;
 mod report;
 mod translation;
+#[cfg(feature = "tables")]
+mod vma_cache;
 
 use std::error::Error;
 use std::fs::File;
@@ -52,6 +55,17 @@ enum TableArguments {
     /// T3: the page lock, old ways and new, beside bare atomics and the kernel
     #[cfg(feature = "tables")]
     PageLock {
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// T2: the page fault test at 1 to 8 workers, beside the kernel
+    PageFault {
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// T5: the cache of mappings, old way and new, on ebizzy and on the tree alone
+    #[cfg(feature = "tables")]
+    VmaCache {
         #[command(flatten)]
         common: CommonArguments,
     },
@@ -116,6 +130,13 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         #[cfg(feature = "tables")]
         TableArguments::PageLock { common } => {
             (common, page_lock::table(common.plan(), &common.only)?)
+        }
+        TableArguments::PageFault { common } => {
+            (common, page_fault::table(common.plan(), &common.only)?)
+        }
+        #[cfg(feature = "tables")]
+        TableArguments::VmaCache { common } => {
+            (common, vma_cache::table(common.plan(), &common.only)?)
         }
         TableArguments::Fork { common } => {
             (common, fork_table::table(common.plan(), &common.only)?)

@@ -20,6 +20,8 @@ mod misses;
 mod threads;
 mod views;
 
+pub(crate) use threads::{Clock, together};
+
 use std::cell::RefCell;
 use std::error::Error;
 use std::fs::File;

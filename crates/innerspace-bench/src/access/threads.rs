@@ -17,13 +17,13 @@ use crate::harness::{
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Clock {
+pub(crate) enum Clock {
     Wall,
     Cpu,
 }
 
 /// Runs every worker on a thread of its own, all at once; each does `count` operations.
-fn together<W>(clock: Clock, count: u64, workers: Vec<W>) -> Outcome
+pub(crate) fn together<W>(clock: Clock, count: u64, workers: Vec<W>) -> Outcome
 where
     W: FnOnce() -> Result<(), String> + Send,
 {

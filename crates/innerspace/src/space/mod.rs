@@ -45,6 +45,8 @@ mod options;
 mod pte;
 mod region;
 mod remap;
+#[cfg(feature = "tables")]
+pub(crate) mod replay;
 mod report;
 mod session;
 mod snapshot;

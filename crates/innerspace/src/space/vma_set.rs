@@ -26,6 +26,12 @@ impl Changed {
     }
 }
 
+impl std::fmt::Debug for VmaSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
 /// What a change of a set did to its ranges.
 #[derive(Debug, Default)]
 pub(super) struct Changed {

@@ -1,0 +1,186 @@
+//! Table T5: the cache of mappings that a fault looks at before the tree.
+//!
+//! Each row replays the lookups and changes of one workload through three schemes: no cache, one mapping for the whole space
+//! (the old way), and four slots for each thread. Its name has the hit rates: a call counts when it is made, before any
+//! check. The figure is the time of a lookup, changes left out.
+//!
+//! `ebizzy` 0.3 draws its random numbers from a state that is always zero, so what was published is one chunk and one key;
+//! "faithful" does the same, "random" draws. Threads take turns of one fault each, as on as many processors.
+//!
+//! Not measured: traces of a boot, a build and data mining, for want of recordings.
+
+use std::error::Error;
+
+use innerspace::tables::{VmaReplay, VmaScheme};
+
+use crate::harness::{
+    Budget, Contender, Outcome, Plan, Row, Rows, Sample, Seeds, Unit, thread_time,
+};
+use crate::host::PAGE;
+use crate::report::Table;
+
+const SCHEMES: [(&str, VmaScheme); 3] = [
+    ("no cache", VmaScheme::None),
+    ("one per space", VmaScheme::OnePerSpace),
+    ("innerspace", VmaScheme::PerThread),
+];
+
+/// Pages of a chunk: ebizzy's 256 KiB records.
+const CHUNK: u64 = 64;
+const CHUNKS: u64 = 10;
+
+/// Measures the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
+    let mut rows = Rows::new(plan, only);
+    for threads in [2, 8, 80] {
+        for choice in [Choice::Faithful, Choice::Random] {
+            rows.add(ebizzy(plan, threads, choice))?;
+        }
+    }
+    for mappings in [16, 1_000, 50_000] {
+        rows.add(anywhere(plan, mappings))?;
+    }
+    Ok(Table {
+        name: "VMA cache (T5)".into(),
+        rows: rows.measured,
+    })
+}
+
+/// Which chunk a thread works on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Choice {
+    /// Always the same, as the published runs did.
+    Faithful,
+    Random,
+}
+
+const fn address(page: u64) -> u64 {
+    0x7f00_0000_0000 + page * PAGE as u64
+}
+
+/// Where thread `thread` has its copies.
+fn own(thread: u64) -> u64 {
+    (1 + thread) * 4 * CHUNK * CHUNKS
+}
+
+/// A thread copies a chunk to memory of its own, which it maps for that, looks for a key in it, and unmaps it.
+fn run_ebizzy(
+    replay: &mut VmaReplay,
+    threads: u64,
+    choice: Choice,
+    faults: u64,
+    seed: u64,
+) -> Outcome {
+    // The chunks, and a mapping or two of other kinds between what threads have.
+    for chunk in 0..CHUNKS {
+        let start = chunk * 2 * CHUNK;
+        replay.map(address(start), address(start + CHUNK), chunk % 2 == 0);
+    }
+    let mut random = seed;
+    let mut draw = |end: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        match choice {
+            Choice::Faithful => 0,
+            Choice::Random => random % end,
+        }
+    };
+    let mut sum = Sample {
+        operations: 0,
+        nanoseconds: 0,
+    };
+    while sum.operations < faults {
+        let chunks: Vec<u64> = (0..threads).map(|_| draw(CHUNKS)).collect();
+        for thread in 0..threads {
+            let start = own(thread);
+            replay.map(address(start), address(start + CHUNK), thread % 2 == 0);
+        }
+        let one = thread_time(2 * CHUNK * threads, || {
+            for page in 0..CHUNK {
+                for thread in 0..threads {
+                    // Reads the chunk, writes the copy.
+                    let from = chunks[thread as usize] * 2 * CHUNK + page;
+                    for page in [from, own(thread) + page] {
+                        replay
+                            .find(thread as usize, address(page))
+                            .ok_or("not mapped")?;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        sum.operations += one.operations;
+        sum.nanoseconds += one.nanoseconds;
+        for thread in 0..threads {
+            let start = own(thread);
+            replay.unmap(address(start), address(start + CHUNK));
+        }
+    }
+    Ok(sum)
+}
+
+fn rate(replay: &VmaReplay) -> f64 {
+    let found = replay.lookups();
+    100.0 * found.hits as f64 / found.calls as f64
+}
+
+fn row<'a>(
+    name: &str,
+    threads: usize,
+    mut run: impl FnMut(&mut VmaReplay, u64) -> Outcome + Clone + 'a,
+) -> Row<'a> {
+    let mut rates = String::new();
+    for (scheme, kind) in &SCHEMES[1..] {
+        let mut replay = VmaReplay::new(*kind, threads);
+        if run(&mut replay, 1).is_ok() {
+            rates += &format!("; {scheme} hits {:.2} %", rate(&replay));
+        }
+    }
+    let contender = |(scheme, kind): (&'static str, VmaScheme)| {
+        let mut run = run.clone();
+        let mut seeds = Seeds::default();
+        Contender::new(scheme, move || {
+            let mut replay = VmaReplay::new(kind, threads);
+            run(&mut replay, seeds.next())
+        })
+    };
+    Row {
+        name: format!("{name}{rates}"),
+        unit: Unit::Nanoseconds,
+        contenders: SCHEMES.map(contender).into_iter().collect(),
+        subject: "innerspace",
+        baseline: "no cache",
+        budget: Budget::None,
+    }
+}
+
+fn ebizzy(plan: Plan, threads: u64, choice: Choice) -> Row<'static> {
+    let faults = plan.operations(2_000_000);
+    let name = format!("ebizzy, {choice:?}, {threads} threads").to_lowercase();
+    row(&name, threads as usize, move |replay, seed| {
+        run_ebizzy(replay, threads, choice, faults, seed)
+    })
+}
+
+/// One thread, addresses at random among so many mappings: what the tree costs by itself.
+fn anywhere(plan: Plan, mappings: u64) -> Row<'static> {
+    let finds = plan.operations(2_000_000);
+    let name = format!("at random among {mappings} mappings");
+    row(&name, 1, move |replay, seed| {
+        for number in 0..mappings {
+            replay.map(address(2 * number), address(2 * number + 1), false);
+        }
+        let mut random = seed;
+        thread_time(finds, || {
+            for _ in 0..finds {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let number = (random >> 33) % mappings;
+                replay.find(0, address(2 * number)).ok_or("not mapped")?;
+            }
+            Ok(())
+        })
+    })
+}

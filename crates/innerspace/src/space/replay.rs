@@ -1,0 +1,151 @@
+//! The lookup of mappings by itself, for table T5: the tree and the sequence of a space, and the schemes of caching that
+//! were in use before the one that accessors have.
+
+use super::vma::{Backing, Protection, Residence, Sharing, Vma};
+use super::vma_cache::{Sequence, VmaCache, VmaLookups};
+use super::vma_set::VmaSet;
+use crate::sync::Arc;
+
+/// What remembers mappings that were found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VmaScheme {
+    /// Nothing: each lookup walks the tree.
+    None,
+    /// One mapping for the whole space, whoever found it last: the old way.
+    OnePerSpace,
+    /// Four slots for each thread, as accessors have.
+    PerThread,
+}
+
+/// A space's mappings, and threads that look addresses up, one after the other. Replays a trace of events.
+///
+/// Addresses are page-aligned where they are bounds. Calls and hits are counted as a space counts them: a call when it is
+/// made, before anything is checked.
+#[derive(Debug)]
+pub struct VmaReplay {
+    scheme: VmaScheme,
+    vmas: VmaSet,
+    sequence: Sequence,
+    threads: Vec<VmaCache>,
+    /// The one of the whole space: bounds.
+    last: Option<(u64, u64)>,
+    /// Without slots of their own.
+    counted: VmaLookups,
+}
+
+impl VmaReplay {
+    /// No mappings, and so many threads.
+    pub fn new(scheme: VmaScheme, threads: usize) -> VmaReplay {
+        let sequence = Sequence::default();
+        VmaReplay {
+            scheme,
+            vmas: VmaSet::new(Arc::default()),
+            threads: (0..threads).map(|_| VmaCache::new(&sequence)).collect(),
+            sequence,
+            last: None,
+            counted: VmaLookups::default(),
+        }
+    }
+
+    /// Maps a range in place of what is there. It merges with neighbours, unless `kind` tells them apart.
+    pub fn map(&mut self, start: u64, end: u64, kind: bool) {
+        let protection = if kind {
+            Protection::READ
+        } else {
+            Protection::READ_WRITE
+        };
+        let vma = Vma {
+            start,
+            end,
+            protection,
+            ceiling: Protection::READ_WRITE,
+            sharing: Sharing::Private,
+            residence: Residence::Pageable,
+            backing: Backing::Anonymous,
+        };
+        let changed = !self.vmas.put(vma).removed.is_empty();
+        self.invalidate(changed);
+    }
+
+    /// Unmaps a range.
+    pub fn unmap(&mut self, start: u64, end: u64) {
+        let changed = !self.vmas.remove(&(start..end)).removed.is_empty();
+        self.invalidate(changed);
+    }
+
+    fn invalidate(&mut self, changed: bool) {
+        if changed {
+            self.last = None;
+            self.sequence.bump();
+        }
+    }
+
+    /// The mapping that contains `at`, as a fault of this thread looks for it.
+    #[inline]
+    pub fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
+        let bounds = |vma: &Vma| (vma.start, vma.end);
+        if self.scheme == VmaScheme::PerThread {
+            let found =
+                self.threads[thread].find(&self.sequence, at, || self.vmas.find_containing(at));
+            return found.map(|vma| bounds(&vma));
+        }
+        self.counted.calls += 1;
+        if self.scheme == VmaScheme::OnePerSpace
+            && let Some((start, end)) = self.last
+            && (start..end).contains(&at)
+        {
+            self.counted.hits += 1;
+            return self.last;
+        }
+        self.counted.misses += 1;
+        let found = self.vmas.find_containing(at).map(bounds);
+        self.last = found.or(self.last);
+        found
+    }
+
+    /// What was counted so far.
+    pub fn lookups(&self) -> VmaLookups {
+        match self.scheme {
+            VmaScheme::PerThread => self.sequence.lookups(),
+            _ => self.counted,
+        }
+    }
+
+    /// The number of mappings.
+    pub fn mappings(&self) -> usize {
+        self.vmas.iter().count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_finds_the_same_and_counts_what_it_did() {
+        let schemes = [
+            VmaScheme::None,
+            VmaScheme::OnePerSpace,
+            VmaScheme::PerThread,
+        ];
+        let mut replays = schemes.map(|scheme| VmaReplay::new(scheme, 2));
+        for replay in &mut replays {
+            replay.map(0x1000, 0x5000, false);
+            replay.map(0x8000, 0x9000, true);
+            for _ in 0..10 {
+                assert_eq!(replay.find(0, 0x1234), Some((0x1000, 0x5000)));
+                assert_eq!(replay.find(1, 0x8000), Some((0x8000, 0x9000)));
+            }
+            replay.unmap(0x2000, 0x3000);
+            assert_eq!(replay.find(0, 0x1234), Some((0x1000, 0x2000)));
+            assert_eq!(replay.find(0, 0x2000), None);
+            assert_eq!(replay.mappings(), 3);
+        }
+        let hits = replays.each_ref().map(|replay| {
+            let found = replay.lookups();
+            assert_eq!((found.calls, found.hits + found.misses), (22, 22));
+            found.hits
+        });
+        assert_eq!(hits, [0, 0, 18]);
+    }
+}
