@@ -35,12 +35,13 @@ pub trait Device: Send + Sync + 'static {
     /// As for [`Device::load`].
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// The device's state, for a snapshot of the space; nothing by default.
+    /// The device's state, for a snapshot of the space, right after the memory was frozen; nothing by default. Where both have to
+    /// be of one moment, let no accessor run meanwhile.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Goes back to a state that [`Device::snapshot`] gave; does nothing by default.
+    /// Goes back to a state that [`Device::snapshot`] gave, right after the memory was restored; does nothing by default.
     fn restore(&self, _state: &[u8]) {}
 }
 
@@ -67,6 +68,27 @@ impl DeviceRef {
 
     pub(super) fn is(&self, other: &DeviceRef) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// A device of a snapshot, and its state then.
+pub(super) struct DeviceState {
+    device: DeviceRef,
+    state: Vec<u8>,
+}
+
+impl DeviceState {
+    /// Asks the device, which is mapped in `space`. With no lock held.
+    pub(super) fn of(space: &SpaceInner, device: DeviceRef) -> DeviceState {
+        let _inside = Inside::new(space);
+        let state = device.0.snapshot();
+        DeviceState { device, state }
+    }
+
+    /// Takes the device back, which is mapped in `space`. With no lock held.
+    pub(super) fn bring_back(&self, space: &SpaceInner) {
+        let _inside = Inside::new(space);
+        self.device.0.restore(&self.state);
     }
 }
 

@@ -63,7 +63,7 @@ pub enum FaultKind {
     Misaligned,
     /// A page has as many owners as can be counted; unmap some forks.
     TooManyOwners,
-    /// The space is a snapshot, which never changes; fork it and write to the fork.
+    /// The space is a snapshot, which never changes and answers for no device; fork it and use the fork.
     Frozen,
     /// The device that is mapped there refused, or it was an atomic access, which devices do not have.
     Device,
@@ -148,7 +148,7 @@ impl fmt::Display for Fault {
             FaultKind::Limit => "the group is full",
             FaultKind::Misaligned => "an atomic access must be aligned to its size",
             FaultKind::TooManyOwners => "the page is shared by too many forks",
-            FaultKind::Frozen => "a snapshot never changes; fork it to write",
+            FaultKind::Frozen => "a snapshot never changes, and has no devices; fork it",
             FaultKind::Device => "the device refused",
             FaultKind::Reentered => "a callback of the space may not use it",
         })

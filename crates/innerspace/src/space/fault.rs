@@ -227,6 +227,9 @@ impl<'space> FaultState<'space> {
             return Step::Denied(FaultKind::Frozen);
         }
         if let Backing::Device { device, .. } = &vma.backing {
+            if self.space.is_frozen() {
+                return Step::Denied(FaultKind::Frozen);
+            }
             let offset = vma.file_page(self.at.0) * PAGE_SIZE as u64 + self.at.page_offset() as u64;
             let device = device.clone();
             return Step::Device(DeviceCall { device, offset });

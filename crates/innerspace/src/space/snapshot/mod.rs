@@ -24,8 +24,11 @@ mod restore;
 mod tests;
 mod view;
 
+use super::device::{DeviceRef, DeviceState};
+use super::vma::Backing;
 use super::{Accessor, Role, Space, SpaceError, SpaceStats};
 use crate::group::Group;
+use crate::sync::Arc;
 
 pub(super) use self::changes::Changes;
 pub use self::file::SnapshotFileError;
@@ -35,7 +38,8 @@ pub use self::view::PageView;
 ///
 /// A handle, cheap to clone, `Send` and `Sync`; any number of threads may read it, each through an [`Accessor`] of its own.
 /// Stores to it, and changes of its mappings, are refused. Pages of files are not part of it, unless a private store
-/// had copied them: they are read from the file, as it is at the time.
+/// had copied them: they are read from the file, as it is at the time. Devices are asked for their state when the snapshot is
+/// taken, and given it back when a space is restored; the snapshot itself does not answer for them.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory};
@@ -53,7 +57,7 @@ pub use self::view::PageView;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Snapshot(Space);
+pub struct Snapshot(Space, Arc<[DeviceState]>);
 
 impl Space {
     /// Freezes the space as it is now, in microseconds, whatever is mapped; waits for no accessor longer than its current
@@ -63,7 +67,30 @@ impl Space {
     /// As [`Space::fork`].
     pub fn freeze(&self) -> Result<Snapshot, SpaceError> {
         let role = Role::Frozen { of: self.0.id };
-        Ok(Snapshot(self.copy(&self.0.group, role)?))
+        let frozen = self.copy(&self.0.group, role)?;
+        let devices = frozen.devices();
+        let states = devices
+            .into_iter()
+            .map(|device| DeviceState::of(&self.0, device));
+        let states = states.collect();
+        Ok(Snapshot(frozen, states))
+    }
+}
+
+impl Space {
+    /// The devices that are mapped, each once.
+    fn devices(&self) -> Vec<DeviceRef> {
+        self.0.inside(|tables| {
+            let mut found: Vec<DeviceRef> = Vec::new();
+            for vma in tables.vmas.iter() {
+                if let Backing::Device { device, .. } = &vma.backing
+                    && !found.iter().any(|known| known.is(device))
+                {
+                    found.push(device.clone());
+                }
+            }
+            found
+        })
     }
 }
 

@@ -60,9 +60,14 @@ impl Space {
         if space.changes.is_since(is) && space.restore_in_place(image, &mut writer) {
             drop(writer);
             space.pool.safe_point();
-            return Ok(());
+        } else {
+            self.restore_by_dropping(image, writer)?;
         }
-        self.restore_by_dropping(image, writer)
+        snapshot
+            .1
+            .iter()
+            .for_each(|device| device.bring_back(space));
+        Ok(())
     }
 
     fn restore_by_dropping(

@@ -71,7 +71,9 @@ fn a_snapshot_refuses_every_change() {
     let fault = frozen.fetch_add(at, 1u64).unwrap_err();
     assert_eq!(
         fault.to_string(),
-        format!("exchange of 8 bytes at {at}: a snapshot never changes; fork it to write")
+        format!(
+            "exchange of 8 bytes at {at}: a snapshot never changes, and has no devices; fork it"
+        )
     );
     let frozen_space = frozen.space();
     for refused in [
@@ -800,4 +802,71 @@ fn chains_of_borrowing_stay_short() {
         assert_eq!(a.load::<u64>(at), Ok(generation as u64 - 1));
         assert_eq!(a.load::<u64>(at + 31 * PAGE), Ok(31));
     }
+}
+
+/// A register that counts up by what is stored to it.
+#[derive(Default)]
+struct Register {
+    value: crate::sync::Mutex<u64>,
+    reentered: crate::sync::Mutex<Option<Space>>,
+}
+
+impl crate::Device for Arc<Register> {
+    fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), crate::DeviceError> {
+        let value = self.value.lock().to_ne_bytes();
+        bytes.copy_from_slice(&value[..bytes.len()]);
+        Ok(())
+    }
+
+    fn store(&self, _offset: u64, bytes: &[u8]) -> Result<(), crate::DeviceError> {
+        *self.value.lock() += u64::from(bytes[0]);
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        if let Some(space) = &*self.reentered.lock() {
+            assert!(space.fork().is_err(), "a hook may not use its space");
+        }
+        self.value.lock().to_ne_bytes().to_vec()
+    }
+
+    fn restore(&self, state: &[u8]) {
+        *self.value.lock() = u64::from_ne_bytes(state.try_into().unwrap());
+    }
+}
+
+// spec: F13
+#[test]
+fn devices_go_back_with_the_memory() {
+    let pool = pool(512);
+    let space = space(&pool);
+    let register = Arc::new(Register::default());
+    let at = space.map(Map::anonymous(PAGE)).unwrap();
+    let device = space.map(Map::device(register.clone(), PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(device, 5u8).unwrap();
+    a.store(at, 5u8).unwrap();
+    *register.reentered.lock() = Some(space.clone());
+    let snapshot = space.freeze().unwrap();
+    *register.reentered.lock() = None;
+    for turn in 0..6u8 {
+        a.store(device, 7u8).unwrap();
+        a.store(at, turn).unwrap();
+        assert_eq!(a.load::<u64>(device), Ok(12));
+        space.restore(&snapshot).unwrap();
+        assert_eq!(a.load::<u64>(device), Ok(5));
+        assert_eq!(a.load::<u8>(at), Ok(5));
+    }
+    let fault = snapshot.accessor().load::<u64>(device).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Frozen);
+    let refused = snapshot.save(&mut Vec::new()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        format!("a snapshot with a device at {device} cannot be saved; unmap it first")
+    );
+    // What was put in its place since makes way for it again.
+    space.unmap(device, PAGE).unwrap();
+    *register.value.lock() = 99;
+    space.restore(&snapshot).unwrap();
+    assert_eq!(a.load::<u64>(device), Ok(5));
 }
