@@ -11,11 +11,21 @@ use std::error::Error;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-/// Some operations and the CPU time, in nanoseconds, that the calling thread spent on them.
+/// Some operations and what they took: CPU time of the calling thread in nanoseconds, or bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) operations: u64,
     pub(crate) nanoseconds: u64,
+}
+
+impl Sample {
+    /// So many operations took `total` of a row's unit.
+    pub(crate) fn total(operations: u64, total: u64) -> Sample {
+        Sample {
+            operations,
+            nanoseconds: total,
+        }
+    }
 }
 
 /// What a benchmark returns; an error ends the whole run and is printed.
@@ -145,19 +155,21 @@ impl Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Nanoseconds,
+    Bytes,
 }
 
 impl Unit {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Unit::Nanoseconds => "ns",
+            Unit::Bytes => "bytes",
         }
     }
 
     fn of(self, sample: Sample) -> f64 {
         let nanoseconds = sample.nanoseconds as f64 / sample.operations as f64;
         match self {
-            Unit::Nanoseconds => nanoseconds,
+            Unit::Nanoseconds | Unit::Bytes => nanoseconds,
         }
     }
 }

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `forks` | fork, fork and drop, a full copy in its place |
 //! | `copies` | copy-on-write faults: the mean over all pages, the first in each leaf |
+//! | `branches` | the memory of many forks of one snapshot |
 //! | `fuzz` | the loop of a snapshot fuzzer: stores, restore |
 //!
 //! The kernel's side is fork(2) of this process, whose own mapping of the same size is resident in pages of 4 KiB. Nothing
 //! else that is large goes to its children: arenas stay behind by themselves, and the destination of the full
 //! copy by advice. Both sides fork in the same process, which has no other thread.
 
+mod branches;
 mod copies;
 mod forks;
 mod fuzz;
@@ -46,6 +48,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     for stores in [Where::OneLeaf, Where::ManyLeaves, Where::Elsewhere] {
         rows.add(fuzz::turn(plan, &resident, stores)?)?;
     }
+    rows.add(branches::memory(plan, &resident)?)?;
     Ok(Table {
         name: "fork".into(),
         rows: rows.measured,
@@ -100,7 +103,7 @@ mod tests {
     #[test]
     fn every_row_runs() {
         let table = table(Plan::smoke(), "").unwrap();
-        assert_eq!(table.rows.len(), 9);
+        assert_eq!(table.rows.len(), 10);
         assert!(table.rows.iter().all(|row| row.ratio().is_some()));
     }
 }
