@@ -68,6 +68,7 @@
 //! | keep bytes elsewhere | [`store::Store`]: two methods to read, and a few more to write |
 //! | have address spaces | [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for a run of accesses |
 //! | copy one in microseconds | [`Space::fork`] |
+//! | keep one as it was, go back to it, see what has changed | [`Space::freeze`], [`Space::restore`], [`Space::changed_since`], [`Snapshot`] |
 //! | understand a failed access | [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] says all about it |
 //! | see what is going on | [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`], [`Space::stats`]: structs that print themselves |
 //!
