@@ -34,11 +34,11 @@
 //! locked block that is in the index stays there (I7). LOCKED and WRITEBACK are waited for in the wait table of `frame`.
 //!
 //! **Locking**, outermost first: a file's `append` > `invalidate` (shared by fills and writes, exclusive for truncate,
-//! punch, discard, invalidate: [`Steady`](core::Steady)) > block locks > { index writer, dirty index, mapper list, extents,
-//! fill errors, store slot, syncs, trouble }, each a leaf within this layer. Several block locks at once are taken in ascending order, all
-//! but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block lock held, those of
-//! read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or WRITEBACK bits, and
-//! `invalidate`.
+//! punch, discard, invalidate: [`Steady`](core::Steady)) > block locks > dirty index > index writer; and, each a leaf within
+//! this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block locks at once are taken in
+//! ascending order, all but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block
+//! lock held, those of read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or
+//! WRITEBACK bits, and `invalidate`. One sync of a file runs at a time; whoever waits for it holds no block lock.
 //!
 //! **Operations side by side**: what makes each pair safe. `pairs` runs every one of them from two threads, under real and
 //! under shuttle's scheduling; `mapping` has those with stores through a mapping, which need a mapper.

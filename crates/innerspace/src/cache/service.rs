@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::core::FileCore;
 use super::errors::{ErrorLog, FileError};
 use super::ready::Request;
+use super::write::DirtyLevel;
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step};
 use crate::store::Identity;
@@ -39,6 +40,8 @@ pub(crate) struct Cache {
     /// Dirty pages by group, those of the groups below counted in.
     dirty: Slab<AtomicU64>,
     requests: Mutex<VecDeque<Weak<Request>>>,
+    /// Some group has more dirty pages than are left to age.
+    flush_wanted: AtomicBool,
     /// Some file is to be synced, so that its blocks can be evicted.
     syncs_wanted: AtomicBool,
 }
@@ -70,6 +73,7 @@ impl Cache {
             closed: Condvar::new(),
             dirty: Slab::new(),
             requests: Mutex::default(),
+            flush_wanted: AtomicBool::new(false),
             syncs_wanted: AtomicBool::new(false),
         })
     }
@@ -195,6 +199,33 @@ impl Cache {
         files.iter().find_map(|file| file.unwritten_error())
     }
 
+    /// Asks for a step that writes what the groups have too much of. Cheap when it was asked for already.
+    #[inline]
+    pub(super) fn want_flush(&self) {
+        if !self.flush_wanted.load(Ordering::Relaxed) {
+            self.flush_wanted.store(true, Ordering::Release);
+            self.pool.kick();
+        }
+    }
+
+    /// Has each file of a group with too much dirty write a run, so that none waits for the others.
+    fn run_flushes(&self) -> Step {
+        if !self.flush_wanted.swap(false, Ordering::Acquire) {
+            return Step::Idle;
+        }
+        let mut written = 0;
+        for file in self.files() {
+            if file.dirty_level() > DirtyLevel::Low {
+                written += file.write_some();
+            }
+        }
+        if written == 0 {
+            return Step::Idle;
+        }
+        self.flush_wanted.store(true, Ordering::Release);
+        Step::More
+    }
+
     /// Asks for a step that syncs the files that want it.
     pub(super) fn want_syncs(&self) {
         self.syncs_wanted.store(true, Ordering::Release);
@@ -212,8 +243,8 @@ impl Cache {
         let more = self.run_requests(STEP_REQUESTS);
         self.run_syncs();
         self.run_hook();
-        match (self.pool.background_step(), more) {
-            (Step::Idle, Step::Idle) => Step::Idle,
+        match (self.run_flushes(), self.pool.background_step(), more) {
+            (Step::Idle, Step::Idle, Step::Idle) => Step::Idle,
             _ => Step::More,
         }
     }
@@ -222,6 +253,7 @@ impl Cache {
     pub(crate) fn tick(&self) {
         self.run_requests(usize::MAX);
         self.run_syncs();
+        while self.run_flushes() == Step::More {}
         self.pool.tick();
         self.run_hook();
     }

@@ -31,6 +31,22 @@ pub(super) enum Source<'b> {
     Zeros(usize),
 }
 
+/// A group's limit divided by its dirty pages at which they are written in the background.
+const BACKGROUND_PART: u64 = 5;
+/// The same at which writers write themselves, and are refused where nothing can be written.
+const HARD_PART: u64 = 2;
+
+/// How much of a group is dirty.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum DirtyLevel {
+    /// Blocks are written when they are old enough.
+    Low,
+    /// Blocks of any age are written in the background.
+    Background,
+    /// Writers make room themselves.
+    Hard,
+}
+
 impl Source<'_> {
     fn len(self) -> usize {
         match self {
@@ -90,7 +106,10 @@ impl FileCore {
         let blocks = self.blocks_of(offset..end);
         let _steady = self.try_steady().ok_or_else(|| self.would_block())?;
         // One block: a write over several could fail half-way.
-        if blocks.end - blocks.start > 1 || end > self.size() || self.over_dirty_limit() {
+        if blocks.end - blocks.start > 1
+            || end > self.size()
+            || self.dirty_level() == DirtyLevel::Hard
+        {
             return Err(self.would_block());
         }
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
@@ -417,18 +436,36 @@ impl FileCore {
         }
     }
 
-    /// Whether half of some group's limit, of those that pay for the file, is dirty.
-    pub(super) fn over_dirty_limit(&self) -> bool {
-        self.groups.iter().any(|group| {
-            let max = self.pool.groups.max(*group);
-            max.is_some_and(|max| self.cache.dirty_pages(*group).0 * 2 > max.0)
-        })
+    /// How near the groups that pay for the file are to their dirty limits: the nearest counts.
+    pub(super) fn dirty_level(&self) -> DirtyLevel {
+        let levels = self.groups.iter().map(|group| {
+            let Some(max) = self.pool.groups.max(*group) else {
+                return DirtyLevel::Low;
+            };
+            let dirty = self.cache.dirty_pages(*group).0;
+            if dirty * HARD_PART > max.0 {
+                DirtyLevel::Hard
+            } else if dirty * BACKGROUND_PART > max.0 {
+                DirtyLevel::Background
+            } else {
+                DirtyLevel::Low
+            }
+        });
+        levels.max().unwrap_or(DirtyLevel::Low)
     }
 
     /// Makes room for one more dirty block: a writer over the limit writes back itself, and is refused when nothing may be
     /// written (P25).
     pub(super) fn make_dirty_room(&self) -> Result<(), FileError> {
-        while self.over_dirty_limit() {
+        loop {
+            match self.dirty_level() {
+                DirtyLevel::Low => break,
+                DirtyLevel::Background => {
+                    self.cache.want_flush();
+                    break;
+                }
+                DirtyLevel::Hard => {}
+            }
             let written = self.write_some();
             if written > 0 || self.cache.write_some_of(&self.groups, self) > 0 {
                 continue;

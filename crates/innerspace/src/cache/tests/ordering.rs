@@ -195,3 +195,34 @@ fn ticks_write_what_is_old_and_leave_what_is_young() {
     assert_eq!(core(&file).dirty_blocks(), 0);
     cache.validate();
 }
+
+#[test]
+fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
+    let cache = memory(2_048);
+    let group = cache.root_group().child("tenant", 100 * 4096).unwrap();
+    let stores = [(); 3].map(|()| patterned(1 << 20));
+    let in_group = options(4096).group(&group);
+    let [first, second] = [0, 1].map(|at| open(&cache, &stores[at], &in_group));
+    let outside = open(&cache, &stores[2], &options(4096));
+    outside.write_at(&[3; 30 * 4096], 0).unwrap();
+    first.write_at(&[1; 10 * 4096], 0).unwrap();
+    second.write_at(&[2; 5 * 4096], 0).unwrap();
+    cache.tick();
+    assert!(
+        stores.iter().all(|store| written(store) == 0),
+        "young, and not much"
+    );
+    first.write_at(&[1; 10 * 4096], 40_960).unwrap();
+    cache.tick();
+    let left = [&first, &second, &outside].map(|file| core(file).dirty_blocks());
+    assert_eq!(left, [0, 5, 30], "young, but more than a fifth of the group's limit");
+    // A block that is written again and again keeps none behind it waiting.
+    for round in 0..60u64 {
+        first.write_at(&[9; 4096], 0).unwrap();
+        first.write_at(&[9; 4096], (round + 1) * 2 * 4096).unwrap();
+        core(&first).write_onwards(crate::cache::dirty::WriteReason::Pressure, 1);
+    }
+    let dirty = core(&first).dirty_blocks();
+    assert!(dirty < 55, "{dirty} of 61 blocks are left");
+    cache.validate();
+}
