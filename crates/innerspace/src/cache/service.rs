@@ -21,6 +21,9 @@ const CLOSE_WAIT: Duration = Duration::from_millis(20);
 /// Requests one step serves.
 const STEP_REQUESTS: usize = 16;
 
+/// Rounds of background writes one tick makes.
+const TICK_FLUSHES: usize = 16;
+
 /// Told of failures that no handle can report.
 // Not the shim's `Arc`: a model checker's makes no trait objects of closures.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
@@ -42,6 +45,8 @@ pub(crate) struct Cache {
     requests: Mutex<VecDeque<Weak<Request>>>,
     /// Some group has more dirty pages than are left to age.
     flush_wanted: AtomicBool,
+    /// The tick, plus 1, at which there was nothing to write.
+    flush_futile_at: AtomicU64,
     /// Some file is to be synced, so that its blocks can be evicted.
     syncs_wanted: AtomicBool,
 }
@@ -74,6 +79,7 @@ impl Cache {
             dirty: Slab::new(),
             requests: Mutex::default(),
             flush_wanted: AtomicBool::new(false),
+            flush_futile_at: AtomicU64::new(0),
             syncs_wanted: AtomicBool::new(false),
         })
     }
@@ -199,10 +205,12 @@ impl Cache {
         files.iter().find_map(|file| file.unwritten_error())
     }
 
-    /// Asks for a step that writes what the groups have too much of. Cheap when it was asked for already.
+    /// Asks for a step that writes what the groups have too much of. Cheap when it was asked for already, or was no use at this
+    /// tick: what is dirty is held back, or its store fails.
     #[inline]
     pub(super) fn want_flush(&self) {
-        if !self.flush_wanted.load(Ordering::Relaxed) {
+        let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.now() + 1;
+        if !futile && !self.flush_wanted.load(Ordering::Relaxed) {
             self.flush_wanted.store(true, Ordering::Release);
             self.pool.kick();
         }
@@ -220,6 +228,8 @@ impl Cache {
             }
         }
         if written == 0 {
+            let tick = self.pool.now() + 1;
+            self.flush_futile_at.store(tick, Ordering::Relaxed);
             return Step::Idle;
         }
         self.flush_wanted.store(true, Ordering::Release);
@@ -253,7 +263,13 @@ impl Cache {
     pub(crate) fn tick(&self) {
         self.run_requests(usize::MAX);
         self.run_syncs();
-        while self.run_flushes() == Step::More {}
+        // Bounded: writers may make blocks dirty as fast as they are written.
+        for _ in 0..TICK_FLUSHES {
+            if self.run_flushes() == Step::Idle {
+                break;
+            }
+            self.run_requests(STEP_REQUESTS);
+        }
         self.pool.tick();
         self.run_hook();
     }

@@ -215,7 +215,11 @@ fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
     first.write_at(&[1; 10 * 4096], 40_960).unwrap();
     cache.tick();
     let left = [&first, &second, &outside].map(|file| core(file).dirty_blocks());
-    assert_eq!(left, [0, 5, 30], "young, but more than a fifth of the group's limit");
+    assert_eq!(
+        left,
+        [0, 5, 30],
+        "young, but more than a fifth of the group's limit"
+    );
     // A block that is written again and again keeps none behind it waiting.
     for round in 0..60u64 {
         first.write_at(&[9; 4096], 0).unwrap();
