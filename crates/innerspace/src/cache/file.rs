@@ -446,7 +446,8 @@ impl PagedFile {
             .invalidate(self.core().blocks_of(self.bytes(range)?))
     }
 
-    /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in use. Returns how much.
+    /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in use, and that a sync has
+    /// covered if their store may lose what none has. Returns how much.
     ///
     /// # Errors
     /// [`FileError::BadRange`].

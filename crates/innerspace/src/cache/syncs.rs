@@ -199,11 +199,14 @@ impl FileCore {
         }
     }
 
-    /// Makes the sync that somebody asked for who could not make it.
+    /// Makes the sync that somebody asked for who could not make it. For the service, which does not wait long for others.
     pub(super) fn sync_if_wanted(&self) -> Result<(), FileError> {
-        match self.syncs.wanted.swap(false, Ordering::Relaxed) {
-            true => self.sync_store(SyncWhat::Data),
-            false => Ok(()),
+        if !self.syncs.wanted.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
+            Some(running) => self.run_sync(running, SyncWhat::Data, LockMode::Try),
+            None => Ok(()),
         }
     }
 
