@@ -87,11 +87,12 @@ impl Translator {
     /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
     #[inline(always)]
     pub(super) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
-        debug_assert!(self.sections.is_open());
         if self.sections.has_mail() {
             cold_path();
             return None;
         }
+        // A session that was suspended meanwhile has mail.
+        debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
         let (tag, valid) = match need {
@@ -112,7 +113,9 @@ impl Translator {
             cold_path();
             return None;
         }
-        NonNull::new((entry.host() + offset as u64) as *mut u8).map(Page)
+        let address = (entry.host() + offset as u64) as *mut u8;
+        // SAFETY: no page is at address 0.
+        Some(Page(unsafe { NonNull::new_unchecked(address) }))
     }
 
     /// Remembers the leaf of `at`. In the section in which it was found.

@@ -9,7 +9,7 @@
 //! | step | reader | revoker |
 //! |---|---|---|
 //! | 1 | *enter*: `state` = odd, light barrier | make the thing unreachable (change the word that leads to it) |
-//! | 2 | compare `posted` with what was drained; drain the mailbox if they differ | post to the mailboxes of those that may have cached it, bump `posted` |
+//! | 2 | look whether anything is `pending`; drain the mailbox if so | post to the mailboxes of those that may have cached it, bump `pending` |
 //! | 3 | read the words, use what they lead to | [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change |
 //! | 4 | *leave*: `state` = even, release | reuse, clean, return |
 //!
@@ -27,18 +27,22 @@
 //!
 //! # Sessions
 //!
-//! A session keeps one section open over many accesses and compares `posted` before each ([`Sections::has_mail`]): a
+//! A session keeps one section open over many accesses and looks at `pending` before each ([`Sections::has_mail`]): a
 //! waiting revoker bumps it, and the session passes a *safepoint* (leave, drain, enter). Between two accesses the user's
 //! code runs, and may call this library: a thread that is about to wait for others first leaves the sections of its own
 //! sessions ([`suspend_sessions`], called by every lock and wait of `sync`), so that two threads with open sessions never
-//! wait for each other. It bumps `posted` too, so the session finds out before it uses anything it remembers. While an
-//! access itself is under way the session is not registered (`end_session`), and nobody leaves its section for it.
+//! wait for each other. It bumps `pending` too, so the session finds out before it uses anything it remembers. While an
+//! access itself is under way the session is not registered (`end_session`), and nobody leaves its section for it. A drain
+//! may take a request away that came for the section it is in, and the session goes on: the revoker asks again from time to
+//! time.
 //!
 //! # Rules
 //!
 //! Nothing in a section sleeps, allocates frames, charges or does I/O. `synchronize` is never called inside a section of
 //! the same thread (sessions excepted: they are suspended), nor with a lock held that a section may take. Locking: the list of participants
 //! and each mailbox have a mutex of their own, the innermost but for the allocator.
+
+use std::hint::cold_path;
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{Arc, Backoff, Mutex};
@@ -47,14 +51,17 @@ use crate::sys::barrier::{self, BarrierMode};
 /// Posts kept one by one; one more turns the mailbox into a single "forget everything".
 pub(crate) const MAILBOX_LEN: usize = 64;
 
+/// What an accessor's `state` is outside its sections.
+const CLOSED: u64 = 0;
+
 /// What one reader shows to revokers.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Participant {
     /// Odd while in a section. Written by the owner alone; read by revokers.
     state: AtomicU64,
-    /// Bumped after each post and each request to pass a safepoint; compared by the owner with what it has drained.
-    posted: AtomicU64,
+    /// Posts and requests to pass a safepoint that the owner has not seen yet.
+    pending: AtomicU64,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
     /// What the owner has to forget.
@@ -80,7 +87,7 @@ impl Participant {
     fn new() -> Participant {
         Participant {
             state: AtomicU64::new(0),
-            posted: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
             depth: AtomicU32::new(0),
             mailbox: Mutex::new(Mailbox {
                 posts: Vec::new(),
@@ -101,9 +108,9 @@ impl Participant {
                 mailbox.flush = true;
             }
         }
-        // Under the lock, so that a drain which has seen this number has seen the message too. Release: pairs with the
+        // Under the lock, so that a drain which takes this away has seen the message too. Release: pairs with the
         // load in `Sections::has_mail` where that is followed by the lock; for A6 the poster's later data store carries it.
-        self.posted.fetch_add(1, Ordering::Release);
+        self.pending.fetch_add(1, Ordering::Release);
     }
 
     /// Says that the owner is in a section now (odd) or not (even); see the module for the orderings.
@@ -114,6 +121,7 @@ impl Participant {
             // end of the one before it.
             BarrierMode::Membarrier => self.state.store(state, Ordering::Release),
             BarrierMode::Fences => {
+                cold_path();
                 self.state.swap(state, Ordering::SeqCst);
             }
         }
@@ -121,7 +129,7 @@ impl Participant {
 
     /// Asks an open session to pass a safepoint.
     pub(crate) fn request(&self) {
-        self.posted.fetch_add(1, Ordering::Release);
+        self.pending.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -167,8 +175,7 @@ impl Domain {
             participant,
             mode: domain.mode,
             domain: domain.clone(),
-            state: 0,
-            drained: 0,
+            last: 1,
         }
     }
 
@@ -239,7 +246,9 @@ impl Domain {
         let mut backoff = Backoff::new();
         while participant.state.load(Ordering::Acquire) == seen {
             if backoff.is_spent() && cfg!(not(any(loom, shuttle))) {
-                // A section is short; one this long belongs to a thread that lost its processor.
+                // A section is short; one this long belongs to a thread that lost its processor, or to a session that has
+                // drained the request away without leaving its section.
+                participant.request();
                 std::thread::sleep(std::time::Duration::from_micros(20));
             } else {
                 backoff.snooze();
@@ -265,10 +274,8 @@ pub(crate) struct Sections {
     domain: Arc<Domain>,
     /// The domain's, at hand.
     mode: BarrierMode,
-    /// Private copy of `participant.state`.
-    state: u64,
-    /// The value of `participant.posted` up to which the mailbox was drained.
-    drained: u64,
+    /// What `participant.state` was in the last section: odd, and another number in each.
+    last: u64,
 }
 
 impl Sections {
@@ -285,25 +292,29 @@ impl Sections {
     /// Opens a section. Must be outside one.
     #[inline(always)]
     pub(crate) fn enter(&mut self) {
-        debug_assert!(self.state & 1 == 0, "I6: a section is open already");
-        self.state += 1;
-        self.participant.set_state(self.state, self.mode);
+        // Not under loom, where every look at `state` is one more thing to explore.
+        debug_assert!(
+            cfg!(loom) || !self.is_open(),
+            "I6: a section is open already"
+        );
+        self.last += 2;
+        self.participant.set_state(self.last, self.mode);
         if self.mode == BarrierMode::Membarrier {
             self.mode.light();
         }
     }
 
-    /// Closes the section. Release: what was done inside is visible to a revoker that saw it closed.
+    /// Closes the section; that of a session may have been left already, when it was suspended. Release: what was done
+    /// inside is visible to a revoker that saw it closed.
     #[inline(always)]
     pub(crate) fn leave(&mut self) {
-        debug_assert!(self.state & 1 == 1, "I6: no section is open");
-        self.state += 1;
-        self.participant.set_state(self.state, self.mode);
+        self.participant.set_state(CLOSED, self.mode);
     }
 
-    /// Whether a section is open.
+    /// Whether a section is open. That of a suspended session is not.
     pub(crate) fn is_open(&self) -> bool {
-        self.state & 1 == 1
+        // Relaxed: only the owner changes it.
+        self.participant.state.load(Ordering::Relaxed) & 1 == 1
     }
 
     /// Whether something was posted or requested since the last drain. Looked at inside the section, before anything
@@ -312,14 +323,15 @@ impl Sections {
     pub(crate) fn has_mail(&self) -> bool {
         // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a thread we have
         // synchronised with since, coherence forbids an older value.
-        self.participant.posted.load(Ordering::Relaxed) != self.drained
+        self.participant.pending.load(Ordering::Relaxed) != 0
     }
 
     /// Takes the mail out, oldest first, and hands each message to `forget`.
     #[cold]
     pub(crate) fn drain(&mut self, mut forget: impl FnMut(Post)) {
         let mut mailbox = self.participant.mailbox.lock();
-        self.drained = self.participant.posted.load(Ordering::Acquire);
+        // Acquire: pairs with the release of who posted or asked.
+        self.participant.pending.swap(0, Ordering::Acquire);
         if mailbox.flush {
             forget(Post::All);
         }
@@ -388,8 +400,8 @@ pub(crate) fn suspend_sessions() {
                 continue;
             }
             participant.request();
-            // As `Sections::leave`; the session's own copy of the state catches up there with the same value.
-            participant.set_state(state + 1, open.mode);
+            // As `Sections::leave`.
+            participant.set_state(CLOSED, open.mode);
         }
     });
 }

@@ -65,6 +65,29 @@ fn synchronize_waits_for_an_open_section_and_no_later_one() {
     }
 }
 
+/// A drain takes away a request that came for the section it is in, and the section goes on.
+// spec: A15
+#[test]
+fn a_request_that_was_drained_away_is_made_again() {
+    for mode in MODES {
+        let domain = Domain::with_mode(mode);
+        let mut sections = Domain::register(&domain);
+        sections.enter();
+        let waiter = {
+            let domain = domain.clone();
+            thread::spawn(move || domain.synchronize())
+        };
+        for _ in 0..3 {
+            while !sections.has_mail() {
+                thread::yield_now(); // would hang if it asked once
+            }
+            sections.drain(|_| ());
+        }
+        sections.leave();
+        waiter.join().unwrap();
+    }
+}
+
 #[test]
 fn a_session_of_the_same_thread_is_suspended_and_told() {
     let domain = Domain::new();
