@@ -5,7 +5,9 @@
 //! check. The figure is the time of a lookup, changes left out.
 //!
 //! `ebizzy` 0.3 draws its random numbers from a state that is always zero, so what was published is one chunk and one key;
-//! "faithful" does the same, "random" draws. Threads take turns of one fault each, as on as many processors.
+//! "faithful" does the same, "random" draws. Both keep the memory of their copies mapped, as the allocator's arenas do, and
+//! fault on it again each time; "mapped" maps and unmaps each copy. Threads take turns of one fault each, as on as many
+//! processors.
 //!
 //! Not measured: traces of a boot, a build and data mining, for want of recordings.
 
@@ -33,7 +35,7 @@ const CHUNKS: u64 = 10;
 pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     let mut rows = Rows::new(plan, only);
     for threads in [2, 8, 80] {
-        for choice in [Choice::Faithful, Choice::Random] {
+        for choice in [Choice::Faithful, Choice::Random, Choice::Mapped] {
             rows.add(ebizzy(plan, threads, choice))?;
         }
     }
@@ -52,6 +54,8 @@ enum Choice {
     /// Always the same, as the published runs did.
     Faithful,
     Random,
+    /// At random, and copies in mappings of their own.
+    Mapped,
 }
 
 const fn address(page: u64) -> u64 {
@@ -83,7 +87,7 @@ fn run_ebizzy(
         random ^= random << 17;
         match choice {
             Choice::Faithful => 0,
-            Choice::Random => random % end,
+            Choice::Random | Choice::Mapped => random % end,
         }
     };
     let mut sum = Sample {
@@ -92,9 +96,11 @@ fn run_ebizzy(
     };
     while sum.operations < faults {
         let chunks: Vec<u64> = (0..threads).map(|_| draw(CHUNKS)).collect();
-        for thread in 0..threads {
-            let start = own(thread);
-            replay.map(address(start), address(start + CHUNK), thread % 2 == 0);
+        if choice == Choice::Mapped || sum.operations == 0 {
+            for thread in 0..threads {
+                let start = own(thread);
+                replay.map(address(start), address(start + CHUNK), thread % 2 == 0);
+            }
         }
         let one = thread_time(2 * CHUNK * threads, || {
             for page in 0..CHUNK {
@@ -112,9 +118,11 @@ fn run_ebizzy(
         })?;
         sum.operations += one.operations;
         sum.nanoseconds += one.nanoseconds;
-        for thread in 0..threads {
-            let start = own(thread);
-            replay.unmap(address(start), address(start + CHUNK));
+        if choice == Choice::Mapped {
+            for thread in 0..threads {
+                let start = own(thread);
+                replay.unmap(address(start), address(start + CHUNK));
+            }
         }
     }
     Ok(sum)

@@ -187,14 +187,13 @@ impl<'space> FaultState<'space> {
 
     /// One step, inside a section with the gate open at the address.
     fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
-        let vma; // may be the last to keep a file open: dropped with no section open
+        let mut named = None; // may be the last to keep a file open: dropped with no section open
         translator.enter_and_drain();
         let section = &translator.sections;
         let step = if self.space.gate.is_open(section, self.at.0) {
             let (at, tables) = (self.at.0, self.space.tables(section));
-            let found = || tables.vmas.find_containing(at);
-            vma = vmas.find(&self.space.sequence, at, found);
-            match &vma {
+            let tree = || tables.vmas.find_containing(at);
+            match vmas.find(&self.space.sequence, at, &mut named, tree) {
                 Some(vma) => self.step(vma),
                 None => Step::Denied(FaultKind::NotMapped),
             }

@@ -85,9 +85,10 @@ impl VmaReplay {
     pub fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
         let bounds = |vma: &Vma| (vma.start, vma.end);
         if self.scheme == VmaScheme::PerThread {
-            let found =
-                self.threads[thread].find(&self.sequence, at, || self.vmas.find_containing(at));
-            return found.map(|vma| bounds(&vma));
+            let mut named = None;
+            let tree = || self.vmas.find_containing(at);
+            let found = self.threads[thread].find(&self.sequence, at, &mut named, tree);
+            return found.map(bounds);
         }
         self.counted.calls += 1;
         if self.scheme == VmaScheme::OnePerSpace

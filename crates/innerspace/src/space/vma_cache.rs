@@ -1,8 +1,8 @@
 //! An accessor's own cache of mappings: four slots, so that threads that fault in different places find their mapping
 //! without walking the tree.
 //!
-//! A slot has a copy of a mapping and the number of the space's [`Sequence`] at which it was looked up; it is good while the
-//! number is the same. Every change of a mapping that exists (bounds, protection, backing) bumps the number once, after the
+//! A slot has a copy of a mapping; the cache has the number of the space's [`Sequence`] at which its slots were looked up, and
+//! is good, as a whole, while the number is the same. Every change of a mapping that exists (bounds, protection, backing) bumps the number once, after the
 //! new tree is published and before the gate opens again; adding a mapping bumps nothing, since only a mapping that
 //! contains the address is ever kept. The slot of a page is its number's low bits; a lookup begins there and looks at all.
 //!
@@ -178,29 +178,37 @@ impl Copy {
         Copy { vma, file }
     }
 
-    /// The mapping, unless its file is closed.
-    fn get(&self) -> Option<Vma> {
-        let mut vma = self.vma.clone();
-        if let Some((file, first_page)) = &self.file {
-            vma.backing = Backing::File {
-                file: file.upgrade()?,
-                first_page: *first_page,
-            };
-        }
-        Some(vma)
+    #[inline]
+    fn is_alive(&self) -> bool {
+        let file = self.file.as_ref();
+        file.is_none_or(|(file, _)| file.strong_count() > 0)
     }
-}
 
-#[derive(Debug)]
-struct Slot {
-    number: u64,
-    copy: Copy,
+    /// The mapping, unless its file is closed. One that names a file is put in `named`.
+    #[inline]
+    fn get<'a>(&'a self, named: &'a mut Option<Vma>) -> Option<&'a Vma> {
+        match &self.file {
+            None => Some(&self.vma),
+            Some((file, first_page)) => {
+                let backing = Backing::File {
+                    file: file.upgrade()?,
+                    first_page: *first_page,
+                };
+                let vma = self.vma.clone();
+                Some(named.insert(Vma { backing, ..vma }))
+            }
+        }
+    }
 }
 
 /// The cache; see the module.
 #[derive(Debug)]
 pub(super) struct VmaCache {
-    slots: [Option<Slot>; SLOTS],
+    /// The sequence's number when the slots were filled.
+    number: u64,
+    /// The bounds of each slot's mapping; of an empty one 0 and 0, which hold no address.
+    bounds: [(u64, u64); SLOTS],
+    copies: [Option<Copy>; SLOTS],
     shared: Arc<Shared>,
     /// What the last fault found instead of a page.
     pub(super) device: Option<DeviceCall>,
@@ -212,44 +220,61 @@ impl VmaCache {
         let shared = Arc::new(Shared::default());
         sequence.caches.lock().alive.push(shared.clone());
         VmaCache {
-            slots: Default::default(),
+            number: 0,
+            bounds: [(0, 0); SLOTS],
+            copies: Default::default(),
             shared,
             device: None,
         }
     }
 
     /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number was read. In a section
-    /// that saw the gate open at `at`. `sequence` is the one the cache was made for.
+    /// that saw the gate open at `at`. `sequence` is the one the cache was made for. What has to be kept alive for the
+    /// result is put in `named`, to be dropped with no section open.
+    #[inline]
     pub(super) fn find<'t>(
-        &mut self,
+        &'t mut self,
         sequence: &Sequence,
         at: u64,
+        named: &'t mut Option<Vma>,
         tree: impl FnOnce() -> Option<&'t Vma>,
-    ) -> Option<Vma> {
+    ) -> Option<&'t Vma> {
         count(&self.shared.calls);
         let number = sequence.now();
-        if self.shared.forget.load(Ordering::Relaxed) {
-            self.shared.forget.store(false, Ordering::Relaxed);
-            self.slots = Default::default();
+        if number != self.number || self.shared.forget.load(Ordering::Relaxed) {
+            self.flush(number);
         }
         let own = (at >> PAGE_SHIFT) as usize % SLOTS;
-        for step in 0..SLOTS {
-            let place = (own + step) % SLOTS;
-            let slot = self.slots[place].as_ref();
-            let good = slot.filter(|slot| slot.number == number && slot.copy.vma.contains(at));
-            if let Some(vma) = good.and_then(|slot| slot.copy.get()) {
-                count(&self.shared.hits);
-                return Some(vma);
-            }
+        let hit = (0..SLOTS).map(|step| (own + step) % SLOTS).find(|place| {
+            let (start, end) = self.bounds[*place];
+            start <= at && at < end
+        });
+        // A file that is closed is not mapped any more: the tree will say so.
+        let alive = |place: &usize| self.copies[*place].as_ref().is_some_and(Copy::is_alive);
+        if let Some(place) = hit.filter(alive) {
+            count(&self.shared.hits);
+            return self.copies[place].as_ref()?.get(named);
         }
         count(&self.shared.misses);
         let found = tree()?;
         // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
-            let copy = Copy::of(found);
-            self.slots[own] = Some(Slot { number, copy });
+            self.bounds[own] = (found.start, found.end);
+            self.copies[own] = Some(Copy::of(found));
         }
-        Some(found.clone())
+        // The tree's own reference to a file may go while the caller waits for the file.
+        match found.file() {
+            Some(_) => Some(named.insert(found.clone())),
+            None => Some(found),
+        }
+    }
+
+    #[cold]
+    fn flush(&mut self, number: u64) {
+        self.shared.forget.store(false, Ordering::Relaxed);
+        self.number = number;
+        self.bounds = [(0, 0); SLOTS];
+        self.copies = Default::default();
     }
 }
 
@@ -300,7 +325,9 @@ mod tests {
 
         fn find(&self, cache: &mut VmaCache, page: u64) -> Option<(u64, u64)> {
             let at = page << PAGE_SHIFT;
-            let found = cache.find(&self.sequence, at, || self.vmas.find_containing(at));
+            let mut named = None;
+            let tree = || self.vmas.find_containing(at);
+            let found = cache.find(&self.sequence, at, &mut named, tree);
             found.map(|vma| (vma.start >> PAGE_SHIFT, vma.end >> PAGE_SHIFT))
         }
     }
