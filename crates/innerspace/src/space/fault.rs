@@ -353,7 +353,7 @@ impl<'space> FaultState<'space> {
         self.space.code.written(self.at.0);
         if pte::replace(slot, old, Pte::own(host)) {
             // In the section, so that a restore, with the gate closed, knows of every page.
-            self.space.changes.record(page_start(self.at.0));
+            self.space.changes.record(self.space, page_start(self.at.0));
             self.nodes().retire_page(old);
             return Step::Done;
         }

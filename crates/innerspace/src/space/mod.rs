@@ -354,7 +354,7 @@ impl Drop for SpaceInner {
         // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
         let vmas = self.gate.get_mut().close();
         let (pool, group) = (&self.pool, self.group.id());
-        self.changes.release(pool, group);
+        self.changes.end(pool, group);
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));

@@ -4,16 +4,20 @@
 //! section; a restore, with the gate closed, finds all of them. The record is good as long as nothing else has changed the
 //! structure: it has the number of the space's structural changes.
 
-use crate::PageCount;
-use crate::group::{Charge, GroupId};
-use crate::reclaim::Pool;
+use crate::group::GroupId;
+use crate::reclaim::{AllocMode, Pool};
+use crate::space::SpaceInner;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{PAGE_SIZE, PageCount};
 
 /// The most pages recorded: 16 MiB. Above, restores drop what was changed, until the space is restored again.
 pub(super) const MOST: usize = 4096;
-/// What the record is charged for.
-const PAGES: PageCount = PageCount::ceil((MOST * size_of::<Changed>()) as u64);
+/// How many are recorded in a page of memory, for which the group is charged.
+const A_PAGE: usize = PAGE_SIZE / size_of::<Changed>();
+
+/// No snapshot's number.
+const NOBODY: u64 = 0;
 
 /// A page of the space's own that the snapshot does not have.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +32,13 @@ pub(super) struct Changed {
 /// What is recorded, and since when.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// The snapshot that the space was restored to.
+    /// The snapshot that the space was restored to; `NOBODY` once a page could not be recorded.
     pub(super) snapshot: u64,
     /// The space's structural changes then, the restore's own included.
     pub(super) revision: u64,
     pub(super) pages: Vec<Changed>,
+    /// Pages of memory the group is charged for.
+    charged: usize,
     /// Restores in place since the record began.
     pub(super) restores: u32,
 }
@@ -48,28 +54,43 @@ pub(in crate::space) struct Changes {
 impl Changes {
     /// A fault has given the space a page of its own. In its section, inside the gate.
     #[inline]
-    pub(in crate::space) fn record(&self, at: u64) {
+    pub(in crate::space) fn record(&self, space: &SpaceInner, at: u64) {
         // Relaxed: the gate orders it.
         if self.recording.load(Ordering::Relaxed) {
-            self.push(at);
+            self.push(space, at);
         }
     }
 
     #[cold]
-    fn push(&self, at: u64) {
+    fn push(&self, space: &SpaceInner, at: u64) {
         let mut record = self.record.lock();
-        if let Some(known) = &mut *record {
-            if known.pages.len() < MOST {
-                known.pages.push(Changed {
-                    at,
-                    streak: 0,
-                    idle: 0,
-                });
-            } else {
-                // Full: what is known is no longer all.
-                known.snapshot = 0;
-            }
+        let Some(known) = &mut *record else { return };
+        if known.snapshot == NOBODY {
+            return;
         }
+        if known.pages.len() == known.charged * A_PAGE {
+            let charge = match known.pages.len() < MOST {
+                true => space
+                    .pool
+                    .charge(space.group_id(), PageCount(1), AllocMode::NoWait),
+                false => {
+                    known.snapshot = NOBODY;
+                    return;
+                }
+            };
+            let Ok(charge) = charge else {
+                known.snapshot = NOBODY;
+                return;
+            };
+            let _group = charge.commit();
+            known.charged += 1;
+            known.pages.reserve_exact(A_PAGE);
+        }
+        known.pages.push(Changed {
+            at,
+            streak: 0,
+            idle: 0,
+        });
     }
 
     /// Whether there is a record since a restore to this snapshot.
@@ -92,21 +113,29 @@ impl Changes {
         self.recording.store(true, Ordering::Relaxed);
     }
 
-    /// The charge for a record, if the group has room; without it, restores drop what was changed.
-    pub(super) fn charge(pool: &Pool, group: GroupId) -> Option<Charge<'_>> {
-        pool.charge(group, PAGES, crate::reclaim::AllocMode::NoWait)
-            .ok()
+    /// Takes the record out for good. The gate is closed, or the space gone.
+    pub(in crate::space) fn end(&self, pool: &Pool, group: GroupId) {
+        if let Some(record) = self.take() {
+            record.uncharge(pool, group);
+        }
+    }
+}
+
+impl Record {
+    /// Nothing recorded yet.
+    pub(super) fn new(snapshot: u64, revision: u64) -> Record {
+        Record {
+            snapshot,
+            revision,
+            pages: Vec::new(),
+            charged: 0,
+            restores: 0,
+        }
     }
 
-    /// Gives back what [`Changes::charge`] took.
-    pub(super) fn uncharge(pool: &Pool, group: GroupId) {
-        pool.groups.uncharge(group, PAGES);
-    }
-
-    /// When the space is gone.
-    pub(in crate::space) fn release(&mut self, pool: &Pool, group: GroupId) {
-        if self.record.get_mut().take().is_some() {
-            Changes::uncharge(pool, group);
+    pub(super) fn uncharge(self, pool: &Pool, group: GroupId) {
+        if self.charged > 0 {
+            pool.groups.uncharge(group, PageCount(self.charged as u64));
         }
     }
 }

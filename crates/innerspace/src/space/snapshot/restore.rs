@@ -22,7 +22,7 @@
 //! before it has read the mail, and whoever reads it looks at the gate.
 
 use super::Snapshot;
-use super::changes::{Changed, Changes, Record};
+use super::changes::{Changed, Record};
 use crate::FrameId;
 use crate::space::change::{EVERYWHERE, Structure};
 use crate::space::pte::{self, Holds, Pte, VALID_W};
@@ -81,10 +81,10 @@ impl Space {
         let vmas = image.inside(|tables| tables.vmas.clone());
         let revision = writer.revision + 1;
         let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
-            space.end_record();
+            space.changes.end(&space.pool, space.group_id());
             let plan = nodes.plan_restore(space.root, image.root)?;
             nodes.apply_plan(plan, detached);
-            space.start_record(image.id, revision);
+            space.changes.set(Record::new(image.id, revision));
             Ok::<(), TooManyForks>(())
         });
         drop(writer);
@@ -96,26 +96,6 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// The gate is closed everywhere.
-    fn end_record(&self) {
-        if self.changes.take().is_some() {
-            Changes::uncharge(&self.pool, self.group_id());
-        }
-    }
-
-    /// The gate is closed everywhere.
-    fn start_record(&self, snapshot: u64, revision: u64) {
-        if let Some(charge) = Changes::charge(&self.pool, self.group_id()) {
-            let _group = charge.commit();
-            self.changes.set(Record {
-                snapshot,
-                revision,
-                pages: Vec::new(),
-                restores: 0,
-            });
-        }
-    }
-
     /// Copies back what is recorded; false, with nothing changed, if that is not right or not worth it.
     fn restore_in_place(&self, image: &SpaceInner, writer: &mut Writer<'_, Structure>) -> bool {
         let nodes = Nodes { pool: &self.pool };
@@ -129,7 +109,7 @@ impl SpaceInner {
             self.changes.set(known);
             return true;
         }
-        Changes::uncharge(&self.pool, self.group_id());
+        known.uncharge(&self.pool, self.group_id());
         false
     }
 

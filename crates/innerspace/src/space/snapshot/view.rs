@@ -8,7 +8,7 @@ use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool};
 use crate::space::error::{Cause, Fault, FaultKind};
 use crate::space::table::{Nodes, StillPage};
-use crate::space::{AccessKind, page_start};
+use crate::space::{AccessKind, Protection, page_start};
 use crate::sync::Arc;
 use crate::{PageCount, VirtAddr};
 
@@ -71,12 +71,14 @@ impl Snapshot {
         let space = &*self.0.0;
         let offset = at.page_offset();
         if len <= crate::PAGE_SIZE - offset {
-            // A load finds out whether the byte may be read at all.
-            let mut first = [0];
-            self.accessor().read(at, &mut first)?;
             let nodes = Nodes { pool: &space.pool };
             let range = offset..offset + len;
             let page = space.inside(|tables| {
+                // What may not be read is told by the load below.
+                let vma = tables.vmas.find_containing(at.0)?;
+                if !vma.protection.allows(Protection::READ) {
+                    return None;
+                }
                 nodes.still_page(&space.pool, tables.root, page_start(at.0), range.clone())
             });
             if let Some(page) = page {
