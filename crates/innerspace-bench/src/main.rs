@@ -8,6 +8,8 @@ mod access;
 #[cfg(feature = "tables")]
 mod dd;
 mod fork_table;
+#[cfg(feature = "tables")]
+mod groups;
 mod harness;
 mod hit_ratio;
 mod host;
@@ -71,6 +73,12 @@ enum TableArguments {
     },
     /// Forks and copy-on-write, beside fork(2)
     Fork {
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    #[cfg(feature = "tables")]
+    /// Charging, at every depth and on two threads, and what runs beside hits
+    Groups {
         #[command(flatten)]
         common: CommonArguments,
     },
@@ -141,6 +149,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         TableArguments::Fork { common } => {
             (common, fork_table::table(common.plan(), &common.only)?)
         }
+        #[cfg(feature = "tables")]
+        TableArguments::Groups { common } => (common, groups::table(common.plan(), &common.only)?),
         TableArguments::HitRatio { json, quick, only } => {
             let table = hit_ratio::table(only, if *quick { 8 } else { 1 })?;
             print!("{table}");

@@ -129,8 +129,8 @@ pub use group::{
 };
 #[cfg(not(loom))]
 pub use memory::{
-    FileOpener, Limit, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions, MemoryStats, OpenError,
-    Threads,
+    FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions, MemoryStats,
+    OpenError, Threads,
 };
 #[cfg(not(loom))]
 pub use reclaim::{EvictionPolicy, MissCurve};

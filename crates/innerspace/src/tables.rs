@@ -6,6 +6,7 @@ use crate::FrameId;
 use crate::frame::{ArenaOptions, Frames, HoldState, Kind, Source};
 
 pub use crate::frame::old_ways::{Mark, Unlock, set_mark, set_unlock};
+pub use crate::memory::charging::Charging;
 pub use crate::space::replay::{VmaReplay, VmaScheme};
 
 /// Frames whose locks can be taken, and nothing else.

@@ -37,6 +37,14 @@ fn a_memory_prints_a_line_for_itself_each_group_and_each_file() {
     let first = lines.next().unwrap();
     assert!(first.starts_with("memory: "), "{first}");
     assert!(first.contains(" KiB of 4.0 MiB, peak "), "{first}");
+    let parts = lines.next().unwrap();
+    assert!(
+        parts.starts_with("of which: blocks 32.0 KiB, tables 4.0 KiB, anonymous 0 B, heap 0 B, "),
+        "{parts}"
+    );
+    let of = &stats.parts;
+    let sum = of.blocks + of.tables + of.anonymous + of.heap + of.stock + of.free;
+    assert_eq!(sum + of.reserve + of.metadata + of.fixed, 4 * MIB, "{of}");
     let root = lines.next().unwrap();
     assert!(root.starts_with("group root: "), "{root}");
     // Eight blocks and the index node above them.
@@ -186,5 +194,66 @@ fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
         space.explain(fault).to_string(),
         "load of 8 bytes at 0x108000: data.bin: wanted 4096 bytes at 32,768 but the \
          file now ends at 16,384 (it was 1,048,576 when opened)"
+    );
+}
+
+#[test]
+fn a_group_that_cannot_be_as_asked_says_why() {
+    let memory = memory();
+    let error = memory.group("small", 8 * KIB).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "group small: limit 8.0 KiB is below the minimum of 40.0 KiB (8 pages and 2 for each of 1 accessor(s))"
+    );
+    let tenant = memory.group("tenant-a", 256 * KIB).unwrap();
+    let error = tenant.set_max(4 * KIB).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("group tenant-a: limit 4.0 KiB is below the minimum of ")
+    );
+    let error = tenant.set_min(Some(MIB)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "group tenant-a: a minimum of 1.0 MiB does not fit in its limit of 256.0 KiB"
+    );
+    let error = memory.group("tenant-a", MIB).unwrap_err();
+    assert_eq!(error.to_string(), "group root already has a group tenant-a");
+    // Neither a cycle nor a second deletion can be asked for: a group is made below one that is there, stays below it, and is
+    // deleted by its last handle.
+    drop(tenant);
+    let again = memory.group("tenant-a", 256 * KIB).unwrap();
+    assert_eq!(again.usage(), 0);
+}
+
+#[test]
+fn a_limit_below_what_is_pinned_names_the_group_and_the_views_and_holds() {
+    let memory = memory();
+    let (file, _) = data_bin(
+        &memory,
+        "tenant-a",
+        MemoryStore::from_bytes(&[1; 64 * PAGE_SIZE]),
+    );
+    let group = file.group().clone();
+    let views: Vec<_> = (0..64)
+        .map(|page| file.view(page * PAGE..(page + 1) * PAGE).unwrap())
+        .collect();
+    let error = group.set_max(128 * KIB).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "group tenant-a is full: 260.0 of 128.0 KiB, of which 256.0 pinned by 64 views, 4.0 page tables and \
+         index nodes; nothing can be evicted. Drop views or raise the limit"
+    );
+    let error = file.write_at(&[2; PAGE_SIZE], 70 * PAGE).unwrap_err();
+    assert!(
+        error.to_string().contains("group tenant-a is full: "),
+        "{error}"
+    );
+    assert!(group.events().oom > 0);
+    drop(views);
+    file.write_at(&[2; PAGE_SIZE], 70 * PAGE).unwrap();
+    assert!(
+        group.usage() <= 128 * KIB,
+        "usable again, and under its limit"
     );
 }

@@ -17,7 +17,7 @@ mod copies;
 mod faults;
 mod loads;
 mod misses;
-mod threads;
+pub(crate) mod threads;
 mod views;
 
 pub(crate) use threads::{Clock, together};

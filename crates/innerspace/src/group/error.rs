@@ -352,6 +352,17 @@ mod tests {
              32.0 anonymous; nothing can be evicted. Unmap anonymous memory or raise the limit"
         );
         assert_eq!(mixed.counted(), PageCount(4096 + 8192 + 1024));
+        let failing = Holders {
+            failing: PageCount(12_288),
+            dirty: PageCount(4096),
+            ..Holders::default()
+        };
+        assert_eq!(
+            full(failing, LimitReason::NothingEvictable).to_string(),
+            "group tenant-a is full: 64.0 of 64.0 MiB, of which 48.0 dirty and failing to be written, 16.0 \
+             dirty; nothing can be evicted. See the files' write errors: sync again or discard them, or \
+             raise the limit"
+        );
     }
 
     #[test]

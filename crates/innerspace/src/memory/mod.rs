@@ -13,6 +13,8 @@
 //!
 //! Locking: the registry of open files has a mutex, held while a file is opened and never while one is read or written.
 
+#[cfg(feature = "tables")]
+pub(crate) mod charging;
 mod limit;
 mod open;
 mod options;
@@ -33,7 +35,7 @@ use crate::sync::{Arc, Mutex, Weak};
 pub use self::limit::Limit;
 pub use self::open::{FileOpener, OpenError};
 pub use self::options::{MINIMUM_LIMIT, MemoryError, MemoryOptions, Threads};
-pub use self::stats::MemoryStats;
+pub use self::stats::{LimitParts, MemoryStats};
 
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
 ///

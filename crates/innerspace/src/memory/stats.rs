@@ -19,6 +19,8 @@ pub struct MemoryStats {
     pub usage: u64,
     /// The most bytes ever in use.
     pub peak: u64,
+    /// Where the limit goes.
+    pub parts: LimitParts,
     /// Events since the start and pages by state, in the manner of vmstat.
     pub totals: Totals,
     /// Every group, the root first.
@@ -27,18 +29,97 @@ pub struct MemoryStats {
     pub files: Vec<FileStats>,
 }
 
+/// Where the limit of a memory goes, in bytes; together they are the limit, less what is left of the last page.
+///
+/// `Display` prints one line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct LimitParts {
+    /// Blocks of files.
+    pub blocks: u64,
+    /// Page-table nodes and index nodes.
+    pub tables: u64,
+    /// Other pages in use: anonymous memory, copies, pages being set up.
+    pub anonymous: u64,
+    /// Charged, but on the heap: caches of translations, copies of views across blocks, the sample for the miss curve.
+    pub heap: u64,
+    /// Charged in advance by threads that charge often; theirs until somebody needs it.
+    pub stock: u64,
+    /// Nobody's.
+    pub free: u64,
+    /// Kept for writeback and bounce copies.
+    pub reserve: u64,
+    /// Metadata of all pages.
+    pub metadata: u64,
+    /// What every memory takes: wait table, counters, lists, the zero page.
+    pub fixed: u64,
+}
+
+impl LimitParts {
+    fn of(pool: &crate::reclaim::Pool, limit: u64, totals: &Totals, groups: &[GroupStats]) -> Self {
+        let page = PAGE_SIZE as u64;
+        let blocks = totals.active + totals.inactive + totals.unevictable;
+        let tables: u64 = groups.iter().map(|group| group.tables.0).sum();
+        let in_frames = totals.frames - totals.frames_free;
+        let heap = totals.usage.saturating_sub(in_frames);
+        let anonymous = totals.usage.saturating_sub(blocks + tables + heap);
+        let charged = pool.groups.charged(crate::group::GroupId::ROOT).0;
+        let stock = charged.saturating_sub(totals.usage);
+        let reserve = totals.frames_reserve;
+        let used = blocks + tables + anonymous + heap + stock + reserve;
+        let metadata = (totals.frames + 1) * 64;
+        LimitParts {
+            blocks: blocks * page,
+            tables: tables * page,
+            anonymous: anonymous * page,
+            heap: heap * page,
+            stock: stock * page,
+            free: totals.frames.saturating_sub(used) * page,
+            reserve: reserve * page,
+            metadata,
+            fixed: limit.saturating_sub(totals.frames * page + metadata),
+        }
+    }
+}
+
+impl fmt::Display for LimitParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            ("blocks", self.blocks),
+            ("tables", self.tables),
+            ("anonymous", self.anonymous),
+            ("heap", self.heap),
+            ("stock", self.stock),
+            ("free", self.free),
+            ("reserve", self.reserve),
+            ("metadata", self.metadata),
+            ("fixed", self.fixed),
+        ];
+        for (at, (name, bytes)) in parts.into_iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{name} {}", ByteSize(bytes))?;
+        }
+        Ok(())
+    }
+}
+
 impl Memory {
     /// All counters, folded now. Counting is cheap; this walks the groups and files.
     pub fn stats(&self) -> MemoryStats {
         let inner = &*self.0;
         let root = inner.root.stats();
         let bytes = |pages: u64| pages * (PAGE_SIZE as u64 + 64);
+        inner.pool.settle_lists();
+        let totals = inner.pool.totals();
+        let groups = inner.pool.groups.all_stats();
         MemoryStats {
             limit: inner.limit,
             usage: bytes(root.usage.0),
             peak: bytes(root.peak.0),
-            totals: inner.pool.totals(),
-            groups: inner.pool.groups.all_stats(),
+            parts: LimitParts::of(&inner.pool, inner.limit, &totals, &groups),
+            totals,
+            groups,
             files: inner
                 .cache
                 .files()
@@ -116,6 +197,7 @@ impl fmt::Display for MemoryStats {
             ByteSize(self.limit),
             ByteSize(self.peak)
         )?;
+        writeln!(f, "of which: {}", self.parts)?;
         for group in &self.groups {
             writeln!(f, "group {group}")?;
         }

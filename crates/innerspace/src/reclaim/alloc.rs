@@ -162,6 +162,12 @@ impl Pool {
         self.attempt_charging_first(group, order)
     }
 
+    /// One page, the old way, or nothing: for comparison.
+    #[cfg(feature = "tables")]
+    pub(crate) fn alloc_charging_last(&self, group: GroupId) -> Option<PoolFrame<'_>> {
+        self.attempt_charging_last(group, 0).ok()
+    }
+
     /// The old way: a frame is taken and marked up to date, and then may be refused.
     #[cfg(any(mutant = "M1", feature = "tables"))]
     #[inline]

@@ -9,14 +9,16 @@
 //! As in the paper's SHARDS-adj, what the sample got of the uses too much or too little goes to the shortest distance.
 //!
 //! A block learns once, when it comes in, whether it is sampled ([`Meta::uses`](crate::frame::Meta)); using one that is not costs a bit test
-//! and a count on the thread's own line.
+//! and a count on the thread's own line. That is still too much for every hit, so uses are sampled for a stretch, and then not for
+//! four hundred times as long; the curve is of the last whole stretch, or of the first one so far.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
 
 use crate::frame::{Meta, Uses};
 use crate::stats::thread_number;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{PAGE_SIZE, PageCount};
 
 /// Hashes are this many bits.
@@ -36,7 +38,7 @@ pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// Which share of the uses would miss, by the memory there is.
 ///
-/// Uses are those of file blocks by calls (views, reads, writes); what is touched through mappings is not seen.
+/// It is drawn from a stretch of uses (64 times as many as the memory has pages) as if the memory had been empty before. Uses are those of file blocks by calls (views, reads, writes); what is touched through mappings is not seen.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MissCurve {
@@ -64,8 +66,18 @@ impl MissCurve {
     }
 }
 
+/// Rests are so many times as long as stretches.
+const REST: u32 = 400;
+
+/// Uses in a stretch, by pages of the memory.
+const STRETCH: u64 = 64;
+
 /// The sample of one memory.
 pub(crate) struct Sampler {
+    /// A stretch is under way.
+    on: AtomicBool,
+    /// Uses in a stretch.
+    stretch: u64,
     /// Hashes below it are sampled; it only falls.
     threshold: AtomicU64,
     state: Mutex<State>,
@@ -94,6 +106,11 @@ struct State {
     /// Uses farther than the reach, and first ones.
     farther: f64,
     samples: u64,
+    began: Instant,
+    /// When the next stretch begins, if none is under way.
+    next: Instant,
+    /// The curve of the last whole stretch.
+    last: Option<MissCurve>,
 }
 
 type Key = (u32, u64);
@@ -102,16 +119,10 @@ impl Sampler {
     /// For a memory of so many pages.
     pub(crate) fn new(memory: PageCount) -> Sampler {
         Sampler {
+            on: AtomicBool::new(true),
+            stretch: memory.0 * STRETCH,
             threshold: AtomicU64::new(1 << HASH_BITS),
-            state: Mutex::new(State {
-                blocks: HashMap::new(),
-                by_hash: BTreeSet::new(),
-                by_time: BTreeMap::new(),
-                times: Times::new(4 * SAMPLE),
-                parts: vec![0.0; PARTS],
-                farther: 0.0,
-                samples: 0,
-            }),
+            state: Mutex::new(State::new()),
             part: (memory.0 * REACH).div_ceil(PARTS as u64).max(1),
             seen: (0..STRIPES).map(|_| Seen::default()).collect(),
         }
@@ -120,11 +131,53 @@ impl Sampler {
     /// A block was used.
     #[inline]
     pub(crate) fn see(&self, meta: &Meta, pages: impl FnOnce() -> u64) {
+        if self.on.load(Ordering::Relaxed) {
+            self.see_on(meta, pages());
+        }
+    }
+
+    #[inline(never)]
+    fn see_on(&self, meta: &Meta, pages: u64) {
         let seen = &self.seen[thread_number() % STRIPES].0;
         seen.store(seen.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if meta.uses.has(Uses::SAMPLED) {
-            self.used(meta, pages());
+            self.used(meta, pages);
         }
+    }
+
+    /// All uses of this stretch.
+    fn seen(&self) -> u64 {
+        let seen = self.seen.iter().map(|seen| seen.0.load(Ordering::Relaxed));
+        seen.sum()
+    }
+
+    /// Ends a stretch that is long enough.
+    #[cold]
+    fn rest(&self, state: &mut State) {
+        let seen = self.seen();
+        if seen < self.stretch {
+            return;
+        }
+        let now = Instant::now();
+        state.next = now + (now - state.began) * REST;
+        state.last = Some(self.curve_of(state, seen));
+        self.on.store(false, Ordering::Relaxed);
+    }
+
+    /// Begins another stretch when it is time. The share of blocks that are sampled stays: blocks know already whether they are.
+    pub(crate) fn tick(&self, now: Instant) {
+        let mut state = self.state.lock();
+        if self.on.load(Ordering::Relaxed) || now < state.next {
+            return;
+        }
+        *state = State {
+            last: state.last.take(),
+            ..State::new()
+        };
+        self.seen
+            .iter()
+            .for_each(|seen| seen.0.store(0, Ordering::Relaxed));
+        self.on.store(true, Ordering::Relaxed);
     }
 
     /// Notes whether a block that comes in is sampled.
@@ -183,6 +236,9 @@ impl Sampler {
         if state.blocks.len() > SAMPLE {
             self.shrink(state, threshold);
         }
+        if state.samples.is_multiple_of(256) {
+            self.rest(state);
+        }
         true
     }
 
@@ -202,14 +258,16 @@ impl Sampler {
         self.threshold.store(largest, Ordering::Relaxed);
     }
 
-    /// The curve so far.
+    /// The curve of the last whole stretch, or of the first so far.
     pub(crate) fn curve(&self) -> MissCurve {
-        let seen = self.seen.iter().map(|seen| seen.0.load(Ordering::Relaxed));
-        self.curve_of(seen.sum())
+        let state = self.state.lock();
+        match &state.last {
+            Some(last) => last.clone(),
+            None => self.curve_of(&state, self.seen()),
+        }
     }
 
-    fn curve_of(&self, uses: u64) -> MissCurve {
-        let state = self.state.lock();
+    fn curve_of(&self, state: &State, uses: u64) -> MissCurve {
         let rate = self.threshold.load(Ordering::Relaxed) as f64 / (1u64 << HASH_BITS) as f64;
         let counted: f64 = state.parts.iter().sum::<f64>() + state.farther;
         let missing = uses as f64 * rate - counted;
@@ -231,6 +289,21 @@ impl Sampler {
 }
 
 impl State {
+    fn new() -> State {
+        State {
+            blocks: HashMap::new(),
+            by_hash: BTreeSet::new(),
+            by_time: BTreeMap::new(),
+            times: Times::new(4 * SAMPLE),
+            parts: vec![0.0; PARTS],
+            farther: 0.0,
+            samples: 0,
+            began: Instant::now(),
+            next: Instant::now(),
+            last: None,
+        }
+    }
+
     /// A time later than all others. When there is none left, the blocks' times are counted anew from 0.
     fn next_time(&mut self) -> usize {
         if self.times.is_full() {
@@ -384,7 +457,7 @@ mod tests {
             let sampler = Sampler::new(PageCount(MEMORY));
             let sampled = trace.iter().filter(|block| sampler.note((1, **block), 1));
             let sampled = sampled.count();
-            let curve = sampler.curve_of(trace.len() as u64);
+            let curve = sampler.curve_of(&sampler.state.lock(), trace.len() as u64);
             let sizes: Vec<u64> = (1..=40).map(|n| n * MEMORY / 10).collect();
             for (size, exact) in sizes.iter().zip(simulated(&trace, &sizes)) {
                 // The loop's curve is a step: a little to either side of it any answer is right.
@@ -410,7 +483,7 @@ mod tests {
         for block in [1, 2, 3, 1, 1, 2, 3] {
             assert!(sampler.note((1, block), 1));
         }
-        let curve = sampler.curve_of(7);
+        let curve = sampler.curve_of(&sampler.state.lock(), 7);
         let at = |pages: u64| curve.at(pages * PAGE_SIZE as u64);
         // Distances: 2, 0, 2, 2; three first uses.
         assert_eq!(at(0), 1.0);
@@ -418,5 +491,29 @@ mod tests {
         assert!((at(2) - 6.0 / 7.0).abs() < 1e-9);
         assert!((at(3) - 3.0 / 7.0).abs() < 1e-9);
         assert_eq!(curve.samples(), 7);
+    }
+
+    #[test]
+    fn after_a_stretch_comes_a_rest_and_the_curve_stays() {
+        let sampler = Sampler::new(PageCount(100));
+        let round = |rounds: u64| {
+            (0..rounds * 50).for_each(|n| {
+                sampler.seen[0].0.fetch_add(1, Ordering::Relaxed);
+                sampler.note((1, n % 50), 1);
+            });
+        };
+        round(100);
+        assert!(sampler.on.load(Ordering::Relaxed), "5,000 of 6,400 uses");
+        round(40);
+        assert!(!sampler.on.load(Ordering::Relaxed));
+        let whole = sampler.curve();
+        assert!(whole.at(60 * PAGE_SIZE as u64) < 0.05);
+        let now = Instant::now();
+        sampler.tick(now);
+        assert!(!sampler.on.load(Ordering::Relaxed), "too early");
+        sampler.tick(now + std::time::Duration::from_secs(100_000));
+        assert!(sampler.on.load(Ordering::Relaxed));
+        round(1);
+        assert_eq!(sampler.curve(), whole, "the last whole one");
     }
 }

@@ -225,6 +225,11 @@ impl Pool {
         self.sampler.as_ref().map(Sampler::curve)
     }
 
+    /// Moves what waits in batches to its lists, so that gauges count it.
+    pub(crate) fn settle_lists(&self) {
+        self.lru.drain_batches(&self.frames);
+    }
+
     /// All counters and gauges.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = self.counters.totals();

@@ -142,10 +142,10 @@ fn every_kind_of_holder_is_named() {
     let file = MockFile::new(&pool, group, 0);
     file.failures.store(u64::MAX, Ordering::Relaxed);
     for index in 0..60 {
-        let flags = if index < 30 {
-            FlagSet::DIRTY
-        } else {
-            FlagSet::EMPTY
+        let flags = match index {
+            0..5 => FlagSet::DIRTY | FlagSet::ERROR,
+            5..30 => FlagSet::DIRTY,
+            _ => FlagSet::EMPTY,
         };
         let id = file.bring(index, flags, AllocMode::Wait).unwrap();
         match index {
@@ -166,8 +166,8 @@ fn every_kind_of_holder_is_named() {
     let holders = error.details().holders;
     assert_eq!((holders.views, holders.viewed), (10, PageCount(10)));
     assert_eq!(
-        (holders.dirty, holders.pinned),
-        (PageCount(30), PageCount(20))
+        (holders.failing, holders.dirty, holders.pinned),
+        (PageCount(5), PageCount(25), PageCount(20))
     );
     assert_eq!(
         (holders.tables, holders.anonymous),
@@ -176,8 +176,8 @@ fn every_kind_of_holder_is_named() {
     assert_eq!(holders.counted(), PageCount(100));
     assert_eq!(
         error.to_string(),
-        "group tenant-1 is full: 400.0 of 400.0 KiB, of which 40.0 pinned by 10 views, 120.0 dirty, 80.0 \
-         locked or in use, 60.0 page tables and index nodes, 100.0 anonymous; nothing can be evicted. \
+        "group tenant-1 is full: 400.0 of 400.0 KiB, of which 40.0 pinned by 10 views, 20.0 dirty and \
+         failing to be written, 100.0 dirty, 80.0 locked or in use, 60.0 page tables and index nodes, 100.0 anonymous; nothing can be evicted. \
          Sync or discard the dirty files, or raise the limit"
     );
     // The store heals: the dirty blocks can go now.

@@ -1,0 +1,133 @@
+//! Views of resident pages while pages are evicted behind them, and while uses are sampled.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use innerspace::store::MemoryStore;
+use innerspace::{MIB, Memory, MemoryOptions, PagedFile, Threads};
+
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, thread_time};
+use crate::host::PAGE;
+
+/// Pages that are viewed; all stay resident.
+const HOT: u64 = 8192;
+
+/// Pages a second that are evicted.
+const RATE: u64 = 10_000;
+
+pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    eviction(plan, rows)?;
+    sampling(plan, rows)
+}
+
+fn options() -> MemoryOptions {
+    MemoryOptions::new(96 * MIB).threads(Threads::None)
+}
+
+/// A file whose pages are all resident, and were used often.
+fn hot_file(memory: &Memory) -> Result<PagedFile, Box<dyn Error>> {
+    let store = MemoryStore::from_bytes(&vec![1; HOT as usize * PAGE]);
+    let file = memory.options().open(store)?;
+    for _ in 0..3 {
+        for page in 0..HOT {
+            file.view(page * PAGE as u64..page * PAGE as u64 + 8)?;
+        }
+    }
+    Ok(file)
+}
+
+fn views(file: &PagedFile, count: u64, mut seed: u64) -> Outcome {
+    thread_time(count, || {
+        let mut sum = 0u64;
+        for _ in 0..count {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let at = seed % HOT * PAGE as u64;
+            sum += u64::from(file.view(at..at + PAGE as u64)?[0]);
+        }
+        if sum != count {
+            return Err("other bytes than were stored".into());
+        }
+        Ok(sum)
+    })
+}
+
+/// Ten thousand pages a second come in and go again on another thread, in steps of ten milliseconds.
+fn evict_behind(memory: &Memory, stream: &PagedFile, stop: &AtomicBool) -> u64 {
+    let (mut page, mut evicted) = (0, 0);
+    let pages = stream.len() / PAGE as u64;
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..RATE / 100 {
+            let mut byte = [0];
+            page = (page + 7919) % pages;
+            let read = stream.read_at(&mut byte, page * PAGE as u64);
+            if read.is_err() {
+                return evicted;
+            }
+        }
+        evicted += memory.reclaim(RATE / 100 * PAGE as u64) / PAGE as u64;
+        next += Duration::from_millis(10);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    evicted
+}
+
+fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let memory = options().build()?;
+    let file = hot_file(&memory)?;
+    let stream = MemoryStore::from_bytes(&vec![1; 65_536 * PAGE]);
+    let stream = memory.options().open(stream)?;
+    let count = plan.operations(4_000_000);
+    let mut seeds = Seeds::default();
+    let (seed, other) = (seeds.next(), seeds.next());
+    let beside = || {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let evicting = scope.spawn(|| evict_behind(&memory, &stream, &stop));
+            let sample = views(&file, count, seed);
+            stop.store(true, Ordering::Relaxed);
+            match evicting.join() {
+                Ok(evicted) if evicted > 0 => sample,
+                _ => Err("nothing was evicted".into()),
+            }
+        })
+    };
+    rows.add(Row {
+        name: "views while 10,000 pages a second are evicted".into(),
+        unit: Unit::Nanoseconds,
+        contenders: vec![
+            Contender::new("nothing evicted", || views(&file, count, other)),
+            Contender::new("innerspace", beside),
+        ],
+        subject: "innerspace",
+        baseline: "nothing evicted",
+        budget: Budget::Ratio(1.03),
+    })
+}
+
+fn sampling(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let (plain, sampled) = (options().build()?, options().sample_misses().build()?);
+    let (of_plain, of_sampled) = (hot_file(&plain)?, hot_file(&sampled)?);
+    // A whole stretch of sampling; then there is a rest of four hundred times its length, which a run is a part of.
+    let mut viewed = 0;
+    while viewed < 4_000_000 {
+        viewed += views(&of_sampled, 1_000_000, 77)?.operations;
+    }
+    let count = plan.operations(4_000_000);
+    let mut seeds = Seeds::default();
+    let (seed, other) = (seeds.next(), seeds.next());
+    rows.add(Row {
+        name: "views between two stretches of sampling".into(),
+        unit: Unit::Nanoseconds,
+        contenders: vec![
+            Contender::new("not sampled", || views(&of_plain, count, other)),
+            Contender::new("innerspace", || views(&of_sampled, count, seed)),
+        ],
+        subject: "innerspace",
+        baseline: "not sampled",
+        budget: Budget::Ratio(1.01),
+    })
+}
