@@ -388,7 +388,7 @@ proptest! {
     // spec: M3
     #[test]
     fn random_trees_add_up_and_end_at_zero(ops in prop::collection::vec(op(), 1..120)) {
-        let tree = GroupTree::new(pages(300));
+        let tree = GroupTree::with_batch(pages(300), 16);
         let mut live = vec![tree.root()];
         let mut charges: Vec<(GroupId, PageCount)> = Vec::new();
         for op in ops {
@@ -438,6 +438,11 @@ proptest! {
         for id in tree.subtree(tree.root()) {
             prop_assert_eq!((tree.usage(id).0, tree.own(id).0), (0, 0));
         }
+        tree.drain_stocks(tree.root());
+        for id in tree.subtree(tree.root()) {
+            prop_assert_eq!(tree.charged(id).0, 0, "something was left in no stock");
+        }
+        prop_assert!(tree.validate().is_ok());
         prop_assert_eq!(tree.subtree(tree.root()).len(), live.len(), "drained deleted groups are gone");
     }
 }
