@@ -170,7 +170,8 @@ impl Stocks {
                 Err(now) => word = Slot(now),
             }
         }
-        if levels.is_deleted(group) {
+        // mutant: M6 (loom: loom_a_deleted_group_keeps_no_stock)
+        if cfg!(not(mutant = "M6")) && levels.is_deleted(group) {
             self.empty(levels, slot, |found| found == group);
         }
         Stocked::Yes
