@@ -93,6 +93,16 @@ impl Files {
         used.vmas += vmas;
     }
 
+    /// Registers anew with every file; the old registrations are returned.
+    fn renew(&mut self, space: &Arc<SpaceInner>) -> Vec<FileUse> {
+        let renewed = |used: &mut FileUse| {
+            let mut new = FileUse::register(space, used.file());
+            new.vmas = used.vmas;
+            std::mem::replace(used, new)
+        };
+        self.0.values_mut().map(renewed).collect()
+    }
+
     /// Counts the mappings that are no more; files that are not mapped any longer come out.
     fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
@@ -297,6 +307,9 @@ impl SpaceInner {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);
         }
+        // Leaves come over from a snapshot, which a revocation may ask after it has asked this space, and find gone. Who has
+        // registered meanwhile is asked again.
+        let renewed = writer.files.renew(self);
         let mut detached = Detached::default();
         let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
         let taken = take_table(&mut detached);
@@ -311,7 +324,8 @@ impl SpaceInner {
             }
             Err(_) => &changed.added,
         };
-        let unused = writer.files.remove(gone);
+        let mut unused = writer.files.remove(gone);
+        unused.extend(renewed);
         self.code.changed(&EVERYWHERE);
         (taken, Leftover { detached, unused })
     }

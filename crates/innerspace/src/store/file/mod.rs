@@ -54,6 +54,16 @@ pub struct FileStore {
     watch: Watch,
 }
 
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        if self.access == Access::ReadWrite {
+            // Closing would not do: a child that another thread is spawning has the description too, until it runs its
+            // program. A failure leaves just that.
+            let _ = self.file.unlock();
+        }
+    }
+}
+
 impl FileStore {
     /// Opens an existing file in the default cache mode.
     ///

@@ -329,7 +329,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Takes the exclusive lock, which lives as long as `file`.
+    /// Takes the exclusive lock, which lives until it is released, or `file` closed by everybody who has inherited it.
     fn lock(&self, file: &File, metadata: &Metadata) -> Result<(), OpenError> {
         match file.try_lock() {
             Ok(()) => Ok(()),
