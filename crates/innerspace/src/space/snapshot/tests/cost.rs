@@ -1,0 +1,85 @@
+//! What forks and un-sharing touch, by count.
+
+use super::*;
+use crate::space::table::Nodes;
+
+/// A space with so many resident pages, in as many leaves as they need.
+fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
+    let space = space(pool);
+    let at = VirtAddr(1 << 40);
+    space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
+    let mut a = space.accessor();
+    for page in 0..pages {
+        a.store(at + page * PAGE, page).unwrap();
+    }
+    (space, at, a)
+}
+
+/// Hold words that `work` changes.
+fn touched(work: impl FnOnce()) -> u64 {
+    let before = crate::frame::touched::so_far();
+    work();
+    crate::frame::touched::so_far() - before
+}
+
+// spec: F1
+#[test]
+fn a_fork_touches_as_little_with_many_pages_as_with_few() {
+    let costs = [100, 20_000].map(|pages| {
+        let pool = pool(pages as u32 + 2_000);
+        let (space, ..) = resident(&pool, pages);
+        let mut child = None;
+        let before = in_use(&pool);
+        let hold_words = touched(|| child = Some(space.fork().unwrap()));
+        (hold_words, in_use(&pool) - before)
+    });
+    assert_eq!(costs[0], costs[1], "hold words changed, frames taken");
+    assert!(costs[0].0 <= 4 && costs[0].1 == 1, "{costs:?}");
+}
+
+// spec: F5
+#[test]
+fn un_sharing_a_leaf_touches_no_metadata_of_what_it_maps() {
+    let costs = [1, 512].map(|pages| {
+        let pool = pool(4_096);
+        let (space, at, mut a) = resident(&pool, pages);
+        let child = space.fork().unwrap();
+        // The upper nodes first, by a store to another leaf.
+        space.map(Map::anonymous(PAGE).at(at + 4 * LEAF)).unwrap();
+        let child2 = space.fork().unwrap();
+        a.store(at + 4 * LEAF, 1u64).unwrap();
+        let cost = touched(|| a.store(at, 1u64).unwrap());
+        drop((child, child2));
+        cost
+    });
+    assert_eq!(costs[0], costs[1], "a leaf of one page, and of 512");
+    assert!(costs[0] <= 10, "{costs:?}");
+}
+
+// spec: F5
+#[test]
+fn chains_of_borrowing_stay_short() {
+    let pool = pool(4_096);
+    let (mut space, at, a) = resident(&pool, 32);
+    drop(a);
+    let mut all = Vec::new();
+    for generation in 0..40 {
+        let child = space.fork().unwrap();
+        child.accessor().store(at, generation).unwrap();
+        let nodes = Nodes { pool: &pool };
+        let depth = child.0.inside(|tables| {
+            let leaf = nodes.find(tables.root, at.0).unwrap().frame;
+            nodes.borrowing_depth(leaf)
+        });
+        assert!(
+            depth <= 9,
+            "generation {generation} borrows through {depth} leaves"
+        );
+        all.push(std::mem::replace(&mut space, child));
+    }
+    for (generation, space) in all.iter().enumerate().skip(1) {
+        let mut a = space.accessor();
+        assert_eq!(a.load::<u64>(at), Ok(generation as u64 - 1));
+        assert_eq!(a.load::<u64>(at + 31 * PAGE), Ok(31));
+    }
+}
