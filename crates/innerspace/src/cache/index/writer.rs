@@ -7,7 +7,7 @@ use crate::sync::MutexGuard;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::units::FrameId;
 
-/// The right to change an [`Index`].
+/// The right to change an [`super::Index`].
 #[derive(Debug)]
 pub(in crate::cache) struct IndexWriter<'a> {
     pub(super) root: &'a AtomicU64,
