@@ -90,11 +90,13 @@ const FILE_PAGES: u64 = 256;
 fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error>> {
     let space = memory.space()?;
     let mut accessor = space.accessor();
-    let mut sum = 0;
+    let mut sum = 0u64;
     for file in files {
         let at = space.map(Map::file(file))?;
         for page in 0..FILE_PAGES {
-            sum += accessor.load::<u64>(at + page * PAGE as u64)?;
+            sum = accessor
+                .load::<u64>(at + page * PAGE as u64)?
+                .wrapping_add(sum);
         }
     }
     Ok(sum)
@@ -117,9 +119,9 @@ fn bench_spaces(plan: Plan) -> Result<Row<'static>, Box<dyn Error>> {
         contenders.push(Contender::new(name, move || {
             set_unlock(way);
             let sample = thread_time(pages, || {
-                let mut sum = 0;
+                let mut sum = 0u64;
                 for _ in 0..times {
-                    sum += space_once(&memory, &files)?;
+                    sum = space_once(&memory, &files)?.wrapping_add(sum);
                 }
                 Ok(sum)
             });
@@ -133,9 +135,10 @@ fn bench_spaces(plan: Plan) -> Result<Row<'static>, Box<dyn Error>> {
         "kernel: mmap of a memfd, munmap",
         move || {
             thread_time(pages, || {
-                let mut sum = 0;
+                let mut sum = 0u64;
                 for _ in 0..times {
-                    sum += Region::shared(&file, FILES * bytes)?.read_every(PAGE);
+                    let read = Region::shared(&file, FILES * bytes)?.read_every(PAGE);
+                    sum = sum.wrapping_add(read);
                 }
                 Ok(sum)
             })

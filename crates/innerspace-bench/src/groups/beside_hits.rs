@@ -59,7 +59,7 @@ fn evict_behind(memory: &Memory, stream: &PagedFile, stop: &AtomicBool) -> u64 {
     let (mut page, mut evicted) = (0, 0);
     let pages = stream.len() / PAGE as u64;
     let mut next = Instant::now();
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         for _ in 0..RATE / 100 {
             let mut byte = [0];
             page = (page + 7919) % pages;
@@ -69,10 +69,12 @@ fn evict_behind(memory: &Memory, stream: &PagedFile, stop: &AtomicBool) -> u64 {
             }
         }
         evicted += memory.reclaim(RATE / 100 * PAGE as u64) / PAGE as u64;
+        if stop.load(Ordering::Relaxed) {
+            return evicted;
+        }
         next += Duration::from_millis(10);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    evicted
 }
 
 fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
