@@ -45,6 +45,9 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let refusal = updates.run().err();
     let complaint = file.sync_all().err();
     store.heal();
+    // New updates are refused until what waits is written. The first sync may still tell of a write that failed in the
+    // background before the store was well.
+    file.sync_all().or_else(|_| file.sync_all())?;
     updates.run()?;
     file.sync_all()?;
     bar.finish_and_clear();
