@@ -191,8 +191,9 @@ impl<'space> FaultState<'space> {
         translator.enter_and_drain();
         let section = &translator.sections;
         let step = if self.space.gate.is_open(section, self.at.0) {
-            let (at, tables) = (self.at.0, self.space.tables(section));
-            let tree = || tables.vmas.find_containing(at);
+            let at = self.at.0;
+            // The set is read after the sequence: a slot filled from an old set has an old number, and is not used again.
+            let tree = || self.space.tables(section).vmas.find_containing(at);
             match vmas.find(&self.space.sequence, at, &mut named, tree) {
                 Some(vma) => self.step(vma),
                 None => Step::Denied(FaultKind::NotMapped),
