@@ -84,7 +84,7 @@
 //! | groups | | 65,536, nested 8 deep ([`MAX_DEPTH`]) |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
-//! | address | 64 KiB, so that null stays an error | 2^48 - 1 |
+//! | address | 4 KiB, so that null stays an error; page 0 when asked for | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
 //!
 //! Pages are 4 KiB, whatever the host's are. A group has to hold a block of its files several times over to work well with them.
 //!

@@ -14,8 +14,9 @@
 use super::buddy::Buddy;
 use super::meta::{Kind, Meta};
 use crate::FrameId;
+use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, raw, thread, thread_local};
+use crate::sync::{Mutex, thread};
 
 /// The most frames a magazine holds.
 const CAPACITY: usize = 32;
@@ -211,7 +212,9 @@ impl Allocator {
     }
 
     fn slot(&self) -> &Slot {
-        &self.slots[thread_number() & (self.slots.len() - 1)]
+        // A schedule that is replayed must meet the same slots; sharing one gives the most contention.
+        let number = if cfg!(shuttle) { 0 } else { thread_number() };
+        &self.slots[number & (self.slots.len() - 1)]
     }
 
     /// Checks lists, magazines and counts, and calls `block` for each free block. Nobody may allocate or free meanwhile.
@@ -237,19 +240,5 @@ impl Allocator {
             "listed frames"
         );
         buddy.validate(metas, block);
-    }
-}
-
-/// A small number for the calling thread, given on first use; numbers are not reused, slots are shared modulo.
-fn thread_number() -> usize {
-    static NEXT: raw::AtomicU32 = raw::AtomicU32::new(0);
-    thread_local! {
-        static NUMBER: usize = NEXT.fetch_add(1, raw::Ordering::Relaxed) as usize;
-    }
-    // A schedule that is replayed must meet the same slots; sharing one gives the most contention.
-    if cfg!(shuttle) {
-        0
-    } else {
-        NUMBER.with(|number| *number)
     }
 }

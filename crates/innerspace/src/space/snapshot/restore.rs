@@ -42,8 +42,10 @@ const IDLE: u8 = 4;
 
 impl Space {
     /// Goes back to `snapshot`: mappings, protections and private bytes are as they were then; what files show is not
-    /// part of it. The snapshot must be one of this space, or the one this space was forked from. Costs time in proportion to what was changed since; a space that goes back to the same snapshot
-    /// again and again, having stored to much the same pages each time, pays a copy of each of these pages and little more.
+    /// part of it. The snapshot must be one of this space, or the one this space was forked from.
+    ///
+    /// Costs time in proportion to what was changed since. A space that goes back to the same snapshot again and again,
+    /// having stored to much the same pages each time, pays a copy of each of these pages and little more.
     ///
     /// # Errors
     /// [`SpaceError::OtherSpace`]; [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]. The space is as it was.
