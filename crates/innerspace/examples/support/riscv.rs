@@ -1,0 +1,138 @@
+//! A RISC-V machine (RV32IM) by the interpreter `rrs-lib`, on any memory: here, on a space.
+
+use innerspace::{Accessor, Fault, VirtAddr};
+use rrs_lib::instruction_executor::{InstructionException, InstructionExecutor};
+use rrs_lib::{HartState, MemAccessSize, Memory, process_instruction};
+
+/// `ecall`, which the interpreter leaves to its user.
+const ECALL: u32 = 0x73;
+
+/// A memory that tells the fetch of an instruction from a load.
+pub(crate) trait GuestMemory: Memory {
+    /// The instruction at `at`.
+    fn fetch(&mut self, at: u32) -> Option<u32>;
+}
+
+/// A space as the guest's memory.
+pub(crate) struct SpaceMemory {
+    pub accessor: Accessor,
+    /// Why the last access that failed did.
+    pub fault: Option<Fault>,
+}
+
+impl SpaceMemory {
+    pub(crate) fn new(accessor: Accessor) -> SpaceMemory {
+        SpaceMemory {
+            accessor,
+            fault: None,
+        }
+    }
+
+    #[inline]
+    fn noted<T>(&mut self, done: Result<T, Fault>) -> Option<T> {
+        done.map_err(|fault| self.fault = Some(fault)).ok()
+    }
+}
+
+impl Memory for SpaceMemory {
+    #[inline]
+    fn read_mem(&mut self, at: u32, size: MemAccessSize) -> Option<u32> {
+        let at = VirtAddr(at.into());
+        let loaded = match size {
+            MemAccessSize::Byte => self.accessor.load::<u8>(at).map(u32::from),
+            MemAccessSize::HalfWord => self.accessor.load::<u16>(at).map(u32::from),
+            MemAccessSize::Word => self.accessor.load::<u32>(at),
+        };
+        self.noted(loaded)
+    }
+
+    #[inline]
+    fn write_mem(&mut self, at: u32, size: MemAccessSize, value: u32) -> bool {
+        let at = VirtAddr(at.into());
+        let stored = match size {
+            MemAccessSize::Byte => self.accessor.store(at, value as u8),
+            MemAccessSize::HalfWord => self.accessor.store(at, value as u16),
+            MemAccessSize::Word => self.accessor.store(at, value),
+        };
+        self.noted(stored).is_some()
+    }
+}
+
+impl GuestMemory for SpaceMemory {
+    #[inline]
+    fn fetch(&mut self, at: u32) -> Option<u32> {
+        let fetched = self.accessor.fetch::<u32>(VirtAddr(at.into()));
+        self.noted(fetched)
+    }
+}
+
+/// Why a machine stopped.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Stop {
+    /// At an `ecall`, which the program counter is past.
+    Call,
+    /// At an instruction that it could not do.
+    Exception(InstructionException),
+    /// After as many instructions as it was to do.
+    Enough,
+}
+
+/// One processor and its memory.
+pub(crate) struct Machine<M> {
+    pub hart: HartState,
+    pub memory: M,
+    /// Instructions done so far.
+    pub steps: u64,
+}
+
+impl<M: GuestMemory> Machine<M> {
+    /// A machine whose first instruction is at `pc`, with zeros in its registers.
+    pub(crate) fn new(memory: M, pc: u32) -> Machine<M> {
+        let mut hart = HartState::new();
+        hart.pc = pc;
+        Machine {
+            hart,
+            memory,
+            steps: 0,
+        }
+    }
+
+    /// Runs to the first call or exception, but at most so many instructions.
+    pub(crate) fn run(&mut self, most: u64) -> Stop {
+        let Machine {
+            hart,
+            memory,
+            steps,
+        } = self;
+        let end = steps.saturating_add(most);
+        let mut executor = InstructionExecutor {
+            mem: memory,
+            hart_state: hart,
+        };
+        while *steps < end {
+            let pc = executor.hart_state.pc;
+            let Some(instruction) = executor.mem.fetch(pc) else {
+                return Stop::Exception(InstructionException::FetchError(pc));
+            };
+            match process_instruction(&mut executor, instruction) {
+                Some(Ok(jumped)) => {
+                    if !jumped {
+                        executor.hart_state.pc = pc.wrapping_add(4);
+                    }
+                }
+                Some(Err(exception)) => return Stop::Exception(exception),
+                None if instruction == ECALL => {
+                    executor.hart_state.pc = pc.wrapping_add(4);
+                    *steps += 1;
+                    return Stop::Call;
+                }
+                None => {
+                    let illegal = InstructionException::IllegalInstruction(pc, instruction);
+                    return Stop::Exception(illegal);
+                }
+            }
+            *steps += 1;
+        }
+        Stop::Enough
+    }
+}
