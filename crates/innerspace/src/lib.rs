@@ -69,6 +69,7 @@
 //! | have address spaces | [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for a run of accesses |
 //! | copy one in microseconds | [`Space::fork`] |
 //! | keep one as it was, go back to it, see what has changed | [`Space::freeze`], [`Space::restore`], [`Space::changed_since`], [`Snapshot`] |
+//! | hand pages of one to a device or a system call | [`Space::pin`], [`Pinned`] |
 //! | understand a failed access | [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] says all about it |
 //! | see what is going on | [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`], [`Space::stats`]: structs that print themselves |
 //!
@@ -136,9 +137,10 @@ pub use memory::{
 pub use reclaim::{EvictionPolicy, MissCurve};
 #[cfg(not(loom))]
 pub use space::{
-    AccessKind, Accessor, AddressWidth, Advice, CodePage, Device, DeviceError, Explanation, Fault,
-    FaultKind, Map, MappingInfo, PageStats, PageView, Protection, Region, Remap, Session, Sharing,
-    Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions, SpaceStats, VmaLookups,
+    AccessKind, Accessor, AddressWidth, Advice, AtFork, CodePage, Device, DeviceError, Explanation,
+    Fault, FaultKind, Map, MappingInfo, PageStats, PageView, Pinned, Protection, Region, Remap,
+    Session, Sharing, Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions, SpaceStats,
+    VmaLookups,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

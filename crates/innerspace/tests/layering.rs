@@ -24,11 +24,12 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// Where `unsafe` may stand, as the beginning of a path below `src`.
-const MAY_BE_UNSAFE: [&str; 6] = [
+const MAY_BE_UNSAFE: [&str; 7] = [
     "sys/",
     "sync/",
     "frame/",
     "space/translate",
+    "space/table/pinned",
     "space/table/still",
     "dax/device",
 ];

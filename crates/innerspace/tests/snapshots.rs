@@ -2,7 +2,7 @@
 
 use innerspace::store::Store;
 use innerspace::{
-    FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions, Snapshot,
+    AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions, Snapshot,
     SnapshotFileError, SpaceError, Threads,
 };
 use std::io;
@@ -234,4 +234,49 @@ fn many_threads_fork_from_one_snapshot() {
     });
     drop(snapshot);
     memory.validate();
+}
+
+/// The pages that a system call writes are those that accessors read, whatever is forked meanwhile.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_system_call_reads_into_pinned_pages() {
+    use std::io::{Seek, SeekFrom, Write};
+    use std::os::fd::AsRawFd;
+
+    let memory = memory(8 * MIB);
+    let store = innerspace::store::MemoryStore::from_bytes(&[9; 4 * PAGE as usize]);
+    let file = memory.options().open_store(Arc::new(store)).unwrap();
+    let space = memory.space().unwrap();
+    // A private mapping of a file: its copies are what is pinned.
+    let at = space.map(Map::file(&file).private().writable()).unwrap();
+    let shared = space.map(Map::file(&file)).unwrap();
+    let refused = space.pin(shared, PAGE, AtFork::Copy).unwrap_err();
+    assert!(matches!(refused, SpaceError::NotPinnable { .. }));
+    let pinned = space.pin(at, 3 * PAGE, AtFork::Copy).unwrap();
+    let child = space.fork().unwrap();
+
+    let mut host = tempfile::tempfile().unwrap();
+    let bytes: Vec<u8> = (0..3 * PAGE).map(|byte| (byte % 251) as u8).collect();
+    host.write_all(&bytes).unwrap();
+    host.seek(SeekFrom::Start(0)).unwrap();
+    let pieces: Vec<libc::iovec> = pinned
+        .pieces()
+        .into_iter()
+        .map(|(base, len)| libc::iovec {
+            iov_base: base.cast(),
+            iov_len: len,
+        })
+        .collect();
+    // SAFETY: the pieces are pinned, and there is no Rust reference to them.
+    let read = unsafe { libc::preadv(host.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32, 0) };
+    assert_eq!(read, 3 * PAGE as isize);
+    let mut seen = vec![0; 3 * PAGE as usize];
+    space.accessor().read(at, &mut seen).unwrap();
+    assert!(seen == bytes, "read to where the space has the pages");
+    child.accessor().read(at, &mut seen).unwrap();
+    assert!(seen.iter().all(|byte| *byte == 9), "and not into its fork");
+    space.accessor().read(shared, &mut seen).unwrap();
+    assert!(seen.iter().all(|byte| *byte == 9), "nor into the file");
+    space.validate();
+    child.validate();
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | views | guards that were promised bytes that never change |
 //! | refs | the file's index (1), leaves that own an anonymous frame, transient users |
-//! | mapped | file pages installed in page tables |
+//! | mapped | file pages installed in page tables; pins of an anonymous page; borrowers of a leaf |
 //! | CACHED | the frame is what its file's index says; without it the frame is anonymous, or viewed-only, or dying |
 //! | WRITER | somebody holding the block's lock copies into the frame |
 //! | WMAPPED | write translations of the frame may exist |
@@ -28,6 +28,8 @@
 //! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
 //! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
 //! | CACHED refs=n | `uncache` | refs=n-1, viewed-only if views > 0 | block lock held |
+//!
+//! Views or pins alone may keep an anonymous frame whose leaf has let it go.
 //!
 //! A block with views that leaves its file is counted by its keeper before (`KeepSelf`), because the file that kept the
 //! arena for them may go next; whoever drops the last view of such a block ([`PutView::LastOutside`]) ends that.
@@ -114,6 +116,11 @@ impl HoldState {
     /// Whether write translations may exist.
     pub(crate) const fn is_wmapped(self) -> bool {
         self.0 & WMAPPED != 0
+    }
+
+    /// Whether the frame is anonymous with one reference and no view, pinned or not.
+    pub(crate) const fn is_one_ref(self) -> bool {
+        self.0 & !(FIELD * MAPPED) == REF
     }
 
     /// Whether views alone keep the frame (a state of I1).

@@ -7,8 +7,8 @@ use crate::store::MemoryStore;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{
-    FaultKind, FileAccess, Group, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
-    Space, Threads, VirtAddr,
+    AtFork, FaultKind, FileAccess, Group, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile,
+    Protection, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -370,6 +370,85 @@ fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
         drop(panics);
         space.unmap(at, PAGE).unwrap();
         drop((moved, space));
+        assert_nothing_left(memory);
+    });
+}
+
+/// A pin beside forks: the page stays the parent's, and a child's copy does not change.
+// spec: F1
+#[test]
+fn a_pinned_page_stays_with_its_space_beside_forks_and_stores() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 2);
+        let mut a = space.accessor();
+        a.store(at, 1u64).unwrap();
+        a.store(at + PAGE, 1u64).unwrap();
+        let forking = {
+            let space = space.clone();
+            thread::spawn(move || {
+                let child = space.fork().unwrap();
+                let mut b = child.accessor();
+                let first = b.load::<u64>(at).unwrap();
+                assert!((1..4).contains(&first), "{first}");
+                b.store(at + PAGE, 8u64).unwrap();
+                assert_eq!(b.load::<u64>(at), Ok(first), "a store behind the child");
+                child.validate();
+            })
+        };
+        let pinned = space.pin(at, PAGE, AtFork::Copy).unwrap();
+        for value in 2..4u64 {
+            let mut seen = [0; 8];
+            match value {
+                2 => pinned.write(0, &value.to_ne_bytes()),
+                _ => a.store(at, value).unwrap(),
+            }
+            pinned.read(0, &mut seen);
+            assert_eq!(u64::from_ne_bytes(seen), value);
+            assert_eq!(a.load::<u64>(at), Ok(value), "the pinned page has moved");
+        }
+        forking.join().unwrap();
+        assert_eq!(a.load::<u64>(at + PAGE), Ok(1));
+        space.validate();
+        drop((pinned, a, space));
+        assert_nothing_left(memory);
+    });
+}
+
+/// A restore beside a pin: refused, or before it or after it; what was stored through the pin is gone after the next one.
+#[test]
+fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 1);
+        let mut a = space.accessor();
+        a.store(at, 1u64).unwrap();
+        let snapshot = space.freeze().unwrap();
+        // The page is the space's own, and recorded, from here on.
+        for value in 2..4u64 {
+            space.restore(&snapshot).unwrap();
+            a.store(at, value).unwrap();
+        }
+        let restoring = {
+            let (space, snapshot) = (space.clone(), snapshot.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    match space.restore(&snapshot) {
+                        Ok(()) | Err(SpaceError::Pinned { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            })
+        };
+        let pinned = space.pin(at, PAGE, AtFork::Copy).unwrap();
+        pinned.write(0, &9u64.to_ne_bytes());
+        assert_eq!(a.load::<u64>(at), Ok(9), "restored under the pin");
+        drop(pinned);
+        restoring.join().unwrap();
+        space.restore(&snapshot).unwrap();
+        assert_eq!(a.load::<u64>(at), Ok(1));
+        space.validate();
+        drop((a, space, snapshot));
         assert_nothing_left(memory);
     });
 }

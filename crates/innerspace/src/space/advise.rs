@@ -144,7 +144,12 @@ impl Space {
         self.have_pages("populate", at, len)
     }
 
-    fn have_pages(&self, what: &'static str, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+    pub(super) fn have_pages(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+    ) -> Result<(), SpaceError> {
         let range = checked_range(what, at, len, self.0.end())?;
         let parts = self.0.inside(|tables| {
             let covered = tables.vmas.covers(&range);

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::mappers::FileUse;
+use super::pin::PinnedLeaves;
 use super::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
 use super::tree::RangeTree;
 use super::vma::Vma;
@@ -45,6 +46,8 @@ pub(super) struct Structure {
     /// Structural changes so far.
     pub(super) revision: u64,
     files: Files,
+    /// Where pages may be pinned.
+    pub(super) pins: PinnedLeaves,
 }
 
 /// The files that are mapped, by the address of their `FileInner`, which each keeps alive.
@@ -64,6 +67,7 @@ impl Structure {
             vmas,
             revision: 0,
             files: Files::default(),
+            pins: PinnedLeaves::default(),
         }
     }
 

@@ -322,6 +322,30 @@ pub enum SpaceError {
         /// The operation.
         what: &'static str,
     },
+    /// A range to be pinned that is not private writable memory.
+    #[error("pin at {at}: {mapping} is not private writable memory")]
+    NotPinnable {
+        /// The first address that cannot be pinned.
+        at: VirtAddr,
+        /// The mapping there.
+        mapping: String,
+    },
+    /// A pinned page would have to change places, or its bytes, behind the back of whoever pinned it.
+    #[error("{what}: the page at {at} is pinned; unpin it first")]
+    Pinned {
+        /// The operation.
+        what: &'static str,
+        /// The first such page.
+        at: VirtAddr,
+    },
+    /// A page would have to be copied that is pinned with [`AtFork::Refuse`](crate::AtFork::Refuse).
+    #[error("{what}: the page at {at} is pinned and may not be copied; unpin it first")]
+    PinnedAlone {
+        /// The operation.
+        what: &'static str,
+        /// The first such page.
+        at: VirtAddr,
+    },
     /// A part of the space has as many forks as can be counted.
     #[error("the space has as many live forks as can be counted; drop some")]
     TooManyForks,

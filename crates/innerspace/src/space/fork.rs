@@ -2,10 +2,12 @@
 //!
 //! With the gate closed, no fault is under way and no accessor of the parent has a write tag left (the flush is posted before
 //! the grace period that closes the gate, and read before the next access). From then on every write fault, on either side,
-//! finds its path shared and copies it (`table`). So the time does not depend on how much is mapped.
+//! finds its path shared and copies it (`table`). So the time does not depend on how much is mapped. Pinned pages are the
+//! exception (`pin`): they are copied at once, before the gate opens.
 
 use super::change::EVERYWHERE;
 use super::ledger::Ledger;
+use super::pin::PinnedCopies;
 use super::table::Nodes;
 use super::{Role, Space, SpaceError, SpaceInner};
 use crate::group::Group;
@@ -19,7 +21,9 @@ impl Space {
     /// waits for no accessor longer than its current access.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`] when the group has no page for the child's root; [`SpaceError::TooManyForks`].
+    /// [`SpaceError::Limit`] when the group has no page for the child's root, or for a copy of each pinned page;
+    /// [`SpaceError::PinnedAlone`] while a page is pinned with [`AtFork::Refuse`](crate::AtFork::Refuse);
+    /// [`SpaceError::TooManyForks`]; [`SpaceError::Reentered`]. The space is as it was.
     pub fn fork(&self) -> Result<Space, SpaceError> {
         self.fork_into(&self.0.group.clone())
     }
@@ -39,17 +43,18 @@ impl Space {
             group.belongs_to(&parent.pool.groups),
             "fork into a group of another memory"
         );
-        parent.check_entry("fork")?;
-        let event = match role {
-            Role::Live { .. } => Event::Fork,
-            Role::Frozen { .. } => Event::Freeze,
+        let (event, what) = match role {
+            Role::Live { .. } => (Event::Fork, "fork"),
+            Role::Frozen { .. } => (Event::Freeze, "freeze"),
         };
+        parent.check_entry(what)?;
         let pool = &parent.pool;
         let nodes = Nodes { pool };
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
-        let root = nodes.publish(root);
         let mut writer = parent.gate.write();
+        let mut pinned = PinnedCopies::set_aside(parent, &mut writer, what, group)?;
+        let root = nodes.publish(root);
         let vmas = writer.vmas.with_ledger(Ledger::new(pool, group));
         let child = Space(SpaceInner::new(pool, group, role, parent.width, root, vmas));
         writer.register_fork(&child.0);
@@ -69,9 +74,17 @@ impl Space {
             }
         });
         let shared = nodes.share_root(parent.root, root);
+        // mutant: F1 (test: a_fork_leaves_pinned_pages_with_the_parent_and_copies_them) pinned pages are shared
+        let shared = match cfg!(mutant = "F1") {
+            true => shared,
+            false => shared.and_then(|()| pinned.put(nodes, root)),
+        };
+        if shared.is_err() {
+            // While the gate is closed: a store must not find the way to a pinned page shared.
+            nodes.clear_root(root);
+        }
         drop(closed);
         drop(writer);
-        // On failure the child is dropped with what it had got.
         shared.map_err(|_| SpaceError::TooManyForks)?;
         pool.counters.count(event);
         Ok(child)

@@ -10,6 +10,7 @@
 //! | `fault` | one page fault as steps |
 //! | `map`, `change`, `fork` | structural changes, with the gate closed on their range |
 //! | `remap`, `advise`, `region`, `options` | moving and growing; advice, populating, locking; a growing range; choices |
+//! | `pin` | pages that stay where they are for whoever uses them by their address in the process |
 //! | `device`, `code` | ranges whose accesses are calls; pages that code was fetched from |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
@@ -42,6 +43,7 @@ mod ledger;
 mod map;
 mod mappers;
 mod options;
+mod pin;
 mod pte;
 mod region;
 mod remap;
@@ -85,6 +87,7 @@ pub use self::device::{Device, DeviceError};
 pub use self::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
 pub use self::map::Map;
 pub use self::options::{AddressWidth, SpaceOptions};
+pub use self::pin::{AtFork, Pinned};
 pub use self::region::Region;
 pub use self::remap::Remap;
 pub use self::report::{MappingInfo, PageStats, SpaceStats};

@@ -146,6 +146,7 @@ impl SpaceInner {
             let gone = vmas.remove(new).and(vmas.remove(old));
             gone.and(vmas.put(moved))
         };
+        writer.pins.move_range(old, new.start);
         let leftover = self.change_by(writer, change, |writer, vmas, changed| {
             self.move_words(writer, old, new, vmas, changed)
         })?;

@@ -48,7 +48,8 @@ impl Space {
     /// having stored to much the same pages each time, pays a copy of each of these pages and little more.
     ///
     /// # Errors
-    /// [`SpaceError::OtherSpace`]; [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]. The space is as it was.
+    /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned; [`SpaceError::TooManyForks`];
+    /// [`SpaceError::Frozen`]. The space is as it was.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("restore")?;
@@ -59,6 +60,7 @@ impl Space {
             return Err(SpaceError::OtherSpace);
         }
         let mut writer = space.gate.write();
+        writer.pins.check_none(space, "restore")?;
         if space.changes.is_since(is) && space.restore_in_place(image, &mut writer) {
             drop(writer);
             space.pool.safe_point();

@@ -2,7 +2,8 @@
 //!
 //! Four levels of nine bits over pages of 4 KiB: 48 bits of address. Level 0 is the leaf ([`super::pte`]); a word of an
 //! upper node is a child's frame number, shifted, or 0. The root belongs to its space; every other node is kept by its
-//! hold word: `refs` counts the parents that lead to it, `mapped` the leaves that borrow from it.
+//! hold word: `refs` counts the parents that lead to it, `mapped` the leaves that borrow from it. Of an anonymous page `refs`
+//! counts the leaves that own it, `mapped` its pins.
 //!
 //! # Sharing
 //!
@@ -28,6 +29,7 @@ mod compare;
 mod edit;
 mod leaf;
 mod moving;
+mod pinned;
 mod report;
 mod still;
 
@@ -42,6 +44,7 @@ use crate::sync::raw::{AtomicU64, Ordering};
 use crate::{FrameId, PAGE_SHIFT};
 
 pub(super) use self::edit::Edit;
+pub(super) use self::pinned::{NotPinned, Pins};
 pub(super) use self::still::{Image, StillPage};
 
 /// Bits of address a space can have.

@@ -134,10 +134,10 @@ impl Nodes<'_> {
                     );
                 }
                 Holds::Own => {
-                    assert!(
-                        self.state(self.frame_of(pte)).refs() > 0,
-                        "an own page is free"
-                    );
+                    let state = self.state(self.frame_of(pte));
+                    assert!(state.refs() > 0, "an own page is free");
+                    let stays = state.refs() == 1 && !self.is_shared(node);
+                    assert!(state.mapped() == 0 || stays, "a pinned page is shared");
                 }
                 Holds::Borrowed => {
                     assert!(!pte.has(VALID_W), "a borrowed page is writable");

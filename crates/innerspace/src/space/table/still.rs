@@ -54,8 +54,10 @@ pub(in crate::space) enum Image {
 
 impl Nodes<'_> {
     /// Whether nobody but the leaf that owns this page has a use for it.
+    ///
+    /// Pins do not count: who pins a page wants it to be this one.
     pub(in crate::space) fn is_sole_owner(self, page: Pte) -> bool {
-        self.state(self.frame_of(page)) == HoldState::refs_only(1)
+        self.state(self.frame_of(page)).is_one_ref()
     }
 
     /// The bytes `range` of the private page at `at` of a snapshot's table; `None` if it has none there, or if the page has
@@ -96,7 +98,8 @@ impl Nodes<'_> {
     /// If others than its leaf have the page.
     pub(in crate::space) fn overwrite(self, page: Pte, image: Image) {
         assert!(
-            page.holds() == Holds::Own && self.is_sole_owner(page),
+            page.holds() == Holds::Own
+                && self.state(self.frame_of(page)) == HoldState::refs_only(1),
             "I11: overwriting a page that others see"
         );
         let frames = &self.pool.frames;

@@ -3,6 +3,7 @@
 mod cost;
 mod files;
 mod model;
+mod pins;
 
 use super::*;
 use crate::reclaim::{Pool, PoolOptions};

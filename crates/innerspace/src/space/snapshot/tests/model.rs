@@ -1,6 +1,10 @@
-//! Random changes, snapshots and restores against plain copies.
+//! Random changes, snapshots, restores and pins against plain copies.
+
+use std::cell::Cell;
+use std::rc::Rc;
 
 use super::*;
+use crate::space::{AtFork, Pinned};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -14,6 +18,10 @@ enum Op {
     Restore(usize),
     Diff(usize),
     Forget(usize),
+    Pin(usize),
+    Unpin(usize),
+    /// A store through a pin.
+    Behind(usize, u64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -27,6 +35,9 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0..4usize).prop_map(Op::Restore),
         2 => (0..4usize).prop_map(Op::Diff),
         1 => (0..4usize).prop_map(Op::Forget),
+        2 => (0..PLACES).prop_map(Op::Pin),
+        3 => (0..4usize).prop_map(Op::Unpin),
+        4 => (0..4usize, 10..19u64).prop_map(|(pin, value)| Op::Behind(pin, value)),
     ]
 }
 
@@ -39,6 +50,34 @@ fn place(page: usize) -> VirtAddr {
 
 /// A page of the model: what is there, and whether it may be stored to.
 type Model = Vec<Option<(u64, bool)>>;
+
+/// A pin of a page, and what the page holds once it is out of the space.
+struct Pin {
+    page: usize,
+    pinned: Pinned,
+    out: Option<Rc<Cell<u64>>>,
+}
+
+/// The pins of a page that is going to be unmapped.
+fn let_go(pins: &mut [Pin], page: usize, now: &Model) {
+    let Some((value, _)) = now[page] else { return };
+    let value = Rc::new(Cell::new(value));
+    for pin in pins.iter_mut().filter(|pin| pin.page == page) {
+        pin.out.get_or_insert_with(|| value.clone());
+    }
+}
+
+fn compare_pins(pins: &[Pin], model: &Model) {
+    for pin in pins {
+        let mut bytes = [0; 8];
+        pin.pinned.read(0, &mut bytes);
+        let expected = match &pin.out {
+            Some(value) => value.get(),
+            None => model[pin.page].expect("a page that is not out is mapped").0,
+        };
+        assert_eq!(u64::from_ne_bytes(bytes), expected, "{:?}", pin.pinned);
+    }
+}
 
 fn compare(space: &mut Accessor, model: &Model) {
     for (page, expected) in model.iter().enumerate() {
@@ -75,6 +114,7 @@ proptest! {
         let mut now: Model = vec![None; PLACES];
         let mut snapshots: Vec<(Snapshot, Model)> = Vec::new();
         let mut forks: Vec<(Space, Model)> = Vec::new();
+        let mut pins: Vec<Pin> = Vec::new();
         for op in ops {
             match op {
                 Op::Store(page, value) => {
@@ -89,10 +129,12 @@ proptest! {
                     }
                 }
                 Op::Unmap(page) => {
+                    let_go(&mut pins, page, &now);
                     space.unmap(place(page), PAGE).unwrap();
                     now[page] = None;
                 }
                 Op::Map(page) => {
+                    let_go(&mut pins, page, &now);
                     space.map(Map::anonymous(PAGE).replacing(place(page))).unwrap();
                     now[page] = Some((0, true));
                 }
@@ -115,8 +157,14 @@ proptest! {
                     forks.push(child);
                 }
                 Op::Restore(number) => if let Some((snapshot, model)) = snapshots.get(number) {
-                    space.restore(snapshot).unwrap();
-                    now.clone_from(model);
+                    let restored = space.restore(snapshot);
+                    if let Some(pin) = pins.iter().filter(|pin| pin.out.is_none()).min_by_key(|pin| place(pin.page)) {
+                        let refused = format!("restore: the page at {} is pinned; unpin it first", place(pin.page));
+                        prop_assert_eq!(restored.unwrap_err().to_string(), refused);
+                    } else {
+                        restored.unwrap();
+                        now.clone_from(model);
+                    }
                 },
                 Op::Diff(number) => if let Some((snapshot, model)) = snapshots.get(number) {
                     assert_named(&space.changed_since(snapshot).unwrap(), &now, model);
@@ -128,9 +176,25 @@ proptest! {
                 Op::Forget(number) if number < snapshots.len() => {
                     snapshots.remove(number);
                 }
-                Op::Freeze | Op::Fork | Op::Forget(_) => {}
+                Op::Pin(page) if pins.len() < 4 => {
+                    let pinned = space.pin(place(page), PAGE, AtFork::Copy);
+                    prop_assert_eq!(pinned.is_ok(), now[page].is_some_and(|(_, may)| may));
+                    pins.extend(pinned.ok().map(|pinned| Pin { page, pinned, out: None }));
+                }
+                Op::Unpin(number) if number < pins.len() => {
+                    pins.remove(number);
+                }
+                Op::Behind(number, value) => if let Some(pin) = pins.get(number) {
+                    pin.pinned.write(0, &value.to_ne_bytes());
+                    match &pin.out {
+                        Some(out) => out.set(value),
+                        None => now[pin.page].as_mut().unwrap().0 = value,
+                    }
+                },
+                Op::Freeze | Op::Fork | Op::Forget(_) | Op::Pin(_) | Op::Unpin(_) => {}
             }
             compare(&mut a, &now);
+            compare_pins(&pins, &now);
         }
         for (snapshot, model) in &snapshots {
             compare(&mut snapshot.accessor(), model);
@@ -142,6 +206,7 @@ proptest! {
         }
         space.validate();
         drop((a, space, snapshots, forks));
+        drop(pins);
         assert_nothing_left(&pool);
     }
 }

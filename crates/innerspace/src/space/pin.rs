@@ -1,0 +1,397 @@
+//! Pins: pages of private memory that stay where they are, for whoever reads and writes them by their address in the
+//! process: a device of the program's own, a system call, foreign code.
+//!
+//! | what happens | what becomes of a pinned page |
+//! |---|---|
+//! | it is loaded and stored by accessors | they use the same bytes as the pin |
+//! | [`Space::fork`], [`Space::freeze`] | the space keeps it, and stores to it with no fault; the fork or snapshot gets a copy of its own. Pinned with [`AtFork::Refuse`]: refused, [`SpaceError::PinnedAlone`] |
+//! | [`Space::restore`] | refused, [`SpaceError::Pinned`] |
+//! | unmap, map over it, `Advice::DontNeed`, the space ends | it leaves the space, stays charged, and lives on until it is unpinned |
+//! | remap | it goes to the new address, pinned as before |
+//! | protect | stays pinned; a pin is not asked for rights again |
+//! | it is pinned again | it is pinned until the last of its pins is dropped |
+//!
+//! So it is in Linux (FOLL_PIN) but for the snapshots and refusals, which Linux does not have.
+//!
+//! # How
+//!
+//! A pinned page is the space's own, in a leaf that it shares with nobody, by a way that it shares with nobody: that is how
+//! a store leaves it, and the one who would change that is fork. So a fork gives the child copies of the nodes on the way and of the
+//! leaf at once: its pinned pages are copied, the others shared by a reference each. It costs as much as the leaves with
+//! pinned pages have pages. The hold word of a page counts its pins; the space remembers the leaves in which
+//! there may be such pages (`PinnedLeaves`), and forgets those in which there are none any more when it next looks.
+//!
+//! Locking: the gate's writer is held to pin, but the gate stays open: a store fault has had the page before, and only
+//! another writer could have taken it away since; then it is had again. To unpin takes no lock, and may be done from any
+//! thread, with the space gone.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::change::Structure;
+use super::error::{AccessKind, Fault, FaultKind};
+use super::map::checked_range;
+use super::table::{self, Nodes, NotPinned, Pins, TooManyForks};
+use super::translate::leaf_number;
+use super::vma::{Backing, Protection, Sharing, Vma};
+use super::vma_set::VmaSet;
+use super::{Space, SpaceError, SpaceInner};
+use crate::group::{Charge, Group, GroupId};
+use crate::reclaim::{AllocMode, PoolFrame};
+use crate::sync::gate::Writer;
+use crate::sync::{Arc, Weak};
+use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
+
+/// Leaves remembered before one looks whether they still have pinned pages.
+const MANY_LEAVES: usize = 64;
+
+/// What a fork or a snapshot does about a pinned page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtFork {
+    /// Copies it: the child starts with the bytes as they are then. What is written through the pin meanwhile may be
+    /// copied in part.
+    Copy,
+    /// Fails, with nothing changed.
+    Refuse,
+}
+
+/// Pages of a space that stay where they are in the process for as long as this lives; made by [`Space::pin`].
+///
+/// Needs no space to live: what was unmapped meanwhile stays readable and writable here, and nowhere else.
+///
+/// ```
+/// use innerspace::{AtFork, MIB, Map, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let space = Memory::with_limit(4 * MIB)?.space()?;
+/// let at = space.map(Map::anonymous(64 * 1024))?;
+/// let ring = space.pin(at, 8192, AtFork::Copy)?;
+/// ring.write(4090, b"from a device");
+/// let mut a = space.accessor();
+/// let mut seen = [0; 13];
+/// a.read(at + 4090, &mut seen)?;
+/// assert_eq!(&seen, b"from a device");
+/// let child = space.fork()?;
+/// ring.write(0, b"x");
+/// assert_eq!(a.load::<u8>(at)?, b'x'); // the pin is the parent's
+/// assert_eq!(child.accessor().load::<u8>(at)?, 0);
+/// # Ok(()) }
+/// ```
+pub struct Pinned {
+    pins: Pins,
+    at: VirtAddr,
+    /// What the list of frames is charged to whom, if it fills a page.
+    charged: Option<(GroupId, PageCount)>,
+}
+
+/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by the gate's writer.
+#[derive(Default)]
+pub(super) struct PinnedLeaves {
+    /// Their numbers.
+    leaves: BTreeSet<u64>,
+    /// How many had pinned pages when they were looked at last.
+    live: usize,
+    /// Frames of pins with [`AtFork::Refuse`].
+    alone: Vec<Weak<[FrameId]>>,
+}
+
+/// Frames for a fork's copies of pinned pages, and of the ways to them.
+#[derive(Default)]
+pub(super) struct PinnedCopies<'pool> {
+    /// Where the leaves start, in order.
+    leaves: Vec<u64>,
+    nodes: Vec<PoolFrame<'pool>>,
+    pages: Vec<PoolFrame<'pool>>,
+}
+
+impl Space {
+    /// Has the pages of `len` bytes (rounded up to whole pages) at `at` in memory, as stores would, and keeps them at their
+    /// addresses in the process until what is returned is dropped. They count against the limit all the while.
+    ///
+    /// Accessors go on loading and storing there. What is written through the pin is seen by them, but by no watch: a
+    /// [`CodePage`](crate::CodePage) does not count it.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::NotPinnable`] for anything but private
+    /// writable memory, anonymous or of a file; [`SpaceError::Access`] when a page cannot be had, or is pinned 2^20 - 1
+    /// times already; [`SpaceError::Frozen`], [`SpaceError::Reentered`], [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is pinned.
+    pub fn pin(&self, at: VirtAddr, len: u64, at_fork: AtFork) -> Result<Pinned, SpaceError> {
+        const WHAT: &str = "pin";
+        let space = &self.0;
+        space.check_live(WHAT)?;
+        let range = checked_range(WHAT, at, len, space.end())?;
+        let check = |vmas: &VmaSet| match vmas.covers(&range) {
+            true => check_pinnable(vmas.overlapping(&range), at),
+            false => Err(SpaceError::NotMapped {
+                what: WHAT,
+                at,
+                len,
+            }),
+        };
+        let nodes = Nodes { pool: &space.pool };
+        let bytes = (range.end - range.start) / PAGE_SIZE as u64 * size_of::<FrameId>() as u64;
+        let charged = PageCount(bytes / PAGE_SIZE as u64);
+        let charge = (charged > PageCount(0))
+            .then(|| {
+                let group = space.group_id();
+                space.pool.charge(group, charged, AllocMode::Wait)
+            })
+            .transpose()?;
+        loop {
+            space.inside(|tables| check(tables.vmas))?;
+            self.have_pages(WHAT, at, len)?;
+            let mut writer = space.gate.write();
+            check(&writer.vmas)?;
+            let pins = space
+                .inside(|tables| nodes.pin_range(&space.pool, tables.root, range.start, range.end));
+            match pins {
+                Ok(pins) => {
+                    writer.pins.add(space, &range, &pins, at_fork);
+                    let payer = charge.map(Charge::commit);
+                    return Ok(Pinned {
+                        pins,
+                        at,
+                        charged: payer.map(|payer| (payer, charged)),
+                    });
+                }
+                // A fork or a restore came between.
+                Err(NotPinned::NotStoredTo) => {}
+                Err(NotPinned::TooMany(page)) => {
+                    let page = VirtAddr(page);
+                    let fault = Fault::new(FaultKind::TooManyOwners, page, AccessKind::Store, 0);
+                    return Err(SpaceError::Access {
+                        what: WHAT,
+                        explanation: self.explain(fault),
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn check_pinnable<'a>(
+    mut vmas: impl Iterator<Item = &'a Vma>,
+    at: VirtAddr,
+) -> Result<(), SpaceError> {
+    let cannot = |vma: &&Vma| {
+        let has_pages = !matches!(vma.backing, Backing::Device { .. });
+        let private = vma.sharing == Sharing::Private && vma.protection.allows(Protection::WRITE);
+        !(has_pages && private)
+    };
+    match vmas.find(cannot) {
+        None => Ok(()),
+        Some(vma) => Err(SpaceError::NotPinnable {
+            at: VirtAddr(vma.start.max(at.0)),
+            mapping: vma.to_string(),
+        }),
+    }
+}
+
+impl Pinned {
+    /// The first address at which the pages were when they were pinned.
+    pub fn start(&self) -> VirtAddr {
+        self.at
+    }
+
+    /// How many pages are pinned.
+    pub fn pages(&self) -> PageCount {
+        PageCount(self.pins.frames().len() as u64)
+    }
+
+    /// Where the bytes are in the process: address and length of each piece, in order, as for a vectored system call.
+    ///
+    /// Each stays valid for reads and writes until the pin is dropped. Accessors, and other pins, may read and write the same
+    /// bytes at the same time: a Rust reference to them is sound only as long as the program knows that nobody does.
+    pub fn pieces(&self) -> Vec<(*mut u8, usize)> {
+        let mut pieces: Vec<(*mut u8, usize)> = Vec::new();
+        for page in 0..self.pins.frames().len() {
+            let host = self.pins.host(page);
+            match pieces.last_mut() {
+                Some((start, len)) if start.wrapping_add(*len) == host => *len += PAGE_SIZE,
+                _ => pieces.push((host, PAGE_SIZE)),
+            }
+        }
+        pieces
+    }
+
+    /// Copies the bytes from `offset` on. What others store there meanwhile may come in part.
+    ///
+    /// # Panics
+    /// If they are not all pinned.
+    pub fn read(&self, offset: usize, buffer: &mut [u8]) {
+        let mut rest = buffer;
+        for (page, start, len) in self.split(offset, rest.len()) {
+            let (piece, more) = rest.split_at_mut(len);
+            self.pins.copy_out(page, start, piece);
+            rest = more;
+        }
+    }
+
+    /// Stores `bytes` at `offset`.
+    ///
+    /// # Panics
+    /// If there is not as much pinned.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let mut rest = bytes;
+        for (page, start, len) in self.split(offset, rest.len()) {
+            let (piece, more) = rest.split_at(len);
+            self.pins.copy_in(page, start, piece);
+            rest = more;
+        }
+    }
+
+    /// The parts of a range by pages: page, offset in it, length.
+    fn split(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+        let size = self.pins.frames().len() * PAGE_SIZE;
+        assert!(
+            offset <= size && len <= size - offset,
+            "{len} bytes at {offset} of {size} pinned ones"
+        );
+        let mut at = offset;
+        let end = offset + len;
+        std::iter::from_fn(move || {
+            let (page, start) = (at / PAGE_SIZE, at % PAGE_SIZE);
+            let len = (PAGE_SIZE - start).min(end - at);
+            at += len;
+            (len > 0).then_some((page, start, len))
+        })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some((payer, pages)) = self.charged {
+            self.pins.pool().groups.uncharge(payer, pages);
+        }
+    }
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pages = self.pages().0;
+        write!(f, "Pinned({pages} pages from {})", self.at)
+    }
+}
+
+impl PinnedLeaves {
+    fn add(
+        &mut self,
+        space: &SpaceInner,
+        range: &std::ops::Range<u64>,
+        pins: &Pins,
+        at_fork: AtFork,
+    ) {
+        self.leaves
+            .extend(leaf_number(range.start)..=leaf_number(range.end - 1));
+        if at_fork == AtFork::Refuse {
+            self.alone.retain(|frames| frames.strong_count() > 0);
+            self.alone.push(Arc::downgrade(pins.frames()));
+        }
+        if self.leaves.len() > MANY_LEAVES.max(2 * self.live) {
+            let _found = self.look(space);
+        }
+    }
+
+    /// Pages of `from` are going to lie from `to` on.
+    pub(super) fn move_range(&mut self, from: &std::ops::Range<u64>, to: u64) {
+        let span = table::span(1);
+        let known = leaf_number(from.start)..=leaf_number(from.end - 1);
+        let moved: Vec<u64> = self.leaves.range(known).copied().collect();
+        for leaf in moved {
+            let start = (leaf * span).max(from.start) - from.start + to;
+            let end = ((leaf + 1) * span).min(from.end) - from.start + to;
+            self.leaves
+                .extend(leaf_number(start)..=leaf_number(end - 1));
+        }
+    }
+
+    /// All pinned pages, by address; forgets leaves without any. The gate's writer is held.
+    fn look(&mut self, space: &SpaceInner) -> Vec<(u64, FrameId)> {
+        if self.leaves.is_empty() {
+            return Vec::new();
+        }
+        let nodes = Nodes { pool: &space.pool };
+        let mut found = Vec::new();
+        space.inside(|tables| {
+            self.leaves.retain(|leaf| {
+                let pages = nodes.pinned_in_leaf(tables.root, leaf * table::span(1));
+                let any = !pages.is_empty();
+                found.extend(pages);
+                any
+            });
+        });
+        self.live = self.leaves.len();
+        found
+    }
+
+    /// How many leaves are remembered.
+    #[cfg(all(test, not(shuttle)))]
+    pub(super) fn known(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// Refuses while there is a pinned page in the space.
+    pub(super) fn check_none(
+        &mut self,
+        space: &SpaceInner,
+        what: &'static str,
+    ) -> Result<(), SpaceError> {
+        match self.look(space).first() {
+            None => Ok(()),
+            Some((at, _)) => Err(SpaceError::Pinned {
+                what,
+                at: VirtAddr(*at),
+            }),
+        }
+    }
+}
+
+impl<'pool> PinnedCopies<'pool> {
+    /// Sets aside, charged to `group`, what a fork of `space` needs. The gate's writer is held, so that no page is pinned
+    /// until the fork is done; what is unpinned meanwhile needs less.
+    pub(super) fn set_aside(
+        space: &'pool SpaceInner,
+        writer: &mut Writer<'_, Structure>,
+        what: &'static str,
+        group: &Group,
+    ) -> Result<PinnedCopies<'pool>, SpaceError> {
+        let found = writer.pins.look(space);
+        if found.is_empty() {
+            return Ok(PinnedCopies::default());
+        }
+        writer.pins.alone.retain(|frames| frames.strong_count() > 0);
+        let alone = writer.pins.alone.iter().filter_map(Weak::upgrade);
+        let alone: BTreeSet<FrameId> = alone.flat_map(|frames| frames.to_vec()).collect();
+        if let Some((at, _)) = found.iter().find(|(_, frame)| alone.contains(frame)) {
+            return Err(SpaceError::PinnedAlone {
+                what,
+                at: VirtAddr(*at),
+            });
+        }
+        let mut leaves: Vec<u64> = found
+            .iter()
+            .map(|(at, _)| at & !(table::span(1) - 1))
+            .collect();
+        leaves.dedup();
+        let frames = |count: usize| {
+            let alloc = |_| space.pool.alloc(group.id(), 0, AllocMode::Wait);
+            (0..count).map(alloc).collect::<Result<Vec<_>, _>>()
+        };
+        let nodes = frames(Nodes::nodes_for_pinned(&leaves))?;
+        let pages = frames(found.len())?;
+        Ok(PinnedCopies {
+            leaves,
+            nodes,
+            pages,
+        })
+    }
+
+    /// Gives the fork below `root`, which has just got all the parent's subtrees, its copies. The gate is closed.
+    pub(super) fn put(&mut self, nodes: Nodes<'_>, root: FrameId) -> Result<(), TooManyForks> {
+        nodes.copy_pinned(root, &self.leaves, &mut self.nodes, &mut self.pages)
+    }
+}

@@ -1,0 +1,384 @@
+//! Pinned pages: one test for each rule of `space::pin`.
+
+use super::*;
+use crate::space::{Advice, AtFork, Pinned, Remap};
+
+/// A space with `pages` resident pages, whose page n starts with n + 1.
+fn numbered(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
+    let space = space(pool);
+    let at = VirtAddr(1 << 40);
+    space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
+    let mut a = space.accessor();
+    for page in 0..pages {
+        a.store(at + page * PAGE, page + 1).unwrap();
+    }
+    (space, at, a)
+}
+
+fn first_word(pinned: &Pinned, page: usize) -> u64 {
+    let mut bytes = [0; 8];
+    pinned.read(page * PAGE_SIZE, &mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
+fn set_first_word(pinned: &Pinned, page: usize, value: u64) {
+    pinned.write(page * PAGE_SIZE, &value.to_ne_bytes());
+}
+
+#[test]
+fn accessors_and_a_pin_use_the_same_bytes() {
+    let pool = pool(512);
+    let (space, at, mut a) = numbered(&pool, 2);
+    // Four pages, two of them never touched before.
+    space
+        .map(Map::anonymous(2 * PAGE).at(at + 2 * PAGE))
+        .unwrap();
+    let pinned = space.pin(at, 3 * PAGE + 1, AtFork::Copy).unwrap();
+    assert_eq!(
+        format!("{pinned:?}"),
+        format!("Pinned(4 pages from {at})"),
+        "whole pages"
+    );
+    assert_eq!(pinned.pages(), PageCount(4));
+    assert_eq!([0, 1, 3].map(|page| first_word(&pinned, page)), [1, 2, 0]);
+    // Across a page end, both ways.
+    pinned.write(PAGE_SIZE - 3, b"abcdef");
+    let mut seen = [0; 6];
+    a.read(at + (PAGE - 3), &mut seen).unwrap();
+    assert_eq!(&seen, b"abcdef");
+    a.write(at + (2 * PAGE - 2), b"wxyz").unwrap();
+    let mut seen = [0; 4];
+    pinned.read(2 * PAGE_SIZE - 2, &mut seen);
+    assert_eq!(&seen, b"wxyz");
+    let pieces = pinned.pieces();
+    let bytes: usize = pieces.iter().map(|(_, len)| len).sum();
+    assert_eq!(bytes, 4 * PAGE_SIZE);
+    assert_eq!(pieces[0].0 as usize % PAGE_SIZE, 0);
+    space.validate();
+    drop((pinned, a, space));
+    assert_nothing_left(&pool);
+}
+
+#[test]
+#[should_panic(expected = "5 bytes at 4092 of 4096 pinned ones")]
+fn what_is_not_pinned_is_not_reached_through_a_pin() {
+    let pool = pool(512);
+    let (space, at, _a) = numbered(&pool, 1);
+    let pinned = space.pin(at, PAGE, AtFork::Copy).unwrap();
+    pinned.write(PAGE_SIZE - 4, &[0; 5]);
+}
+
+// spec: F1
+#[test]
+fn a_fork_leaves_pinned_pages_with_the_parent_and_copies_them() {
+    let pool = pool(4 * 1024);
+    let (space, at, mut a) = numbered(&pool, 520);
+    // In two leaves, beside pages that are not pinned.
+    let pins = [3, 5, 515].map(|page| (page, space.pin(at + page * PAGE, PAGE, AtFork::Copy)));
+    let pins = pins.map(|(page, pinned)| (page, pinned.unwrap()));
+    let child = space.fork().unwrap();
+    let mut b = child.accessor();
+    let faults = pool.counters.totals().pgfault;
+    for (page, pinned) in &pins {
+        assert_eq!(b.load::<u64>(at + *page * PAGE), Ok(page + 1), "copied");
+        set_first_word(pinned, 0, 1000 + page);
+        assert_eq!(a.load::<u64>(at + *page * PAGE), Ok(1000 + page));
+        a.store(at + *page * PAGE, 2000 + page).unwrap();
+        assert_eq!(first_word(pinned, 0), 2000 + page, "the page has moved");
+        assert_eq!(b.load::<u64>(at + *page * PAGE), Ok(page + 1));
+        b.store(at + *page * PAGE, 3000 + page).unwrap();
+        assert_eq!(first_word(pinned, 0), 2000 + page);
+    }
+    // One for each leaf that an accessor did not know yet: the child's two, the parent's two.
+    assert!(pool.counters.totals().pgfault - faults <= 4);
+    // Its neighbours are shared, and part as ever.
+    a.store(at + 4 * PAGE, 77u64).unwrap();
+    assert_eq!(b.load::<u64>(at + 4 * PAGE), Ok(5));
+    b.store(at + 6 * PAGE, 78u64).unwrap();
+    assert_eq!(a.load::<u64>(at + 6 * PAGE), Ok(7));
+    // A snapshot is no different, nor is a fork when the child is gone.
+    let snapshot = space.freeze().unwrap();
+    drop((b, child));
+    for (page, pinned) in &pins {
+        a.store(at + *page * PAGE, 4000 + page).unwrap();
+        assert_eq!(first_word(pinned, 0), 4000 + page);
+        let frozen = snapshot.accessor().load::<u64>(at + *page * PAGE);
+        assert_eq!(frozen, Ok(2000 + page));
+    }
+    space.validate();
+    snapshot.validate();
+    drop((pins, a, space, snapshot));
+    assert_nothing_left(&pool);
+}
+
+// spec: F1
+#[test]
+fn a_fork_that_may_not_copy_a_pinned_page_is_refused() {
+    let pool = pool(2 * 1024);
+    let (space, at, mut a) = numbered(&pool, 8);
+    let _may = space.pin(at, PAGE, AtFork::Copy).unwrap();
+    let alone = space.pin(at + PAGE, 2 * PAGE, AtFork::Refuse).unwrap();
+    let before = in_use(&pool);
+    let refused = space.fork().unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "fork: the page at {} is pinned and may not be copied; unpin it first",
+            at + PAGE
+        )
+    );
+    let refused = space.freeze().unwrap_err();
+    assert!(matches!(
+        refused,
+        SpaceError::PinnedAlone { what: "freeze", .. }
+    ));
+    assert_eq!(in_use(&pool), before, "nothing is left of the child");
+    let faults = pool.counters.totals().pgfault;
+    a.store(at + PAGE, 9u64).unwrap();
+    assert_eq!(first_word(&alone, 0), 9);
+    assert_eq!(pool.counters.totals().pgfault, faults, "as it was");
+    // Where else the pages are pinned does not matter once this pin is gone, nor does the pin once its pages are.
+    space.unmap(at + PAGE, PAGE).unwrap();
+    assert!(space.fork().is_err());
+    space.unmap(at + 2 * PAGE, PAGE).unwrap();
+    drop(space.fork().unwrap());
+    drop(alone);
+    let again = space.pin(at + 3 * PAGE, PAGE, AtFork::Refuse).unwrap();
+    drop(again);
+    drop(space.fork().unwrap());
+}
+
+// spec: F1
+#[test]
+fn a_fork_without_room_for_the_copies_is_refused() {
+    let pool = pool(256);
+    let (space, at, mut a) = numbered(&pool, 64);
+    let pinned = space.pin(at, 64 * PAGE, AtFork::Copy).unwrap();
+    let group = pool.root_group().child("small", 32 * PAGE).unwrap();
+    let before = in_use(&pool);
+    assert!(matches!(space.fork_into(&group), Err(SpaceError::Limit(_))));
+    assert_eq!(in_use(&pool), before);
+    a.store(at, 5u64).unwrap();
+    assert_eq!(first_word(&pinned, 0), 5);
+    let child = space.fork().unwrap();
+    assert_eq!(child.accessor().load::<u64>(at), Ok(5));
+    space.validate();
+    child.validate();
+}
+
+// spec: F1
+#[test]
+fn a_fork_costs_by_its_pins_and_not_by_what_is_mapped() {
+    let costs = [512, 20_480].map(|pages| {
+        let pool = pool(pages as u32 + 2_000);
+        let (space, at, _a) = numbered(&pool, pages);
+        let cost = |pinned: &[Pinned]| {
+            let before = in_use(&pool);
+            let touched = crate::frame::touched::so_far();
+            let child = space.fork().unwrap();
+            let touched = crate::frame::touched::so_far() - touched;
+            let frames = in_use(&pool) - before;
+            drop(child);
+            assert!(pinned.iter().all(|pinned| first_word(pinned, 0) != 0));
+            (touched, frames)
+        };
+        let free = cost(&[]);
+        let pins: Vec<Pinned> = (0..4)
+            .map(|page| space.pin(at + page * PAGE, PAGE, AtFork::Copy).unwrap())
+            .collect();
+        let pinned = cost(&pins);
+        drop(pins);
+        assert_eq!(cost(&[]), free, "forgotten once they are gone");
+        (free, pinned)
+    });
+    let [few, many] = costs.map(|(_, pinned)| pinned);
+    assert_eq!(few.1, many.1, "frames taken: {costs:?}");
+    // A root, two nodes, a leaf and four pages.
+    assert_eq!(few.1, 8);
+    // The leaf's other pages; a node above it refers to forty leaves.
+    assert!(many.0 <= few.0 + 2 * 40, "{costs:?}");
+    assert!(few.0 <= 512 + 40, "{costs:?}");
+}
+
+#[test]
+fn a_restore_over_a_pinned_page_is_refused() {
+    let pool = pool(2 * 1024);
+    let (space, at, mut a) = numbered(&pool, 8);
+    let snapshot = space.freeze().unwrap();
+    for in_place in 0..6u64 {
+        a.store(at + 2 * PAGE, 50 + in_place).unwrap();
+        let pinned = space.pin(at + 3 * PAGE, PAGE, AtFork::Copy).unwrap();
+        let refused = space.restore(&snapshot).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "restore: the page at {} is pinned; unpin it first",
+                at + 3 * PAGE
+            )
+        );
+        set_first_word(&pinned, 0, 99);
+        assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(50 + in_place), "as it was");
+        assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(99));
+        drop(pinned);
+        space.restore(&snapshot).unwrap();
+        assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(3));
+        assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(4), "what the pin stored");
+    }
+    assert!(pool.counters.totals().restore_in_place > 0);
+}
+
+#[test]
+fn what_is_unmapped_lives_on_until_it_is_unpinned() {
+    let pool = pool(512);
+    let (space, at, mut a) = numbered(&pool, 4);
+    let pinned = space.pin(at, 4 * PAGE, AtFork::Copy).unwrap();
+    let anonymous = in_use(&pool);
+    space.unmap(at, PAGE).unwrap();
+    space.advise(at + PAGE, PAGE, Advice::DontNeed).unwrap();
+    let zeros = Map::anonymous(PAGE).replacing(at + 2 * PAGE);
+    space.map(zeros).unwrap();
+    assert_eq!(in_use(&pool), anonymous, "still there, still charged");
+    for page in 1..3 {
+        assert_eq!(a.load::<u64>(at + page * PAGE), Ok(0));
+        a.store(at + page * PAGE, 70u64).unwrap();
+    }
+    set_first_word(&pinned, 3, 80);
+    assert_eq!(
+        [0, 1, 2, 3].map(|page| first_word(&pinned, page)),
+        [1, 2, 3, 80]
+    );
+    // What is pinned no longer hinders what is there now.
+    let snapshot = space.freeze().unwrap();
+    space.unmap(at + 3 * PAGE, PAGE).unwrap();
+    space.restore(&snapshot).unwrap();
+    assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(80));
+    drop((a, space, snapshot));
+    assert_eq!(first_word(&pinned, 3), 80, "with the space gone");
+    drop(pinned);
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn remapped_pages_stay_pinned_at_their_new_address() {
+    let pool = pool(2 * 1024);
+    let (space, at, mut a) = numbered(&pool, 4);
+    let pinned = space.pin(at + PAGE, 2 * PAGE, AtFork::Copy).unwrap();
+    let to = at + (4 * LEAF - 2 * PAGE); // across two leaves
+    space
+        .remap(at, 4 * PAGE, 4 * PAGE, Remap::Replacing(to))
+        .unwrap();
+    let child = space.fork().unwrap();
+    for page in 0..2usize {
+        let there = to + (page as u64 + 1) * PAGE;
+        set_first_word(&pinned, page, 40);
+        assert_eq!(a.load::<u64>(there), Ok(40));
+        a.store(there, 41u64).unwrap();
+        assert_eq!(first_word(&pinned, page), 41);
+        assert_eq!(child.accessor().load::<u64>(there), Ok(page as u64 + 2));
+    }
+    space.validate();
+    child.validate();
+}
+
+#[test]
+fn protection_does_not_end_a_pin() {
+    let pool = pool(512);
+    let (space, at, mut a) = numbered(&pool, 1);
+    let pinned = space.pin(at, PAGE, AtFork::Copy).unwrap();
+    space.protect(at, PAGE, Protection::READ).unwrap();
+    set_first_word(&pinned, 0, 6);
+    assert_eq!(a.load::<u64>(at), Ok(6));
+    let child = space.fork().unwrap();
+    space.protect(at, PAGE, Protection::READ_WRITE).unwrap();
+    a.store(at, 7u64).unwrap();
+    assert_eq!(
+        first_word(&pinned, 0),
+        7,
+        "a store after a fault uses the same page"
+    );
+    assert_eq!(child.accessor().load::<u64>(at), Ok(6));
+}
+
+#[test]
+fn only_private_writable_memory_of_a_live_space_can_be_pinned() {
+    let pool = pool(512);
+    let (space, at, _a) = numbered(&pool, 4);
+    let pin = |at: VirtAddr, len| space.pin(at, len, AtFork::Copy).unwrap_err().to_string();
+    space.protect(at + PAGE, PAGE, Protection::READ).unwrap();
+    assert_eq!(
+        pin(at, 4 * PAGE),
+        format!(
+            "pin at {}: {:#x}..{:#x} anonymous r- private is not private writable memory",
+            at + PAGE,
+            at.0 + PAGE,
+            at.0 + 2 * PAGE
+        )
+    );
+    let device = Map::device(Arc::new(Register::default()), PAGE).at(at + 8 * PAGE);
+    space.map(device).unwrap();
+    assert!(pin(at + 8 * PAGE, PAGE).ends_with("is not private writable memory"));
+    assert!(pin(at + 3 * PAGE, 2 * PAGE).ends_with("not all of it is mapped"));
+    assert!(pin(at + 1, PAGE).ends_with("not a multiple of the page size, 4096"));
+    assert!(pin(at, 0).starts_with("pin of 0 bytes"));
+    let snapshot = space.freeze().unwrap();
+    let frozen = snapshot.accessor().space();
+    let refused = frozen.pin(at, PAGE, AtFork::Copy).unwrap_err();
+    assert!(matches!(refused, SpaceError::Frozen { what: "pin" }));
+    // Nothing of all that is pinned.
+    space.restore(&snapshot).unwrap();
+}
+
+#[test]
+fn a_pin_over_the_limit_is_refused_and_pins_nothing() {
+    let pool = pool(256);
+    let group = pool.root_group().child("small", 40 * PAGE).unwrap();
+    let space = Space::new(&pool, &group, crate::AddressWidth::Bits48).unwrap();
+    let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
+    space.accessor().store(at, 1u64).unwrap();
+    let snapshot = space.freeze().unwrap();
+    let refused = space.pin(at, 64 * PAGE, AtFork::Copy).unwrap_err();
+    assert!(
+        matches!(&refused, SpaceError::Access { what: "pin", explanation }
+            if explanation.fault().kind() == FaultKind::Limit),
+        "{refused}"
+    );
+    space.restore(&snapshot).unwrap();
+}
+
+#[test]
+fn a_page_pinned_twice_is_pinned_until_both_are_gone() {
+    let pool = pool(512);
+    let (space, at, mut a) = numbered(&pool, 2);
+    let one = space.pin(at, 2 * PAGE, AtFork::Copy).unwrap();
+    let other = space.pin(at, PAGE, AtFork::Refuse).unwrap();
+    drop(one);
+    assert!(space.fork().is_err());
+    let one = space.pin(at, 2 * PAGE, AtFork::Copy).unwrap();
+    drop(other);
+    let child = space.fork().unwrap();
+    a.store(at, 9u64).unwrap();
+    assert_eq!(first_word(&one, 0), 9);
+    drop(one);
+    // Not pinned any more: shared, and copied by the next store.
+    let second = space.fork().unwrap();
+    a.store(at, 10u64).unwrap();
+    assert_eq!(second.accessor().load::<u64>(at), Ok(9));
+    drop((a, child, second, space));
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn leaves_that_have_no_pins_any_more_are_forgotten() {
+    let pool = pool(2 * 1024);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(400 * LEAF)).unwrap();
+    let kept = space.pin(at, PAGE, AtFork::Copy).unwrap();
+    for leaf in 1..400 {
+        drop(space.pin(at + leaf * LEAF, PAGE, AtFork::Copy).unwrap());
+    }
+    let known = space.0.gate.write().pins.known();
+    assert!(known <= 65, "{known} leaves");
+    drop(space.fork().unwrap());
+    assert_eq!(space.0.gate.write().pins.known(), 1);
+    drop(kept);
+}

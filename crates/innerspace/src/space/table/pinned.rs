@@ -1,0 +1,231 @@
+//! Private pages that stay where they are: counting pins, giving out their bytes, and copying them for a fork.
+//!
+//! A pinned page is an anonymous frame whose hold word counts pins in `mapped`, a field that pages of files alone use
+//! otherwise. It is owned by a leaf of one space's own, or, once that has let it go, by nobody but its pins.
+//!
+//! Unsafe code: copies from and to pinned frames, which the pins keep from being freed.
+
+use super::{Detached, Nodes, ROOT_LEVEL, SLOTS, TooManyForks, child_word};
+use super::{slot_index, span};
+use crate::FrameId;
+use crate::PAGE_SIZE;
+use crate::frame::{HoldState, Kind};
+use crate::reclaim::{Pool, PoolFrame};
+use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use crate::stats::Event;
+use crate::sync::Arc;
+use crate::sync::raw::Ordering;
+use crate::sys::copy;
+
+/// One pin on each of these frames, for as long as this lives.
+pub(in crate::space) struct Pins {
+    pool: Arc<Pool>,
+    frames: Arc<[FrameId]>,
+}
+
+impl Pins {
+    /// Takes over one pin on each frame.
+    pub(in crate::space) fn adopt(pool: &Arc<Pool>, frames: Vec<FrameId>) -> Pins {
+        Pins {
+            pool: pool.clone(),
+            frames: frames.into(),
+        }
+    }
+
+    pub(in crate::space) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// In order of their addresses.
+    pub(in crate::space) fn frames(&self) -> &Arc<[FrameId]> {
+        &self.frames
+    }
+
+    /// Where a page's bytes are.
+    pub(in crate::space) fn host(&self, page: usize) -> *mut u8 {
+        self.pool.frames.host(self.frames[page])
+    }
+
+    /// Copies bytes of one page out. What others store there meanwhile may come torn.
+    pub(in crate::space) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
+        assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
+        // SAFETY: inside one frame of the arena, which the pool keeps mapped and the pin keeps from being freed; `into` is
+        // an exclusive slice, and no part of the arena.
+        unsafe { copy::copy_in(into, self.host(page).add(offset)) }
+    }
+
+    /// Copies bytes into one page.
+    pub(in crate::space) fn copy_in(&self, page: usize, offset: usize, bytes: &[u8]) {
+        assert!(offset <= PAGE_SIZE && bytes.len() <= PAGE_SIZE - offset);
+        // SAFETY: as in `copy_out`. No slice of the frame exists: it has no views, since a snapshot never shares it.
+        unsafe { copy::copy_out(self.host(page).add(offset), bytes) }
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        self.frames.iter().for_each(|frame| self.pool.unmap(*frame));
+    }
+}
+
+/// Why a range could not be pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::space) enum NotPinned {
+    /// A page is not, or no longer, as a store has it: of the space's own, and valid for stores.
+    NotStoredTo,
+    /// The page at this address has as many pins as can be counted.
+    TooMany(u64),
+}
+
+impl Nodes<'_> {
+    /// Whether a page is pinned.
+    fn is_pinned(self, page: Pte) -> bool {
+        page.holds() == Holds::Own && self.state(self.frame_of(page)).mapped() > 0
+    }
+
+    /// Pins the pages of `start..end`, all of which must be as a store leaves them. In a section, with the gate's writer
+    /// held: no fork or restore is under way, and faults do not take such a page away.
+    pub(in crate::space) fn pin_range(
+        self,
+        pool: &Arc<Pool>,
+        root: FrameId,
+        start: u64,
+        end: u64,
+    ) -> Result<Pins, NotPinned> {
+        let mut frames = Vec::with_capacity(((end - start) / PAGE_SIZE as u64) as usize);
+        let mut pin = |at: u64| {
+            let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
+            let leaf = leaf.ok_or(NotPinned::NotStoredTo)?.frame;
+            let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
+            // Without write validity a restore would take what a device stores for what was there before.
+            // mutant: F7 (shuttle: a_restore_beside_a_pin_takes_back_what_the_pin_stored) it is not asked for
+            let valid = page.has(VALID_R | VALID_W) || cfg!(mutant = "F7");
+            let stored_to = page.holds() == Holds::Own && valid;
+            if !stored_to || !self.is_sole_owner(page) {
+                return Err(NotPinned::NotStoredTo);
+            }
+            let frame = self.frame_of(page);
+            if !self.pool.frames.meta(frame).hold.try_map() {
+                return Err(NotPinned::TooMany(at));
+            }
+            frames.push(frame);
+            Ok(())
+        };
+        let all = (start..end).step_by(PAGE_SIZE).try_for_each(&mut pin);
+        let pins = Pins::adopt(pool, frames); // dropped, takes them back
+        all.map(|()| pins)
+    }
+
+    /// The pinned pages that the leaf of `at` has, by address. In a section, with the gate's writer held.
+    pub(in crate::space) fn pinned_in_leaf(self, root: FrameId, at: u64) -> Vec<(u64, FrameId)> {
+        let mut found = Vec::new();
+        let start = at & !(span(1) - 1);
+        self.for_each_slot(root, start, start + span(1), &mut |at, word| {
+            let page = pte::load(word);
+            if self.is_pinned(page) {
+                found.push((at, self.frame_of(page)));
+            }
+        });
+        found
+    }
+
+    /// How many nodes [`Nodes::copy_pinned`] needs for leaves at these addresses, in order.
+    pub(in crate::space) fn nodes_for_pinned(leaves: &[u64]) -> usize {
+        let distinct = |level: u32| {
+            let mut numbers: Vec<u64> = leaves.iter().map(|at| at / span(level)).collect();
+            numbers.dedup();
+            numbers.len()
+        };
+        (1..=ROOT_LEVEL).map(distinct).sum()
+    }
+
+    /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which have pinned pages: these are
+    /// copied into `pages`, the others shared one by one. So the pinned leaves, and the ways to them, stay the parent's
+    /// alone. The parent's gate is closed, and nobody else knows the fork.
+    pub(in crate::space) fn copy_pinned(
+        self,
+        root: FrameId,
+        leaves: &[u64],
+        nodes: &mut Vec<PoolFrame<'_>>,
+        pages: &mut Vec<PoolFrame<'_>>,
+    ) -> Result<(), TooManyForks> {
+        let mut replaced = Detached::default();
+        let mut copy_path = |at: &u64| {
+            let mut node = root;
+            for level in (1..=ROOT_LEVEL).rev() {
+                let word = &self.words(node)[slot_index(*at, level)];
+                let child = self.child(word).expect("the parent has a leaf there");
+                node = child;
+                if self.is_shared(child) {
+                    let frame = nodes.pop().expect("as many as were counted");
+                    node = match level {
+                        1 => self.copy_pinned_leaf(child, frame, pages)?,
+                        _ => self.copy(child, level - 1, frame),
+                    };
+                    word.store(child_word(node), Ordering::Release);
+                    replaced.nodes.push((child, level - 1));
+                }
+            }
+            Ok(())
+        };
+        let copied = leaves.iter().try_for_each(&mut copy_path);
+        self.release(replaced);
+        copied
+    }
+
+    fn copy_pinned_leaf(
+        self,
+        old: FrameId,
+        mut frame: PoolFrame<'_>,
+        pages: &mut Vec<PoolFrame<'_>>,
+    ) -> Result<FrameId, TooManyForks> {
+        self.pool.counters.count(Event::TableUnshare);
+        let mut copies = [Pte::EMPTY; SLOTS];
+        let mut copy_slot = |index: usize| {
+            let page = pte::load(&self.words(old)[index]);
+            copies[index] = match page.holds() {
+                // As in `copy_leaf`.
+                Holds::Nothing | Holds::File | Holds::Zero => Pte::EMPTY,
+                Holds::Own if self.is_pinned(page) => self.copy_of(page, pages),
+                Holds::Own | Holds::Borrowed => {
+                    self.end_writes_in_place(old, index);
+                    let hold = &self.pool.frames.meta(self.frame_of(page)).hold;
+                    if !hold.try_get() {
+                        return Err(TooManyForks);
+                    }
+                    page.owned()
+                }
+            };
+            Ok(())
+        };
+        let copied = (0..SLOTS).try_for_each(&mut copy_slot);
+        if let Err(refused) = copied {
+            copies.into_iter().for_each(|page| self.put_page(page));
+            return Err(refused);
+        }
+        for (slot, page) in frame.words().iter().zip(copies) {
+            slot.store(page.0, Ordering::Relaxed);
+        }
+        Ok(self.publish(frame))
+    }
+
+    fn copy_of(self, page: Pte, pages: &mut Vec<PoolFrame<'_>>) -> Pte {
+        self.pool.counters.count(Event::Cow);
+        let mut copy = pages.pop().expect("as many as were counted");
+        copy.copy_from(self.frame_of(page));
+        copy.set_kind(Kind::Anonymous);
+        let host = self.pool.frames.host(copy.id()) as u64;
+        copy.publish(HoldState::refs_only(1));
+        Pte::own(host)
+    }
+
+    /// Takes everything out of the root of a fork that failed. Nobody else knows it.
+    pub(in crate::space) fn clear_root(self, root: FrameId) {
+        for word in self.words(root) {
+            if let Some(child) = self.child(word) {
+                word.store(0, Ordering::Relaxed);
+                self.put(child, ROOT_LEVEL - 1);
+            }
+        }
+    }
+}
