@@ -13,6 +13,7 @@
 //! reused. What a reader finds can be gone a moment later, so it takes a reference on the frame and reads the same slot
 //! again (I10). **Writers** hold the index mutex ([`Index::write`]); the nodes an insertion may need are allocated before.
 //! A node goes when its last block goes, with the shadows left in it: shadows never cost a node of their own.
+//! The memory keeps so many of all its files and has the oldest taken out (`Pool::shadows_left`).
 
 mod writer;
 

@@ -10,7 +10,7 @@ use super::mappers::Revoke;
 use super::stats::count;
 use super::writeback::LockMode;
 use crate::frame::FlagSet;
-use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, Owner};
+use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
 use crate::store::Accepted;
 use crate::units::{FrameId, PageCount};
 
@@ -58,10 +58,10 @@ impl FileCore {
         if mapped {
             self.pool.domain.synchronize();
         }
-        let mut freed = 0;
-        for one in locked {
-            freed += u64::from(self.evict_locked(one));
-        }
+        let mut left = Vec::with_capacity(locked.len());
+        left.extend(locked.into_iter().filter_map(|one| self.evict_locked(one)));
+        let freed = left.len() as u64;
+        self.pool.shadows_left(self.owner, &left);
         count(&self.counters.evicted, freed);
         let busy = (frames.len() as u64 - freed) as u32;
         EvictCount {
@@ -70,11 +70,11 @@ impl FileCore {
         }
     }
 
-    /// Evicts a locked, clean block without translations, unless somebody holds it.
-    fn evict_locked(&self, locked: Locked<'_>) -> bool {
+    /// Evicts a locked, clean block without translations, unless somebody holds it; returns what it left.
+    fn evict_locked(&self, locked: Locked<'_>) -> Option<LeftShadow> {
         // The index's reference and ours.
         if !locked.meta().hold.freeze(2) {
-            return false;
+            return None;
         }
         let (block, frame) = (locked.block(), locked.frame());
         let pages = PageCount(self.block_pages());
@@ -82,7 +82,7 @@ impl FileCore {
         self.unlink(block, frame, Some(shadow));
         locked.unlock_frozen();
         self.pool.free(frame);
-        true
+        Some(LeftShadow::new(block, shadow))
     }
 
     /// Evicts a block that was only passing through, unless it was used meanwhile.
@@ -133,6 +133,13 @@ impl Owner for FileCore {
     fn evict(&self, frames: &[FrameId]) -> EvictCount {
         self.sync_before_eviction(frames);
         self.evict_frames(frames)
+    }
+
+    fn forget(&self, shadows: &[LeftShadow]) {
+        let mut writer = self.index.write();
+        for LeftShadow { block, mark } in shadows.iter().copied() {
+            writer.drop_shadow(self.frames(), block, |when| when as u32 == mark);
+        }
     }
 
     fn clean(&self, frames: &[FrameId]) -> CleanCount {

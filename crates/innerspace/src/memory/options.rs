@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::{Limit, Memory, MemoryInner, service};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions};
-use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, Sampling};
+use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SHADOW_BYTES_PER_FRAME, Sampling};
 use crate::sync::{Arc, Mutex};
 use crate::sys;
 use crate::units::{ByteSize, KIB, PAGE_SIZE};
@@ -134,7 +134,7 @@ impl MemoryOptions {
         }
         let system = |source| MemoryError::System { limit, source };
         // One frame is the zero frame, which is not counted among the usable ones.
-        let frames = (limit - FIXED) / (PAGE_SIZE as u64 + METADATA) - 1;
+        let frames = (limit - FIXED) / (PAGE_SIZE as u64 + METADATA + SHADOW_BYTES_PER_FRAME) - 1;
         let frames =
             u32::try_from(frames).map_err(|_| system(io::ErrorKind::OutOfMemory.into()))?;
         let options = PoolOptions {

@@ -52,7 +52,7 @@ pub struct LimitParts {
     pub reserve: u64,
     /// Metadata of all pages.
     pub metadata: u64,
-    /// What every memory takes: wait table, counters, lists, the zero page.
+    /// What every memory takes: wait table, counters, lists, shadows of evicted blocks, the zero page.
     pub fixed: u64,
 }
 

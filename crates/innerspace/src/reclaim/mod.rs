@@ -21,6 +21,9 @@
 //! **Policy** ([`policy`]): what a second use does, which list gives, what becomes of a frame at the tail; two lists (the default) or
 //! S3-FIFO. **Miss curve** ([`miss_curve`]): what a larger or smaller memory would find, from a sample.
 //!
+//! **Refaults** ([`workingset`]): what an evicted block leaves in its index, so that its return says something. [`shadows`] bounds them:
+//! half as many as there are frames, the oldest dropped first.
+//!
 //! **Accessed state** ([`accessed`]): inactive -> inactive, referenced -> active -> active, referenced. Reclaim goes the other way.
 //!
 //! **Locking.** A batch's mutex, then a group's list mutex; both held for a few frames' worth of work, never while an owner is
@@ -58,6 +61,7 @@ mod policy;
 mod pool;
 mod progress;
 mod retire;
+mod shadows;
 mod shrink;
 mod validate;
 mod workingset;
@@ -73,5 +77,6 @@ pub(crate) use owners::{Aged, CleanCount, EvictCount, Owner, OwnerId};
 pub use policy::EvictionPolicy;
 pub(crate) use pool::{Pool, PoolOptions, Sampling, StoreScope};
 pub(crate) use retire::Retired;
+pub(crate) use shadows::{LeftShadow, SHADOW_BYTES_PER_FRAME};
 pub(crate) use shrink::{Io, Shrunk};
 pub(crate) use workingset::Refault;

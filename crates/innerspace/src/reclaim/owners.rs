@@ -1,6 +1,6 @@
 //! Who can age, clean and evict a frame: the upcall to the layer above, and the table of those who implement it.
 
-use super::FlushRequest;
+use super::{FlushRequest, LeftShadow};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::{FrameId, PageCount};
 
@@ -50,8 +50,11 @@ pub(crate) trait Owner: Send + Sync {
     fn age(&self, frame: FrameId, index: u64) -> Aged;
 
     /// Evicts clean blocks: try_lock, revoke, one grace period for all, freeze, out of the index (leaving
-    /// `Pool::shadow_pack`), `Pool::free`. What is dirty, viewed or busy stays and is counted busy.
+    /// `Pool::shadow_pack`, and saying so by `Pool::shadows_left`), `Pool::free`. What is dirty, viewed or busy stays and is counted busy.
     fn evict(&self, frames: &[FrameId]) -> EvictCount;
+
+    /// Takes shadows out of the index that are there still: they are too many, and the oldest. For owners that leave none, none.
+    fn forget(&self, _shadows: &[LeftShadow]) {}
 
     /// Writes dirty blocks back. They stay cached.
     fn clean(&self, frames: &[FrameId]) -> CleanCount;

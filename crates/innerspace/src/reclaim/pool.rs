@@ -10,6 +10,7 @@ use super::owners::{Owner, OwnerId, Owners};
 use super::policy::{EvictionPolicy, Policy};
 use super::progress::{Progress, Room, Rounds};
 use super::retire::RetireQueue;
+use super::shadows::Shadows;
 use super::shrink::Io;
 use crate::frame::{ArenaError, ArenaOptions, Dropped, Frames, Keeper, PutView};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
@@ -61,6 +62,7 @@ pub(crate) struct Pool {
     pub(super) lru: Lru,
     pub(super) owners: Owners,
     pub(super) retired: RetireQueue,
+    pub(super) shadows: Shadows,
     pub(super) progress: Progress,
     pub(super) background: Background,
     pub(super) policy: &'static dyn Policy,
@@ -94,6 +96,7 @@ impl Pool {
             lru: Lru::new(),
             owners: Owners::default(),
             retired: RetireQueue::default(),
+            shadows: Shadows::new(frames.total()),
             progress: Progress::default(),
             background: Background::new(ordinary),
             policy: options.policy.choices(),

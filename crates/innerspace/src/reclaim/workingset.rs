@@ -12,7 +12,7 @@ use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-const CLOCK_BITS: u32 = 40;
+pub(super) const CLOCK_BITS: u32 = 40;
 const CLOCK_MASK: u64 = (1 << CLOCK_BITS) - 1;
 
 /// Bits of a shadow: what an index must be able to keep.
