@@ -218,9 +218,16 @@ impl Pool {
                         (before + enough, CLUSTER.min(enough as usize))
                     }
                 };
-                self.balance(portion.group, scan, pass.effort, hands, done);
                 hands.cluster = cluster;
-                self.shrink_inactive(portion.group, scan, enough, pass, hands, done);
+                if pass.effort == Effort::Force {
+                    // What is active is used most: it goes after all that is not, also where all of that was used of late.
+                    let inactive = self.lru.sizes(portion.group).inactive.0;
+                    self.shrink_inactive(portion.group, inactive, enough, pass, hands, done);
+                }
+                if done.freed.0 < enough {
+                    self.balance(portion.group, scan, pass.effort, hands, done);
+                    self.shrink_inactive(portion.group, scan, enough, pass, hands, done);
+                }
                 let freed = PageCount(done.freed.0 - before);
                 if freed.0 > 0 {
                     self.groups.count_reclaimed(portion.group, freed);

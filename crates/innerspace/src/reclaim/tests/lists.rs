@@ -43,6 +43,24 @@ fn a_mapped_set_in_use_stays_under_a_mapped_stream() {
 }
 
 #[test]
+fn what_is_active_goes_last_also_where_all_else_was_used_just_now() {
+    let pool = pool_of(200, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    for _ in 0..2 {
+        (0..60).for_each(|index| file.read(index).unwrap());
+    }
+    // More than the passes that spare what was used look at, for one page.
+    for _ in 0..2 {
+        (1000..1140).for_each(|index| file.touch_mapped(index).unwrap());
+    }
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(1), Io::Allowed);
+    assert!(shrunk.freed.0 >= 1, "{shrunk:?}");
+    assert_eq!(file.resident(0..60), 60);
+    assert!((0..60).all(|index| file.is(index, FlagSet::ACTIVE)));
+    pool.validate();
+}
+
+#[test]
 fn eviction_takes_the_oldest_first() {
     let pool = pool_of(100, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
