@@ -21,7 +21,7 @@ use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
 use crate::store::{Accepted, Identity, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use crate::sync::{Arc, Condvar, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// The largest size of a file in bytes.
@@ -150,10 +150,10 @@ impl FileCore {
             size: AtomicU64::new(len),
             stored: AtomicU64::new(len),
             index: Index::default(),
-            dirty: Mutex::default(),
+            dirty: Mutex::ranked(Rank::Dirty, DirtyIndex::default()),
             write_ended: Condvar::new(),
             mappers: MapperList::default(),
-            invalidate: RwLock::new(()),
+            invalidate: RwLock::ranked(Rank::Invalidate, ()),
             hole_epoch: AtomicU64::new(0),
             extents: Mutex::default(),
             fill_errors: Mutex::default(),
@@ -165,7 +165,7 @@ impl FileCore {
             accepted: store.accepted(),
             syncs: Syncs::default(),
             store: Mutex::new(Some(store)),
-            append: Mutex::new(()),
+            append: Mutex::ranked(Rank::Append, ()),
             ready: ReadyList::default(),
             stream: Stream::default(),
             counters: FileCounters::default(),

@@ -19,8 +19,8 @@ mod writer;
 
 pub(super) use writer::IndexWriter;
 
-use crate::sync::Mutex;
 use crate::sync::raw::{AtomicU64, Ordering};
+use crate::sync::{Mutex, Rank};
 use crate::units::FrameId;
 
 /// log2 of the words in a node.
@@ -85,10 +85,19 @@ pub(super) trait Nodes {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Index {
     root: AtomicU64,
     writer: Mutex<Counts>,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index {
+            root: AtomicU64::new(0),
+            writer: Mutex::ranked(Rank::Index, Counts::default()),
+        }
+    }
 }
 
 /// What an index holds.

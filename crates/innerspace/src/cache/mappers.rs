@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Rank, Weak};
 
 /// What a mapper has to take away from the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub(crate) trait Mappers: Send + Sync {
 pub(crate) struct MapperId(u64);
 
 /// The mappers of one file. Its lock is inside the block lock and not held while a mapper is called.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct MapperList {
     /// Registrations, for the common case of none. SeqCst: see `FileCore::end_hole`.
     count: AtomicUsize,
@@ -63,6 +63,15 @@ impl std::fmt::Debug for Registrations {
         f.debug_list()
             .entries(self.entries.iter().map(|(id, pages, _)| (id, pages)))
             .finish()
+    }
+}
+
+impl Default for MapperList {
+    fn default() -> MapperList {
+        MapperList {
+            count: AtomicUsize::new(0),
+            list: Mutex::ranked(Rank::Mappings, Registrations::default()),
+        }
     }
 }
 

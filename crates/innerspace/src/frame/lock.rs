@@ -30,7 +30,7 @@ use super::hold::Dropped;
 use super::wait_table::{Bit, Key, Queue, Roused, Shared, SleepEnd, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Arc, MutexGuard};
+use crate::sync::{Arc, MutexGuard, Rank, order};
 use crate::sys::lock_byte::{self, Contention};
 
 const LOCKED: u8 = FlagSet::LOCKED.0;
@@ -126,6 +126,7 @@ impl<'a> FrameLock<'a> {
     /// Takes the lock, sleeping until it is free.
     #[inline]
     pub(super) fn lock(&self) {
+        order::may_wait(Rank::Block);
         if !self.try_lock() {
             let end = self.lock_slow(None);
             debug_assert_eq!(end, LockResult::Locked, "no deadline, no timeout");
@@ -134,6 +135,7 @@ impl<'a> FrameLock<'a> {
 
     /// Takes the lock, sleeping at most `timeout`.
     pub(super) fn lock_timeout(&self, timeout: Duration) -> LockResult {
+        order::may_wait(Rank::Block);
         if self.try_lock() {
             LockResult::Locked
         } else {
@@ -401,6 +403,7 @@ impl<'a> FrameLock<'a> {
 
     /// Waits until the bit is clear, without taking it.
     pub(super) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitResult {
+        order::may_wait(Rank::Block);
         let sleeper = Sleeper::new();
         let Some(ticket) = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone())) else {
             return WaitResult::Cleared;

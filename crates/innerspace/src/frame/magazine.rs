@@ -16,7 +16,7 @@ use super::meta::{Kind, Meta};
 use crate::FrameId;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, thread};
+use crate::sync::{Mutex, Rank, thread};
 
 /// The most frames a magazine holds.
 const CAPACITY: usize = 32;
@@ -95,10 +95,10 @@ impl Allocator {
         let capacity = (metas.len() / (16 * slots)).min(CAPACITY);
         Allocator {
             listed: AtomicU32::new(buddy.free()),
-            buddy: Mutex::new(buddy),
+            buddy: Mutex::ranked(Rank::Buddy, buddy),
             slots: (0..slots)
                 .map(|_| Slot {
-                    magazine: Mutex::new(Magazine::EMPTY),
+                    magazine: Mutex::ranked(Rank::Magazine, Magazine::EMPTY),
                     len: AtomicU32::new(0),
                 })
                 .collect(),

@@ -26,7 +26,7 @@ use std::time::Instant;
 use super::flags::FlagSet;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, thread};
+use crate::sync::{Arc, Mutex, MutexGuard, Rank, thread};
 
 /// The number of queues.
 #[cfg(not(loom))]
@@ -316,7 +316,6 @@ impl WakeList {
 }
 
 #[repr(align(64))]
-#[derive(Default)]
 struct Padded(Mutex<Queue>);
 
 /// The table.
@@ -330,7 +329,9 @@ impl WaitTable {
     /// served.
     pub(crate) fn new(patience: u32) -> WaitTable {
         WaitTable {
-            queues: (0..QUEUES).map(|_| Padded::default()).collect(),
+            queues: (0..QUEUES)
+                .map(|_| Padded(Mutex::ranked(Rank::WaitQueue, Queue::default())))
+                .collect(),
             patience,
         }
     }

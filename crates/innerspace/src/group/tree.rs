@@ -5,7 +5,7 @@ use super::stock::{BATCH, Stocks};
 use super::watch::Watchers;
 use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Rank, Weak};
 use crate::units::PageCount;
 
 /// Levels on the longest path: the root and [`MAX_DEPTH`] below it.
@@ -95,7 +95,7 @@ impl GroupTree {
     pub(crate) fn with_batch(max: PageCount, batch: u32) -> GroupTree {
         let tree = GroupTree {
             nodes: Slab::new(),
-            shape: Mutex::new(Shape::default()),
+            shape: Mutex::ranked(Rank::GroupTree, Shape::default()),
             reclaimer: Mutex::new(None),
             stocks: Stocks::new(batch),
             watchers: Watchers::default(),

@@ -1,5 +1,6 @@
 //! Choices for a memory, and the refusals.
 
+use std::collections::HashMap;
 use std::io;
 
 use thiserror::Error;
@@ -8,7 +9,7 @@ use super::{Limit, Memory, MemoryInner, service};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions};
 use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SHADOW_BYTES_PER_FRAME, Sampling};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Rank};
 use crate::sys;
 use crate::units::{ByteSize, KIB, PAGE_SIZE};
 
@@ -152,7 +153,7 @@ impl MemoryOptions {
         if self.threads == Threads::Service {
             service::start(&cache).map_err(system)?;
         }
-        let files = Mutex::default();
+        let files = Mutex::ranked(Rank::Registry, HashMap::new());
         let threads = self.threads;
         Ok(Memory(Arc::new(MemoryInner {
             pool,

@@ -8,6 +8,7 @@ use super::shrink::Io;
 use crate::frame::{HoldState, OwnedFrame, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason};
 use crate::stats::Event;
+use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
 
 /// What one round of direct reclaim frees beyond the need, so that not every request reclaims.
@@ -30,6 +31,16 @@ pub(crate) enum AllocMode {
     NoIo,
     /// Go over the limit and into the reserve. For writeback and for what cannot be undone.
     Must,
+}
+
+impl AllocMode {
+    /// Such a request may call owners, which take the locks of files, from their lists of mappings inwards.
+    #[inline(always)]
+    fn check_order(self) {
+        if matches!(self, AllocMode::Wait | AllocMode::NoIo) {
+            order::may_wait(Rank::Mappings);
+        }
+    }
 }
 
 /// An owned frame with its charge. Dropped, both go back; published, both stay.
@@ -130,6 +141,7 @@ impl Pool {
         order: u8,
         mode: AllocMode,
     ) -> Result<PoolFrame<'_>, LimitError> {
+        mode.check_order();
         if mode == AllocMode::Wait {
             self.age_if_due();
         }
@@ -239,6 +251,7 @@ impl Pool {
         pages: PageCount,
         mode: AllocMode,
     ) -> Result<Charge<'_>, LimitError> {
+        mode.check_order();
         let attempt = || {
             let charge = self.groups.try_charge(group, pages);
             charge.map_err(|refused| Stuck::Charge(refused.group))

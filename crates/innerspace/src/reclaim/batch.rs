@@ -4,7 +4,7 @@ use super::lru::{LockedLists, Lru, Place, list_by_flags};
 use crate::frame::{Frames, Meta};
 use crate::group::GroupId;
 use crate::stats::thread_number;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::FrameId;
 
 /// Batches of one pool; a thread uses the one of its number. Two threads may share one: its mutex keeps them right.
@@ -34,7 +34,7 @@ pub(super) fn own_batch() -> u8 {
 impl Batch {
     pub(super) fn new() -> Batch {
         Batch {
-            entries: Mutex::new(Entries::default()),
+            entries: Mutex::ranked(Rank::Batch, Entries::default()),
         }
     }
 

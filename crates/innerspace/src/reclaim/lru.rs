@@ -6,7 +6,7 @@ use crate::frame::{FlagSet, FrameList, Frames, Meta};
 use crate::group::{GroupId, Slab};
 use crate::stats::{Counters, Event};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::{FrameId, PageCount};
 
 /// Where a frame is, as `Meta::lru` says.
@@ -111,7 +111,7 @@ pub(super) struct GroupLists {
 impl GroupLists {
     fn new() -> GroupLists {
         GroupLists {
-            lists: Mutex::new(Lists::default()),
+            lists: Mutex::ranked(Rank::Lists, Lists::default()),
             pages: std::array::from_fn(|_| AtomicU64::new(0)),
             clock: AtomicU64::new(0),
         }

@@ -1,7 +1,7 @@
 //! Who can age, clean and evict a frame: the upcall to the layer above, and the table of those who implement it.
 
 use super::{FlushRequest, LeftShadow};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Rank, Weak};
 use crate::units::{FrameId, PageCount};
 
 /// Names a registered [`Owner`] in a frame's metadata. 0 is nobody.
@@ -66,7 +66,6 @@ pub(crate) trait Owner: Send + Sync {
 }
 
 /// The registered owners, by number.
-#[derive(Default)]
 pub(super) struct Owners {
     table: Mutex<Table>,
 }
@@ -88,6 +87,14 @@ struct Entry {
 
 /// log2 of the calls left out at most.
 const MOST_FAILURES: u32 = 10;
+
+impl Default for Owners {
+    fn default() -> Owners {
+        Owners {
+            table: Mutex::ranked(Rank::Retire, Table::default()),
+        }
+    }
+}
 
 impl Owners {
     pub(super) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {

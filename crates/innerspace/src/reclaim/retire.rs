@@ -1,8 +1,8 @@
 //! The queue of things that are unreachable already but may be freed only after a grace period (I6).
 
 use super::pool::Pool;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, Rank};
 use crate::units::FrameId;
 
 /// Entries at which the queue asks to be flushed at the next safe point.
@@ -32,11 +32,19 @@ impl std::fmt::Debug for Retired {
 }
 
 /// What waits for a grace period. Frames in it stay charged.
-#[derive(Default)]
 pub(super) struct RetireQueue {
     entries: Mutex<Vec<Retired>>,
     /// The length, readable without the mutex; a hint.
     len: AtomicUsize,
+}
+
+impl Default for RetireQueue {
+    fn default() -> RetireQueue {
+        RetireQueue {
+            entries: Mutex::ranked(Rank::Retire, Vec::new()),
+            len: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl RetireQueue {

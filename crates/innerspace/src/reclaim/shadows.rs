@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::owners::OwnerId;
 use super::pool::Pool;
 use super::workingset::CLOCK_BITS;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Rank};
 
 /// A shadow that [`Pool::shadow_pack`] made, and where it was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ impl Shadows {
     pub(super) fn new(frames: u32) -> Shadows {
         let most = (frames as usize / FRAMES_PER_PLACE).max(1);
         Shadows {
-            places: Mutex::new(VecDeque::with_capacity(most)),
+            places: Mutex::ranked(Rank::Retire, VecDeque::with_capacity(most)),
             most,
         }
     }

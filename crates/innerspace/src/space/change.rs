@@ -81,7 +81,7 @@ impl Structure {
 
     /// Registers a new space for the files of this one, whose mappings it has.
     pub(super) fn register_fork(&self, child: &Arc<SpaceInner>) {
-        let mut writer = child.gate.write();
+        let mut writer = child.gate.write_new();
         for used in self.files.0.values() {
             writer.files.add(child, used.file(), used.vmas);
         }

@@ -77,7 +77,7 @@ use crate::stats::Event;
 use crate::sync::domain::{Participant, Post};
 use crate::sync::gate::{Gate, OpenSection};
 use crate::sync::published::Published;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Rank};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 pub use self::accessor::Accessor;
@@ -213,8 +213,8 @@ impl SpaceInner {
             gate: Gate::new(&pool.domain, Structure::new(vmas)),
             pool: pool.clone(),
             group: group.clone(),
-            paths: Mutex::new(()),
-            accessors: Mutex::new(Vec::new()),
+            paths: Mutex::ranked(Rank::Paths, ()),
+            accessors: Mutex::ranked(Rank::Participants, Vec::new()),
             causes: Mutex::new(VecDeque::new()),
         })
     }

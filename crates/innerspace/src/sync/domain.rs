@@ -45,7 +45,7 @@
 use std::hint::cold_path;
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
-use super::{Arc, Backoff, Mutex};
+use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
 
 /// Posts kept one by one; one more turns the mailbox into a single "forget everything".
@@ -89,10 +89,13 @@ impl Participant {
             state: AtomicU64::new(0),
             pending: AtomicU64::new(0),
             depth: AtomicU32::new(0),
-            mailbox: Mutex::new(Mailbox {
-                posts: Vec::new(),
-                flush: false,
-            }),
+            mailbox: Mutex::ranked(
+                Rank::Mailbox,
+                Mailbox {
+                    posts: Vec::new(),
+                    flush: false,
+                },
+            ),
         }
     }
 
@@ -161,7 +164,7 @@ impl Domain {
         Arc::new(Domain {
             mode,
             id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
-            participants: Mutex::new(Vec::new()),
+            participants: Mutex::ranked(Rank::Participants, Vec::new()),
             grace_periods: AtomicU64::new(0),
             passed: AtomicU64::new(0),
         })
@@ -194,6 +197,8 @@ impl Domain {
             // mutant: A2 (loom: a2_) no grace period
             return;
         }
+        // Sections take locks from `paths` inwards.
+        order::may_wait(Rank::Paths);
         #[cfg(not(loom))]
         suspend_sessions();
         self.barrier();

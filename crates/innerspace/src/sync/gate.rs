@@ -18,7 +18,7 @@
 
 use super::atomic::{AtomicU64, Ordering};
 use super::domain::{Domain, Sections};
-use super::{Condvar, Mutex, MutexGuard};
+use super::{Condvar, Mutex, MutexGuard, Rank};
 use std::ops::{Deref, DerefMut, Range};
 
 /// Something that can show an open section. A shared borrow of it keeps the section open.
@@ -86,7 +86,7 @@ impl<T> Gate<T> {
             domain_id: domain.id(),
             from: AtomicU64::new(0),
             to: AtomicU64::new(0),
-            writer: Mutex::new(state),
+            writer: Mutex::ranked(Rank::SpaceWriter, state),
             opening: Mutex::new(()),
             opened: Condvar::new(),
         }
@@ -126,6 +126,17 @@ impl<T> Gate<T> {
         Writer {
             gate: self,
             guard: self.writer.lock(),
+        }
+    }
+
+    /// Like [`Gate::write`], of a gate that no other thread has seen yet: so it is no place in the lock order.
+    ///
+    /// # Panics
+    /// When somebody has, and is a writer.
+    pub(crate) fn write_new(&self) -> Writer<'_, T> {
+        Writer {
+            gate: self,
+            guard: self.writer.try_lock().expect("nobody has seen it"),
         }
     }
 

@@ -35,8 +35,7 @@
 //! Locks here ignore poisoning: a panic in a user's callback must not make the library unusable.
 //! What a lock protects is therefore kept valid at every point that can unwind.
 //!
-//! Locking: none of its own. Neighbours: `sys` below uses the same shim. It does not order locks
-//! and does not reclaim.
+//! Locking: none of its own; [`order`] has the order of everybody's locks, and checks it in debug builds. Neighbours: `sys` below uses the same shim. It does not reclaim.
 #![allow(
     dead_code,
     unused_imports,
@@ -46,8 +45,10 @@
 pub(crate) mod domain;
 pub(crate) mod gate;
 pub(crate) mod keep;
+pub(crate) mod order;
 pub(crate) mod published;
 mod shim;
 
 pub(crate) use domain::Domain;
+pub(crate) use order::Rank;
 pub(crate) use shim::*;

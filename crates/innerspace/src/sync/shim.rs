@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use super::order::{Held, Rank, RankOf};
+
 #[cfg(loom)]
 use loom::sync as base;
 #[cfg(shuttle)]
@@ -89,28 +91,52 @@ pub(crate) fn before_waiting() {
 
 /// A mutex whose `lock` has no error: a panic of an earlier holder is ignored.
 #[derive(Default)]
-pub(crate) struct Mutex<T: ?Sized>(base::Mutex<T>);
+pub(crate) struct Mutex<T: ?Sized> {
+    rank: RankOf,
+    inner: base::Mutex<T>,
+}
 
 /// Holds a [`Mutex`] locked; unlocks when dropped.
 #[must_use = "the mutex is unlocked when the guard is dropped"]
-pub(crate) struct MutexGuard<'a, T: ?Sized>(base::MutexGuard<'a, T>);
+pub(crate) struct MutexGuard<'a, T: ?Sized> {
+    inner: base::MutexGuard<'a, T>,
+    held: Held,
+}
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex around `value`.
+    /// An unlocked mutex around `value`: a leaf.
     #[cfg(not(loom))]
     pub(crate) const fn new(value: T) -> Mutex<T> {
-        Mutex(base::Mutex::new(value))
+        Mutex::ranked(Rank::Leaf, value)
     }
 
-    /// An unlocked mutex around `value`.
+    /// An unlocked mutex around `value`, with its place in the lock order.
+    #[cfg(not(loom))]
+    pub(crate) const fn ranked(rank: Rank, value: T) -> Mutex<T> {
+        Mutex {
+            rank: RankOf::new(rank),
+            inner: base::Mutex::new(value),
+        }
+    }
+
+    /// An unlocked mutex around `value`: a leaf.
     #[cfg(loom)]
     pub(crate) fn new(value: T) -> Mutex<T> {
-        Mutex(base::Mutex::new(value))
+        Mutex::ranked(Rank::Leaf, value)
+    }
+
+    /// An unlocked mutex around `value`, with its place in the lock order.
+    #[cfg(loom)]
+    pub(crate) fn ranked(rank: Rank, value: T) -> Mutex<T> {
+        Mutex {
+            rank: RankOf::new(rank),
+            inner: base::Mutex::new(value),
+        }
     }
 
     /// The value, without locking: nobody else can hold the mutex.
     pub(crate) fn into_inner(self) -> T {
-        self.0
+        self.inner
             .into_inner()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -119,26 +145,36 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Locks, sleeping while another thread holds the mutex.
     #[inline]
+    #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.rank.may_wait();
         #[cfg(not(any(loom, shuttle)))]
         if let Some(guard) = self.try_lock() {
             return guard;
         }
         before_waiting();
-        MutexGuard(
-            self.0
+        self.guard(
+            self.inner
                 .lock()
                 .unwrap_or_else(|poisoned| poisoned.into_inner()),
         )
     }
 
+    #[inline(always)]
+    fn guard<'a>(&self, inner: base::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            inner,
+            held: self.rank.hold(),
+        }
+    }
+
     /// Locks if nobody holds the mutex; never sleeps.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(MutexGuard(guard)),
+        match self.inner.try_lock() {
+            Ok(guard) => Some(self.guard(guard)),
             Err(std::sync::TryLockError::Poisoned(poisoned)) => {
-                Some(MutexGuard(poisoned.into_inner()))
+                Some(self.guard(poisoned.into_inner()))
             }
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
@@ -146,7 +182,7 @@ impl<T: ?Sized> Mutex<T> {
 
     /// The value, without locking: `&mut self` proves that nobody holds the mutex.
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0
+        self.inner
             .get_mut()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -157,85 +193,142 @@ impl<T: ?Sized> Deref for MutexGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.0
+        &self.inner
     }
 }
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
+        &mut self.inner
     }
 }
 
 /// A reader-writer lock whose `read` and `write` have no error, as with [`Mutex`].
 #[derive(Default)]
-pub(crate) struct RwLock<T>(base::RwLock<T>);
+pub(crate) struct RwLock<T> {
+    rank: RankOf,
+    inner: base::RwLock<T>,
+}
 
-pub(crate) use base::{RwLockReadGuard, RwLockWriteGuard};
+/// Holds a [`RwLock`] for reading; unlocks when dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+pub(crate) struct RwLockReadGuard<'a, T> {
+    inner: base::RwLockReadGuard<'a, T>,
+    held: Held,
+}
+
+impl<T> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+/// Holds a [`RwLock`] for writing; unlocks when dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+pub(crate) struct RwLockWriteGuard<'a, T> {
+    inner: base::RwLockWriteGuard<'a, T>,
+    held: Held,
+}
+
+impl<T> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
 
 impl<T> RwLock<T> {
-    /// An unlocked lock around `value`.
-    #[cfg(not(loom))]
-    pub(crate) const fn new(value: T) -> RwLock<T> {
-        RwLock(base::RwLock::new(value))
+    /// An unlocked lock around `value`: a leaf.
+    pub(crate) fn new(value: T) -> RwLock<T> {
+        RwLock::ranked(Rank::Leaf, value)
     }
 
-    /// An unlocked lock around `value`.
-    #[cfg(loom)]
-    pub(crate) fn new(value: T) -> RwLock<T> {
-        RwLock(base::RwLock::new(value))
+    /// An unlocked lock around `value`, with its place in the lock order.
+    pub(crate) fn ranked(rank: Rank, value: T) -> RwLock<T> {
+        RwLock {
+            rank: RankOf::new(rank),
+            inner: base::RwLock::new(value),
+        }
     }
 }
 
 impl<T> RwLock<T> {
     /// Locks for reading, sleeping while a writer holds the lock.
     #[inline]
+    #[track_caller]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.rank.may_wait();
         #[cfg(not(any(loom, shuttle)))]
         if let Some(guard) = self.try_read() {
             return guard;
         }
         before_waiting();
-        self.0
-            .read()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        RwLockReadGuard {
+            inner: self
+                .inner
+                .read()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+            held: self.rank.hold(),
+        }
     }
 
     /// Locks for writing, sleeping while anyone holds the lock.
     #[inline]
+    #[track_caller]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.rank.may_wait();
         #[cfg(not(any(loom, shuttle)))]
         if let Some(guard) = self.try_write() {
             return guard;
         }
         before_waiting();
-        self.0
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        RwLockWriteGuard {
+            inner: self
+                .inner
+                .write()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+            held: self.rank.hold(),
+        }
     }
 
     /// Locks for reading if no writer holds the lock; never sleeps.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        match self.0.try_read() {
-            Ok(guard) => Some(guard),
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+        let inner = match self.inner.try_read() {
+            Ok(guard) => guard,
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return None,
+        };
+        let held = self.rank.hold();
+        Some(RwLockReadGuard { inner, held })
     }
 
     /// Locks for writing if nobody holds the lock; never sleeps.
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        match self.0.try_write() {
-            Ok(guard) => Some(guard),
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+        let inner = match self.inner.try_write() {
+            Ok(guard) => guard,
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return None,
+        };
+        let held = self.rank.hold();
+        Some(RwLockWriteGuard { inner, held })
     }
 
     /// The value, without locking: `&mut self` proves that nobody holds the lock.
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0
+        self.inner
             .get_mut()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -270,11 +363,12 @@ impl Condvar {
     /// Unlocks, sleeps until notified (or for no reason), locks again.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         before_waiting();
-        MutexGuard(
-            self.0
-                .wait(guard.0)
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
-        )
+        let MutexGuard { inner, held } = guard;
+        let inner = self
+            .0
+            .wait(inner)
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        MutexGuard { inner, held }
     }
 
     /// Like [`Condvar::wait`], for at most `timeout`; under the checkers time does not pass.
@@ -284,16 +378,17 @@ impl Condvar {
         timeout: Duration,
     ) -> (MutexGuard<'a, T>, WaitEnd) {
         before_waiting();
-        let (guard, end) = self
+        let MutexGuard { inner, held } = guard;
+        let (inner, end) = self
             .0
-            .wait_timeout(guard.0, timeout)
+            .wait_timeout(inner, timeout)
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let end = if end.timed_out() {
             WaitEnd::TimedOut
         } else {
             WaitEnd::Woken
         };
-        (MutexGuard(guard), end)
+        (MutexGuard { inner, held }, end)
     }
 
     /// Wakes one waiter, if there is one.

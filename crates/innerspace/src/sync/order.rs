@@ -1,0 +1,248 @@
+//! The lock order, checked at run time in debug builds.
+//!
+//! A lock may have a [`Rank`]. Who waits for one must hold none of that rank or of one further in; else the thread panics at once, whether
+//! or not another thread is there to make it a deadlock. `try_lock` waits for nobody, so it is checked against nothing, but
+//! what it locked counts as held. What has no rank is a leaf that holds nothing else, and is not looked at.
+//!
+//! Block locks are bits and not of `sync`; they may pass from thread to thread, so nobody counts them as held. Who waits for one,
+//! for a grace period or for memory says so by [`may_wait`].
+//!
+//! Release builds and model checkers check nothing, and a rank takes no space there.
+
+/// Places in the lock order, outermost first. ARCHITECTURE.md has them as a tree.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[repr(u8)]
+pub(crate) enum Rank {
+    /// A leaf that is not checked.
+    #[default]
+    Leaf,
+    /// Table of open files.
+    Registry,
+    /// The writer mutex of a space's gate.
+    SpaceWriter,
+    /// The append mutex of a file.
+    Append,
+    /// A file's `invalidate`.
+    Invalidate,
+    /// The lock of a block. Several at once: in ascending order, or by trying.
+    Block,
+    /// A file's list of mappings.
+    Mappings,
+    /// What faults that un-share hold.
+    Paths,
+    /// A file's dirty index.
+    Dirty,
+    /// The writer of a file's index.
+    Index,
+    /// One batch of frames that are not listed yet.
+    Batch,
+    /// The LRU lists of a group.
+    Lists,
+    /// The shape of the tree of groups.
+    GroupTree,
+    /// Frames in their grace period; who owns what; shadows.
+    Retire,
+    /// One queue of the wait table.
+    WaitQueue,
+    /// A list of participants.
+    Participants,
+    /// A mailbox.
+    Mailbox,
+    /// A magazine of free frames.
+    Magazine,
+    /// The lists of free frames.
+    Buddy,
+}
+
+pub(crate) use checked::{Held, RankOf, may_wait};
+
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+mod checked {
+    use std::cell::Cell;
+
+    use super::Rank::{self, *};
+
+    const RANKS: [Rank; 19] = [
+        Leaf,
+        Registry,
+        SpaceWriter,
+        Append,
+        Invalidate,
+        Block,
+        Mappings,
+        Paths,
+        Dirty,
+        Index,
+        Batch,
+        Lists,
+        GroupTree,
+        Retire,
+        WaitQueue,
+        Participants,
+        Mailbox,
+        Magazine,
+        Buddy,
+    ];
+
+    thread_local! {
+        /// How many locks of each rank this thread holds.
+        static HELD: Cell<[u8; RANKS.len()]> = const { Cell::new([0; RANKS.len()]) };
+    }
+
+    fn change(rank: Rank, by: i8) {
+        if rank != Rank::Leaf {
+            HELD.with(|held| {
+                let mut counts = held.get();
+                counts[rank as usize] = counts[rank as usize].wrapping_add_signed(by);
+                held.set(counts);
+            });
+        }
+    }
+
+    /// This thread is about to wait for something of this rank.
+    ///
+    /// # Panics
+    /// When it holds a lock of this rank or of one further in.
+    #[track_caller]
+    pub(crate) fn may_wait(rank: Rank) {
+        // A wrong order on the way out of a panic is the lesser evil.
+        if rank == Rank::Leaf || std::thread::panicking() {
+            return;
+        }
+        let counts = HELD.with(Cell::get);
+        // `Leaf` is never counted.
+        let is_held = |held: &&Rank| **held >= rank && counts[**held as usize] > 0;
+        if let Some(held) = RANKS.iter().find(is_held) {
+            panic!("lock order: waits for {rank:?} while holding {held:?}");
+        }
+    }
+
+    /// The rank of a lock.
+    #[derive(Clone, Copy, Default)]
+    pub(crate) struct RankOf(Rank);
+
+    impl RankOf {
+        pub(crate) const fn new(rank: Rank) -> RankOf {
+            RankOf(rank)
+        }
+
+        #[track_caller]
+        pub(crate) fn may_wait(self) {
+            may_wait(self.0);
+        }
+
+        /// The lock is held from here on, until the result is dropped.
+        pub(crate) fn hold(self) -> Held {
+            change(self.0, 1);
+            Held(self.0)
+        }
+    }
+
+    /// While it lives, its thread holds a lock of a rank.
+    pub(crate) struct Held(Rank);
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            change(self.0, -1);
+        }
+    }
+}
+
+#[cfg(not(all(debug_assertions, not(any(loom, shuttle)))))]
+mod checked {
+    use super::Rank;
+
+    /// Checks nothing in this build.
+    #[inline(always)]
+    pub(crate) fn may_wait(_: Rank) {}
+
+    /// Nothing in this build.
+    #[derive(Clone, Copy, Default)]
+    pub(crate) struct RankOf;
+
+    impl RankOf {
+        pub(crate) const fn new(_: Rank) -> RankOf {
+            RankOf
+        }
+
+        #[inline(always)]
+        pub(crate) fn may_wait(self) {}
+
+        #[inline(always)]
+        pub(crate) fn hold(self) -> Held {
+            Held
+        }
+    }
+
+    /// Nothing in this build.
+    pub(crate) struct Held;
+}
+
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::sync::{Condvar, Mutex, RwLock};
+    use std::time::Duration;
+
+    fn refused(work: impl FnOnce()) -> bool {
+        let Err(payload) = catch_unwind(AssertUnwindSafe(work)) else {
+            return false;
+        };
+        let text = payload.downcast_ref::<String>().expect("a formatted panic");
+        assert!(text.starts_with("lock order: waits for"), "{text}");
+        true
+    }
+
+    #[test]
+    fn waiting_in_the_wrong_order_panics_though_nobody_holds_the_other() {
+        let dirty = Mutex::ranked(Rank::Dirty, ());
+        let index = Mutex::ranked(Rank::Index, ());
+        {
+            let _outer = dirty.lock();
+            let _inner = index.lock();
+            may_wait(Rank::Buddy);
+        }
+        let inner = index.lock();
+        assert!(refused(|| drop(dirty.lock())));
+        assert!(refused(|| may_wait(Rank::Index)), "not twice, either");
+        // Trying waits for nobody; but it holds, then.
+        let outer = dirty.try_lock().expect("it is free");
+        drop(inner);
+        assert!(refused(|| may_wait(Rank::Block)));
+        drop(outer);
+        may_wait(Rank::Registry);
+    }
+
+    #[test]
+    fn readers_writers_and_waiters_hold_too() {
+        let invalidate = RwLock::ranked(Rank::Invalidate, ());
+        let append = Mutex::ranked(Rank::Append, ());
+        let readers = (invalidate.read(), invalidate.try_read());
+        assert!(refused(|| drop(append.lock())));
+        assert!(
+            refused(|| drop(invalidate.read())),
+            "a writer may wait between"
+        );
+        drop(readers);
+        let writer = invalidate.write();
+        assert!(refused(|| drop(append.lock())));
+        drop(writer);
+        // Through a wait of a condition variable the mutex stays held, as far as the order goes.
+        let (changed, guard) = (Condvar::new(), append.lock());
+        let (guard, _) = changed.wait_timeout(guard, Duration::from_nanos(1));
+        assert!(refused(|| may_wait(Rank::SpaceWriter)));
+        drop(guard);
+        may_wait(Rank::Registry);
+    }
+
+    #[test]
+    fn what_another_thread_holds_is_its_own_matter() {
+        let index = Mutex::ranked(Rank::Index, ());
+        let _held = index.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| may_wait(Rank::Registry));
+        });
+    }
+}
