@@ -219,3 +219,28 @@ fn what_happens_in_a_space_is_counted() {
         assert!(count > 0, "{name} was not counted");
     }
 }
+
+// spec: V18
+#[test]
+fn a_hole_that_the_store_calls_data_after_a_write_nearby_is_one_no_more_for_who_maps_it() {
+    let memory = Memory::with_limit(16 * MIB).unwrap();
+    let store = Arc::new(MemoryStore::with_len(4 * PAGE));
+    let file = writable(&memory, &store);
+    let spaces = [(); 2].map(|()| memory.space().unwrap());
+    let at = spaces.each_ref().map(|space| {
+        let map = Map::file(&file).shared().writable();
+        space.map(map).unwrap()
+    });
+    let [mut writer, mut reader] = spaces.each_ref().map(|space| space.accessor());
+    assert_eq!(reader.load::<u64>(at[1]), Ok(0));
+    writer.store(at[0] + PAGE, 1u64).unwrap();
+    file.sync_all().unwrap();
+    file.evict(..).unwrap();
+    assert_eq!(
+        store.next_data(0).unwrap(),
+        Some(0),
+        "the store tells data from holes page by page: no test of this"
+    );
+    writer.store(at[0], 7u64).unwrap();
+    assert_eq!(reader.load::<u64>(at[1]), Ok(7));
+}

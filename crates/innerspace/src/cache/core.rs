@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
-use super::extents::Extents;
+use super::extents::{Extents, ShownHoles};
 use super::index::{Index, Nodes, Word};
 use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 use super::options::{FileAccess, FileOptions};
@@ -67,6 +67,8 @@ pub(crate) struct FileCore {
     invalidate: RwLock<()>,
     /// Bumped when something may have stopped being a hole: see [`FileCore::hole_still`].
     pub(super) hole_epoch: AtomicU64,
+    /// What may be mapped as a hole.
+    pub(super) shown_holes: ShownHoles,
     pub(super) extents: Mutex<Extents>,
     /// Why blocks that waiters still hold could not be filled (P20).
     pub(super) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
@@ -155,6 +157,7 @@ impl FileCore {
             mappers: MapperList::default(),
             invalidate: RwLock::ranked(Rank::Invalidate, ()),
             hole_epoch: AtomicU64::new(0),
+            shown_holes: ShownHoles::default(),
             extents: Mutex::default(),
             fill_errors: Mutex::default(),
             errors: ErrorSequence::default(),

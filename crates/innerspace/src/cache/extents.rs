@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::core::FileCore;
 use super::errors::{FileError, StoreAction};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The last data range and the last hole the store told of, in bytes. A data range that became a hole is harmless (zeros
 /// are read from the store); a hole that became data is not, so it is cut when a block is made there, for what was asked
@@ -15,6 +15,41 @@ pub(super) struct Extents {
     hole: Range<u64>,
     /// Counts cuts: an answer of the store from before one is not remembered after it.
     cuts: u64,
+}
+
+/// A range of blocks that has every block in it of which a fault was told that it is a hole, so that it may be mapped as one.
+/// Never shrinks.
+#[derive(Debug)]
+pub(super) struct ShownHoles {
+    from: AtomicU64,
+    to: AtomicU64,
+}
+
+impl Default for ShownHoles {
+    fn default() -> ShownHoles {
+        ShownHoles {
+            from: AtomicU64::new(u64::MAX),
+            to: AtomicU64::new(0),
+        }
+    }
+}
+
+impl ShownHoles {
+    /// Whether one of the blocks may be among them. SeqCst, here and in `add`: who puts a block into the index and then does
+    /// not see it here comes before the lookup of every fault that has added it.
+    pub(super) fn meet(&self, blocks: &Range<u64>) -> bool {
+        fence(Ordering::SeqCst);
+        self.from.load(Ordering::SeqCst) < blocks.end
+            && blocks.start < self.to.load(Ordering::SeqCst)
+    }
+
+    /// Adds a block; whether it was there. If not, the caller looks whether it is a hole again.
+    pub(super) fn add(&self, block: u64) -> bool {
+        let from = self.from.fetch_min(block, Ordering::SeqCst);
+        let to = self.to.fetch_max(block + 1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        from <= block && block < to
+    }
 }
 
 impl Extents {

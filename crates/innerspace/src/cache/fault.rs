@@ -134,6 +134,8 @@ impl FileCore {
                         self.pool.counters.count(Event::PgMajFault);
                     } else {
                         match kind {
+                            // Whoever makes a block here from now on takes the hole away from the one who maps it.
+                            FaultKind::Read if !self.shown_holes.add(block) => {}
                             FaultKind::Read => return Ok(FaultPage::Hole(HoleToken(epoch))),
                             FaultKind::Write => {
                                 let basis = self.hole_basis(block, epoch);

@@ -105,6 +105,11 @@ impl FileCore {
 
     /// Reads a run of new blocks; the error of the first is the caller's, those behind it fail for themselves.
     fn read_run(&self, mut run: Vec<NewBlock<'_>>) -> Result<(), FileError> {
+        let blocks = run[0].block()..run[0].block() + run.len() as u64;
+        // The store may have called it a hole before: it says what it has in steps of its own, and a write nearby moves them.
+        if self.shown_holes.meet(&blocks) {
+            self.end_holes(self.pages_of(blocks));
+        }
         let results = match self.store() {
             Ok(store) => self.read_into(&*store, &mut run),
             Err(error) => run.iter().map(|_| Err(error.clone())).collect(),
