@@ -452,3 +452,42 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
         assert_nothing_left(memory);
     });
 }
+
+#[test]
+fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 2);
+        let writers: Vec<_> = (0..2u64)
+            .map(|page| {
+                let mut a = space.accessor();
+                thread::spawn(move || {
+                    for value in 1..4u64 {
+                        a.store(at + page * PAGE, value).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let mut copy = [0u64; 2];
+        let mut a = space.accessor();
+        let mut refresh = || {
+            let named = space.take_dirty(at, 2 * PAGE).unwrap();
+            for page in 0..2 {
+                let first = at + page * PAGE;
+                if named.iter().any(|range| range.contains(&first)) {
+                    copy[page as usize] = a.load(first).unwrap();
+                }
+            }
+            copy
+        };
+        for _ in 0..3 {
+            refresh();
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        assert_eq!(refresh(), [3, 3], "a store was never named");
+        drop((a, space));
+        assert_nothing_left(memory);
+    });
+}

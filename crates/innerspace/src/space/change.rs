@@ -149,6 +149,9 @@ impl SpaceInner {
             }
         });
         self.code.changed(range);
+        if edit == Some(Edit::Detach) {
+            self.dirty.forget(self, range);
+        }
         done
     }
 
@@ -331,6 +334,7 @@ impl SpaceInner {
         let mut unused = writer.files.remove(gone);
         unused.extend(renewed);
         self.code.changed(&EVERYWHERE);
+        self.dirty.forget(self, &EVERYWHERE);
         (taken, Leftover { detached, unused })
     }
 

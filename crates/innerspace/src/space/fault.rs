@@ -255,7 +255,7 @@ impl<'space> FaultState<'space> {
             }
             (Holds::Own, true) if self.is_sole_owner(old) => {
                 self.space.pool.counters.count(Event::CowReuse);
-                self.space.code.written(self.at.0);
+                self.space.written(self.at.0);
                 done_if(pte::replace(slot, old, old.with(VALID_R | VALID_W)))
             }
             (Holds::Nothing | Holds::Zero | Holds::File, _) if vma.file().is_some() => {
@@ -351,7 +351,7 @@ impl<'space> FaultState<'space> {
         page.set_kind(Kind::Anonymous);
         let host = self.space.pool.frames.host(page.id()) as u64;
         page.publish(HoldState::refs_only(1));
-        self.space.code.written(self.at.0);
+        self.space.written(self.at.0);
         if pte::replace(slot, old, Pte::own(host)) {
             // In the section, so that a restore, with the gate closed, knows of every page.
             self.space.changes.record(self.space, page_start(self.at.0));
@@ -424,7 +424,7 @@ impl<'space> FaultState<'space> {
             FileAccessKind::Write => VALID_R | VALID_W,
         };
         if kind == FileAccessKind::Write {
-            self.space.code.written(self.at.0);
+            self.space.written(self.at.0);
         }
         let new = Pte::file(block.host_of_page(*page), valid);
         if old.holds() == Holds::File && old.host() == new.host() {

@@ -12,6 +12,7 @@
 //! | `remap`, `advise`, `region`, `options` | moving and growing; advice, populating, locking; a growing range; choices |
 //! | `pin` | pages that stay where they are for whoever uses them by their address in the process |
 //! | `device`, `code` | ranges whose accesses are calls; pages that code was fetched from |
+//! | `dirty` | pages stored to since they were last asked about |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `accessor`, `session`, `bulk` | loads, stores, atomics, copies |
@@ -36,6 +37,7 @@ mod bulk;
 mod change;
 mod code;
 mod device;
+mod dirty;
 mod error;
 mod fault;
 mod fork;
@@ -65,6 +67,7 @@ use std::collections::VecDeque;
 
 use self::change::Structure;
 use self::code::Code;
+use self::dirty::DirtyLog;
 use self::error::{Cause, Wanted};
 use self::ledger::Ledger;
 use self::snapshot::Changes;
@@ -140,6 +143,8 @@ pub(crate) struct SpaceInner {
     width: AddressWidth,
     /// The pages that code was fetched from.
     code: Code,
+    /// Pages stored to since they were last taken.
+    dirty: DirtyLog,
     /// Closed on what is being changed. Its writer has the mappings to change and the files.
     gate: Gate<Structure>,
     /// Serialises the copying of shared nodes by faults; see `table`.
@@ -210,6 +215,7 @@ impl SpaceInner {
             sequence: Sequence::default(),
             width,
             code: Code::default(),
+            dirty: DirtyLog::default(),
             gate: Gate::new(&pool.domain, Structure::new(vmas)),
             pool: pool.clone(),
             group: group.clone(),
@@ -306,6 +312,13 @@ impl SpaceInner {
         }
     }
 
+    /// A fault is about to make the page at `at` writable. In its section, inside the gate.
+    #[inline]
+    fn written(&self, at: u64) {
+        self.code.written(at);
+        self.dirty.stored(self, at);
+    }
+
     /// What the space's mappings and page table are in this section.
     fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
         Tables {
@@ -358,6 +371,7 @@ impl Drop for SpaceInner {
         let vmas = self.gate.get_mut().close();
         let (pool, group) = (&self.pool, self.group.id());
         self.changes.end(pool, group);
+        self.dirty.end(pool, group);
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));

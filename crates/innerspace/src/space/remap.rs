@@ -150,8 +150,10 @@ impl SpaceInner {
         let leftover = self.change_by(writer, change, |writer, vmas, changed| {
             self.move_words(writer, old, new, vmas, changed)
         })?;
-        self.code.changed(old);
-        self.code.changed(new);
+        for range in [old, new] {
+            self.code.changed(range);
+            self.dirty.forget(self, range);
+        }
         Ok((VirtAddr(new.start), leftover))
     }
 

@@ -83,7 +83,8 @@ fn shows_the_same(a: Option<&Vma>, b: Option<&Vma>, at: u64) -> bool {
     }
 }
 
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<VirtAddr>> {
+/// The ranges in order of address, those that touch as one.
+pub(in crate::space) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<VirtAddr>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<VirtAddr>> = Vec::new();
     for range in ranges {

@@ -31,6 +31,7 @@ use crate::group::Group;
 use crate::sync::Arc;
 
 pub(super) use self::changes::Changes;
+pub(super) use self::diff::merged;
 pub use self::file::SnapshotFileError;
 pub use self::view::PageView;
 
