@@ -8,8 +8,10 @@
 //! | [`barrier`] | compiler fence / membarrier(2) | `SeqCst` fence on both sides |
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
+//! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
 //! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
+//! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
 //! | [`wait`] | futex(2) | a table of condition variables |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
@@ -29,7 +31,11 @@ pub(crate) mod barrier;
 pub(crate) mod copy;
 #[cfg(not(loom))]
 pub(crate) mod file;
+#[cfg(not(loom))]
+pub(crate) mod flush;
 pub(crate) mod lock_byte;
 #[cfg(not(loom))]
 pub(crate) mod memory;
+#[cfg(not(loom))]
+pub(crate) mod shared;
 pub(crate) mod wait;

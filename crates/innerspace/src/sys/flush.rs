@@ -1,0 +1,215 @@
+//! Flushing cache lines: what was stored at an address is on its way to the medium behind it.
+//!
+//! On memory that survives a power cut, stores are durable once their cache lines are flushed and a
+//! fence has waited for that. The processor says which instruction it has; it is asked once:
+//!
+//! | instruction | the line stays cached | ordered with other flushes |
+//! |---|---|---|
+//! | `clwb` | it may | by the fence alone |
+//! | `clflushopt` | no | by the fence alone |
+//! | `clflush` | no | one after the other |
+//! | none: elsewhere, Miri, `--cfg portable` | | |
+//!
+//! Where there is none, [`flush`] does nothing and says so; then only msync(2) makes a mapping durable.
+//! (aarch64 has such instructions, but whether a line they clean is durable differs from machine to
+//! machine; msync(2) is right on all of them.)
+//!
+//! It does not know what memory it is given: flushing ordinary memory is harmless and costs the same.
+
+use std::ops::Range;
+
+use crate::sync::OnceLock;
+
+/// The unit of flushing in bytes. A processor with smaller lines counts as one without an instruction.
+pub(crate) const LINE: usize = 64;
+
+/// How lines are flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flusher {
+    /// Writes a line back and lets it stay.
+    Clwb,
+    /// Writes a line back and drops it.
+    ClflushOpt,
+    /// The same, each waiting for the one before.
+    Clflush,
+    /// There is no instruction.
+    Nothing,
+}
+
+impl Flusher {
+    /// The best of this processor.
+    #[inline]
+    pub(crate) fn best() -> Flusher {
+        static BEST: OnceLock<Flusher> = OnceLock::new();
+        *BEST.get_or_init(|| Flusher::available()[0])
+    }
+
+    /// Flushes the lines that hold a byte of the range. They are durable after a [`fence`], and only if
+    /// the answer is yes: there is an instruction.
+    ///
+    /// # Safety
+    /// The range is mapped for the time of the call. Others may read and write it.
+    #[inline]
+    pub(crate) unsafe fn flush(self, address: *const u8, len: usize) -> bool {
+        if self == Flusher::Nothing {
+            return false;
+        }
+        for line in lines(address.addr(), len) {
+            // SAFETY: the line holds a byte of the range, and no page begins or ends inside a line.
+            unsafe { self.flush_line(address.with_addr(line)) };
+        }
+        true
+    }
+}
+
+/// The addresses of the lines that hold a byte of the range.
+pub(crate) fn lines(address: usize, len: usize) -> impl Iterator<Item = usize> {
+    line_range(address as u64, len as u64)
+        .step_by(LINE)
+        .map(|line| line as usize)
+}
+
+/// A range widened to whole lines; an empty one stays empty.
+pub(crate) fn line_range(start: u64, len: u64) -> Range<u64> {
+    let line = LINE as u64;
+    let first = start - start % line;
+    if len == 0 {
+        return first..first;
+    }
+    first..(start + len).next_multiple_of(line)
+}
+
+/// Flushes with the best instruction of this processor; see [`Flusher::flush`].
+///
+/// # Safety
+/// As there.
+#[inline]
+pub(crate) unsafe fn flush(address: *const u8, len: usize) -> bool {
+    // SAFETY: the caller's promise, word for word.
+    unsafe { Flusher::best().flush(address, len) }
+}
+
+#[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
+mod platform {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count, __get_cpuid_max, _mm_sfence};
+
+    use super::{Flusher, LINE};
+
+    impl Flusher {
+        /// What the processor has, best first; never empty.
+        pub(crate) fn available() -> Vec<Flusher> {
+            let basic = __cpuid(1);
+            // In units of 8 bytes.
+            let line = (basic.ebx >> 8 & 0xFF) as usize * 8;
+            let more = match __get_cpuid_max(0).0 {
+                7.. => __cpuid_count(7, 0).ebx,
+                _ => 0,
+            };
+            let has = [
+                (Flusher::Clwb, more >> 24 & 1 != 0),
+                (Flusher::ClflushOpt, more >> 23 & 1 != 0),
+                (Flusher::Clflush, basic.edx >> 19 & 1 != 0),
+            ];
+            has.into_iter()
+                .filter(|(_, has)| *has && line >= LINE)
+                .map(|(flusher, _)| flusher)
+                .chain([Flusher::Nothing])
+                .collect()
+        }
+
+        /// Flushes one line.
+        ///
+        /// Safety: the line is mapped, and the processor has the instruction.
+        #[inline(always)]
+        pub(super) unsafe fn flush_line(self, line: *const u8) {
+            // SAFETY: the caller's promise; the instructions change no byte and no register. They may
+            // access memory as far as the compiler is concerned: stores before them stay before them.
+            unsafe {
+                match self {
+                    Flusher::Clwb => {
+                        asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags))
+                    }
+                    Flusher::ClflushOpt => {
+                        asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags))
+                    }
+                    Flusher::Clflush => {
+                        asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags))
+                    }
+                    Flusher::Nothing => {}
+                }
+            }
+        }
+    }
+
+    /// Waits for the flushes of this thread.
+    #[inline]
+    pub(crate) fn fence() {
+        // SAFETY: the instruction is in every x86-64 processor.
+        unsafe { _mm_sfence() }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(any(portable, miri)))))]
+mod platform {
+    use super::Flusher;
+
+    impl Flusher {
+        /// What the processor has, best first; never empty.
+        pub(crate) fn available() -> Vec<Flusher> {
+            vec![Flusher::Nothing]
+        }
+
+        /// There is nothing to flush with.
+        pub(super) unsafe fn flush_line(self, _: *const u8) {}
+    }
+
+    /// There is nothing to wait for.
+    pub(crate) fn fence() {}
+}
+
+pub(crate) use platform::fence;
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_an_unaligned_range_is_flushed_and_no_other() {
+        for address in (0x1_0000..0x1_0000 + 3 * LINE).step_by(7) {
+            for len in (0..5 * LINE).step_by(3) {
+                let mut expected: Vec<usize> = (address..address + len)
+                    .map(|byte| byte & !(LINE - 1))
+                    .collect();
+                expected.dedup();
+                let flushed: Vec<usize> = lines(address, len).collect();
+                assert_eq!(flushed, expected, "{len} bytes at {address:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn flushing_changes_no_byte_by_any_instruction() {
+        let bytes: Vec<u8> = (0..10_000_u32).map(|i| (i * 7) as u8).collect();
+        for flusher in Flusher::available() {
+            for range in [0..10_000, 1..2, 63..65, 100..9_999, 5..5] {
+                let part = &bytes[range];
+                // SAFETY: a part of a vector that is borrowed.
+                let flushed = unsafe { flusher.flush(part.as_ptr(), part.len()) };
+                fence();
+                assert_eq!(flushed, flusher != Flusher::Nothing);
+            }
+            assert!((0..10_000_u32).all(|i| bytes[i as usize] == (i * 7) as u8));
+        }
+    }
+
+    #[test]
+    fn the_best_is_the_first_that_there_is() {
+        let available = Flusher::available();
+        assert_eq!(Flusher::best(), available[0]);
+        assert_eq!(available.last(), Some(&Flusher::Nothing));
+        // Every x86-64 processor has the oldest of the instructions.
+        let expected = cfg!(all(target_arch = "x86_64", not(any(portable, miri))));
+        assert_eq!(available.contains(&Flusher::Clflush), expected);
+    }
+}

@@ -1,0 +1,468 @@
+//! Bytes of a file at an address: shared mappings, and memory that is a file.
+//!
+//! A [`SharedMapping`] may be larger than its file, so that the file can grow under it; what lies past
+//! the file's end must not be touched (the system answers with SIGBUS), which is the business of whoever
+//! knows the length. The same goes for a hole when the file system is full: [`allocate`] first.
+//!
+//! | | Linux | elsewhere |
+//! |---|---|---|
+//! | shared mapping | mmap(2), `MAP_SYNC` asked for first | `Unsupported` |
+//! | write out | msync(2) | |
+//! | a file in memory | memfd_create(2), sealed | `Unsupported` |
+//! | blocks ahead of writes | fallocate(2) | `Unsupported` |
+//!
+//! Holes are found and made by [`super::file`].
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use super::memory::host_page_size;
+
+/// What may be done to the bytes of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rights {
+    /// Loads.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// When what was stored to a mapping is durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Synchronous {
+    /// Once its cache lines are flushed: the file's medium is mapped itself (`MAP_SYNC`).
+    Yes,
+    /// Once msync(2) has returned: the page cache is mapped.
+    No,
+}
+
+/// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB; unmapped when dropped.
+///
+/// It hands out addresses, not slices: who may touch which byte is its owner's business.
+#[derive(Debug)]
+pub(crate) struct SharedMapping {
+    base: NonNull<u8>,
+    len: usize,
+    synchronous: Synchronous,
+}
+
+// SAFETY: a mapping is a range of addresses with no tie to a thread; its methods are system calls.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps the first `len` bytes of `file`, however many it has now. A child of fork(2) does not have the mapping.
+    ///
+    /// # Errors
+    /// `InvalidInput` when `len` is 0 or too large for an address; else what the system says: `Unsupported` when the
+    /// file system has no shared mappings.
+    pub(crate) fn new(file: &File, len: usize, rights: Rights) -> io::Result<SharedMapping> {
+        if len == 0 || len > isize::MAX as usize - super::memory::HUGE_PAGE {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let (base, synchronous) = platform::map(file, len, rights)?;
+        Ok(SharedMapping {
+            base,
+            len,
+            synchronous,
+        })
+    }
+
+    /// The address of the first byte.
+    #[inline]
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What makes stores durable.
+    pub(crate) fn synchronous(&self) -> Synchronous {
+        self.synchronous
+    }
+
+    /// Returns when the bytes of the range (offsets; widened to whole pages) and what is needed to find them again are
+    /// durable. The part of it that lies past the file's end is passed over.
+    ///
+    /// # Errors
+    /// When the system could not write. What failed may not be reported again.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub(crate) fn sync(&self, range: Range<usize>) -> io::Result<()> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "bytes {range:?} of a mapping of {} bytes",
+            self.len
+        );
+        if range.is_empty() {
+            return Ok(());
+        }
+        let start = range.start / host_page_size() * host_page_size();
+        platform::sync(self.base, start..range.end)
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was made by `map` with this length, and its owner is gone.
+        unsafe { platform::unmap(self.base, self.len) }
+    }
+}
+
+/// A new file of `len` bytes in memory, without a name. It can neither shrink nor grow, in nobody's hands: so no access to
+/// a mapping of it can find its end moved.
+///
+/// # Errors
+/// What the system says; `Unsupported` where there is no such thing.
+pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
+    platform::sealed_memory(name, len)
+}
+
+/// Sees to it that stores to the range find room: holes in it get blocks of zeros. The file's length stays.
+///
+/// # Errors
+/// `StorageFull` when there is no room; `Unsupported` where the file system cannot.
+pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    platform::allocate(file, offset, len)
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod platform {
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    use super::super::memory::{HUGE_PAGE, host_page_size};
+    use super::{File, NonNull, Range, Rights, Synchronous, io};
+
+    /// Maps the start of `file` at a multiple of 2 MiB.
+    pub(super) fn map(
+        file: &File,
+        len: usize,
+        rights: Rights,
+    ) -> io::Result<(NonNull<u8>, Synchronous)> {
+        let whole = len.next_multiple_of(host_page_size());
+        let room = Room::reserve(whole + HUGE_PAGE)?;
+        let base = room.aligned();
+        // MAP_SHARED_VALIDATE refuses flags that it does not know, and MAP_SYNC where the medium is not mapped itself.
+        let direct = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+        let synchronous = match map_at(base, whole, file, rights, direct) {
+            Ok(()) => Synchronous::Yes,
+            Err(error) if refuses_sync(&error) => {
+                let mapped = map_at(base, whole, file, rights, libc::MAP_SHARED);
+                mapped.map_err(unsupported)?;
+                Synchronous::No
+            }
+            Err(error) => return Err(error),
+        };
+        room.keep(base, whole);
+        // SAFETY: the range was just mapped; whether a child has it changes nothing here. Advice.
+        unsafe { libc::madvise(base.cast(), whole, libc::MADV_DONTFORK) };
+        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok((base, synchronous))
+    }
+
+    /// The answers of a kernel or a file system without MAP_SYNC.
+    fn refuses_sync(error: &io::Error) -> bool {
+        matches!(
+            error.raw_os_error(),
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV)
+        )
+    }
+
+    /// mmap(2) says ENODEV where the file system has no such mappings.
+    fn unsupported(error: io::Error) -> io::Error {
+        match error.raw_os_error() {
+            Some(libc::ENODEV) => io::Error::new(io::ErrorKind::Unsupported, error),
+            _ => error,
+        }
+    }
+
+    fn map_at(
+        base: *mut u8,
+        len: usize,
+        file: &File,
+        rights: Rights,
+        sharing: libc::c_int,
+    ) -> io::Result<()> {
+        let protection = match rights {
+            Rights::Read => libc::PROT_READ,
+            Rights::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let flags = sharing | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: the range is a part of a reservation that this module made and nobody else knows of.
+        let at = unsafe { libc::mmap(base.cast(), len, protection, flags, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Addresses set aside; what is not kept is given back when dropped.
+    struct Room {
+        start: *mut u8,
+        len: usize,
+    }
+
+    impl Room {
+        fn reserve(len: usize) -> io::Result<Room> {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+            let start =
+                unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+            if start == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Room {
+                start: start.cast(),
+                len,
+            })
+        }
+
+        /// The first multiple of 2 MiB in it.
+        fn aligned(&self) -> *mut u8 {
+            let aligned = self.start.addr().next_multiple_of(HUGE_PAGE);
+            self.start.with_addr(aligned)
+        }
+
+        /// Gives back all but `len` bytes at `base`.
+        fn keep(self, base: *mut u8, len: usize) {
+            let before = base.addr() - self.start.addr();
+            // SAFETY: the two ends of the reservation, of whole host pages, that nobody uses.
+            unsafe {
+                release(self.start, before);
+                release(base.add(len), self.len - before - len);
+            }
+            std::mem::forget(self);
+        }
+    }
+
+    impl Drop for Room {
+        fn drop(&mut self) {
+            // SAFETY: nobody has been told of the reservation.
+            unsafe { release(self.start, self.len) }
+        }
+    }
+
+    /// Safety: the range is mapped by this module and nobody uses it.
+    unsafe fn release(start: *mut u8, len: usize) {
+        if len > 0 {
+            // SAFETY: the caller's promise.
+            let result = unsafe { libc::munmap(start.cast(), len) };
+            debug_assert_eq!(result, 0, "munmap of {len} bytes at {start:?}");
+        }
+    }
+
+    /// Safety: both are those of one [`map`], and nobody uses the range.
+    pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { release(base.as_ptr(), len.next_multiple_of(host_page_size())) }
+    }
+
+    pub(super) fn sync(base: NonNull<u8>, range: Range<usize>) -> io::Result<()> {
+        // SAFETY: the range is inside the mapping, as the caller has checked; no byte is changed.
+        let result = unsafe {
+            let start = base.as_ptr().add(range.start);
+            libc::msync(start.cast(), range.len(), libc::MS_SYNC)
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    pub(super) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a C string that outlives the call.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(len)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: no memory is passed; the descriptor is open.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(file)
+    }
+
+    pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+        let number = |bytes| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
+        let (offset, len) = (number(offset)?, number(len)?);
+        let fd = file.as_raw_fd();
+        loop {
+            // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
+            if unsafe { libc::fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len) } == 0 {
+                return Ok(());
+            }
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod platform {
+    use super::{File, NonNull, Range, Rights, Synchronous, io};
+
+    fn unsupported<T>(what: &str) -> io::Result<T> {
+        let text = format!("{what} are made on Linux alone");
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    }
+
+    pub(super) fn map(_: &File, _: usize, _: Rights) -> io::Result<(NonNull<u8>, Synchronous)> {
+        unsupported("shared mappings")
+    }
+
+    /// Safety: never called, since nothing was mapped.
+    pub(super) unsafe fn unmap(_: NonNull<u8>, _: usize) {}
+
+    pub(super) fn sync(_: NonNull<u8>, _: Range<usize>) -> io::Result<()> {
+        unsupported("shared mappings")
+    }
+
+    pub(super) fn sealed_memory(_: &std::ffi::CStr, _: u64) -> io::Result<File> {
+        unsupported("files in memory")
+    }
+
+    pub(super) fn allocate(_: &File, _: u64, _: u64) -> io::Result<()> {
+        unsupported("blocks ahead of writes")
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::super::memory::HUGE_PAGE;
+    use super::super::{copy, file};
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn put(mapping: &SharedMapping, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= mapping.len());
+        // SAFETY: inside the mapping, and tests stay inside the file.
+        unsafe { copy::copy_out(mapping.base().add(offset), bytes) }
+    }
+
+    fn get(mapping: &SharedMapping, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= mapping.len());
+        let mut bytes = vec![0xFF; len];
+        // SAFETY: as above.
+        unsafe { copy::copy_in(&mut bytes, mapping.base().add(offset)) };
+        bytes
+    }
+
+    #[test]
+    fn a_mapping_shows_its_file_and_the_file_what_was_stored() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(b"before", 5000).unwrap();
+        let mapping = SharedMapping::new(&file, 10_000, Rights::ReadWrite).unwrap();
+        assert!(mapping.base().addr().is_multiple_of(HUGE_PAGE));
+        assert_eq!(get(&mapping, 5000, 6), b"before");
+        put(&mapping, 10, b"stored");
+        mapping.sync(10..16).unwrap();
+        let mut found = [0; 6];
+        file.read_exact_at(&mut found, 10).unwrap();
+        assert_eq!(&found, b"stored");
+        let readable = SharedMapping::new(&file, 4096, Rights::Read).unwrap();
+        assert_eq!(get(&readable, 10, 6), b"stored");
+    }
+
+    #[test]
+    fn a_file_grows_under_a_mapping_that_is_larger() {
+        let file = tempfile::tempfile().unwrap();
+        let mapping = SharedMapping::new(&file, 64 << 20, Rights::ReadWrite).unwrap();
+        for len in [PAGE, 3 << 20, 64 << 20] {
+            file.set_len(len).unwrap();
+            put(&mapping, len as usize - 5, b"tail.");
+            assert_eq!(get(&mapping, len as usize - 5, 5), b"tail.");
+            mapping.sync(0..mapping.len()).unwrap();
+        }
+    }
+
+    #[test]
+    fn impossible_mappings_are_errors() {
+        let file = tempfile::tempfile().unwrap();
+        let refuse = |len| {
+            SharedMapping::new(&file, len, Rights::Read)
+                .unwrap_err()
+                .kind()
+        };
+        for len in [0, usize::MAX, isize::MAX as usize] {
+            assert_eq!(refuse(len), io::ErrorKind::InvalidInput);
+        }
+        let error = SharedMapping::new(&File::open("/").unwrap(), 4096, Rights::Read);
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::Unsupported);
+        let readable = File::open("/proc/self/exe").unwrap();
+        let error = SharedMapping::new(&readable, 4096, Rights::ReadWrite).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn an_address_range_is_given_back() {
+        let file = tempfile::tempfile().unwrap();
+        let mapping = SharedMapping::new(&file, HUGE_PAGE, Rights::Read).unwrap();
+        let start = mapping.base().addr();
+        drop(mapping);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let ours = maps
+            .lines()
+            .find(|line| line.starts_with(&format!("{start:x}-")));
+        // Another thread may have mapped something there, but not a file that is gone.
+        assert!(
+            !ours.is_some_and(|line| line.contains("(deleted)")),
+            "{ours:?}"
+        );
+    }
+
+    #[test]
+    fn a_sealed_file_in_memory_keeps_its_length() {
+        let file = sealed_memory(c"test", 8 * PAGE).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 8 * PAGE);
+        for len in [0, 7 * PAGE, 9 * PAGE] {
+            let error = file.set_len(len).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{len} bytes");
+        }
+        // SAFETY: no memory is passed; the descriptor is open.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        assert_ne!(seals & libc::F_SEAL_SEAL, 0);
+        let mapping = SharedMapping::new(&file, 8 * PAGE as usize, Rights::ReadWrite).unwrap();
+        put(&mapping, 0, b"memory");
+        assert_eq!(get(&mapping, 0, 6), b"memory");
+        assert_eq!(mapping.synchronous(), Synchronous::No);
+    }
+
+    #[test]
+    fn allocated_blocks_are_zeros_that_keep_length_and_content() {
+        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
+        let file = file.unwrap();
+        file.set_len(100 * PAGE + 1).unwrap();
+        file.write_all_at(b"kept", 3 * PAGE).unwrap();
+        let blocks = || file.metadata().unwrap().blocks() * 512;
+        let before = blocks();
+        allocate(&file, 2 * PAGE, 4 * PAGE).unwrap();
+        allocate(&file, 100 * PAGE, PAGE).unwrap();
+        assert_eq!(blocks() - before, 4 * PAGE);
+        assert_eq!(file.metadata().unwrap().len(), 100 * PAGE + 1);
+        let mut found = [1; 8];
+        file.read_exact_at(&mut found, 3 * PAGE).unwrap();
+        assert_eq!(&found, b"kept\0\0\0\0");
+        file::punch(&file, 2 * PAGE, 99 * PAGE).unwrap();
+        assert_eq!(blocks(), before - PAGE);
+    }
+}
