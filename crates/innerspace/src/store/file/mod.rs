@@ -36,6 +36,7 @@ use crate::units::PageCount;
 use engine::Engine;
 use watch::Watch;
 
+pub(crate) use open::open_locked;
 pub use open::{Access, CacheMode, Create, FileOptions, Holder, OpenError};
 
 /// The request size that amortises a system call and still overlaps with others.
@@ -84,8 +85,7 @@ impl FileStore {
     /// The identity that a store on `path` would have, without opening it: ask before a writable
     /// open, which a second one in the same process would refuse. `None` where it is unknown.
     pub fn identify(path: impl AsRef<Path>) -> io::Result<Option<Identity>> {
-        let metadata = std::fs::metadata(path)?;
-        Ok(sys::identity(&metadata).map(|numbers| Identity::new("file", numbers)))
+        Ok(identity_of(&std::fs::metadata(path)?))
     }
 
     /// How the kernel's page cache is kept empty; never [`CacheMode::Auto`].
@@ -117,6 +117,11 @@ impl FileStore {
         self.watch.grew_to(offset + count as u64);
         Ok(count)
     }
+}
+
+/// The identity of what is in a regular file, however it is opened.
+pub(crate) fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
+    sys::identity(metadata).map(|numbers| Identity::new("file", numbers))
 }
 
 impl Store for FileStore {

@@ -4,7 +4,6 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use super::super::Identity;
 use super::FileStore;
 use super::engine::{DIRECT_ALIGNMENT, Direct, Engine, Written};
 use super::watch::Watch;
@@ -218,24 +217,12 @@ impl FileOptions {
             path: path.as_ref(),
             access: self.effective_access(),
         };
-        let (file, metadata) = opening.open_regular(self.create)?;
-        if opening.access == Access::ReadWrite {
-            opening.lock(&file, &metadata)?;
-        }
-        let metadata = match self.create {
-            Create::Truncate => {
-                file.set_len(0)
-                    .map_err(|source| opening.io("empty it", source))?;
-                file.metadata()
-                    .map_err(|source| opening.io("examine it", source))?
-            }
-            _ => metadata,
-        };
+        let (file, metadata) = opening.open_locked(self.create)?;
         let engine = opening.engine(&file, &metadata, self.cache)?;
         Ok(FileStore {
             engine,
             access: opening.access,
-            identity: sys::identity(&metadata).map(|numbers| Identity::new("file", numbers)),
+            identity: super::identity_of(&metadata),
             name: opening.path.display().to_string(),
             watch: Watch::new(&metadata),
             file,
@@ -249,6 +236,16 @@ impl FileOptions {
             Access::ReadWrite
         }
     }
+}
+
+/// Opens a file as [`FileOptions::open`] does, with its errors, its lock (which the caller has to release) and its order,
+/// for a layer that wants the file itself.
+pub(crate) fn open_locked(
+    path: &Path,
+    access: Access,
+    create: Create,
+) -> Result<(File, Metadata), OpenError> {
+    Opening { path, access }.open_locked(create)
 }
 
 /// One open under way.
@@ -270,6 +267,23 @@ impl Opening<'_> {
         let mut options = File::options();
         options.read(true).write(self.access == Access::ReadWrite);
         options
+    }
+
+    /// The file open, regular, locked if it is to be written, and only then emptied if it is to be.
+    fn open_locked(&self, create: Create) -> Result<(File, Metadata), OpenError> {
+        let (file, metadata) = self.open_regular(create)?;
+        if self.access == Access::ReadWrite {
+            self.lock(&file, &metadata)?;
+        }
+        if create != Create::Truncate {
+            return Ok((file, metadata));
+        }
+        file.set_len(0)
+            .map_err(|source| self.io("empty it", source))?;
+        let metadata = file
+            .metadata()
+            .map_err(|source| self.io("examine it", source))?;
+        Ok((file, metadata))
     }
 
     fn open_regular(&self, create: Create) -> Result<(File, Metadata), OpenError> {
@@ -409,9 +423,10 @@ impl Opening<'_> {
     }
 }
 
-impl From<OpenError> for io::Error {
-    fn from(error: OpenError) -> io::Error {
-        let kind = match &error {
+impl OpenError {
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
             OpenError::NotFound { .. } => io::ErrorKind::NotFound,
             OpenError::PermissionDenied { .. } => io::ErrorKind::PermissionDenied,
             OpenError::IsDirectory { .. } => io::ErrorKind::IsADirectory,
@@ -421,7 +436,12 @@ impl From<OpenError> for io::Error {
             OpenError::InUse { .. } => io::ErrorKind::ResourceBusy,
             OpenError::CacheMode { .. } => io::ErrorKind::Unsupported,
             OpenError::Io { source, .. } => source.kind(),
-        };
-        io::Error::new(kind, error)
+        }
+    }
+}
+
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> io::Error {
+        io::Error::new(error.kind(), error)
     }
 }
