@@ -99,6 +99,8 @@
 
 #[cfg(not(loom))]
 mod cache;
+#[cfg(not(loom))]
+mod dax;
 mod frame;
 mod group;
 #[cfg(not(loom))]
@@ -123,6 +125,8 @@ pub use cache::{
     Array, BlockReader, Cursor, Element, FileAccess, FileError, FileOptions, FileStats, HeldReason,
     PagedFile, Ready, StoreAction, View, WriteOrder,
 };
+#[cfg(not(loom))]
+pub use dax::{DaxAction, DaxDevice, DaxError, DaxFeature, Durability, PinHolder};
 #[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupEvents, GroupStats, GroupWatch, Holders, LimitDetails, LimitError,

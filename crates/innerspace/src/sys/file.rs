@@ -63,6 +63,19 @@ pub(crate) fn identity(_: &Metadata) -> Option<[u64; 2]> {
     None
 }
 
+/// The size of the file system's blocks in bytes, where it is known: what it prefers for I/O, which is one or several.
+#[cfg(unix)]
+pub(crate) fn block_size(metadata: &Metadata) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Some(metadata.blksize())
+}
+
+/// Std does not give it here.
+#[cfg(not(unix))]
+pub(crate) fn block_size(_: &Metadata) -> Option<u64> {
+    None
+}
+
 /// What a file that is neither regular nor a directory is, for messages.
 #[cfg(unix)]
 pub(crate) fn special_kind(kind: FileType) -> &'static str {

@@ -1,0 +1,347 @@
+//! Devices: bytes at an address, and how they are made durable.
+//!
+//! Every byte of a device may be read and written by other threads at any time, through mappings, pins or file calls: it is
+//! shared memory in the sense of `sys::copy`, and goes in and out by copies alone.
+//!
+//! A device over a host file is as long as the file may become. Only what lies before the file's end may be touched, and
+//! of that only what is no hole or was allocated: whoever knows the file sees to it.
+
+#[cfg(test)]
+mod power;
+
+use std::{fmt, io};
+
+use super::error::{DaxAction, DaxError, DaxFeature};
+use super::extents::Blocks;
+#[cfg(not(target_family = "wasm"))]
+use super::open::HostFile;
+use crate::sync::Arc;
+use crate::sys::copy;
+use crate::sys::flush::{self, Flusher};
+use crate::sys::memory::Mapping;
+use crate::sys::shared::{self, Rights, SharedMapping, Synchronous};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+/// What makes bytes of a device durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Flushed cache lines: the device is memory (and as durable as memory is), or the host maps the file's medium itself
+    /// (`MAP_SYNC`).
+    Lines,
+    /// The host has to write them out: it maps its page cache.
+    HostSync,
+}
+
+/// A range of bytes that the process can address, on which direct-access files stand. Clones are the same device.
+///
+/// ```
+/// use innerspace::{DaxDevice, Durability, MIB};
+///
+/// let device = DaxDevice::memory(4 * MIB)?;
+/// assert_eq!(device.len(), 4 * MIB);
+/// assert_eq!(device.durability(), Durability::Lines);
+/// let error = DaxDevice::memory(5000).unwrap_err();
+/// assert_eq!(error.to_string(), "a device of 5,000 bytes is not a whole number of pages of 4096");
+/// # Ok::<(), innerspace::DaxError>(())
+/// ```
+#[derive(Clone)]
+pub struct DaxDevice(Arc<DeviceInner>);
+
+struct DeviceInner {
+    /// For messages.
+    name: Arc<str>,
+    bytes: Bytes,
+    durability: Durability,
+    /// Which blocks are free; none for a host file, whose file system knows.
+    blocks: Option<Blocks>,
+    /// What a power cut would leave.
+    #[cfg(test)]
+    power: Option<power::PowerCut>,
+}
+
+/// Where the bytes are. Immutable: they stay at their address as long as the device lives.
+enum Bytes {
+    Memory(Mapping),
+    Shared(SharedMapping),
+}
+
+#[allow(
+    clippy::len_without_is_empty,
+    reason = "a device has at least one page"
+)]
+impl DaxDevice {
+    /// A device of `len` bytes of ordinary memory, which it takes from the system as it is first written. It is outside
+    /// the limit of any [`Memory`](crate::Memory).
+    ///
+    /// # Errors
+    /// When `len` is not a whole number of pages of 4096 bytes, at least one, or the system has no room for it.
+    pub fn memory(len: u64) -> Result<DaxDevice, DaxError> {
+        let mapping = memory(len)?;
+        Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
+    }
+
+    /// The same, asking the system for huge pages, so that its own translations are few.
+    ///
+    /// # Errors
+    /// As for [`DaxDevice::memory`].
+    pub fn huge_pages(len: u64) -> Result<DaxDevice, DaxError> {
+        let mapping = memory(len)?;
+        mapping.advise_huge();
+        Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
+    }
+
+    /// A device in a file of the system's memory, sealed: nobody can shrink or grow it.
+    ///
+    /// # Errors
+    /// As for [`DaxDevice::memory`], and [`DaxError::Unsupported`] where there are no such files.
+    pub fn memfd(len: u64) -> Result<DaxDevice, DaxError> {
+        let size = check_len(len)?;
+        let name: Arc<str> = "memfd device".into();
+        let shared = shared::sealed_memory(c"innerspace", len)
+            .and_then(|file| SharedMapping::new(&file, size, Rights::ReadWrite));
+        match shared {
+            // The file has no name and two seals: its mapping is enough to keep it.
+            Ok(shared) => Ok(DaxDevice::new(&name, Bytes::Shared(shared))),
+            Err(error) => Err(cannot_map(&name, DaxFeature::SealedMemory, error)),
+        }
+    }
+
+    /// A device over the first `capacity` bytes of a host file, rounded up to whole pages; the file may be shorter.
+    ///
+    /// # Errors
+    /// [`DaxError::Unsupported`] when the file system has no shared mappings.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn host_file(host: &HostFile, capacity: u64) -> Result<DaxDevice, DaxError> {
+        let rights = if host.writable() {
+            Rights::ReadWrite
+        } else {
+            Rights::Read
+        };
+        let capacity = capacity.max(1).checked_next_multiple_of(PAGE_SIZE as u64);
+        let shared = capacity
+            .and_then(|capacity| usize::try_from(capacity).ok())
+            .ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+            .and_then(|capacity| SharedMapping::new(host.file(), capacity, rights))
+            .map_err(|error| cannot_map(host.name(), DaxFeature::SharedMapping, error))?;
+        let durable =
+            shared.synchronous() == Synchronous::Yes && Flusher::best() != Flusher::Nothing;
+        Ok(DaxDevice(Arc::new(DeviceInner {
+            name: host.name().clone(),
+            bytes: Bytes::Shared(shared),
+            durability: if durable {
+                Durability::Lines
+            } else {
+                Durability::HostSync
+            },
+            blocks: None,
+            #[cfg(test)]
+            power: None,
+        })))
+    }
+
+    /// A device with blocks of its own.
+    fn new(name: &str, bytes: Bytes) -> DaxDevice {
+        let inner = DeviceInner {
+            name: name.into(),
+            blocks: Some(Blocks::new(bytes.len() as u64 >> PAGE_SHIFT)),
+            bytes,
+            durability: Durability::Lines,
+            #[cfg(test)]
+            power: None,
+        };
+        DaxDevice(Arc::new(inner))
+    }
+
+    /// The size in bytes; for a host file what it can grow to.
+    pub fn len(&self) -> u64 {
+        self.0.bytes.len() as u64
+    }
+
+    /// What makes its bytes durable.
+    pub fn durability(&self) -> Durability {
+        self.0.durability
+    }
+
+    /// The name in messages.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.0.name
+    }
+
+    /// The size in pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.len() >> PAGE_SHIFT
+    }
+
+    /// Its blocks, if it is not a host file's.
+    pub(crate) fn blocks(&self) -> Option<&Blocks> {
+        self.0.blocks.as_ref()
+    }
+
+    /// Blocks that no file has; 0 for a host file, whose file system does not say.
+    pub(crate) fn free_pages(&self) -> u64 {
+        self.blocks().map_or(0, Blocks::free)
+    }
+
+    /// The address of a page, as a number whose provenance is exposed. It stays as long as the device lives.
+    ///
+    /// # Panics
+    /// When the device has no such page.
+    #[inline]
+    pub(crate) fn host(&self, page: u64) -> u64 {
+        assert!(
+            page < self.pages(),
+            "page {page} of a device of {}",
+            self.pages()
+        );
+        self.0.bytes.base().expose_provenance() as u64 + (page << PAGE_SHIFT)
+    }
+
+    /// The address of `len` bytes at `offset`, all of them inside the device.
+    #[inline]
+    fn address(&self, offset: u64, len: u64) -> *mut u8 {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "{len} bytes at {offset} of a device of {}",
+            self.len()
+        );
+        // SAFETY: the offset is inside the mapping or at its end.
+        unsafe { self.0.bytes.base().add(offset as usize) }
+    }
+
+    /// Copies bytes out of the device.
+    ///
+    /// # Panics
+    /// This and the next ones: when the range is not inside the device.
+    #[inline]
+    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
+        let from = self.address(offset, to.len() as u64);
+        // SAFETY: the range is inside the mapping, which lives as long as `self`; others use it by `sys::copy` alone.
+        unsafe { copy::copy_in(to, from) }
+    }
+
+    /// Copies bytes into the device.
+    #[inline]
+    pub(crate) fn write(&self, offset: u64, from: &[u8]) {
+        let to = self.address(offset, from.len() as u64);
+        // SAFETY: as in `read`.
+        unsafe { copy::copy_out(to, from) }
+    }
+
+    /// Sets bytes to zero.
+    pub(crate) fn zero(&self, offset: u64, len: u64) {
+        let to = self.address(offset, len);
+        // SAFETY: as in `read`.
+        unsafe { copy::fill(to, 0, len as usize) }
+    }
+
+    /// Copies one page of the device to another place that is shared bytes: a frame of the arena.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of 4096 bytes, aligned to 8, and used by others through `sys::copy` and atomics alone.
+    pub(crate) unsafe fn copy_page_to(&self, page: u64, to: *mut u8) {
+        let from = self.address(page << PAGE_SHIFT, PAGE_SIZE as u64);
+        // SAFETY: the caller's promise for `to`; for `from` as in `read`, and it is a whole page.
+        unsafe { copy::copy_page(to, from) }
+    }
+
+    /// Begins to make a range durable, in whole lines or pages; done after a [`fence`](DaxDevice::fence) by this thread.
+    ///
+    /// # Errors
+    /// What the host says, where it has to write.
+    #[inline]
+    pub(crate) fn flush(&self, offset: u64, len: u64) -> io::Result<()> {
+        let from = self.address(offset, len);
+        #[cfg(test)]
+        if let Some(power) = &self.0.power {
+            power.flush(self, offset, len);
+        }
+        match (self.0.durability, &self.0.bytes) {
+            (Durability::HostSync, Bytes::Shared(shared)) => {
+                shared.sync(offset as usize..(offset + len) as usize)
+            }
+            _ => {
+                // SAFETY: the range is inside the mapping, which lives as long as `self`. Where there is no instruction
+                // the device is memory, which outlives nothing.
+                unsafe { flush::flush(from, len as usize) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns when what this thread has flushed is durable.
+    ///
+    /// # Errors
+    /// None today; a device that has to be asked could say that it failed.
+    #[inline]
+    pub(crate) fn fence(&self) -> io::Result<()> {
+        flush::fence();
+        #[cfg(test)]
+        if let Some(power) = &self.0.power {
+            power.fence();
+        }
+        Ok(())
+    }
+}
+
+impl Bytes {
+    #[inline]
+    fn base(&self) -> *mut u8 {
+        match self {
+            Bytes::Memory(mapping) => mapping.base(),
+            Bytes::Shared(mapping) => mapping.base(),
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Bytes::Memory(mapping) => mapping.len(),
+            Bytes::Shared(mapping) => mapping.len(),
+        }
+    }
+}
+
+impl fmt::Debug for DaxDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DaxDevice")
+            .field("name", &self.0.name)
+            .field("len", &self.len())
+            .field("durability", &self.0.durability)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_len(len: u64) -> Result<usize, DaxError> {
+    if len < PAGE_SIZE as u64 {
+        return Err(DaxError::DeviceTooSmall { len });
+    }
+    if !len.is_multiple_of(PAGE_SIZE as u64) {
+        return Err(DaxError::DeviceNotPages { len });
+    }
+    // What does not fit an address is too large for the system, too.
+    Ok(usize::try_from(len).unwrap_or(usize::MAX))
+}
+
+fn memory(len: u64) -> Result<Mapping, DaxError> {
+    let mapping = Mapping::new(check_len(len)?)
+        .map_err(|error| DaxError::io(&"memory device".into(), DaxAction::Map, 0, error))?;
+    mapping.advise_dont_fork();
+    Ok(mapping)
+}
+
+/// The error for a mapping that could not be made: the system has none, or had no room.
+fn cannot_map(file: &Arc<str>, what: DaxFeature, error: io::Error) -> DaxError {
+    if error.kind() == io::ErrorKind::Unsupported {
+        return DaxError::Unsupported {
+            file: file.clone(),
+            what,
+            source: Arc::new(error),
+        };
+    }
+    DaxError::io(file, DaxAction::Map, 0, error)
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;

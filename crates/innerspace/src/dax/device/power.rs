@@ -1,0 +1,108 @@
+//! A device whose power can be cut: what would be left of it is kept beside it.
+//!
+//! The fault model. A store reaches the processor's caches alone. A line is written to the medium when it is flushed *and*
+//! the thread that flushed it has passed a fence, with the bytes that it had when it was flushed. Beyond that the processor
+//! may write any line at any time, or not: [`DaxDevice::torn_image`] draws lots for each. A line is the unit: it is written
+//! wholly or not at all.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Bytes, DaxDevice, DaxError, memory};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Arc, Mutex};
+use crate::sys::flush::{LINE, line_range};
+
+/// The medium of a device, apart from the caches.
+pub(super) struct PowerCut(Mutex<Medium>);
+
+struct Medium {
+    /// What is durable.
+    bytes: Vec<u8>,
+    /// By thread and offset: lines flushed and not yet fenced.
+    flushed: HashMap<ThreadId, BTreeMap<u64, [u8; LINE]>>,
+    /// Lines flushed and fences so far.
+    steps: u64,
+    /// The step from which on nothing becomes durable any more.
+    cut_at: u64,
+}
+
+impl Medium {
+    /// Counts a step; whether there is still power.
+    fn step(&mut self) -> bool {
+        self.steps += 1;
+        self.steps <= self.cut_at
+    }
+}
+
+impl PowerCut {
+    pub(super) fn flush(&self, device: &DaxDevice, offset: u64, len: u64) {
+        let mut medium = self.0.lock();
+        for line in line_range(offset, len).step_by(LINE) {
+            if medium.step() {
+                let mut bytes = [0; LINE];
+                device.read(line, &mut bytes);
+                let flushed = medium.flushed.entry(thread::current().id());
+                flushed.or_default().insert(line, bytes);
+            }
+        }
+    }
+
+    pub(super) fn fence(&self) {
+        let medium = &mut *self.0.lock();
+        if medium.step() {
+            let flushed = medium.flushed.remove(&thread::current().id());
+            for (line, bytes) in flushed.into_iter().flatten() {
+                medium.bytes[line as usize..][..LINE].copy_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+impl DaxDevice {
+    /// A memory device whose power can be cut.
+    pub(crate) fn with_power_cut(len: u64) -> Result<DaxDevice, DaxError> {
+        let device = DaxDevice::new("power-cut device", Bytes::Memory(memory(len)?));
+        let mut inner = Arc::into_inner(device.0).expect("nobody else has it yet");
+        inner.power = Some(PowerCut(Mutex::new(Medium {
+            bytes: vec![0; len as usize],
+            flushed: HashMap::new(),
+            steps: 0,
+            cut_at: u64::MAX,
+        })));
+        Ok(DaxDevice(Arc::new(inner)))
+    }
+
+    fn medium(&self) -> &Mutex<Medium> {
+        &self.0.power.as_ref().expect("made by `with_power_cut`").0
+    }
+
+    /// Lines flushed and fences passed so far: the points at which power can be cut.
+    pub(crate) fn steps(&self) -> u64 {
+        self.medium().lock().steps
+    }
+
+    /// Cuts the power after so many steps, counted from when the device was made. The program does not notice.
+    pub(crate) fn cut_power_after(&self, steps: u64) {
+        self.medium().lock().cut_at = steps;
+    }
+
+    /// What is surely left after a power cut: what was flushed and fenced.
+    pub(crate) fn durable_image(&self) -> Vec<u8> {
+        self.medium().lock().bytes.clone()
+    }
+
+    /// What may be left: each line as it is surely, or as it is in the caches now, by lot.
+    pub(crate) fn torn_image(&self, seed: u64) -> Vec<u8> {
+        let mut image = self.durable_image();
+        let mut lot = seed.wrapping_mul(2).wrapping_add(1);
+        for (number, line) in image.chunks_mut(LINE).enumerate() {
+            // SplitMix64's steps.
+            lot = lot.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = (lot ^ (lot >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            if mixed >> 63 == 1 {
+                self.read((number * LINE) as u64, line);
+            }
+        }
+        image
+    }
+}

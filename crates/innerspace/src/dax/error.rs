@@ -1,0 +1,465 @@
+//! What can go wrong with a direct-access file or its device.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use thiserror::Error;
+
+use crate::group::LimitError;
+#[cfg(not(target_family = "wasm"))]
+use crate::store;
+use crate::store::KnownSince;
+use crate::sync::Arc;
+use crate::units::{ByteSize, Grouped, PAGE_SIZE};
+
+/// What was asked of a direct-access file, its device or the file system below.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum DaxAction {
+    /// Mapping the bytes into the process.
+    Map,
+    /// Reading bytes by a file call.
+    Read,
+    /// Writing bytes by a file call.
+    Write,
+    /// Getting a block for a hole.
+    Allocate,
+    /// Making a hole.
+    Punch,
+    /// Changing the length.
+    Resize,
+    /// Making what was written durable.
+    Sync,
+    /// Asking for the length, or for where data and holes lie.
+    Query,
+}
+
+impl fmt::Display for DaxAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DaxAction::Map => "map",
+            DaxAction::Read => "read",
+            DaxAction::Write => "write",
+            DaxAction::Allocate => "allocate",
+            DaxAction::Punch => "punch",
+            DaxAction::Resize => "resize",
+            DaxAction::Sync => "sync",
+            DaxAction::Query => "query",
+        })
+    }
+}
+
+/// What a file system has to offer for direct access, and may not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum DaxFeature {
+    /// Mapping a file so that stores reach it.
+    SharedMapping,
+    /// Making holes.
+    Punching,
+    /// Blocks given before the first write, so that a full file system is an error then and no signal later.
+    Allocating,
+    /// Blocks of whole pages: of smaller ones, a store to a page may need another one, and find none.
+    PageBlocks,
+    /// Files in memory that can be sealed.
+    SealedMemory,
+}
+
+impl fmt::Display for DaxFeature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DaxFeature::SharedMapping => "shared mappings",
+            DaxFeature::Punching => "punching holes",
+            DaxFeature::Allocating => "allocating blocks ahead of writes",
+            DaxFeature::PageBlocks => "blocks of at least 4096 bytes",
+            DaxFeature::SealedMemory => "sealed files in memory",
+        })
+    }
+}
+
+/// Who pins a range that was to be taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PinHolder {
+    /// The thread that asked: it would wait for itself.
+    ThisThread,
+    /// Another thread, which has not unpinned it in time.
+    Other,
+}
+
+/// An operation on a direct-access file or a device that did not succeed.
+///
+/// Offsets and lengths are in bytes. Cheap to clone.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum DaxError {
+    /// The range is not inside the file.
+    #[error("{file}: wanted {len} bytes at {} but the file ends at {}", Grouped(*offset), Grouped(*size))]
+    PastEnd {
+        /// The file.
+        file: Arc<str>,
+        /// Where the range starts.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+        /// Where the file ends.
+        size: u64,
+    },
+    /// A device has at least one page.
+    #[error("a device of {len} bytes is too small: the least is one page of {PAGE_SIZE}")]
+    DeviceTooSmall {
+        /// The length asked for.
+        len: u64,
+    },
+    /// A device has whole pages.
+    #[error("a device of {} bytes is not a whole number of pages of {PAGE_SIZE}", Grouped(*len))]
+    DeviceNotPages {
+        /// The length asked for.
+        len: u64,
+    },
+    /// The device has no free block for a hole. The hole is still there, and so is everything written before.
+    #[error(
+        "{file}: no block for offset {}: the device of {} is full",
+        Grouped(*offset), ByteSize(*device_len)
+    )]
+    DeviceFull {
+        /// The file.
+        file: Arc<str>,
+        /// Where a block was needed.
+        offset: u64,
+        /// The device's length.
+        device_len: u64,
+    },
+    /// The file system below, or the platform, lacks something that direct access needs.
+    #[error("{file}: no direct access without {what}: {source}")]
+    Unsupported {
+        /// The file.
+        file: Arc<str>,
+        /// What is missing.
+        what: DaxFeature,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// The host file was cut short by somebody else.
+    #[error(
+        "{file}: wanted {wanted} bytes at {} but the file now ends at {} (it was {} {since})",
+        Grouped(*offset), Grouped(*now), Grouped(*was)
+    )]
+    Shrank {
+        /// The file.
+        file: Arc<str>,
+        /// Where the missing bytes start.
+        offset: u64,
+        /// How many were wanted.
+        wanted: u64,
+        /// The host file's length now.
+        now: u64,
+        /// Its length before.
+        was: u64,
+        /// Since when that was known.
+        since: KnownSince,
+    },
+    /// The range is pinned, and cannot be taken away. Nothing was changed.
+    #[error("{file}: cannot {what} bytes {}..{}: {}", Grouped(range.start), Grouped(range.end), Pinned(*holder))]
+    Busy {
+        /// The file.
+        file: Arc<str>,
+        /// What was to be taken away.
+        range: Range<u64>,
+        /// By what.
+        what: DaxAction,
+        /// Who pins it.
+        holder: PinHolder,
+    },
+    /// The file was opened for reading only.
+    #[error("{file}: is open read-only; nothing was written at {}", Grouped(*offset))]
+    ReadOnly {
+        /// The file.
+        file: Arc<str>,
+        /// Where a write was to start.
+        offset: u64,
+    },
+    /// The file's group has no room for what the operation needs.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The file would become longer than it can be here.
+    #[error("{file}: {len} bytes at {} reach past {}, the most this file can have", Grouped(*offset), Grouped(*most))]
+    TooLong {
+        /// The file.
+        file: Arc<str>,
+        /// Where the range starts.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+        /// The most it can have.
+        most: u64,
+    },
+    /// The host file could not be opened: missing, of the wrong kind, not permitted, in use by another process.
+    #[cfg(not(target_family = "wasm"))]
+    #[error(transparent)]
+    Open(Arc<store::OpenError>),
+    /// The system or the file system failed.
+    #[error("{file}: {} failed: {source}", Asked(*what, *offset))]
+    Io {
+        /// The file.
+        file: Arc<str>,
+        /// What was asked.
+        what: DaxAction,
+        /// Where; the new length of a resize; 0 where that has no meaning.
+        offset: u64,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// The last handle on the file was dropped.
+    #[error("{file}: the file was closed")]
+    Closed {
+        /// The file.
+        file: Arc<str>,
+    },
+}
+
+struct Pinned(PinHolder);
+
+impl fmt::Display for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            PinHolder::ThisThread => "this thread itself has pinned them; unpin them first",
+            PinHolder::Other => "another thread has pinned them and did not let go in time",
+        })
+    }
+}
+
+/// What was asked, with the place where there is one: `allocate at 8,192`.
+struct Asked(DaxAction, u64);
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Asked(action, offset) = *self;
+        match action {
+            DaxAction::Map => write!(f, "{action}"),
+            DaxAction::Resize => write!(f, "{action} to {} bytes", Grouped(offset)),
+            _ => write!(f, "{action} at {}", Grouped(offset)),
+        }
+    }
+}
+
+impl DaxError {
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            DaxError::PastEnd { .. } | DaxError::Shrank { .. } => ErrorKind::UnexpectedEof,
+            DaxError::DeviceTooSmall { .. } | DaxError::DeviceNotPages { .. } => {
+                ErrorKind::InvalidInput
+            }
+            DaxError::DeviceFull { .. } => ErrorKind::StorageFull,
+            DaxError::Unsupported { .. } => ErrorKind::Unsupported,
+            DaxError::Busy { holder, .. } => match holder {
+                PinHolder::ThisThread => ErrorKind::Deadlock,
+                PinHolder::Other => ErrorKind::ResourceBusy,
+            },
+            DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
+            DaxError::Limit(_) => ErrorKind::OutOfMemory,
+            DaxError::TooLong { .. } => ErrorKind::FileTooLarge,
+            #[cfg(not(target_family = "wasm"))]
+            DaxError::Open(error) => error.kind(),
+            DaxError::Io { source, .. } => source.kind(),
+            DaxError::Closed { .. } => ErrorKind::NotConnected,
+        }
+    }
+
+    /// The system failed to do `what` at `offset` of `file`.
+    pub(crate) fn io(file: &Arc<str>, what: DaxAction, offset: u64, source: io::Error) -> DaxError {
+        DaxError::Io {
+            file: file.clone(),
+            what,
+            offset,
+            source: Arc::new(source),
+        }
+    }
+}
+
+#[cfg(not(target_family = "wasm"))]
+impl From<store::OpenError> for DaxError {
+    fn from(error: store::OpenError) -> DaxError {
+        DaxError::Open(Arc::new(error))
+    }
+}
+
+impl From<DaxError> for io::Error {
+    fn from(error: DaxError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::store::{Holder, OpenError};
+
+    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 14] {
+        use io::ErrorKind::*;
+        let file: Arc<str> = "data.bin".into();
+        let full = io::Error::new(StorageFull, "no space left");
+        let no = Arc::new(io::Error::new(Unsupported, "not here"));
+        let busy = |what, holder| DaxError::Busy {
+            file: file.clone(),
+            range: 4096..8192,
+            what,
+            holder,
+        };
+        let unsupported = |what| DaxError::Unsupported {
+            file: file.clone(),
+            what,
+            source: no.clone(),
+        };
+        [
+            (
+                DaxError::PastEnd {
+                    file: file.clone(),
+                    offset: 1_048_576,
+                    len: 8,
+                    size: 524_288,
+                },
+                "data.bin: wanted 8 bytes at 1,048,576 but the file ends at 524,288",
+                UnexpectedEof,
+            ),
+            (
+                DaxError::DeviceTooSmall { len: 100 },
+                "a device of 100 bytes is too small: the least is one page of 4096",
+                InvalidInput,
+            ),
+            (
+                DaxError::DeviceNotPages { len: 10_000 },
+                "a device of 10,000 bytes is not a whole number of pages of 4096",
+                InvalidInput,
+            ),
+            (
+                DaxError::DeviceFull {
+                    file: file.clone(),
+                    offset: 8192,
+                    device_len: 1 << 20,
+                },
+                "data.bin: no block for offset 8,192: the device of 1.0 MiB is full",
+                StorageFull,
+            ),
+            (
+                unsupported(DaxFeature::SharedMapping),
+                "data.bin: no direct access without shared mappings: not here",
+                Unsupported,
+            ),
+            (
+                unsupported(DaxFeature::Punching),
+                "data.bin: no direct access without punching holes: not here",
+                Unsupported,
+            ),
+            (
+                DaxError::Shrank {
+                    file: file.clone(),
+                    offset: 1_048_576,
+                    wanted: 4096,
+                    now: 524_288,
+                    was: 1_073_741_824,
+                    since: KnownSince::Opened,
+                },
+                "data.bin: wanted 4096 bytes at 1,048,576 but the file now ends at 524,288 (it was \
+                 1,073,741,824 when opened)",
+                UnexpectedEof,
+            ),
+            (
+                busy(DaxAction::Punch, PinHolder::ThisThread),
+                "data.bin: cannot punch bytes 4,096..8,192: this thread itself has pinned them; unpin \
+                 them first",
+                Deadlock,
+            ),
+            (
+                busy(DaxAction::Resize, PinHolder::Other),
+                "data.bin: cannot resize bytes 4,096..8,192: another thread has pinned them and did \
+                 not let go in time",
+                ResourceBusy,
+            ),
+            (
+                DaxError::ReadOnly {
+                    file: file.clone(),
+                    offset: 4096,
+                },
+                "data.bin: is open read-only; nothing was written at 4,096",
+                PermissionDenied,
+            ),
+            (
+                DaxError::TooLong {
+                    file: file.clone(),
+                    offset: 1_048_576,
+                    len: 8,
+                    most: 1_048_576,
+                },
+                "data.bin: 8 bytes at 1,048,576 reach past 1,048,576, the most this file can have",
+                FileTooLarge,
+            ),
+            (
+                OpenError::InUse {
+                    path: "data.bin".into(),
+                    holder: Holder::Process(77),
+                }
+                .into(),
+                "data.bin is in use by another process (pid 77)",
+                ResourceBusy,
+            ),
+            (
+                DaxError::io(&file, DaxAction::Allocate, 8192, full),
+                "data.bin: allocate at 8,192 failed: no space left",
+                StorageFull,
+            ),
+            (
+                DaxError::Closed { file },
+                "data.bin: the file was closed",
+                NotConnected,
+            ),
+        ]
+    }
+
+    #[test]
+    fn each_error_is_one_clear_line() {
+        for (error, text, kind) in all_but_limits() {
+            assert_eq!(error.to_string(), text);
+            assert_eq!(error.kind(), kind, "{text}");
+            let error = io::Error::from(error.clone());
+            assert_eq!((error.kind(), error.to_string().as_str()), (kind, text));
+        }
+    }
+
+    #[test]
+    fn an_action_is_named_with_its_place() {
+        let file: Arc<str> = "data.bin".into();
+        let text = |what| {
+            let source = io::Error::other("broken");
+            DaxError::io(&file, what, 12_288, source).to_string()
+        };
+        for (what, expected) in [
+            (DaxAction::Map, "data.bin: map failed: broken"),
+            (DaxAction::Read, "data.bin: read at 12,288 failed: broken"),
+            (DaxAction::Write, "data.bin: write at 12,288 failed: broken"),
+            (DaxAction::Punch, "data.bin: punch at 12,288 failed: broken"),
+            (
+                DaxAction::Resize,
+                "data.bin: resize to 12,288 bytes failed: broken",
+            ),
+            (DaxAction::Sync, "data.bin: sync at 12,288 failed: broken"),
+            (DaxAction::Query, "data.bin: query at 12,288 failed: broken"),
+        ] {
+            assert_eq!(text(what), expected);
+        }
+        assert_eq!(
+            DaxFeature::Allocating.to_string(),
+            "allocating blocks ahead of writes"
+        );
+        assert_eq!(
+            DaxFeature::PageBlocks.to_string(),
+            "blocks of at least 4096 bytes"
+        );
+        assert_eq!(
+            DaxFeature::SealedMemory.to_string(),
+            "sealed files in memory"
+        );
+    }
+}

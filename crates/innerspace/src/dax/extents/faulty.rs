@@ -1,0 +1,149 @@
+//! An extent map that fails and misplaces on order, and counts what it was told.
+
+use std::io;
+use std::ops::Range;
+
+use super::super::device::DaxDevice;
+use super::{Extent, ExtentMap, LARGE_PAGES, ScatteredMap, Used};
+use crate::sync::Mutex;
+
+/// What goes wrong. The default: nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    /// The allocation with this number (the first is 0) fails with this kind.
+    pub(crate) fail_allocate: Option<(u64, io::ErrorKind)>,
+    /// The lookup with this number fails with this kind.
+    pub(crate) fail_lookup: Option<(u64, io::ErrorKind)>,
+    /// Lookups answer with at most this many pages.
+    pub(crate) short: Option<u64>,
+    /// Large allocations do not start at a multiple of their size on the device, against the rules.
+    pub(crate) misplace_large: Misplace,
+    /// Freeing fails with this kind, and frees nothing.
+    pub(crate) fail_free: Option<io::ErrorKind>,
+}
+
+/// Where a large allocation goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Misplace {
+    #[default]
+    Not,
+    Unaligned,
+}
+
+/// What was asked and told so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) lookups: u64,
+    pub(crate) allocated: u64,
+    pub(crate) failed: u64,
+    pub(crate) kept: u64,
+    pub(crate) dropped: u64,
+    pub(crate) freed: u64,
+}
+
+/// A scattered map with a [`Plan`]. Extents that are short, unaligned or apart from the start are laid out with
+/// [`ScatteredMap::place_at`].
+pub(crate) struct Faulty {
+    pub(crate) map: ScatteredMap,
+    device: DaxDevice,
+    state: Mutex<(Plan, Calls)>,
+}
+
+impl Faulty {
+    /// An empty map on `device` that does everything right until it is told otherwise.
+    pub(crate) fn new(device: &DaxDevice) -> Faulty {
+        Faulty {
+            map: ScatteredMap::new(device),
+            device: device.clone(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Changes the plan; calls are counted on.
+    pub(crate) fn plan(&self, change: impl FnOnce(&mut Plan)) {
+        change(&mut self.state.lock().0);
+    }
+
+    /// What was asked and told so far.
+    pub(crate) fn calls(&self) -> Calls {
+        self.state.lock().1
+    }
+
+    fn allocate_unaligned(&self, page: u64) -> io::Result<u64> {
+        let blocks = self.device.blocks().expect("looked at by the map");
+        let Some(pages) = blocks.find_unaligned(LARGE_PAGES) else {
+            return Err(io::ErrorKind::StorageFull.into());
+        };
+        Ok(self.map.place(page, LARGE_PAGES, blocks.take_at(pages)))
+    }
+}
+
+/// Whether this is the call that is to fail.
+fn due(plan: Option<(u64, io::ErrorKind)>, number: u64) -> io::Result<()> {
+    match plan {
+        Some((at, kind)) if at == number => Err(kind.into()),
+        _ => Ok(()),
+    }
+}
+
+impl ExtentMap for Faulty {
+    fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
+        let most = {
+            let (plan, calls) = &mut *self.state.lock();
+            calls.lookups += 1;
+            due(plan.fail_lookup, calls.lookups - 1)?;
+            plan.short.map_or(most, |short| short.min(most))
+        };
+        self.map.lookup(page, most)
+    }
+
+    fn allocate(&self, page: u64, pages: u64) -> io::Result<u64> {
+        let misplace = {
+            let (plan, calls) = &mut *self.state.lock();
+            let number = calls.allocated + calls.failed;
+            if let Err(error) = due(plan.fail_allocate, number) {
+                calls.failed += 1;
+                return Err(error);
+            }
+            plan.misplace_large
+        };
+        let at = if pages == LARGE_PAGES && misplace == Misplace::Unaligned {
+            self.allocate_unaligned(page)
+        } else {
+            self.map.allocate(page, pages)
+        };
+        let calls = &mut self.state.lock().1;
+        match at {
+            Ok(_) => calls.allocated += 1,
+            Err(_) => calls.failed += 1,
+        }
+        at
+    }
+
+    fn finish(&self, page: u64, pages: u64, used: Used) {
+        let calls = &mut self.state.lock().1;
+        match used {
+            Used::Kept => calls.kept += 1,
+            Used::Dropped => calls.dropped += 1,
+        }
+        assert!(calls.kept + calls.dropped <= calls.allocated, "{calls:?}");
+        self.map.finish(page, pages, used);
+    }
+
+    fn free(&self, pages: Range<u64>) -> io::Result<()> {
+        let (plan, calls) = &mut *self.state.lock();
+        calls.freed += 1;
+        if let Some(kind) = plan.fail_free {
+            return Err(kind.into());
+        }
+        self.map.free(pages)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.map.set_len(bytes)
+    }
+
+    fn sync_metadata(&self) -> io::Result<()> {
+        self.map.sync_metadata()
+    }
+}

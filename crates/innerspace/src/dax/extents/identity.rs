@@ -1,0 +1,308 @@
+//! Blocks in place: a page of the file is the page of the device with the same number, over a sparse host file.
+//!
+//! The host's file system keeps the map, and keeps it crash-safe; what is a hole is asked of it by next-data and next-hole
+//! (lseek(2)). A block is allocated (fallocate(2)) before it is first written, so that a full file system is an error here
+//! and no signal at a store. That holds for file systems that write in place. On one that copies on write (btrfs, or a
+//! range shared by reflink) even a store to an old block may need a new one, and a full file system is a SIGBUS then.
+//!
+//! **What is known.** The last few answers are kept, as runs of data or hole. Allocating and freeing change them; an answer
+//! that was on its way while that happened is not kept: `changes` says so. Others who write the file, against the lock, are
+//! not seen.
+
+use std::io;
+use std::ops::Range;
+
+use super::super::open::HostFile;
+use super::{Extent, ExtentMap, HostShrank, Used};
+use crate::store::KnownSince;
+use crate::sync::{Arc, Mutex};
+use crate::sys::file as sys;
+use crate::sys::shared;
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Runs that are remembered.
+const KNOWN_RUNS: usize = 16;
+
+/// The map of a host file.
+pub(crate) struct IdentityMap {
+    host: Arc<HostFile>,
+    /// A leaf; the host is not called with it held.
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// At most [`KNOWN_RUNS`], none of them empty, no two overlapping.
+    runs: Vec<Run>,
+    /// The one to be replaced next.
+    oldest: usize,
+    /// Allocations, holes made and changes of length so far.
+    changes: u64,
+    /// The length that the file has unless somebody else cut it.
+    len: u64,
+    since: KnownSince,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Run {
+    pages: Range<u64>,
+    content: Content,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    Data,
+    Hole,
+}
+
+impl Known {
+    fn find(&self, page: u64) -> Option<&Run> {
+        self.runs.iter().find(|run| run.pages.contains(&page))
+    }
+
+    fn add(&mut self, run: Run) {
+        // What touches it says the same, or is older.
+        let mut run = run;
+        self.forget(run.pages.clone());
+        self.runs.retain(|other| {
+            let touches = other.pages.end == run.pages.start || run.pages.end == other.pages.start;
+            let joins = touches && other.content == run.content;
+            if joins {
+                let start = run.pages.start.min(other.pages.start);
+                run.pages = start..run.pages.end.max(other.pages.end);
+            }
+            !joins
+        });
+        if self.runs.len() < KNOWN_RUNS {
+            self.runs.push(run);
+        } else {
+            self.oldest = (self.oldest + 1) % KNOWN_RUNS;
+            self.runs[self.oldest] = run;
+        }
+    }
+
+    /// Takes pages out of the runs. Of a run that this cuts in two, the part behind stays: pages are mostly come to in
+    /// ascending order.
+    fn forget(&mut self, pages: Range<u64>) {
+        for run in &mut self.runs {
+            let (start, end) = (run.pages.start, run.pages.end);
+            if end <= pages.start || pages.end <= start {
+                continue;
+            }
+            run.pages = if pages.end < end {
+                pages.end..end
+            } else {
+                start..pages.start.max(start)
+            };
+        }
+        self.runs.retain(|run| !run.pages.is_empty());
+    }
+
+    /// Something of ours has changed these pages; what they are now, if that is known.
+    fn change(&mut self, pages: Range<u64>, content: Option<Content>) {
+        self.changes += 1;
+        match content {
+            Some(content) => self.add(Run { pages, content }),
+            None => self.forget(pages),
+        }
+    }
+}
+
+fn bytes(page: u64) -> u64 {
+    page << PAGE_SHIFT
+}
+
+impl IdentityMap {
+    /// The map of a file that was just opened.
+    pub(crate) fn new(host: Arc<HostFile>) -> IdentityMap {
+        let known = Known {
+            runs: Vec::with_capacity(KNOWN_RUNS),
+            oldest: 0,
+            changes: 0,
+            len: host.opened_len(),
+            since: KnownSince::Opened,
+        };
+        IdentityMap {
+            host,
+            known: Mutex::new(known),
+        }
+    }
+
+    /// Asks the file system what is at `page`, and how far.
+    fn ask(&self, page: u64) -> io::Result<Run> {
+        let data = sys::next_data(self.host.file(), bytes(page))?;
+        let Some(data) = data else {
+            return Ok(Run {
+                pages: page..u64::MAX >> PAGE_SHIFT,
+                content: Content::Hole,
+            });
+        };
+        // A page that holds data anywhere is one of data.
+        if data >> PAGE_SHIFT > page {
+            return Ok(Run {
+                pages: page..data >> PAGE_SHIFT,
+                content: Content::Hole,
+            });
+        }
+        let hole = sys::next_hole(self.host.file(), data)?.unwrap_or(data + 1);
+        Ok(Run {
+            pages: page..hole.div_ceil(PAGE_SIZE as u64).max(page + 1),
+            content: Content::Data,
+        })
+    }
+
+    /// Whether the file is still as long as we know it to be.
+    ///
+    /// # Errors
+    /// [`HostShrank`] inside when it is not.
+    pub(crate) fn check_len(&self) -> io::Result<()> {
+        let (was, since) = {
+            let known = self.known.lock();
+            (known.len, known.since)
+        };
+        let now = self.host.len_now()?;
+        if now >= was {
+            return Ok(());
+        }
+        let shrank = HostShrank { now, was, since };
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, shrank))
+    }
+
+    /// Makes what came to the last page when the file grew zeros: a mapping may have stored past the old end.
+    fn zero_tail(&self, before: u64, now: u64) -> io::Result<()> {
+        let end = before.next_multiple_of(PAGE_SIZE as u64).min(now);
+        let has_block = before < end && self.lookup(before >> PAGE_SHIFT, 1)?.at.is_some();
+        if has_block {
+            let zeros = [0; PAGE_SIZE];
+            let count = (end - before) as usize;
+            self.host.write_at(&zeros[..count], before)?;
+        }
+        Ok(())
+    }
+}
+
+impl ExtentMap for IdentityMap {
+    fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
+        debug_assert!(most > 0);
+        let answer = |run: &Run| Extent {
+            at: (run.content == Content::Data).then_some(page),
+            pages: (run.pages.end - page).min(most),
+        };
+        let changes = {
+            let known = self.known.lock();
+            if let Some(run) = known.find(page) {
+                return Ok(answer(run));
+            }
+            known.changes
+        };
+        let run = self.ask(page)?;
+        let extent = answer(&run);
+        let mut known = self.known.lock();
+        if known.changes == changes {
+            known.add(run);
+        }
+        Ok(extent)
+    }
+
+    fn allocate(&self, page: u64, pages: u64) -> io::Result<u64> {
+        let range = page..page + pages;
+        shared::allocate(self.host.file(), bytes(page), bytes(pages))?;
+        if let Err(error) = self.check_len() {
+            // Where the file system punches no holes past the end, the block stays until the file's length changes.
+            let _ = sys::punch(self.host.file(), bytes(page), bytes(pages));
+            self.known.lock().change(range, None);
+            return Err(error);
+        }
+        self.known.lock().change(range, Some(Content::Data));
+        Ok(page)
+    }
+
+    fn finish(&self, page: u64, pages: u64, used: Used) {
+        if used == Used::Dropped {
+            // Should that fail, a block of zeros is there instead of a hole.
+            let _ = self.free(page..page + pages);
+        }
+    }
+
+    fn free(&self, pages: Range<u64>) -> io::Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let len = bytes(pages.end - pages.start);
+        let done = sys::punch(self.host.file(), bytes(pages.start), len);
+        let content = done.is_ok().then_some(Content::Hole);
+        self.known.lock().change(pages, content);
+        done
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let before = self.host.len_now()?;
+        let was = {
+            let mut known = self.known.lock();
+            // At or below the real one throughout: nobody is told of a cut that is ours.
+            std::mem::replace(&mut known.len, len.min(before))
+        };
+        let done = self.host.file().set_len(len);
+        {
+            let mut known = self.known.lock();
+            let end = len.min(before) >> PAGE_SHIFT;
+            known.change(end..u64::MAX >> PAGE_SHIFT, None);
+            match done {
+                Ok(()) => (known.len, known.since) = (len, KnownSince::Changed),
+                Err(_) => known.len = was,
+            }
+        }
+        done?;
+        self.zero_tail(before, len)
+    }
+
+    fn sync_metadata(&self) -> io::Result<()> {
+        self.host.file().sync_all()
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn known() -> Known {
+        Known {
+            runs: Vec::new(),
+            oldest: 0,
+            changes: 0,
+            len: 0,
+            since: KnownSince::Opened,
+        }
+    }
+
+    fn run(pages: Range<u64>, content: Content) -> Run {
+        Run { pages, content }
+    }
+
+    #[test]
+    fn a_change_in_the_middle_of_a_run_leaves_the_part_behind_it() {
+        let mut known = known();
+        known.add(run(0..100, Content::Hole));
+        known.change(10..12, Some(Content::Data));
+        assert_eq!(known.find(11), Some(&run(10..12, Content::Data)));
+        assert_eq!(known.find(12), Some(&run(12..100, Content::Hole)));
+        assert_eq!(known.find(9), None);
+        // Neighbours that say the same are one run.
+        known.change(12..13, Some(Content::Data));
+        assert_eq!(known.find(10), Some(&run(10..13, Content::Data)));
+        known.change(99..200, Some(Content::Hole));
+        assert_eq!(known.find(50), Some(&run(13..200, Content::Hole)));
+        known.change(0..u64::MAX, None);
+        assert!(known.runs.is_empty());
+    }
+
+    #[test]
+    fn old_answers_make_room_for_new_ones() {
+        let mut known = known();
+        for number in 0..100 {
+            known.add(run(2 * number..2 * number + 1, Content::Data));
+            assert!(known.find(2 * number).is_some());
+            assert!(known.runs.len() <= KNOWN_RUNS);
+        }
+        assert_eq!(known.find(0), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! Extent maps: which page of a device holds which page of a file.
+//!
+//! | map | blocks | who keeps it |
+//! |---|---|---|
+//! | [`IdentityMap`] | at the page's own offset of a sparse host file | the host's file system, crash-safe |
+//! | [`ScatteredMap`] | anywhere on a memory device, in runs | this process, as long as the file lives |
+//! | `Faulty` (tests) | as scattered, failing and misplacing on order | |
+//!
+//! **Rules.** A caller that asks about a page keeps others from changing that page meanwhile: it holds the page's entry
+//! locked, or the file exclusively. Of a longer answer, it believes what it has locked. `allocate` is asked for holes
+//! alone, and what it answered is told of by `finish` exactly once. `free` is told once nobody can reach the pages any
+//! more.
+
+mod blocks;
+#[cfg(test)]
+pub(crate) mod faulty;
+#[cfg(not(target_family = "wasm"))]
+mod identity;
+mod scattered;
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
+
+use std::io;
+use std::ops::Range;
+
+use super::error::{DaxAction, DaxError, DaxFeature};
+use crate::store::KnownSince;
+use crate::sync::Arc;
+use crate::units::{ByteSize, Grouped};
+
+pub(crate) use blocks::Blocks;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use identity::IdentityMap;
+pub(crate) use scattered::ScatteredMap;
+
+/// Pages in a large extent: 2 MiB.
+pub(crate) const LARGE_PAGES: u64 = 512;
+
+/// A run of pages of a file that lie one behind the other on the device, or of a hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    /// The device's page that holds the first one; `None` for a hole.
+    pub(crate) at: Option<u64>,
+    /// How many, from the page asked about on: at least 1.
+    pub(crate) pages: u64,
+}
+
+/// What became of an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Used {
+    /// The file's index has it.
+    Kept,
+    /// It was not used: the pages are a hole again.
+    Dropped,
+}
+
+/// Where the pages of one file are on its device. See the module's rules.
+pub(crate) trait ExtentMap: Send + Sync {
+    /// The extent that begins at `page`, of at most `most` (at least 1) pages; it need not be all there is.
+    fn lookup(&self, page: u64, most: u64) -> io::Result<Extent>;
+
+    /// Gives the hole of 1 or [`LARGE_PAGES`] pages at `page` zeroed blocks one behind the other, and answers with the
+    /// first. A large run starts at a multiple of its size on the device.
+    ///
+    /// # Errors
+    /// `StorageFull` when there is no such run (of a single page: when the device is full); [`HostShrank`] inside
+    /// when the host file was cut by others. Nothing has changed then.
+    fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
+
+    /// Tells what became of an allocation.
+    fn finish(&self, page: u64, pages: u64, used: Used);
+
+    /// Makes pages a hole. Nobody can reach them any more.
+    fn free(&self, pages: Range<u64>) -> io::Result<()>;
+
+    /// The file is `bytes` long from now on. Nobody can reach what is cut off any more; bytes that come to it are zeros.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Returns when the map itself, and the file's length, survive a power cut as far as the device does.
+    fn sync_metadata(&self) -> io::Result<()>;
+}
+
+/// Inside an `io::Error` of [`ExtentMap::allocate`]: the host file was cut by somebody else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the file now ends at {} (it was {} {since})", Grouped(*now), Grouped(*was))]
+pub(crate) struct HostShrank {
+    /// Its length now.
+    pub(crate) now: u64,
+    /// Its length before.
+    pub(crate) was: u64,
+    /// Since when that was known.
+    pub(crate) since: KnownSince,
+}
+
+/// Inside an `io::Error` of kind `StorageFull`: the device has no block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no block is free on a device of {}", ByteSize(*device_len))]
+pub(crate) struct NoBlock {
+    /// The device's length in bytes.
+    pub(crate) device_len: u64,
+}
+
+impl DaxError {
+    /// What an extent map said, asked to do `what` for `wanted` bytes at `offset` of `file`.
+    pub(crate) fn from_extents(
+        file: &Arc<str>,
+        what: DaxAction,
+        offset: u64,
+        wanted: u64,
+        error: io::Error,
+    ) -> DaxError {
+        let file = file.clone();
+        let inside = error.get_ref();
+        if let Some(&HostShrank { now, was, since }) = inside.and_then(|e| e.downcast_ref()) {
+            return DaxError::Shrank {
+                file,
+                offset,
+                wanted,
+                now,
+                was,
+                since,
+            };
+        }
+        if let Some(&NoBlock { device_len }) = inside.and_then(|e| e.downcast_ref()) {
+            return DaxError::DeviceFull {
+                file,
+                offset,
+                device_len,
+            };
+        }
+        let feature = match what {
+            DaxAction::Allocate => Some(DaxFeature::Allocating),
+            DaxAction::Punch => Some(DaxFeature::Punching),
+            _ => None,
+        };
+        match feature {
+            Some(what) if error.kind() == io::ErrorKind::Unsupported => DaxError::Unsupported {
+                file,
+                what,
+                source: Arc::new(error),
+            },
+            _ => DaxError::io(&file, what, offset, error),
+        }
+    }
+}

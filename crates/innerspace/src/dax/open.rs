@@ -1,0 +1,224 @@
+//! Host files as devices: opening one, and what others can do to it meanwhile.
+//!
+//! A file is opened as a store opens it: regular files alone, an exclusive advisory lock before anything is changed when it
+//! is to be written, and the same identity, so that a file is known again however it is opened.
+//!
+//! **A host file that another process truncates under us** takes the bytes away from below the mapping: the next access
+//! to them is a SIGBUS from the host, which this library does not catch. What can be done against that, and what not:
+//! - A sealed file in memory cannot be cut by anybody; devices made by [`DaxDevice::memfd`](super::DaxDevice::memfd) are.
+//!   Nobody can seal a file that has a name.
+//! - The advisory lock keeps out those who ask for it: every program that uses this library.
+//! - A lease (`F_SETLEASE`) does not help, and none is taken. It is only to be had while nobody else has the file open; its
+//!   holder is told of a truncation by a signal, which a library must not claim; and the kernel breaks it by force after
+//!   /proc/sys/fs/lease-break-time, whether the holder has let go or not. It delays the cut and does not turn it into an
+//!   error.
+//! - The length is asked of the host again after every allocation of a block, so that a cut is noticed before a new page
+//!   past the end is handed out; and file calls can go through the descriptor instead of the mapping ([`HostFile::read_at`],
+//!   [`HostFile::write_at`]), where a cut is an error. That is slower by the price of a system call.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::error::{DaxError, DaxFeature};
+use crate::store::{self, Access, Create, Identity};
+use crate::sync::Arc;
+use crate::sys::file::{self as sys, Keep};
+use crate::units::PAGE_SIZE;
+
+/// A file of the host, open for direct access. Unlocked and closed with the last reference.
+#[derive(Debug)]
+pub(crate) struct HostFile {
+    /// Holds the lock when writable.
+    file: File,
+    access: Access,
+    identity: Option<Identity>,
+    name: Arc<str>,
+    /// The length when it was opened.
+    opened_len: u64,
+}
+
+impl HostFile {
+    /// Opens or makes a file. Nothing of an existing one is changed before it is locked.
+    ///
+    /// # Errors
+    /// [`DaxError::Open`] as for a store; [`DaxError::Unsupported`] where a page of the file may be half a hole.
+    pub(crate) fn open(
+        path: &Path,
+        access: Access,
+        create: Create,
+    ) -> Result<Arc<HostFile>, DaxError> {
+        let (file, metadata) = store::open_locked(path, access, create)?;
+        let host = HostFile {
+            access,
+            identity: store::identity_of(&metadata),
+            name: path.display().to_string().into(),
+            opened_len: metadata.len(),
+            file,
+        };
+        match sys::block_size(&metadata) {
+            Some(size) if size < PAGE_SIZE as u64 => {
+                let text = format!("its file system has blocks of {size}");
+                Err(DaxError::Unsupported {
+                    file: host.name.clone(),
+                    what: DaxFeature::PageBlocks,
+                    source: Arc::new(io::Error::new(io::ErrorKind::Unsupported, text)),
+                })
+            }
+            _ => Ok(Arc::new(host)),
+        }
+    }
+
+    /// The path as given, for messages.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// What is in the file, as a store on it would say.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    /// Whether it takes writes.
+    pub(crate) fn writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
+    /// The length when it was opened.
+    pub(crate) fn opened_len(&self) -> u64 {
+        self.opened_len
+    }
+
+    /// The length that the host says the file has.
+    pub(crate) fn len_now(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// The file itself.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Reads all of `buf`, by the host.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the file ends before.
+    pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = &mut buf[done..];
+            match sys::read_at(&self.file, rest, offset + done as u64, Keep::Cached) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buf`, by the host, which lengthens the file where needed.
+    ///
+    /// # Errors
+    /// What the host says; some of the bytes may be written.
+    pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match sys::write_at(&self.file, &buf[done..], offset + done as u64, Keep::Cached) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        if self.writable() {
+            // Closing would not do: a child that another thread is spawning has the description too, until it runs its
+            // program. A failure leaves just that.
+            let _ = self.file.unlock();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::store::{FileStore, Holder, OpenError};
+
+    #[test]
+    fn a_host_file_is_opened_made_and_emptied() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.bin");
+        let host = HostFile::open(&path, Access::ReadWrite, Create::New).unwrap();
+        host.write_at(b"some bytes", 5000).unwrap();
+        assert_eq!((host.opened_len(), host.len_now().unwrap()), (0, 5010));
+        assert_eq!(host.identity(), FileStore::identify(&path).unwrap());
+        drop(host);
+        let host = HostFile::open(&path, Access::ReadOnly, Create::Never).unwrap();
+        assert!(!host.writable());
+        let mut bytes = [0; 10];
+        host.read_at(&mut bytes, 5000).unwrap();
+        assert_eq!(&bytes, b"some bytes");
+        let end = host.read_at(&mut bytes, 5001).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+        host.write_at(b"x", 0).unwrap_err();
+        let host = HostFile::open(&path, Access::ReadWrite, Create::Truncate).unwrap();
+        assert_eq!(host.opened_len(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_in_use_or_none_is_refused_with_a_clear_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.bin");
+        let text = |path: &Path, access, create| {
+            HostFile::open(path, access, create)
+                .unwrap_err()
+                .to_string()
+        };
+        let shown = path.display();
+        let missing = text(&path, Access::ReadOnly, Create::Never);
+        assert_eq!(missing, format!("{shown}: no such file"));
+        let folder_text = text(folder.path(), Access::ReadOnly, Create::Never);
+        assert!(
+            folder_text.ends_with(": is a directory, not a file"),
+            "{folder_text}"
+        );
+        let _open = FileStore::create(&path).unwrap();
+        let error = HostFile::open(&path, Access::ReadWrite, Create::Truncate).unwrap_err();
+        let DaxError::Open(error) = &error else {
+            panic!("{error}")
+        };
+        assert!(
+            matches!(
+                &**error,
+                OpenError::InUse {
+                    holder: Holder::ThisProcess,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        #[cfg(unix)]
+        {
+            let null = text("/dev/null".as_ref(), Access::ReadWrite, Create::Never);
+            assert_eq!(null, "/dev/null: is a character device, not a regular file");
+        }
+    }
+
+    #[test]
+    fn a_writable_host_file_keeps_stores_out_until_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.bin");
+        let host = HostFile::open(&path, Access::ReadWrite, Create::New).unwrap();
+        let second = HostFile::open(&path, Access::ReadWrite, Create::IfMissing);
+        assert_eq!(second.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        FileStore::open(&path, Access::ReadWrite).unwrap_err();
+        drop(host);
+        FileStore::open(&path, Access::ReadWrite).unwrap();
+    }
+}
