@@ -72,96 +72,102 @@ fn what_would_block_says_so_and_the_future_gets_it_from_a_tick() {
     assert_eq!(core(&file).ready.len(), 0);
 }
 
-// spec: P29
+// spec: P16, P29
 #[test]
 fn a_future_is_woken_by_fill_error_truncate_and_drop() {
-    let cache = memory(64);
-    let store = patterned(65_536);
-    let file = open(&cache, &store, &options(4096));
-    let bell = Arc::new(Bell::default());
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(16 * size);
+        let file = open(&cache, &store, &options(size));
+        let bell = Arc::new(Bell::default());
 
-    let mut ready = pin!(file.ready(0..10));
-    assert!(poll(ready.as_mut(), &bell).is_pending());
-    file.view(0..10).unwrap();
-    assert_eq!(bell.rung(), 1, "somebody else filled it");
-    assert!(matches!(poll(ready.as_mut(), &bell), Poll::Ready(Ok(_))));
-
-    let mut ready = pin!(file.ready(8192..8202));
-    assert!(poll(ready.as_mut(), &bell).is_pending());
-    store.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Read]));
-    cache.tick();
-    assert_eq!(bell.rung(), 2);
-    let end = poll(ready.as_mut(), &bell);
-    assert!(
-        matches!(end, Poll::Ready(Err(FileError::Store { .. }))),
-        "{end:?}"
-    );
-
-    let mut ready = pin!(file.ready(16_384..16_394));
-    assert!(poll(ready.as_mut(), &bell).is_pending());
-    file.set_len(12_288).unwrap();
-    assert_eq!(bell.rung(), 3);
-    let end = poll(ready.as_mut(), &bell);
-    assert!(
-        matches!(end, Poll::Ready(Err(FileError::PastEnd { .. }))),
-        "{end:?}"
-    );
-
-    let mut ready = pin!(file.ready(4096..4106));
-    assert!(poll(ready.as_mut(), &bell).is_pending());
-    drop(file);
-    assert_eq!(bell.rung(), 4);
-    let end = poll(ready.as_mut(), &bell);
-    assert!(
-        matches!(end, Poll::Ready(Err(FileError::Closed { .. }))),
-        "{end:?}"
-    );
-}
-
-// spec: P29
-#[test]
-fn a_dropped_future_leaves_nothing() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(65_536), &options(4096));
-    let bell = Arc::new(Bell::default());
-    {
         let mut ready = pin!(file.ready(0..10));
         assert!(poll(ready.as_mut(), &bell).is_pending());
-        assert_eq!(core(&file).ready.len(), 1);
+        file.view(0..10).unwrap();
+        assert_eq!(bell.rung(), 1, "somebody else filled it");
+        assert!(matches!(poll(ready.as_mut(), &bell), Poll::Ready(Ok(_))));
+
+        let mut ready = pin!(file.ready(2 * size..2 * size + 10));
+        assert!(poll(ready.as_mut(), &bell).is_pending());
+        store.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Read]));
+        cache.tick();
+        assert_eq!(bell.rung(), 2);
+        let end = poll(ready.as_mut(), &bell);
+        assert!(
+            matches!(end, Poll::Ready(Err(FileError::Store { .. }))),
+            "{end:?}"
+        );
+
+        let mut ready = pin!(file.ready(4 * size..4 * size + 10));
+        assert!(poll(ready.as_mut(), &bell).is_pending());
+        file.set_len(3 * size).unwrap();
+        assert_eq!(bell.rung(), 3);
+        let end = poll(ready.as_mut(), &bell);
+        assert!(
+            matches!(end, Poll::Ready(Err(FileError::PastEnd { .. }))),
+            "{end:?}"
+        );
+
+        let mut ready = pin!(file.ready(size..(size + 10)));
+        assert!(poll(ready.as_mut(), &bell).is_pending());
+        drop(file);
+        assert_eq!(bell.rung(), 4);
+        let end = poll(ready.as_mut(), &bell);
+        assert!(
+            matches!(end, Poll::Ready(Err(FileError::Closed { .. }))),
+            "{end:?}"
+        );
     }
-    assert_eq!(core(&file).ready.len(), 0);
-    cache.tick();
-    assert_eq!(
-        (bell.rung(), file.stats().filled),
-        (0, 0),
-        "nobody wants it any more"
-    );
-    drop(file);
-    assert_empty(&cache);
 }
 
-// spec: P29
+// spec: P16, P29
+#[test]
+fn a_dropped_future_leaves_nothing() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(16 * size), &options(size));
+        let bell = Arc::new(Bell::default());
+        {
+            let mut ready = pin!(file.ready(0..10));
+            assert!(poll(ready.as_mut(), &bell).is_pending());
+            assert_eq!(core(&file).ready.len(), 1);
+        }
+        assert_eq!(core(&file).ready.len(), 0);
+        cache.tick();
+        assert_eq!(
+            (bell.rung(), file.stats().filled),
+            (0, 0),
+            "nobody wants it any more"
+        );
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+// spec: P16, P29
 #[test]
 fn try_forms_do_not_wait_for_a_store_that_hangs() {
-    let cache = memory(64);
-    let store = patterned(65_536);
-    let file = open(&cache, &store, &options(4096));
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
-    let reader = {
-        let file = file.clone();
-        thread::spawn(move || file.view(0..10).map(|view| view.len()))
-    };
-    store.wait_hanging(1);
-    assert!(file.try_view(0..10).unwrap_err().would_block());
-    assert!(file.try_read_at(&mut [0; 4], 0).unwrap_err().would_block());
-    assert!(file.try_write_at(&[0; 4], 0).unwrap_err().would_block());
-    let bell = Arc::new(Bell::default());
-    let mut ready = pin!(file.ready(0..10));
-    assert!(poll(ready.as_mut(), &bell).is_pending());
-    store.release(Release::Proceed);
-    assert_eq!(reader.join().unwrap().unwrap(), 10);
-    assert!(bell.rung() >= 1);
-    assert!(matches!(poll(ready.as_mut(), &bell), Poll::Ready(Ok(_))));
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(16 * size);
+        let file = open(&cache, &store, &options(size));
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+        let reader = {
+            let file = file.clone();
+            thread::spawn(move || file.view(0..10).map(|view| view.len()))
+        };
+        store.wait_hanging(1);
+        assert!(file.try_view(0..10).unwrap_err().would_block());
+        assert!(file.try_read_at(&mut [0; 4], 0).unwrap_err().would_block());
+        assert!(file.try_write_at(&[0; 4], 0).unwrap_err().would_block());
+        let bell = Arc::new(Bell::default());
+        let mut ready = pin!(file.ready(0..10));
+        assert!(poll(ready.as_mut(), &bell).is_pending());
+        store.release(Release::Proceed);
+        assert_eq!(reader.join().unwrap().unwrap(), 10);
+        assert!(bell.rung() >= 1);
+        assert!(matches!(poll(ready.as_mut(), &bell), Poll::Ready(Ok(_))));
+    }
 }
 
 // spec: P31

@@ -46,24 +46,30 @@ fn what_is_cut_off_never_comes_back() {
     }
 }
 
+// spec: P16
 #[test]
 fn a_truncation_that_fails_changes_nothing() {
-    let cache = memory(64);
-    let store = patterned(16_384);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 4096], 8192).unwrap();
-    store.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::SetLen]));
-    let error = file.set_len(100).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("data.bin: resize to 100 bytes failed"),
-        "{error}"
-    );
-    assert_eq!(file.len(), 16_384);
-    assert_eq!(file.view(8192..8200).unwrap()[..], [1; 8]);
-    file.sync_all().unwrap();
-    assert_eq!(store.inner().to_vec()[8192..12_288], [1; 4096]);
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![1; size as usize], 2 * size).unwrap();
+        store.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::SetLen]));
+        let error = file.set_len(100).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("data.bin: resize to 100 bytes failed"),
+            "{error}"
+        );
+        assert_eq!(file.len(), 4 * size);
+        assert_eq!(file.view(2 * size..2 * size + 8).unwrap()[..], [1; 8]);
+        file.sync_all().unwrap();
+        assert_eq!(
+            store.inner().to_vec()[2 * size as usize..(3 * size as usize)],
+            vec![1; size as usize]
+        );
+    }
 }
 
 // spec: P23
@@ -95,45 +101,53 @@ fn a_punched_range_reads_as_zeros_in_cache_and_store() {
     }
 }
 
-// spec: P15
+// spec: P16, P15
 #[test]
 fn a_read_that_began_before_a_punch_leaves_no_old_bytes() {
-    let cache = memory(64);
-    let store = patterned(8192);
-    let file = open(&cache, &store, &options(4096));
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
-    let reader = {
-        let file = file.clone();
-        thread::spawn(move || file.view(0..4096).map(|view| view.to_vec()))
-    };
-    store.wait_hanging(1);
-    let puncher = {
-        let file = file.clone();
-        thread::spawn(move || file.punch(0..4096))
-    };
-    store.release(Release::Proceed);
-    let seen = reader.join().unwrap().unwrap();
-    assert!(seen == pattern(0..4096) || seen == [0; 4096]);
-    puncher.join().unwrap().unwrap();
-    assert_eq!(*file.view(0..4096).unwrap(), [0; 4096], "after the punch");
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+        let reader = {
+            let file = file.clone();
+            thread::spawn(move || file.view(0..size).map(|view| view.to_vec()))
+        };
+        store.wait_hanging(1);
+        let puncher = {
+            let file = file.clone();
+            thread::spawn(move || file.punch(0..size))
+        };
+        store.release(Release::Proceed);
+        let seen = reader.join().unwrap().unwrap();
+        assert!(seen == pattern(0..size) || seen == vec![0; size as usize]);
+        puncher.join().unwrap().unwrap();
+        assert_eq!(
+            *file.view(0..size).unwrap(),
+            vec![0; size as usize],
+            "after the punch"
+        );
+    }
 }
 
-// spec: P30
+// spec: P16, P30
 #[test]
 fn discard_gives_unwritten_data_up() {
-    let cache = memory(64);
-    let store = patterned(8192);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 100], 0).unwrap();
-    file.write_at(&[2; 100], 50_000).unwrap();
-    let view = file.view(0..100).unwrap();
-    file.discard().unwrap();
-    assert_eq!((file.len(), core(&file).dirty_blocks()), (8192, 0));
-    assert_eq!(*view, [1; 100]);
-    assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
-    drop((view, file));
-    assert_eq!(store.inner().to_vec(), pattern(0..8192));
-    assert_empty(&cache);
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[1; 100], 0).unwrap();
+        file.write_at(&[2; 100], 50_000).unwrap();
+        let view = file.view(0..100).unwrap();
+        file.discard().unwrap();
+        assert_eq!((file.len(), core(&file).dirty_blocks()), ((2 * size), 0));
+        assert_eq!(*view, [1; 100]);
+        assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
+        drop((view, file));
+        assert_eq!(store.inner().to_vec(), pattern(0..2 * size));
+        assert_empty(&cache);
+    }
 }
 
 // spec: P27

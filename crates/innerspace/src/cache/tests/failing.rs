@@ -12,112 +12,118 @@ fn fail(kind: OperationKind) -> Rule {
     Rule::new(Fault::Fail(Failure::Io)).on(&[kind])
 }
 
-// spec: P18
+// spec: P16, P18
 #[test]
 fn each_handle_hears_of_a_failed_write_once_and_the_data_stays() {
-    let cache = memory(64);
-    let store = patterned(8192);
-    let first = open(&cache, &store, &options(4096));
-    let second = first.clone();
-    first.write_at(&[1; 100], 0).unwrap();
-    store.add(fail(OperationKind::Write).times(2));
-    let error = first.sync_all().unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("data.bin: write of 4096 bytes at 0 failed: "),
-        "{error}"
-    );
-    let later = first.clone();
-    assert_eq!(core(&first).dirty_blocks(), 1, "it stays dirty");
-    assert_eq!(first.view(0..100).unwrap()[..], [1; 100]);
-    store.heal();
-    first.sync_all().unwrap();
-    assert_eq!(
-        store.inner().to_vec()[..100],
-        [1; 100],
-        "and reaches the store when it heals"
-    );
-    assert!(matches!(
-        second.sync_all(),
-        Err(FileError::Store {
-            action: StoreAction::Write,
-            ..
-        })
-    ));
-    second.sync_all().unwrap();
-    later.sync_all().unwrap();
-    core(&first).validate();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let first = open(&cache, &store, &options(size));
+        let second = first.clone();
+        first.write_at(&[1; 100], 0).unwrap();
+        store.add(fail(OperationKind::Write).times(2));
+        let error = first.sync_all().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("data.bin: write of ") && text.contains(" bytes at 0 failed: "),
+            "{text}"
+        );
+        let later = first.clone();
+        assert_eq!(core(&first).dirty_blocks(), 1, "it stays dirty");
+        assert_eq!(first.view(0..100).unwrap()[..], [1; 100]);
+        store.heal();
+        first.sync_all().unwrap();
+        assert_eq!(
+            store.inner().to_vec()[..100],
+            [1; 100],
+            "and reaches the store when it heals"
+        );
+        assert!(matches!(
+            second.sync_all(),
+            Err(FileError::Store {
+                action: StoreAction::Write,
+                ..
+            })
+        ));
+        second.sync_all().unwrap();
+        later.sync_all().unwrap();
+        core(&first).validate();
+    }
 }
 
+// spec: P16
 #[test]
 fn a_failed_block_does_not_take_its_neighbours_along() {
-    let cache = memory(64);
-    let store = patterned(5 * 4096);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 5 * 4096], 0).unwrap();
-    store.add(
-        fail(OperationKind::Write)
-            .within(2 * 4096..3 * 4096)
-            .forever(),
-    );
-    file.sync_data().unwrap_err();
-    assert_eq!(core(&file).dirty_blocks(), 1);
-    let stored = store.inner().to_vec();
-    assert!(stored[..8192].iter().all(|byte| *byte == 1));
-    assert!(stored[3 * 4096..].iter().all(|byte| *byte == 1));
-    let stats = file.stats();
-    assert_eq!((stats.written, stats.write_errors), (4, 1), "{stats}");
-    store.heal();
-    file.sync_data().unwrap();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(5 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![1; 5 * size as usize], 0).unwrap();
+        store.add(
+            fail(OperationKind::Write)
+                .within(2 * size..3 * size)
+                .forever(),
+        );
+        file.sync_data().unwrap_err();
+        assert_eq!(core(&file).dirty_blocks(), 1);
+        let stored = store.inner().to_vec();
+        assert!(stored[..2 * size as usize].iter().all(|byte| *byte == 1));
+        assert!(stored[3 * size as usize..].iter().all(|byte| *byte == 1));
+        let stats = file.stats();
+        assert_eq!((stats.written, stats.write_errors), (4, 1), "{stats}");
+        store.heal();
+        file.sync_data().unwrap();
+    }
 }
 
-// spec: P20
+// spec: P16, P20
 #[test]
 fn a_failed_read_wakes_everybody_and_leaves_nothing() {
-    let cache = memory(64);
-    let store = patterned(8192);
-    let file = open(&cache, &store, &options(4096));
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
-    let readers: Vec<_> = (0..4)
-        .map(|_| {
-            let file = file.clone();
-            thread::spawn(move || file.view(0..100).map(|view| view.len()))
-        })
-        .collect();
-    store.wait_hanging(1);
-    {
-        let held = core(&file).lookup(0).unwrap();
-        while !held
-            .meta()
-            .flags
-            .load()
-            .contains(crate::frame::FlagSet::WAITERS)
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                let file = file.clone();
+                thread::spawn(move || file.view(0..100).map(|view| view.len()))
+            })
+            .collect();
+        store.wait_hanging(1);
         {
-            thread::yield_now();
+            let held = core(&file).lookup(0).unwrap();
+            while !held
+                .meta()
+                .flags
+                .load()
+                .contains(crate::frame::FlagSet::WAITERS)
+            {
+                thread::yield_now();
+            }
         }
+        // Whoever comes after the failure reads for itself, and fails by itself.
+        store.add(fail(OperationKind::Read).forever());
+        store.release(Release::Fail(Failure::Io));
+        for reader in readers {
+            let error = reader.join().unwrap().unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    FileError::Store {
+                        action: StoreAction::Read,
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+        }
+        assert!(core(&file).lookup(0).is_none());
+        assert_eq!(cache.pool().totals().usage, 0);
+        core(&file).validate();
+        store.heal();
+        assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
     }
-    // Whoever comes after the failure reads for itself, and fails by itself.
-    store.add(fail(OperationKind::Read).forever());
-    store.release(Release::Fail(Failure::Io));
-    for reader in readers {
-        let error = reader.join().unwrap().unwrap_err();
-        assert!(
-            matches!(
-                error,
-                FileError::Store {
-                    action: StoreAction::Read,
-                    ..
-                }
-            ),
-            "{error}"
-        );
-    }
-    assert!(core(&file).lookup(0).is_none());
-    assert_eq!(cache.pool().totals().usage, 0);
-    core(&file).validate();
-    store.heal();
-    assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
 }
 
 // spec: P19, P27
@@ -145,168 +151,186 @@ fn a_store_that_was_cut_short_is_told_from_one_that_fails() {
     assert_eq!(store.inner().to_vec()[8192..12_288], [5; 4096]);
 }
 
-// spec: P19
+// spec: P16, P19
 #[test]
 fn torn_writes_and_full_disks_lose_nothing() {
-    let cache = memory(64);
-    let store = patterned(16_384);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[3; 16_384], 0).unwrap();
-    store.add(
-        Rule::new(Fault::Tear {
-            sectors: 3,
-            then: AfterTear::Fail,
-        })
-        .on(&[OperationKind::Write])
-        .times(2),
-    );
-    store.add(
-        Rule::new(Fault::Fail(Failure::NoSpace))
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![3; 4 * size as usize], 0).unwrap();
+        store.add(
+            Rule::new(Fault::Tear {
+                sectors: 3,
+                then: AfterTear::Fail,
+            })
             .on(&[OperationKind::Write])
-            .times(3),
-    );
-    let error = file.sync_all().unwrap_err();
-    assert!(matches!(error, FileError::Store { .. }), "{error}");
-    assert_eq!(file.view(..).unwrap()[..], [3; 16_384]);
-    store.heal();
-    file.sync_all().unwrap();
-    assert_eq!(store.inner().to_vec(), [3; 16_384]);
-    store.add(fail(OperationKind::Sync));
-    file.write_at(&[4; 1], 0).unwrap();
-    let error = file.sync_data().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            FileError::Store {
-                action: StoreAction::Sync,
-                ..
-            }
-        ),
-        "{error}"
-    );
-    file.sync_data().unwrap();
+            .times(2),
+        );
+        store.add(
+            Rule::new(Fault::Fail(Failure::NoSpace))
+                .on(&[OperationKind::Write])
+                .times(3),
+        );
+        let error = file.sync_all().unwrap_err();
+        assert!(matches!(error, FileError::Store { .. }), "{error}");
+        assert_eq!(contents(&file), vec![3; 4 * size as usize]);
+        store.heal();
+        file.sync_all().unwrap();
+        assert_eq!(store.inner().to_vec(), vec![3; 4 * size as usize]);
+        store.add(fail(OperationKind::Sync));
+        file.write_at(&[4; 1], 0).unwrap();
+        let error = file.sync_data().unwrap_err();
+        assert!(
+            matches!(
+                error,
+                FileError::Store {
+                    action: StoreAction::Sync,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        file.sync_data().unwrap();
+    }
 }
 
-// spec: P30
+// spec: P16, P30
 #[test]
 fn the_last_drop_writes_and_a_failure_then_is_kept() {
-    let cache = memory(64);
-    let store = patterned(8192);
-    let file = open(&cache, &store, &options(4096));
-    let clone = file.clone();
-    file.write_at(&[1; 100], 0).unwrap();
-    drop(file);
-    assert_eq!(store.inner().to_vec(), pattern(0..8192), "a handle is left");
-    drop(clone);
-    assert_eq!(store.inner().to_vec()[..100], [1; 100]);
-    let file = open(&cache, &store, &options(4096));
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hear = heard.clone();
-    cache.set_error_hook(std::sync::Arc::new(move |error: &FileError| {
-        hear.lock().push(error.to_string());
-    }));
-    file.write_at(&[2; 100], 4096).unwrap();
-    store.add(fail(OperationKind::Write).forever());
-    drop(file);
-    assert!(heard.lock().is_empty(), "not in the thread that drops");
-    cache.tick();
-    let errors = cache.take_errors();
-    assert_eq!(*heard.lock(), [errors[0].to_string()]);
-    assert_eq!(errors.len(), 1);
-    assert!(
-        matches!(errors[0], FileError::Store { offset: 4096, .. }),
-        "{}",
-        errors[0]
-    );
-    assert_empty(&cache);
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        let clone = file.clone();
+        file.write_at(&[1; 100], 0).unwrap();
+        drop(file);
+        assert_eq!(
+            store.inner().to_vec(),
+            pattern(0..2 * size),
+            "a handle is left"
+        );
+        drop(clone);
+        assert_eq!(store.inner().to_vec()[..100], [1; 100]);
+        let file = open(&cache, &store, &options(size));
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hear = heard.clone();
+        cache.set_error_hook(std::sync::Arc::new(move |error: &FileError| {
+            hear.lock().push(error.to_string());
+        }));
+        file.write_at(&[2; 100], size).unwrap();
+        store.add(fail(OperationKind::Write).forever());
+        drop(file);
+        assert!(heard.lock().is_empty(), "not in the thread that drops");
+        cache.tick();
+        let errors = cache.take_errors();
+        assert_eq!(*heard.lock(), [errors[0].to_string()]);
+        assert_eq!(errors.len(), 1);
+        assert!(
+            matches!(errors[0], FileError::Store { offset, .. } if offset == size),
+            "{}",
+            errors[0]
+        );
+        assert_empty(&cache);
+    }
 }
 
-// spec: P27
+// spec: P16, P27
 #[test]
 fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {
-    let cache = memory(64);
-    let store = patterned(8192);
-    let identity = store.identity().expect("a memory store knows itself");
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 100], 0).unwrap();
-    let view = file.view(0..100).unwrap();
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-    let closer = thread::spawn(move || drop(file));
-    store.wait_hanging(1);
-    let opener = {
-        let (cache, store) = (cache.clone(), store.clone());
-        thread::spawn(move || {
-            cache.wait_closed(identity);
-            open(&cache, &store, &options(4096))
-                .view(0..100)
-                .unwrap()
-                .to_vec()
-        })
-    };
-    store.release(Release::Proceed);
-    assert_eq!(
-        opener.join().unwrap(),
-        [1; 100],
-        "what the old file wrote last"
-    );
-    closer.join().unwrap();
-    cache.wait_closed(identity);
-    assert_eq!(
-        Arc::strong_count(&store),
-        1,
-        "a view keeps the memory, not the store"
-    );
-    assert_eq!(*view, [1; 100]);
-    drop(view);
-    assert_empty(&cache);
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let identity = store.identity().expect("a memory store knows itself");
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[1; 100], 0).unwrap();
+        let view = file.view(0..100).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+        let closer = thread::spawn(move || drop(file));
+        store.wait_hanging(1);
+        let opener = {
+            let (cache, store) = (cache.clone(), store.clone());
+            thread::spawn(move || {
+                cache.wait_closed(identity);
+                open(&cache, &store, &options(size))
+                    .view(0..100)
+                    .unwrap()
+                    .to_vec()
+            })
+        };
+        store.release(Release::Proceed);
+        assert_eq!(
+            opener.join().unwrap(),
+            [1; 100],
+            "what the old file wrote last"
+        );
+        closer.join().unwrap();
+        cache.wait_closed(identity);
+        assert_eq!(
+            Arc::strong_count(&store),
+            1,
+            "a view keeps the memory, not the store"
+        );
+        assert_eq!(*view, [1; 100]);
+        drop(view);
+        assert_empty(&cache);
+    }
 }
 
-// spec: P19
+// spec: P16, P19
 #[test]
 fn a_write_that_hangs_holds_up_only_those_who_want_that_block() {
-    let cache = memory(64);
-    let store = patterned(12_288);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 4096], 0).unwrap();
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-    let syncer = {
-        let file = file.clone();
-        thread::spawn(move || file.sync_all())
-    };
-    store.wait_hanging(1);
-    // Stable while it is written: readers read, other blocks are written, this one would block.
-    assert_eq!(file.try_view(0..4096).unwrap()[..], [1; 4096]);
-    file.write_at(&[2; 4096], 4096).unwrap();
-    assert!(file.try_write_at(&[3; 10], 0).unwrap_err().would_block());
-    let writer = {
-        let file = file.clone();
-        thread::spawn(move || file.write_at(&[3; 4096], 0))
-    };
-    store.release(Release::Proceed);
-    writer.join().unwrap().unwrap();
-    syncer.join().unwrap().unwrap();
-    file.sync_all().unwrap();
-    let stored = store.inner().to_vec();
-    assert_eq!((stored[0], stored[4096]), (3, 2));
-    core(&file).validate();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(3 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![1; size as usize], 0).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+        let syncer = {
+            let file = file.clone();
+            thread::spawn(move || file.sync_all())
+        };
+        store.wait_hanging(1);
+        // Stable while it is written: readers read, other blocks are written, this one would block.
+        assert_eq!(file.try_view(0..size).unwrap()[..], vec![1; size as usize]);
+        file.write_at(&vec![2; size as usize], size).unwrap();
+        assert!(file.try_write_at(&[3; 10], 0).unwrap_err().would_block());
+        let writer = {
+            let file = file.clone();
+            thread::spawn(move || file.write_at(&vec![3; size as usize], 0))
+        };
+        store.release(Release::Proceed);
+        writer.join().unwrap().unwrap();
+        syncer.join().unwrap().unwrap();
+        file.sync_all().unwrap();
+        let stored = store.inner().to_vec();
+        assert_eq!((stored[0], stored[size as usize]), (3, 2));
+        core(&file).validate();
+    }
 }
 
+// spec: P16
 #[test]
 fn a_failed_punch_leaves_unwritten_data() {
-    let cache = memory(64);
-    let store = patterned(8 * 4096);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 100], 2 * 4096).unwrap();
-    store.add(fail(OperationKind::Punch));
-    let error = file.punch(..).unwrap_err();
-    let punch = StoreAction::Punch;
-    assert!(matches!(error, FileError::Store { action, .. } if action == punch));
-    assert_eq!(file.view(2 * 4096..2 * 4096 + 100).unwrap()[..], [1; 100]);
-    file.punch(..).unwrap();
-    assert_eq!(file.view(2 * 4096..3 * 4096).unwrap()[..], [0; 4096]);
-    file.sync_all().unwrap();
-    assert_eq!(store.inner().to_vec(), [0; 8 * 4096]);
-    core(&file).validate();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(8 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[1; 100], 2 * size).unwrap();
+        store.add(fail(OperationKind::Punch));
+        let error = file.punch(..).unwrap_err();
+        let punch = StoreAction::Punch;
+        assert!(matches!(error, FileError::Store { action, .. } if action == punch));
+        assert_eq!(file.view(2 * size..2 * size + 100).unwrap()[..], [1; 100]);
+        file.punch(..).unwrap();
+        assert_eq!(
+            file.view(2 * size..3 * size).unwrap()[..],
+            vec![0; size as usize]
+        );
+        file.sync_all().unwrap();
+        assert_eq!(store.inner().to_vec(), vec![0; 8 * size as usize]);
+        core(&file).validate();
+    }
 }
 
 /// A store that comes back to its file from inside a call.

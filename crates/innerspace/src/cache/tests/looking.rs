@@ -67,106 +67,115 @@ fn first_has_waiters(core: &FileCore) -> bool {
         .is_some_and(|held| held.meta().flags.load().contains(FlagSet::WAITERS))
 }
 
-// spec: P5
+// spec: P16, P5
 #[test]
 fn a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(8192), &options(4096));
-    file.view(0..1).unwrap();
-    let core = core(&file).clone();
-    let locked = core.find_lock(0).unwrap().expect("it is cached");
-    let waiter = {
-        let core = core.clone();
-        thread::spawn(move || core.find_lock(0).unwrap().is_some())
-    };
-    while !locked.meta().flags.load().contains(FlagSet::WAITERS) {
-        thread::yield_now();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(2 * size), &options(size));
+        file.view(0..1).unwrap();
+        let core = core(&file).clone();
+        let locked = core.find_lock(0).unwrap().expect("it is cached");
+        let waiter = {
+            let core = core.clone();
+            thread::spawn(move || core.find_lock(0).unwrap().is_some())
+        };
+        while !locked.meta().flags.load().contains(FlagSet::WAITERS) {
+            thread::yield_now();
+        }
+        // What a truncation does to a block, with the waiter between its lookup and its lock.
+        core.unlink(0, locked.frame(), None);
+        let dropped = core.pool.uncache(locked.frame());
+        assert_eq!(dropped, crate::frame::Dropped::Held);
+        drop(locked);
+        assert!(!waiter.join().unwrap(), "the block is no longer the file's");
+        drop(core);
+        drop(file);
+        assert_empty(&cache);
     }
-    // What a truncation does to a block, with the waiter between its lookup and its lock.
-    core.unlink(0, locked.frame(), None);
-    let dropped = core.pool.uncache(locked.frame());
-    assert_eq!(dropped, crate::frame::Dropped::Held);
-    drop(locked);
-    assert!(!waiter.join().unwrap(), "the block is no longer the file's");
-    drop(core);
-    drop(file);
-    assert_empty(&cache);
 }
 
-// spec: P6
+// spec: P16, P6
 #[test]
 fn nowait_answers_at_once_and_leaks_nothing() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(1 << 20), &options(4096));
-    file.view(0..1).unwrap();
-    let core = core(&file);
-    let locked = core.find_lock(0).unwrap().unwrap();
-    let error = core.get_page(0, Get::LOCK | Get::NOWAIT).unwrap_err();
-    assert!(error.would_block());
-    assert!(core.grab_nowait(0).unwrap_err().would_block());
-    drop(locked);
-    assert_eq!(refs(&file, 0), 1);
-    assert!(matches!(core.grab_nowait(0).unwrap(), Got::Locked(_)));
-    // A full group: views keep all of it.
-    let mut views = Vec::new();
-    while let Ok(view) = file.view(views.len() as u64 * 4096..views.len() as u64 * 4096 + 1) {
-        views.push(view);
+    for size in SIZES {
+        let blocks = if size > 4096 { 8 } else { 64 };
+        let cache = memory_of(blocks, size);
+        let file = open(&cache, &patterned(4 * blocks * size), &options(size));
+        file.view(0..1).unwrap();
+        let core = core(&file);
+        let locked = core.find_lock(0).unwrap().unwrap();
+        let error = core.get_page(0, Get::LOCK | Get::NOWAIT).unwrap_err();
+        assert!(error.would_block());
+        assert!(core.grab_nowait(0).unwrap_err().would_block());
+        drop(locked);
+        assert_eq!(refs(&file, 0), 1);
+        assert!(matches!(core.grab_nowait(0).unwrap(), Got::Locked(_)));
+        // A full group: views keep all of it.
+        let mut views = Vec::new();
+        while let Ok(view) = file.view(views.len() as u64 * size..views.len() as u64 * size + 1) {
+            views.push(view);
+        }
+        let error = core.grab_nowait(4 * blocks - 1).unwrap_err();
+        assert!(error.would_block(), "{error}");
+        drop(views);
+        drop(file);
+        assert_empty(&cache);
     }
-    let error = core.grab_nowait(255).unwrap_err();
-    assert!(error.would_block(), "{error}");
-    drop(views);
-    drop(file);
-    assert_empty(&cache);
 }
 
-// spec: P8
+// spec: P16, P8
 #[test]
 fn create_locks_and_for_map_does_not() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(16_384), &options(4096));
-    let core = core(&file);
-    let Got::Created(new) = core.get_page(0, Get::CREATE).unwrap() else {
-        panic!("not made")
-    };
-    let state = flags(&file, 0);
-    assert!(state.contains(FlagSet::LOCKED) && !state.contains(FlagSet::UPTODATE));
-    drop(new); // given up: nothing is left
-    assert!(core.lookup(0).is_none());
-    let Got::Held(held) = core.get_page(1, Get::FOR_MAP).unwrap() else {
-        panic!("locked")
-    };
-    assert!(held.is_up_to_date() && !held.meta().flags.load().contains(FlagSet::LOCKED));
-    drop(held);
-    assert!(matches!(
-        core.get_page(1, Get::CREATE).unwrap(),
-        Got::Locked(_)
-    ));
-    assert!(core.find(1).unwrap().is_some());
-    assert!(core.find(2).unwrap().is_none());
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(4 * size), &options(size));
+        let core = core(&file);
+        let Got::Created(new) = core.get_page(0, Get::CREATE).unwrap() else {
+            panic!("not made")
+        };
+        let state = flags(&file, 0);
+        assert!(state.contains(FlagSet::LOCKED) && !state.contains(FlagSet::UPTODATE));
+        drop(new); // given up: nothing is left
+        assert!(core.lookup(0).is_none());
+        let Got::Held(held) = core.get_page(1, Get::FOR_MAP).unwrap() else {
+            panic!("locked")
+        };
+        assert!(held.is_up_to_date() && !held.meta().flags.load().contains(FlagSet::LOCKED));
+        drop(held);
+        assert!(matches!(
+            core.get_page(1, Get::CREATE).unwrap(),
+            Got::Locked(_)
+        ));
+        assert!(core.find(1).unwrap().is_some());
+        assert!(core.find(2).unwrap().is_none());
+    }
 }
 
-// spec: P9
+// spec: P16, P9
 #[test]
 fn grab_nowait_is_no_use_of_the_page() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(16_384), &options(4096));
-    let Got::Created(new) = core(&file).grab_nowait(0).unwrap() else {
-        panic!("not made")
-    };
-    drop(new.finish());
-    assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
-    drop(core(&file).grab_nowait(0).unwrap());
-    assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
-    drop(core(&file).find_or_create(0).unwrap());
-    assert!(flags(&file, 0).contains(FlagSet::REFERENCED));
-    // Born referenced: set before anybody could see it; one more use makes it active.
-    let Got::Created(new) = core(&file).grab_for_write(1).unwrap() else {
-        panic!("not made")
-    };
-    assert!(flags(&file, 1).contains(FlagSet::REFERENCED));
-    drop(new.finish());
-    drop(core(&file).find_or_create(1).unwrap());
-    assert!(flags(&file, 1).contains(FlagSet::ACTIVE));
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(4 * size), &options(size));
+        let Got::Created(new) = core(&file).grab_nowait(0).unwrap() else {
+            panic!("not made")
+        };
+        drop(new.finish());
+        assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
+        drop(core(&file).grab_nowait(0).unwrap());
+        assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
+        drop(core(&file).find_or_create(0).unwrap());
+        assert!(flags(&file, 0).contains(FlagSet::REFERENCED));
+        // Born referenced: set before anybody could see it; one more use makes it active.
+        let Got::Created(new) = core(&file).grab_for_write(1).unwrap() else {
+            panic!("not made")
+        };
+        assert!(flags(&file, 1).contains(FlagSet::REFERENCED));
+        drop(new.finish());
+        drop(core(&file).find_or_create(1).unwrap());
+        assert!(flags(&file, 1).contains(FlagSet::ACTIVE));
+    }
 }
 
 // spec: P10
@@ -198,42 +207,49 @@ fn a_refault_for_a_write_is_no_activation() {
     );
 }
 
+// spec: P16
 #[test]
 fn dontcache_drops_the_block_after_use_unless_it_is_wanted() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(1 << 20), &options(4096));
-    let get = Get::CREATE | Get::DONTCACHE | Get::ACCESSED;
-    for wanted in [false, true] {
-        let Got::Created(mut new) = core(&file).get_page(7, get).unwrap() else {
-            panic!("not made")
-        };
-        new.bytes_mut().fill(7);
-        let held = new.finish();
-        if wanted {
-            file.view(7 * 4096..7 * 4096 + 1).unwrap();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(16 * size), &options(size));
+        let get = Get::CREATE | Get::DONTCACHE | Get::ACCESSED;
+        for wanted in [false, true] {
+            let Got::Created(mut new) = core(&file).get_page(7, get).unwrap() else {
+                panic!("not made")
+            };
+            new.bytes_mut().fill(7);
+            let held = new.finish();
+            if wanted {
+                file.view(7 * size..7 * size + 1).unwrap();
+            }
+            drop(held);
+            assert_eq!(core(&file).lookup(7).is_some(), wanted);
         }
-        drop(held);
-        assert_eq!(core(&file).lookup(7).is_some(), wanted);
     }
 }
 
+// spec: P16
 #[test]
 fn a_moved_block_keeps_its_place_on_the_lists() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(8192), &options(4096));
-    for _ in 0..3 {
-        file.view(0..1).unwrap();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(2 * size), &options(size));
+        for _ in 0..3 {
+            file.view(0..1).unwrap();
+        }
+        assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
+        let view = file.view(0..10).unwrap();
+        file.write_at(&[1], 0).unwrap();
+        assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
+        cache.tick(); // drains the batches
+        let pages = size / PAGE as u64;
+        let sizes = cache.pool().list_sizes(core(&file).group.id());
+        assert_eq!(
+            (sizes.active.0, sizes.inactive.0, sizes.unevictable.0),
+            (pages, 0, pages)
+        );
+        drop(view);
+        cache.pool().validate();
     }
-    assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
-    let view = file.view(0..10).unwrap();
-    file.write_at(&[1], 0).unwrap();
-    assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
-    cache.tick(); // drains the batches
-    let sizes = cache.pool().list_sizes(core(&file).group.id());
-    assert_eq!(
-        (sizes.active.0, sizes.inactive.0, sizes.unevictable.0),
-        (1, 0, 1)
-    );
-    drop(view);
-    cache.pool().validate();
 }

@@ -174,31 +174,33 @@ fn mapped_streams_are_read_ahead_also_when_they_mix() {
     assert_eq!(file.stats().filled, before + 4);
 }
 
-// spec: P28
+// spec: P16, P28
 #[test]
 fn a_view_of_a_writable_page_takes_the_right_to_store_away_first() {
-    let cache = memory(64);
-    let file = open(&cache, &patterned(8192), &options(4096));
-    let mapped = Mapped::new(&cache, &file);
-    mapped.map(0, FaultKind::Write);
-    mapped.store(0, 0x55);
-    let grace = cache.pool().domain.grace_periods();
-    let view = file.view(0..16).unwrap();
-    assert_eq!(view[..8], [0x55; 8]);
-    assert_eq!(mapped.rights(0), Some(false));
-    assert!(cache.pool().domain.grace_periods() > grace);
-    // A store moves the page away from the view.
-    mapped.map(0, FaultKind::Write);
-    mapped.store(0, 0x66);
-    assert_eq!(view[..8], [0x55; 8]);
-    assert_eq!(file.stats().moved, 1);
-    let mut bytes = [0; 8];
-    file.read_at(&mut bytes, 0).unwrap();
-    assert_eq!(
-        bytes, [0x66; 8],
-        "a read by copy does not disturb the mapping"
-    );
-    assert_eq!(mapped.rights(0), Some(true));
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(2 * size), &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        mapped.map(0, FaultKind::Write);
+        mapped.store(0, 0x55);
+        let grace = cache.pool().domain.grace_periods();
+        let view = file.view(0..16).unwrap();
+        assert_eq!(view[..8], [0x55; 8]);
+        assert_eq!(mapped.rights(0), Some(false));
+        assert!(cache.pool().domain.grace_periods() > grace);
+        // A store moves the page away from the view.
+        mapped.map(0, FaultKind::Write);
+        mapped.store(0, 0x66);
+        assert_eq!(view[..8], [0x55; 8]);
+        assert_eq!(file.stats().moved, 1);
+        let mut bytes = [0; 8];
+        file.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(
+            bytes, [0x66; 8],
+            "a read by copy does not disturb the mapping"
+        );
+        assert_eq!(mapped.rights(0), Some(true));
+    }
 }
 
 #[test]
@@ -341,67 +343,72 @@ fn stores_past_the_end_are_gone_when_their_mapping_is() {
     }
 }
 
+// spec: P16
 #[test]
 fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
-    use crate::store::faulty::{Fault, OperationKind, Release, Rule};
-    let cache = memory(64);
-    let store = patterned(8192);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 4096], 0).unwrap();
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-    let syncer = {
-        let file = file.clone();
-        crate::sync::thread::spawn(move || file.sync_all())
-    };
-    store.wait_hanging(1);
-    let mapped = Mapped::new(&cache, &file);
-    // A read fault does not wait.
-    mapped.map(0, FaultKind::Read);
-    let faulting = {
-        let file = file.clone();
-        crate::sync::thread::spawn(move || {
-            let found = core(&file).fault_block(0, FaultKind::Write).unwrap();
-            let FaultPage::Block(block) = found else {
-                panic!("a hole")
-            };
-            let flags = block.meta().flags.load();
-            assert!(flags.contains(FlagSet::DIRTY) && !flags.contains(FlagSet::WRITEBACK));
-            assert!(block.meta().hold.load().is_wmapped());
-        })
-    };
-    store.release(Release::Proceed);
-    syncer.join().unwrap().unwrap();
-    faulting.join().unwrap();
-    assert_eq!(core(&file).dirty_blocks(), 1);
+    for size in SIZES {
+        use crate::store::faulty::{Fault, OperationKind, Release, Rule};
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![1; size as usize], 0).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+        let syncer = {
+            let file = file.clone();
+            crate::sync::thread::spawn(move || file.sync_all())
+        };
+        store.wait_hanging(1);
+        let mapped = Mapped::new(&cache, &file);
+        // A read fault does not wait.
+        mapped.map(0, FaultKind::Read);
+        let faulting = {
+            let file = file.clone();
+            crate::sync::thread::spawn(move || {
+                let found = core(&file).fault_block(0, FaultKind::Write).unwrap();
+                let FaultPage::Block(block) = found else {
+                    panic!("a hole")
+                };
+                let flags = block.meta().flags.load();
+                assert!(flags.contains(FlagSet::DIRTY) && !flags.contains(FlagSet::WRITEBACK));
+                assert!(block.meta().hold.load().is_wmapped());
+            })
+        };
+        store.release(Release::Proceed);
+        syncer.join().unwrap().unwrap();
+        faulting.join().unwrap();
+        assert_eq!(core(&file).dirty_blocks(), 1);
+    }
 }
 
-// spec: A1
+// spec: P16, A1
 #[test]
 fn a_store_beside_writeback_is_never_lost() {
-    let cache = memory(64);
-    let store = patterned(8192);
-    let file = open(&cache, &store, &options(4096));
-    let mapped = Mapped::new(&cache, &file);
-    mapped.map(0, FaultKind::Write);
-    let mut accessor = crate::sync::Domain::register(&cache.pool().domain);
-    accessor.enter();
-    assert_eq!(mapped.rights(0), Some(true));
-    let host = mapped.table.pages.lock()[&0].host;
-    let syncer = {
-        let file = file.clone();
-        crate::sync::thread::spawn(move || file.sync_all())
-    };
-    // The access goes on with the translation it has, until the flusher waits for it (or fails to).
-    while !accessor.has_mail() && !syncer.is_finished() {
-        crate::sync::thread::yield_now();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        mapped.map(0, FaultKind::Write);
+        let mut accessor = crate::sync::Domain::register(&cache.pool().domain);
+        accessor.enter();
+        assert_eq!(mapped.rights(0), Some(true));
+        let host = mapped.table.pages.lock()[&0].host;
+        let syncer = {
+            let file = file.clone();
+            crate::sync::thread::spawn(move || file.sync_all())
+        };
+        // The access goes on with the translation it has, until the flusher waits for it (or fails to).
+        while !accessor.has_mail() && !syncer.is_finished() {
+            crate::sync::thread::yield_now();
+        }
+        let frames = &cache.pool().frames;
+        frames.store_for_test(frames.frame_of(host as usize), 0, &[0x77; 8]);
+        accessor.leave();
+        syncer.join().unwrap().unwrap();
+        let written = store.inner().to_vec()[..8] == [0x77; 8];
+        assert!(
+            written || core(&file).dirty_blocks() == 1,
+            "in the written bytes, or dirty again"
+        );
     }
-    let frames = &cache.pool().frames;
-    frames.store_for_test(frames.frame_of(host as usize), 0, &[0x77; 8]);
-    accessor.leave();
-    syncer.join().unwrap().unwrap();
-    let written = store.inner().to_vec()[..8] == [0x77; 8];
-    assert!(
-        written || core(&file).dirty_blocks() == 1,
-        "in the written bytes, or dirty again"
-    );
 }

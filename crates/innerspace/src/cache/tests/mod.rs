@@ -32,6 +32,11 @@ fn memory(frames: u32) -> Arc<Cache> {
     Cache::new(&Pool::new(&PoolOptions::new(frames)).expect("small arenas can be had"))
 }
 
+/// A memory with frames for so many blocks of `size` bytes, and what goes with them.
+fn memory_of(blocks: u64, size: u64) -> Arc<Cache> {
+    memory((blocks * size / PAGE as u64) as u32)
+}
+
 /// Bytes that are different at each offset, more or less.
 fn pattern(range: Range<u64>) -> Vec<u8> {
     range.map(byte_at).collect()
@@ -39,6 +44,13 @@ fn pattern(range: Range<u64>) -> Vec<u8> {
 
 fn byte_at(offset: u64) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)) as u8 | 1
+}
+
+/// All bytes of a file, which may be longer than a view.
+fn contents(file: &PagedFile) -> Vec<u8> {
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_exact_at(&mut bytes, 0).expect("it can be read");
+    bytes
 }
 
 type Faulty = FaultyStore<MemoryStore>;

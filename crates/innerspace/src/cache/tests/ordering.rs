@@ -20,51 +20,58 @@ const EVERYTHING: FlushRequest = FlushRequest {
     pages: PageCount(1 << 20),
 };
 
-// spec: P25
+// spec: P16, P25
 #[test]
 fn ordered_blocks_wait_for_their_barrier() {
-    let cache = memory(64);
-    let store = patterned(65_536);
-    let file = open(
-        &cache,
-        &store,
-        &options(4096).write_order(WriteOrder::Ordered),
-    );
-    file.write_at(&[1; 4096], 0).unwrap();
-    file.set_barrier(5);
-    file.write_at(&[2; 4096], 4096).unwrap();
-    file.set_barrier(9);
-    file.write_at(&[3; 4096], 8192).unwrap();
-    // Neither the flusher, nor reclaim, nor a sync.
-    core(&file).flush(&EVERYTHING);
-    let frame = core(&file).lookup(1).unwrap().frame;
-    assert_eq!(core(&file).clean(&[frame]).written.0, 0);
-    let error = file.sync_all().unwrap_err();
-    assert!(
-        matches!(
-            &error,
-            FileError::Held {
-                dirty: 8192,
-                reason: HeldReason::UntilRelease { barrier: 5 },
-                ..
-            }
-        ),
-        "{error}"
-    );
-    assert_eq!(store.inner().to_vec()[4096], byte_at(4096));
-    file.release_through(5);
-    // Written again under a later number: it waits for that one now.
-    file.write_at(&[4; 10], 4096).unwrap();
-    file.sync_all().unwrap_err();
-    assert_eq!((written(&store), core(&file).dirty_blocks()), (1, 2));
-    file.release_through(9);
-    file.sync_all().unwrap();
-    let stored = store.inner().to_vec();
-    assert_eq!(
-        (stored[0], stored[4096], stored[4106], stored[8192]),
-        (1, 4, 2, 3)
-    );
-    core(&file).validate();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(16 * size);
+        let file = open(
+            &cache,
+            &store,
+            &options(size).write_order(WriteOrder::Ordered),
+        );
+        file.write_at(&vec![1; size as usize], 0).unwrap();
+        file.set_barrier(5);
+        file.write_at(&vec![2; size as usize], size).unwrap();
+        file.set_barrier(9);
+        file.write_at(&vec![3; size as usize], 2 * size).unwrap();
+        // Neither the flusher, nor reclaim, nor a sync.
+        core(&file).flush(&EVERYTHING);
+        let frame = core(&file).lookup(1).unwrap().frame;
+        assert_eq!(core(&file).clean(&[frame]).written.0, 0);
+        let error = file.sync_all().unwrap_err();
+        assert!(
+            matches!(
+                &error,
+                FileError::Held {
+                    dirty,
+                    reason: HeldReason::UntilRelease { barrier: 5 },
+                    ..
+                } if *dirty == 2 * size
+            ),
+            "{error}"
+        );
+        assert_eq!(store.inner().to_vec()[size as usize], byte_at(size));
+        file.release_through(5);
+        // Written again under a later number: it waits for that one now.
+        file.write_at(&[4; 10], size).unwrap();
+        file.sync_all().unwrap_err();
+        assert_eq!((written(&store), core(&file).dirty_blocks()), (1, 2));
+        file.release_through(9);
+        file.sync_all().unwrap();
+        let stored = store.inner().to_vec();
+        assert_eq!(
+            (
+                stored[0],
+                stored[size as usize],
+                stored[size as usize + 10],
+                stored[2 * size as usize]
+            ),
+            (1, 4, 2, 3)
+        );
+        core(&file).validate();
+    }
 }
 
 // spec: P25

@@ -77,39 +77,41 @@ fn ranges_outside_the_file_are_errors_and_reads_there_are_short() {
     assert!(matches!(huge.view(..), Err(FileError::ViewTooLarge { .. })));
 }
 
-// spec: P21
+// spec: P16, P21
 #[test]
 fn many_readers_of_one_block_make_one_read() {
-    let cache = memory(64);
-    let store = patterned(4096);
-    store.add(
-        crate::store::faulty::Rule::new(crate::store::faulty::Fault::Hang)
-            .on(&[OperationKind::Read]),
-    );
-    let file = open(&cache, &store, &options(4096));
-    let readers: Vec<_> = (0..8)
-        .map(|_| {
-            let file = file.clone();
-            thread::spawn(move || file.view(0..4096).unwrap().to_vec())
-        })
-        .collect();
-    store.wait_hanging(1);
-    // The block is there for all to find: those that come now wait for the one read.
-    let (locked, waiting) = (FlagSet::LOCKED, FlagSet::WAITERS);
-    let held = core(&file)
-        .lookup(0)
-        .expect("the block is published while it is read");
-    while !held.meta().flags.load().contains(locked | waiting) {
-        thread::yield_now();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(size);
+        store.add(
+            crate::store::faulty::Rule::new(crate::store::faulty::Fault::Hang)
+                .on(&[OperationKind::Read]),
+        );
+        let file = open(&cache, &store, &options(size));
+        let readers: Vec<_> = (0..8)
+            .map(|_| {
+                let file = file.clone();
+                thread::spawn(move || file.view(0..size).unwrap().to_vec())
+            })
+            .collect();
+        store.wait_hanging(1);
+        // The block is there for all to find: those that come now wait for the one read.
+        let (locked, waiting) = (FlagSet::LOCKED, FlagSet::WAITERS);
+        let held = core(&file)
+            .lookup(0)
+            .expect("the block is published while it is read");
+        while !held.meta().flags.load().contains(locked | waiting) {
+            thread::yield_now();
+        }
+        drop(held);
+        store.release(crate::store::faulty::Release::Proceed);
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), pattern(0..size));
+        }
+        assert_eq!(reads(&store).len(), 1);
+        drop(file);
+        assert_empty(&cache);
     }
-    drop(held);
-    store.release(crate::store::faulty::Release::Proceed);
-    for reader in readers {
-        assert_eq!(reader.join().unwrap(), pattern(0..4096));
-    }
-    assert_eq!(reads(&store).len(), 1);
-    drop(file);
-    assert_empty(&cache);
 }
 
 // spec: P23
@@ -165,31 +167,39 @@ fn many_small_reads_in_a_row_mark_a_page_once() {
     );
 }
 
-// spec: P13
+// spec: P16, P13
 #[test]
 fn a_miss_is_one_use_as_a_hit_is() {
-    type Use = fn(&PagedFile);
-    let uses: [(&str, Use); 4] = [
-        ("view", |file| drop(file.view(4096..4097).unwrap())),
-        ("read", |file| {
-            file.read_exact_at(&mut [0; 1], 4096).unwrap()
-        }),
-        ("scan", |file| file.scan(4096..8192, |_| {}).unwrap()),
-        ("partial write", |file| file.write_at(&[1], 4096).unwrap()),
-    ];
-    for (name, once) in uses {
-        let cache = memory(64);
-        let file = open(&cache, &patterned(65_536), &options(4096));
-        let state = || {
-            let flags = core(&file).lookup(1).unwrap().meta().flags.load();
-            let has = |flag| flags.contains(flag);
-            (has(FlagSet::REFERENCED), has(FlagSet::ACTIVE))
-        };
-        once(&file);
-        assert_eq!(state(), (true, false), "{name}: the first use");
-        file.read_exact_at(&mut [0; 1], 0).unwrap(); // elsewhere: what follows is no continuation
-        once(&file);
-        assert_eq!(state(), (false, true), "{name}: the second");
+    for size in SIZES {
+        type Use = fn(&PagedFile, u64);
+        let uses: [(&str, Use); 4] = [
+            ("view", |file, size| {
+                drop(file.view(size..size + 1).unwrap())
+            }),
+            ("read", |file, size| {
+                file.read_exact_at(&mut [0; 1], size).unwrap()
+            }),
+            ("scan", |file, size| {
+                file.scan(size..2 * size, |_| {}).unwrap()
+            }),
+            ("partial write", |file, size| {
+                file.write_at(&[1], size).unwrap()
+            }),
+        ];
+        for (name, once) in uses {
+            let cache = memory_of(64, size);
+            let file = open(&cache, &patterned(16 * size), &options(size));
+            let state = || {
+                let flags = core(&file).lookup(1).unwrap().meta().flags.load();
+                let has = |flag| flags.contains(flag);
+                (has(FlagSet::REFERENCED), has(FlagSet::ACTIVE))
+            };
+            once(&file, size);
+            assert_eq!(state(), (true, false), "{name}: the first use");
+            file.read_exact_at(&mut [0; 1], 0).unwrap(); // elsewhere: what follows is no continuation
+            once(&file, size);
+            assert_eq!(state(), (false, true), "{name}: the second");
+        }
     }
 }
 
@@ -295,24 +305,27 @@ fn prefetch_reads_what_fits() {
     file.prefetch(..).unwrap();
 }
 
+// spec: P16
 #[test]
 fn views_outlive_their_file_and_its_memory() {
-    let (view, zeros) = {
-        let cache = memory(64);
-        let file = open(&cache, &patterned(4096), &options(4096));
-        let hole = open(
-            &cache,
-            &Arc::new(MemoryStore::with_len(4096)),
-            &options(4096),
-        );
-        (file.view(0..4096).unwrap(), hole.view(0..16).unwrap())
-    };
-    let theirs = view.clone();
-    let same = thread::spawn(move || *theirs == *pattern(0..4096))
-        .join()
-        .unwrap();
-    assert!(same);
-    assert_eq!((view.len(), zeros.len()), (4096, 16));
+    for size in SIZES {
+        let (view, zeros) = {
+            let cache = memory_of(64, size);
+            let file = open(&cache, &patterned(size), &options(size));
+            let hole = open(
+                &cache,
+                &Arc::new(MemoryStore::with_len(size)),
+                &options(size),
+            );
+            (file.view(0..size).unwrap(), hole.view(0..16).unwrap())
+        };
+        let theirs = view.clone();
+        let same = thread::spawn(move || *theirs == *pattern(0..size))
+            .join()
+            .unwrap();
+        assert!(same);
+        assert_eq!((view.len() as u64, zeros.len()), (size, 16));
+    }
 }
 
 #[test]

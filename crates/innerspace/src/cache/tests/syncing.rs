@@ -135,92 +135,100 @@ fn a_sync_on_the_way_makes_room() {
     }
 }
 
-// spec: P18
+// spec: P16, P18
 #[test]
 fn doubt_ends_with_the_block() {
-    let cache = memory(64);
-    let store = patterned(5 * 4096);
-    let file = open(&cache, &store, &options(4096));
-    let doubt = |byte: u8| {
-        file.write_at(&[byte; 5 * 4096], 0).unwrap();
-        lose(&store, 5);
-        core(&file).flush(&EVERYTHING);
-    };
-    // Cut off, punched, given up: not written again.
-    doubt(1);
-    file.set_len(3 * 4096).unwrap();
-    file.punch(4096..8192).unwrap();
-    store.add(fail_sync());
-    file.sync_all().unwrap_err();
-    assert_eq!(core(&file).dirty_blocks(), 2);
-    file.discard().unwrap();
-    core(&file).validate();
-    let mut expected = pattern(0..3 * 4096);
-    expected[4096..8192].fill(0);
-    assert_eq!(file.view(..).unwrap()[..], expected, "as the store has it");
-    file.sync_all().unwrap();
-    assert_eq!(store.inner().to_vec(), expected);
-    // Invalidated: it is synced first, and stays if that fails.
-    doubt(2);
-    store.add(fail_sync());
-    assert_eq!(file.invalidate(..).unwrap().0, 0);
-    assert_eq!(file.view(..).unwrap()[..], [2; 5 * 4096]);
-    drop(file);
-    assert_eq!(
-        store.inner().to_vec(),
-        [2; 5 * 4096],
-        "the last drop writes it"
-    );
-    assert_empty(&cache);
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(5 * size);
+        let file = open(&cache, &store, &options(size));
+        let doubt = |byte: u8| {
+            file.write_at(&vec![byte; 5 * size as usize], 0).unwrap();
+            lose(&store, 5);
+            core(&file).flush(&EVERYTHING);
+        };
+        // Cut off, punched, given up: not written again.
+        doubt(1);
+        file.set_len(3 * size).unwrap();
+        file.punch(size..2 * size).unwrap();
+        store.add(fail_sync());
+        file.sync_all().unwrap_err();
+        assert_eq!(core(&file).dirty_blocks(), 2);
+        file.discard().unwrap();
+        core(&file).validate();
+        let mut expected = pattern(0..3 * size);
+        expected[size as usize..2 * size as usize].fill(0);
+        assert_eq!(contents(&file), expected, "as the store has it");
+        file.sync_all().unwrap();
+        assert_eq!(store.inner().to_vec(), expected);
+        // Invalidated: it is synced first, and stays if that fails.
+        doubt(2);
+        store.add(fail_sync());
+        assert_eq!(file.invalidate(..).unwrap().0, 0);
+        assert_eq!(contents(&file), vec![2; 5 * size as usize]);
+        drop(file);
+        assert_eq!(
+            store.inner().to_vec(),
+            vec![2; 5 * size as usize],
+            "the last drop writes it"
+        );
+        assert_empty(&cache);
+    }
 }
 
+// spec: P16
 #[test]
 fn who_comes_during_a_sync_takes_part_in_the_next() {
-    let cache = memory(64);
-    let store = patterned(8 * 4096);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 4096], 0).unwrap();
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
-    let sync = |what: SyncWhat| {
-        let core = core(&file).clone();
-        thread::spawn(move || core.sync_store(what))
-    };
-    let mut syncs = vec![sync(SyncWhat::All)];
-    store.wait_hanging(1);
-    syncs.extend([SyncWhat::Data, SyncWhat::All, SyncWhat::Data].map(sync));
-    while core(&file).syncs.waiting() < 3 {
-        thread::yield_now();
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(8 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![1; size as usize], 0).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
+        let sync = |what: SyncWhat| {
+            let core = core(&file).clone();
+            thread::spawn(move || core.sync_store(what))
+        };
+        let mut syncs = vec![sync(SyncWhat::All)];
+        store.wait_hanging(1);
+        syncs.extend([SyncWhat::Data, SyncWhat::All, SyncWhat::Data].map(sync));
+        while core(&file).syncs.waiting() < 3 {
+            thread::yield_now();
+        }
+        store.release(Release::Proceed);
+        syncs
+            .into_iter()
+            .for_each(|sync| sync.join().unwrap().unwrap());
+        // The one that hung, and one or two for the three that came too late for it: one of Data does not do for All.
+        let syncs = count(&store, OperationKind::Sync);
+        assert!((2..=3).contains(&syncs), "{syncs} syncs");
     }
-    store.release(Release::Proceed);
-    syncs
-        .into_iter()
-        .for_each(|sync| sync.join().unwrap().unwrap());
-    // The one that hung, and one or two for the three that came too late for it: one of Data does not do for All.
-    let syncs = count(&store, OperationKind::Sync);
-    assert!((2..=3).contains(&syncs), "{syncs} syncs");
 }
 
+// spec: P16
 #[test]
 fn a_sync_of_a_range_does_not_wait_for_other_blocks() {
-    let cache = memory(64);
-    let store = patterned(8 * 4096);
-    let file = open(&cache, &store, &options(4096));
-    file.write_at(&[1; 4096], 0).unwrap();
-    file.write_at(&[2; 4096], 4 * 4096).unwrap();
-    store.add(
-        Rule::new(Fault::Hang)
-            .on(&[OperationKind::Write])
-            .within(0..4096),
-    );
-    let other = {
-        let file = file.clone();
-        thread::spawn(move || file.sync_range(0..4096))
-    };
-    store.wait_hanging(1);
-    file.sync_range(4 * 4096..5 * 4096).unwrap();
-    assert_eq!(store.hanging(), 1, "the other write is under way still");
-    assert_eq!(store.inner().to_vec()[4 * 4096], 2);
-    store.release(Release::Proceed);
-    other.join().unwrap().unwrap();
-    assert_eq!(store.inner().to_vec()[0], 1);
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(8 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![1; size as usize], 0).unwrap();
+        file.write_at(&vec![2; size as usize], 4 * size).unwrap();
+        store.add(
+            Rule::new(Fault::Hang)
+                .on(&[OperationKind::Write])
+                .within(0..size),
+        );
+        let other = {
+            let file = file.clone();
+            thread::spawn(move || file.sync_range(0..size))
+        };
+        store.wait_hanging(1);
+        file.sync_range(4 * size..5 * size).unwrap();
+        assert_eq!(store.hanging(), 1, "the other write is under way still");
+        assert_eq!(store.inner().to_vec()[4 * size as usize], 2);
+        store.release(Release::Proceed);
+        other.join().unwrap().unwrap();
+        assert_eq!(store.inner().to_vec()[0], 1);
+    }
 }

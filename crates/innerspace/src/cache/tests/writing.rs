@@ -4,6 +4,7 @@ use super::*;
 use crate::cache::FileError;
 use crate::store::faulty::OperationKind;
 use crate::sync::thread;
+use crate::units::MIB;
 
 fn count(store: &Faulty, kind: OperationKind) -> usize {
     store
@@ -158,45 +159,49 @@ fn a_write_in_the_middle_of_nowhere_leaves_zeros_before_it() {
     assert_empty(&cache);
 }
 
-// spec: P28
+// spec: P16, P28
 #[test]
 fn readers_of_views_never_see_writers() {
-    let cache = memory(128);
-    let file = open(
-        &cache,
-        &Arc::new(MemoryStore::with_len(16_384)),
-        &options(4096),
-    );
-    file.write_at(&[0; 16_384], 0).unwrap();
-    let writer = {
-        let file = file.clone();
-        thread::spawn(move || {
-            for round in 1..400u64 {
-                let block = round % 4;
-                file.write_at(&[round as u8; 4096], block * 4096).unwrap();
-            }
-        })
-    };
-    let readers: Vec<_> = (0..2)
-        .map(|_| {
+    for size in SIZES {
+        let rounds = if size > MIB { 40 } else { 400u64 };
+        let cache = memory_of(128, size);
+        let file = open(
+            &cache,
+            &Arc::new(MemoryStore::with_len(4 * size)),
+            &options(size),
+        );
+        file.write_at(&vec![0; 4 * size as usize], 0).unwrap();
+        let writer = {
             let file = file.clone();
             thread::spawn(move || {
-                for round in 0..400u64 {
-                    let start = round % 4 * 4096;
-                    let view = file.view(start..start + 4096).unwrap();
-                    let first = view[0];
-                    assert!(
-                        view.iter().all(|byte| *byte == first),
-                        "a view shows one write alone"
-                    );
+                for round in 1..rounds {
+                    let block = round % 4;
+                    file.write_at(&vec![round as u8; size as usize], block * size)
+                        .unwrap();
                 }
             })
-        })
-        .collect();
-    writer.join().unwrap();
-    readers
-        .into_iter()
-        .for_each(|reader| reader.join().unwrap());
-    drop(file);
-    assert_empty(&cache);
+        };
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let file = file.clone();
+                thread::spawn(move || {
+                    for round in 0..rounds {
+                        let start = round % 4 * size;
+                        let view = file.view(start..start + size).unwrap();
+                        let first = view[0];
+                        assert!(
+                            view.iter().all(|byte| *byte == first),
+                            "a view shows one write alone"
+                        );
+                    }
+                })
+            })
+            .collect();
+        writer.join().unwrap();
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap());
+        drop(file);
+        assert_empty(&cache);
+    }
 }
