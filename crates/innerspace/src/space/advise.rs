@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::accessor::Single;
+use super::access::Single;
 use super::error::AccessKind;
 use super::map::checked_range;
 use super::pte::{self, Holds, VALID};

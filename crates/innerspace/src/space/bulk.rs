@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::accessor::{Accessor, Core, Sectioned, What};
+use super::access::{Core, Sectioned, What};
+use super::accessor::Accessor;
 use super::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 

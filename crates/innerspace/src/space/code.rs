@@ -11,7 +11,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::accessor::{Accessor, Single};
+use super::access::Single;
+use super::accessor::Accessor;
 use super::error::{AccessKind, Fault};
 use super::pte::{self, VALID_W};
 use super::table::{Nodes, slot_index};

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use super::SpaceInner;
-use super::accessor::{Core, Sectioned};
+use super::access::{Core, Sectioned};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::VirtAddr;
 use crate::sync::Arc;

@@ -15,7 +15,7 @@
 //! | `dirty` | pages stored to since they were last asked about |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
-//! | `accessor`, `session`, `bulk` | loads, stores, atomics, copies |
+//! | `access`; `accessor`, `session`, `bulk` | one access; the handles to it: loads, stores, atomics, copies |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
 //! # States and locking
@@ -31,6 +31,7 @@
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim` gives frames. A space
 //! does no I/O of its own and starts no thread.
 
+mod access;
 mod accessor;
 mod advise;
 mod bulk;

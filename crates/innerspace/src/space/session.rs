@@ -1,6 +1,7 @@
 //! Sessions: one section over many accesses.
 
-use super::accessor::{Core, Sectioned, accesses};
+use super::access::{Core, Sectioned};
+use super::accessor::accesses;
 use super::translate::Translator;
 
 /// An accessor with its section kept open from access to access.
