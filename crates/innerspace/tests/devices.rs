@@ -1,5 +1,6 @@
 //! Ranges whose accesses are calls, and pages that code is fetched from.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use innerspace::{
@@ -110,7 +111,7 @@ fn what_a_device_refuses_is_an_error_that_says_so() {
     );
     let text = a.explain(fault).to_string();
     assert!(text.ends_with("register 0x40 is read-only"), "{text}");
-    let fault = a.swap(at, 1_u32).unwrap_err();
+    let fault = a.swap(at, 1_u32, Ordering::SeqCst).unwrap_err();
     assert_eq!(
         (fault.kind(), fault.access()),
         (FaultKind::Device, AccessKind::Exchange)
@@ -211,7 +212,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
     check(&mut page, &mut a, "a store by another accessor");
     a.write(at + 4090, &[1; 100]).unwrap();
     check(&mut page, &mut a, "a bulk store across its end");
-    a.fetch_add(at, 1_u64).unwrap();
+    a.fetch_add(at, 1_u64, Ordering::Relaxed).unwrap();
     check(&mut page, &mut a, "an atomic");
     let fork = space.fork().unwrap();
     a.store(at, 0x17_u32).unwrap();
@@ -252,14 +253,14 @@ fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
     let writing = std::thread::spawn(move || {
         for value in 1..=2000_u64 {
             writer.store(at, value).unwrap();
-            told.store(value, std::sync::atomic::Ordering::Release);
+            told.store(value, Ordering::Release);
         }
     });
     let mut a = space.accessor();
-    while done.load(std::sync::atomic::Ordering::Relaxed) < 2000 {
+    while done.load(Ordering::Relaxed) < 2000 {
         let page = a.watch_code(at).unwrap();
         let made_of = a.fetch::<u64>(at).unwrap();
-        let written = done.load(std::sync::atomic::Ordering::Acquire);
+        let written = done.load(Ordering::Acquire);
         assert!(
             made_of >= written || !page.is_current(),
             "{made_of} is old: {written}"

@@ -1,6 +1,7 @@
 //! What can be done to mappings, case by case, through the public API.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
@@ -221,7 +222,7 @@ fn each_protection_refuses_its_accesses_and_changes_nothing() {
                 "fetch, {protection}, {round}"
             );
             assert_eq!(
-                kind(a.compare_exchange(at(100), 5u64, 5)),
+                kind(a.compare_exchange(at(100), 5u64, 5, SeqCst, SeqCst)),
                 store,
                 "{protection}, {round}"
             );

@@ -98,49 +98,6 @@ macro_rules! accesses {
                 self.core.store::<$mode, T>(at, value)
             }
 
-            /// Replaces `old` by `new` in one atomic step (sequentially consistent). The inner result is the value before:
-            /// `Ok` if it was `old` and is replaced, `Err` if it was another.
-            ///
-            /// # Errors
-            /// A [`Fault`](crate::Fault); [`FaultKind::Misaligned`](crate::FaultKind::Misaligned) unless `at` is a multiple of the size.
-            #[inline]
-            pub fn compare_exchange<T: crate::AtomicScalar>(
-                &mut self,
-                at: crate::VirtAddr,
-                old: T,
-                new: T,
-            ) -> Result<Result<T, T>, crate::Fault> {
-                self.core
-                    .exchange::<$mode, T, _>(at, |page| page.compare_exchange(old, new))
-            }
-
-            /// Replaces the value in one atomic step (sequentially consistent) and returns the one before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn swap<T: crate::AtomicScalar>(
-                &mut self,
-                at: crate::VirtAddr,
-                new: T,
-            ) -> Result<T, crate::Fault> {
-                self.core.exchange::<$mode, T, _>(at, |page| page.swap(new))
-            }
-
-            /// Adds in one atomic step (sequentially consistent), wrapping, and returns the value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_add<T: crate::AtomicScalar>(
-                &mut self,
-                at: crate::VirtAddr,
-                operand: T,
-            ) -> Result<T, crate::Fault> {
-                self.core
-                    .exchange::<$mode, T, _>(at, |page| page.fetch_add(operand))
-            }
-
             /// Copies bytes out of the space into `buffer`.
             ///
             /// # Errors

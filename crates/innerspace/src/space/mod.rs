@@ -15,7 +15,8 @@
 //! | `dirty` | pages stored to since they were last asked about |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
-//! | `access`; `accessor`, `session`, `bulk` | one access; the handles to it: loads, stores, atomics, copies |
+//! | `access`; `accessor`, `session`, `bulk` | one access; the handles to it: loads, stores, copies |
+//! | `atomics` | atomic accesses |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
 //! # States and locking
@@ -34,6 +35,7 @@
 mod access;
 mod accessor;
 mod advise;
+mod atomics;
 mod bulk;
 mod change;
 mod code;

@@ -2,6 +2,8 @@
 
 mod vmas;
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use super::*;
 use crate::reclaim::PoolOptions;
 use crate::sync::thread;
@@ -59,7 +61,7 @@ fn values_of_every_size_at_every_alignment_across_a_page_end() {
         assert_eq!(a.load::<u16>(at + offset), Ok(value as u16));
         a.store(at + offset, value as u8).unwrap();
         assert_eq!(a.load::<u8>(at + offset), Ok(value as u8));
-        let exchanged = a.compare_exchange(at + offset, 0u32, 1);
+        let exchanged = a.compare_exchange(at + offset, 0u32, 1, SeqCst, SeqCst);
         match offset % 4 {
             0 => assert!(exchanged.is_ok()),
             _ => assert_eq!(exchanged.unwrap_err().kind(), FaultKind::Misaligned),

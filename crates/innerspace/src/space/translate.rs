@@ -15,12 +15,13 @@
 
 use std::hint::cold_path;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use super::pte;
 use super::table::SLOTS;
 use crate::sync::domain::{Post, Sections};
 use crate::sync::raw::AtomicU64;
-use crate::sys::copy::{self, AtomicScalar, Scalar};
+use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Leaves remembered, a power of two: 512 MiB of address space in 6 KiB.
@@ -194,25 +195,37 @@ impl Page {
         unsafe { copy::store(self.0.as_ptr(), value) }
     }
 
+    /// Loads a value at an aligned address in this order.
+    #[inline(always)]
+    pub(super) fn load_atomic<T: AtomicScalar>(self, order: Ordering) -> T {
+        // SAFETY: see above; the caller checked the alignment, which pages keep.
+        unsafe { copy::load_atomic(self.0.as_ptr(), order) }
+    }
+
+    /// Stores a value at an aligned address in this order.
+    #[inline(always)]
+    pub(super) fn store_atomic<T: AtomicScalar>(self, value: T, order: Ordering) {
+        // SAFETY: as for `load_atomic`.
+        unsafe { copy::store_atomic(self.0.as_ptr(), value, order) }
+    }
+
     /// Compares and exchanges a value at an aligned address.
     #[inline(always)]
-    pub(super) fn compare_exchange<T: AtomicScalar>(self, old: T, new: T) -> Result<T, T> {
-        // SAFETY: see above; the caller checked the alignment, which pages keep.
-        unsafe { copy::compare_exchange(self.0.as_ptr(), old, new) }
+    pub(super) fn compare_exchange<T: AtomicScalar>(
+        self,
+        old: T,
+        new: T,
+        orders: [Ordering; 2],
+    ) -> Result<T, T> {
+        // SAFETY: as for `load_atomic`.
+        unsafe { copy::compare_exchange(self.0.as_ptr(), old, new, orders) }
     }
 
-    /// Replaces a value at an aligned address.
+    /// Modifies a value at an aligned address, and gives the one before.
     #[inline(always)]
-    pub(super) fn swap<T: AtomicScalar>(self, new: T) -> T {
-        // SAFETY: as for `compare_exchange`.
-        unsafe { copy::swap(self.0.as_ptr(), new) }
-    }
-
-    /// Adds to a value at an aligned address, wrapping.
-    #[inline(always)]
-    pub(super) fn fetch_add<T: AtomicScalar>(self, operand: T) -> T {
-        // SAFETY: as for `compare_exchange`.
-        unsafe { copy::fetch_add(self.0.as_ptr(), operand) }
+    pub(super) fn modify<T: AtomicScalar>(self, how: Modify, operand: T, order: Ordering) -> T {
+        // SAFETY: as for `load_atomic`.
+        unsafe { copy::modify(self.0.as_ptr(), how, operand, order) }
     }
 
     /// Copies the bytes out.

@@ -1,6 +1,7 @@
 //! Spaces and their model: what each page shows.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::SeqCst;
 
 use innerspace::{
     AccessKind, Accessor, Fault, FaultKind, Map, Protection, Space, SpaceError, VirtAddr,
@@ -469,7 +470,9 @@ impl World {
         }
         let want = model.first_refusal(&self.files, at, 8, AccessKind::Exchange);
         let old = value % 2; // zero is frequent
-        let end = model.accessor.compare_exchange(VirtAddr(at), old, value);
+        let end = model
+            .accessor
+            .compare_exchange(VirtAddr(at), old, value, SeqCst, SeqCst);
         let got = end.as_ref().ok().copied();
         let fault = judge(end.map(drop), want, at, 8);
         if let Some(got) = got {
@@ -560,7 +563,7 @@ impl World {
             .filter(|(at, _)| !model.stores_past_end(&self.files, *at, 8))
             .collect();
         let outcomes: Vec<_> = model.accessor.session(|accessor| {
-            let mut swap = |(at, value)| (at, value, accessor.swap(VirtAddr(at), value));
+            let mut swap = |(at, value)| (at, value, accessor.swap(VirtAddr(at), value, SeqCst));
             stores.into_iter().map(&mut swap).collect()
         });
         let mut full = None;

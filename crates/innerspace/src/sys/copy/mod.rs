@@ -36,7 +36,7 @@ mod words;
 
 use scalar::load_inside;
 pub use scalar::{AtomicScalar, Scalar};
-pub(crate) use scalar::{compare_exchange, fetch_add, load, store, swap};
+pub(crate) use scalar::{Modify, compare_exchange, load, load_atomic, modify, store, store_atomic};
 use words::{WORD, Words, get_piece, put_piece, put_private};
 
 use crate::units::PAGE_SIZE;

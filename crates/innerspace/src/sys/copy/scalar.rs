@@ -31,7 +31,11 @@ const MOVES: bool = cfg!(all(
     not(any(portable, shuttle, miri, loom))
 ));
 
+pub(crate) use private::Modify;
+
 mod private {
+    use super::Ordering;
+
     /// How a scalar is moved; the forms are apart so that they can be tested against each other.
     ///
     /// Safety of all: the address is valid for the access for the time of the call, at any
@@ -47,15 +51,35 @@ mod private {
         unsafe fn store_portable(address: *mut u8, value: Self);
     }
 
-    /// Read-modify-writes. Safety: as for [`Access`], and the address is a multiple of the size.
+    /// What a read-modify-write does.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Modify {
+        Swap,
+        /// Wrapping, as `Subtract`.
+        Add,
+        Subtract,
+        And,
+        Or,
+        Xor,
+        Min,
+        Max,
+    }
+
+    /// Atomic accesses. Safety: as for [`Access`], and the address is a multiple of the size.
     #[allow(
         clippy::missing_safety_doc,
         reason = "stated once for the whole trait, which is private"
     )]
     pub trait AtomicAccess: Sized {
-        unsafe fn compare_exchange(at: *mut u8, current: Self, new: Self) -> Result<Self, Self>;
-        unsafe fn swap(at: *mut u8, new: Self) -> Self;
-        unsafe fn fetch_add(at: *mut u8, operand: Self) -> Self;
+        unsafe fn load_atomic(at: *const u8, order: Ordering) -> Self;
+        unsafe fn store_atomic(at: *mut u8, value: Self, order: Ordering);
+        unsafe fn compare_exchange(
+            at: *mut u8,
+            current: Self,
+            new: Self,
+            orders: [Ordering; 2],
+        ) -> Result<Self, Self>;
+        unsafe fn modify(at: *mut u8, how: Modify, operand: Self, order: Ordering) -> Self;
     }
 }
 
@@ -105,45 +129,63 @@ pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
     }
 }
 
-/// Replaces `current` by `new`, sequentially consistently; `Err` has what stood there instead.
+/// Loads a value in this order.
 ///
 /// # Safety
 /// `address` is valid for reads and writes of `size_of::<T>()` bytes and a multiple of that size.
 /// Others may read and write them, through this module or atomics alone.
 #[inline(always)]
+pub(crate) unsafe fn load_atomic<T: AtomicScalar>(address: *const u8, order: Ordering) -> T {
+    debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
+    crate::sync::interleave();
+    // SAFETY: the caller's promise, word for word.
+    unsafe { T::load_atomic(address, order) }
+}
+
+/// Stores a value in this order.
+///
+/// # Safety
+/// As for [`load_atomic`].
+#[inline(always)]
+pub(crate) unsafe fn store_atomic<T: AtomicScalar>(address: *mut u8, value: T, order: Ordering) {
+    debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
+    crate::sync::interleave();
+    // SAFETY: the caller's promise, word for word.
+    unsafe { T::store_atomic(address, value, order) }
+}
+
+/// Replaces `current` by `new` in the first order; `Err` has what stood there instead, loaded in the second.
+///
+/// # Safety
+/// As for [`load_atomic`].
+#[inline(always)]
 pub(crate) unsafe fn compare_exchange<T: AtomicScalar>(
     address: *mut u8,
     current: T,
     new: T,
+    orders: [Ordering; 2],
 ) -> Result<T, T> {
     debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
     crate::sync::interleave();
     // SAFETY: the caller's promise, word for word.
-    unsafe { T::compare_exchange(address, current, new) }
+    unsafe { T::compare_exchange(address, current, new, orders) }
 }
 
-/// Writes `new`, sequentially consistently, and gives what stood there before.
+/// Replaces a value by what `how` makes of it and `operand`, and gives what stood there before.
 ///
 /// # Safety
-/// As for [`compare_exchange`].
+/// As for [`load_atomic`].
 #[inline(always)]
-pub(crate) unsafe fn swap<T: AtomicScalar>(address: *mut u8, new: T) -> T {
+pub(crate) unsafe fn modify<T: AtomicScalar>(
+    address: *mut u8,
+    how: Modify,
+    operand: T,
+    order: Ordering,
+) -> T {
     debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
     crate::sync::interleave();
     // SAFETY: the caller's promise, word for word.
-    unsafe { T::swap(address, new) }
-}
-
-/// Adds `operand`, wrapping, sequentially consistently, and gives what stood there before.
-///
-/// # Safety
-/// As for [`compare_exchange`].
-#[inline(always)]
-pub(crate) unsafe fn fetch_add<T: AtomicScalar>(address: *mut u8, operand: T) -> T {
-    debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
-    crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
-    unsafe { T::fetch_add(address, operand) }
+    unsafe { T::modify(address, how, operand, order) }
 }
 
 /// Takes the alignment of 1, so that a volatile access to it is one unaligned move.
@@ -215,22 +257,43 @@ macro_rules! integers {
 
         impl private::AtomicAccess for $integer {
             #[inline(always)]
-            unsafe fn compare_exchange(at: *mut u8, current: Self, new: Self) -> Result<Self, Self> {
+            unsafe fn load_atomic(at: *const u8, order: Ordering) -> Self {
                 // SAFETY: valid and aligned by the trait's promise.
+                unsafe { <$atomic>::from_ptr(at.cast_mut().cast()) }.load(order)
+            }
+
+            #[inline(always)]
+            unsafe fn store_atomic(at: *mut u8, value: Self, order: Ordering) {
+                // SAFETY: as above.
+                unsafe { <$atomic>::from_ptr(at.cast()) }.store(value, order)
+            }
+
+            #[inline(always)]
+            unsafe fn compare_exchange(
+                at: *mut u8,
+                current: Self,
+                new: Self,
+                [success, failure]: [Ordering; 2],
+            ) -> Result<Self, Self> {
+                // SAFETY: as above.
                 let word = unsafe { <$atomic>::from_ptr(at.cast()) };
-                word.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+                word.compare_exchange(current, new, success, failure)
             }
 
             #[inline(always)]
-            unsafe fn swap(at: *mut u8, new: Self) -> Self {
-                // SAFETY: valid and aligned by the trait's promise.
-                unsafe { <$atomic>::from_ptr(at.cast()) }.swap(new, Ordering::SeqCst)
-            }
-
-            #[inline(always)]
-            unsafe fn fetch_add(at: *mut u8, operand: Self) -> Self {
-                // SAFETY: valid and aligned by the trait's promise.
-                unsafe { <$atomic>::from_ptr(at.cast()) }.fetch_add(operand, Ordering::SeqCst)
+            unsafe fn modify(at: *mut u8, how: Modify, operand: Self, order: Ordering) -> Self {
+                // SAFETY: as above.
+                let word = unsafe { <$atomic>::from_ptr(at.cast()) };
+                match how {
+                    Modify::Swap => word.swap(operand, order),
+                    Modify::Add => word.fetch_add(operand, order),
+                    Modify::Subtract => word.fetch_sub(operand, order),
+                    Modify::And => word.fetch_and(operand, order),
+                    Modify::Or => word.fetch_or(operand, order),
+                    Modify::Xor => word.fetch_xor(operand, order),
+                    Modify::Min => word.fetch_min(operand, order),
+                    Modify::Max => word.fetch_max(operand, order),
+                }
             }
         }
     )*};
@@ -438,10 +501,19 @@ mod tests {
             // SAFETY: 8 aligned bytes are there.
             unsafe {
                 store(address, three);
-                assert_eq!(compare_exchange(address, four, seven), Err(three));
-                assert_eq!(compare_exchange(address, three, four), Ok(three));
-                assert_eq!(fetch_add(address, three), four);
-                assert_eq!(swap(address, three), seven);
+                assert_eq!(
+                    compare_exchange(address, four, seven, [Ordering::SeqCst; 2]),
+                    Err(three)
+                );
+                assert_eq!(
+                    compare_exchange(address, three, four, [Ordering::SeqCst; 2]),
+                    Ok(three)
+                );
+                assert_eq!(modify(address, Modify::Add, three, Ordering::SeqCst), four);
+                assert_eq!(
+                    modify(address, Modify::Swap, three, Ordering::SeqCst),
+                    seven
+                );
                 assert_eq!(load::<T>(address), three);
             }
         }

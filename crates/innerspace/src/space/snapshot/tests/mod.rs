@@ -71,7 +71,9 @@ fn a_snapshot_refuses_every_change() {
         let fault = frozen.store(at + offset, 9u64).unwrap_err();
         assert_eq!(fault.kind(), FaultKind::Frozen);
     }
-    let fault = frozen.fetch_add(at, 1u64).unwrap_err();
+    let fault = frozen
+        .fetch_add(at, 1u64, std::sync::atomic::Ordering::SeqCst)
+        .unwrap_err();
     assert_eq!(
         fault.to_string(),
         format!(

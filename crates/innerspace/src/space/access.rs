@@ -1,0 +1,427 @@
+//! One access: what accessors and sessions share.
+//!
+//! It opens a section, looks its page up in the remembered leaf, does its loads or stores and closes the section: two
+//! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find goes to
+//! [`Core::have_page`]: read the mail, look the leaf up in the table, or leave the section and handle the fault.
+
+use super::SpaceInner;
+use super::device;
+use super::error::{AccessKind, Fault, FaultKind};
+use super::fault;
+use super::table::{self, Nodes};
+use super::translate::{self, Need, Page, Translator};
+use super::vma_cache::VmaCache;
+use crate::reclaim::AllocMode;
+use crate::sync::Arc;
+use crate::sync::domain::Domain;
+use crate::sys::copy::Scalar;
+use crate::{PAGE_SIZE, PageCount, VirtAddr};
+
+/// What accessor and session share.
+pub(super) struct Core {
+    pub(super) translator: Translator,
+    pub(super) space: Arc<SpaceInner>,
+    /// The mappings found last.
+    pub(super) vmas: VmaCache,
+    /// Whether the group counts this accessor.
+    attached: bool,
+    /// The fault of the last access that failed.
+    fault: Fault,
+}
+
+/// What an accessor is charged for: its translation cache, its participant and its place in the lists.
+const CORE_PAGES: PageCount = PageCount(2);
+const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
+
+/// What one access wants; small, so that the way to the slow path costs the fast one nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct What {
+    pub(super) access: AccessKind,
+    /// Bytes to name in a fault; 0: a buffer.
+    reported: u8,
+    /// Bytes to look up, in one page.
+    size: u16,
+}
+
+impl What {
+    #[inline(always)]
+    pub(super) fn value<T>(access: AccessKind) -> What {
+        What {
+            access,
+            reported: size_of::<T>() as u8,
+            size: size_of::<T>() as u16,
+        }
+    }
+
+    /// A part of a value that crosses a page end: only the page's validity is wanted.
+    fn part_of<T>(access: AccessKind) -> What {
+        What {
+            size: 1,
+            ..What::value::<T>(access)
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn buffer(access: AccessKind, size: usize) -> What {
+        debug_assert!(size <= PAGE_SIZE);
+        What {
+            access,
+            reported: 0,
+            size: size as u16,
+        }
+    }
+
+    #[inline(always)]
+    fn size(self) -> usize {
+        usize::from(self.size)
+    }
+
+    #[inline(always)]
+    fn need(self) -> Need {
+        match self.access {
+            AccessKind::Load => Need::Read,
+            AccessKind::Fetch => Need::Fetch,
+            AccessKind::Store | AccessKind::Exchange => Need::Write,
+        }
+    }
+}
+
+/// Whether a structural writer has the address to itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gate {
+    Open,
+    Closed,
+}
+
+/// How an access surrounds itself with a section.
+pub(super) trait Sectioned {
+    /// Before an access.
+    fn enter(translator: &mut Translator);
+    /// After an access.
+    fn leave(translator: &mut Translator);
+    /// Before anything that may take a lock: the section is open and stays so until we leave it. Passes a safepoint if
+    /// there is mail.
+    fn pause(translator: &mut Translator);
+    /// After it.
+    fn resume(translator: &mut Translator);
+    /// Between two accesses, before a callback: no section is open until `unsuspend`.
+    fn suspend(translator: &mut Translator);
+    /// After it.
+    fn unsuspend(translator: &mut Translator);
+}
+
+/// Each access has its own section.
+pub(super) enum Single {}
+
+impl Sectioned for Single {
+    #[inline(always)]
+    fn enter(translator: &mut Translator) {
+        translator.sections.enter();
+    }
+
+    #[inline(always)]
+    fn leave(translator: &mut Translator) {
+        translator.sections.leave();
+    }
+
+    fn pause(_: &mut Translator) {}
+
+    fn resume(_: &mut Translator) {}
+
+    fn suspend(_: &mut Translator) {}
+
+    fn unsuspend(_: &mut Translator) {}
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Core")
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let own = self.translator.sections.participant();
+        self.space
+            .accessors
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, own));
+        self.space.sequence.forget_cache(&self.vmas);
+        let groups = &self.space.pool.groups;
+        if self.attached {
+            groups.detach_accessor(self.space.group_id());
+        }
+        groups.uncharge(self.space.group_id(), CORE_PAGES);
+    }
+}
+
+impl Core {
+    pub(super) fn new(space: &Arc<SpaceInner>) -> Core {
+        let sections = Domain::register(&space.pool.domain);
+        // Known to the space before it has cached anything, so that no post can miss it.
+        space.accessors.lock().push(sections.participant().clone());
+        // A group too small for one more accessor gives limit errors at its accesses, not here.
+        let attached = space.pool.groups.attach_accessor(space.group_id()).is_ok();
+        let charge = space
+            .pool
+            .charge(space.group_id(), CORE_PAGES, AllocMode::Must);
+        let _group = charge.expect("a charge that must succeed does").commit();
+        Core {
+            translator: Translator::new(sections),
+            vmas: VmaCache::new(&space.sequence),
+            space: space.clone(),
+            attached,
+            fault: Fault::new(FaultKind::NotMapped, VirtAddr(0), AccessKind::Load, 0),
+        }
+    }
+
+    /// Does `act` with the bytes at `at`, in a section; on a miss, has their page first. `what` says what to look up and
+    /// what to report.
+    #[inline(always)]
+    pub(super) fn access<S: Sectioned, T>(
+        &mut self,
+        at: VirtAddr,
+        what: What,
+        act: impl FnOnce(Page) -> T,
+    ) -> Result<T, Fault> {
+        S::enter(&mut self.translator);
+        let page = match self.translator.hit(at.0, what.size(), what.need()) {
+            Some(page) => page,
+            None => match self.have_page::<S>(at, what) {
+                Some(page) => page,
+                None => {
+                    S::leave(&mut self.translator);
+                    return Err(self.fault);
+                }
+            },
+        };
+        let value = act(page);
+        S::leave(&mut self.translator);
+        Ok(value)
+    }
+
+    /// The page that `hit` missed; `None`: it cannot be had, and `self.fault` says why. In a section before and after.
+    #[cold]
+    #[inline(never)]
+    fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        S::pause(&mut self.translator);
+        let page = self.find_page(at, what);
+        S::resume(&mut self.translator);
+        page
+    }
+
+    fn find_page(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if device::is_inside(&self.space) {
+            // The mail stays unread, so that the next access comes here, too.
+            self.fault = Fault::new(FaultKind::Reentered, at, what.access, what.reported.into());
+            return None;
+        }
+        loop {
+            if self.have_leaf(at.0) == Gate::Closed {
+                // Remembered leaves may be right still, but what they lead to is being changed.
+                self.translator.sections.leave();
+                self.space.gate.wait_open(at.0);
+                self.translator.sections.enter();
+                continue;
+            }
+            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+                return Some(page);
+            }
+            self.translator.sections.leave();
+            let translator = &mut self.translator;
+            let end = fault::handle(
+                &self.space,
+                translator,
+                &mut self.vmas,
+                at,
+                what.access,
+                what.reported.into(),
+            );
+            self.translator.sections.enter();
+            if let Err(fault) = end {
+                self.fault = fault;
+                return None;
+            }
+            // The fault has left its leaf behind.
+            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+                return Some(page);
+            }
+        }
+    }
+
+    /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a section.
+    ///
+    /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer that leaves the
+    /// leaves as they are (`translate::GATE_MAIL`) relies on it.
+    fn have_leaf(&mut self, at: u64) -> Gate {
+        while self.translator.sections.has_mail() {
+            self.translator.drain();
+            // Who posted this may be waiting for a session to leave its section, which the mail would have told it.
+            self.translator.sections.leave();
+            self.translator.sections.enter();
+        }
+        if !self.space.gate.is_open(&self.translator.sections, at) {
+            return Gate::Closed;
+        }
+        if at >> table::ADDRESS_BITS != 0 {
+            return Gate::Open;
+        }
+        let nodes = Nodes {
+            pool: &self.space.pool,
+        };
+        if let Some(leaf) = nodes.find(self.space.root, at) {
+            let use_for = if leaf.exclusive && !self.space.is_frozen() {
+                Need::Write
+            } else {
+                Need::Read
+            };
+            self.translator.fill(at, nodes.words(leaf.frame), use_for);
+        }
+        Gate::Open
+    }
+
+    #[inline(always)]
+    pub(super) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        if crosses(at, size_of::<T>()) {
+            return self.load_across::<S, T>(at);
+        }
+        match self.access::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load) {
+            Ok(value) => Ok(value),
+            Err(fault) => self.load_from_device::<S, T>(fault),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn load_from_device<S: Sectioned, T: Scalar>(
+        &mut self,
+        fault: Fault,
+    ) -> Result<T, Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        self.device_load::<S>(bytes, fault)?;
+        Ok(translate::from_bytes(bytes))
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn store_to_device<S: Sectioned, T: Scalar>(
+        &mut self,
+        value: T,
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        translate::to_bytes(value, bytes);
+        self.device_store::<S>(bytes, fault)
+    }
+
+    /// A load of an instruction: as a load, by the right to execute.
+    #[inline(always)]
+    pub(super) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        if crosses(at, size_of::<T>()) {
+            return self.fetch_across::<S, T>(at);
+        }
+        self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
+    }
+
+    #[cold]
+    fn fetch_across<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        let mut rest = &mut *bytes;
+        for (at, len) in self.space.pieces(at, size_of::<T>()) {
+            let (piece, others) = rest.split_at_mut(len);
+            let what = What::buffer(AccessKind::Fetch, len);
+            self.access::<S, ()>(VirtAddr(at), what, |page| page.read(piece))?;
+            rest = others;
+        }
+        Ok(translate::from_bytes(bytes))
+    }
+
+    /// Has the page of `at` for such an access, and does nothing with it.
+    pub(super) fn have_in<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        access: AccessKind,
+    ) -> Result<(), Fault> {
+        self.access::<S, ()>(at, What::buffer(access, 1), drop)
+    }
+
+    #[inline(always)]
+    pub(super) fn store<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        if crosses(at, size_of::<T>()) {
+            return self.store_across::<S, T>(at, value);
+        }
+        let what = What::value::<T>(AccessKind::Store);
+        match self.access::<S, ()>(at, what, |page| page.store(value)) {
+            Ok(()) => Ok(()),
+            Err(fault) => self.store_to_device::<S, T>(value, fault),
+        }
+    }
+
+    #[cold]
+    fn load_across<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        self.read::<S>(at, bytes)?;
+        Ok(translate::from_bytes(bytes))
+    }
+
+    /// Both pages have to be valid at once, so that the value is stored wholly or not at all.
+    #[cold]
+    fn store_across<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        translate::to_bytes(value, bytes);
+        self.write_across::<S>(at, bytes, What::part_of::<T>(AccessKind::Store))
+    }
+
+    /// Writes bytes that lie in two pages, wholly or not at all. `part` is what to look up in either, and to report.
+    pub(super) fn write_across<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        bytes: &[u8],
+        part: What,
+    ) -> Result<(), Fault> {
+        let (first, second) = bytes.split_at(PAGE_SIZE - at.page_offset());
+        let next = self.space.after(at, first.len() as u64);
+        loop {
+            S::enter(&mut self.translator);
+            let translator = &self.translator;
+            let low = translator.hit(at.0, first.len(), Need::Write);
+            let high = translator.hit(next.0, second.len(), Need::Write);
+            if let (Some(low), Some(high)) = (low, high) {
+                low.write(first);
+                high.write(second);
+                S::leave(&mut self.translator);
+                return Ok(());
+            }
+            S::leave(&mut self.translator);
+            for page in [at, next] {
+                match self.access::<S, ()>(page, part, drop) {
+                    Ok(()) => {}
+                    // Wholly or not at all is not to be had of a device.
+                    Err(fault) if fault.kind() == FaultKind::Device => {
+                        return self.write::<S>(at, bytes);
+                    }
+                    Err(fault) => return Err(fault),
+                }
+            }
+        }
+    }
+}
+
+/// Whether a value of `size` bytes at `at` lies in two pages.
+#[inline(always)]
+pub(super) fn crosses(at: VirtAddr, size: usize) -> bool {
+    at.page_offset() > PAGE_SIZE - size
+}
