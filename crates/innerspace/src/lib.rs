@@ -95,6 +95,7 @@
 //!
 //! - `test-util`: `store::FaultyStore`, a store that fails, hangs, tears, loses and rots on order.
 //! - `serde`: `Serialize` for the structs of counters.
+//! - `zerocopy_0_8`: loads and stores of a program's own types, by the traits of `zerocopy` 0.8.
 #![warn(missing_docs)]
 
 #[cfg(not(loom))]

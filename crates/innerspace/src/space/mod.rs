@@ -16,7 +16,7 @@
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `access`; `accessor`, `session`, `bulk` | one access; the handles to it: loads, stores, copies |
-//! | `atomics` | atomic accesses |
+//! | `atomics`, `values` | atomic accesses; types of a program's own |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
 //! # States and locking
@@ -62,6 +62,8 @@ mod table;
 mod tests;
 mod translate;
 mod tree;
+#[cfg(feature = "zerocopy_0_8")]
+mod values;
 mod vma;
 mod vma_cache;
 mod vma_set;
