@@ -100,7 +100,6 @@
 
 #[cfg(not(loom))]
 mod cache;
-#[cfg(not(loom))]
 mod dax;
 mod frame;
 mod group;
@@ -127,7 +126,10 @@ pub use cache::{
     PagedFile, Ready, StoreAction, View, WriteOrder,
 };
 #[cfg(not(loom))]
-pub use dax::{DaxAction, DaxDevice, DaxError, DaxFeature, Durability, PinHolder};
+pub use dax::{
+    DaxAction, DaxDevice, DaxError, DaxFeature, DaxFile, DaxPin, DaxStats, Durability, Guard,
+    HoleWrites, PinHolder,
+};
 #[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupEvents, GroupStats, GroupWatch, Holders, LimitDetails, LimitError,
@@ -135,8 +137,8 @@ pub use group::{
 };
 #[cfg(not(loom))]
 pub use memory::{
-    FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions, MemoryStats,
-    OpenError, Threads,
+    DirectOpener, FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions,
+    MemoryStats, OpenError, Threads,
 };
 #[cfg(not(loom))]
 pub use reclaim::{EvictionPolicy, MissCurve};

@@ -140,9 +140,9 @@ fn a_space_prints_its_mappings_in_the_manner_of_smaps() {
     let stats = space.stats();
     assert_eq!(
         stats.to_string(),
-        "0x100000..0x110000 rw private anonymous: 8.0 KiB of 64.0 KiB resident, 4.0 KiB zero\n\
-         0x200000..0x201000 r- private data.bin: 4.0 KiB of 4.0 KiB resident, 0 B zero\n\
-         total 68.0 KiB mapped, 12.0 KiB resident (4.0 KiB file, 8.0 KiB own, 0 B shared), 4.0 KiB zero, \
+        "0x100000..0x110000 rw private anonymous: 8.0 KiB of 64.0 KiB resident, 0 B direct, 0 B dirty, 4.0 KiB zero\n\
+         0x200000..0x201000 r- private data.bin: 4.0 KiB of 4.0 KiB resident, 0 B direct, 0 B dirty, 0 B zero\n\
+         total 68.0 KiB mapped, 12.0 KiB resident (4.0 KiB file, 8.0 KiB own, 0 B shared), 0 B direct, 0 B dirty, 4.0 KiB zero, \
          20.0 KiB tables"
     );
     assert_eq!(stats.mappings[1].offset, PAGE);

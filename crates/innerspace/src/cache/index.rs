@@ -17,7 +17,7 @@
 
 mod writer;
 
-pub(super) use writer::IndexWriter;
+pub(crate) use writer::IndexWriter;
 
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Rank};
@@ -26,7 +26,7 @@ use crate::units::FrameId;
 /// log2 of the words in a node.
 const NODE_SHIFT: u32 = 9;
 /// The words in a node.
-pub(super) const NODE_WORDS: usize = 1 << NODE_SHIFT;
+pub(crate) const NODE_WORDS: usize = 1 << NODE_SHIFT;
 /// The height that covers every block number of the largest file.
 const MAX_HEIGHT: u32 = 6;
 
@@ -36,7 +36,7 @@ const TAG_NODE: u64 = 3;
 
 /// A word of the index, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Word {
+pub(crate) enum Word {
     /// Nothing is cached there.
     Empty,
     /// A cached block; the frame is its first.
@@ -50,7 +50,7 @@ pub(super) enum Word {
 impl Word {
     /// Takes a word apart.
     #[inline]
-    pub(super) fn decode(word: u64) -> Word {
+    pub(crate) fn decode(word: u64) -> Word {
         let frame = FrameId((word >> 4) as u32);
         match word & 15 {
             TAG_BLOCK => Word::Block(frame),
@@ -62,7 +62,7 @@ impl Word {
 
     /// Puts a word together.
     #[inline(always)]
-    pub(super) fn encode(self) -> u64 {
+    pub(crate) fn encode(self) -> u64 {
         match self {
             Word::Empty => 0,
             Word::Block(frame) => u64::from(frame.0) << 4 | TAG_BLOCK,
@@ -75,7 +75,7 @@ impl Word {
 }
 
 /// Where nodes live.
-pub(super) trait Nodes {
+pub(crate) trait Nodes {
     /// The words of a node.
     fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS];
     /// The node's count of words that are blocks or nodes. Touched under the index mutex only.
@@ -86,7 +86,7 @@ pub(super) trait Nodes {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     root: AtomicU64,
     writer: Mutex<Counts>,
 }
@@ -102,15 +102,15 @@ impl Default for Index {
 
 /// What an index holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) blocks: u64,
-    pub(super) shadows: u64,
-    pub(super) nodes: u64,
+pub(crate) struct Counts {
+    pub(crate) blocks: u64,
+    pub(crate) shadows: u64,
+    pub(crate) nodes: u64,
 }
 
 /// What became of an insertion.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Inserted {
+pub(crate) enum Inserted {
     /// The block is in; the shadow it replaced.
     Done(Option<u64>),
     /// A block is there already; nothing was changed.
@@ -153,7 +153,7 @@ fn height_of(word: u64) -> u32 {
 impl Index {
     /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section is open.
     #[inline]
-    pub(super) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
+    pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
         // Acquire, here and below: pairs with the release stores of `IndexWriter`; a node's words were written before its link.
         let root = self.root.load(Ordering::Acquire);
         // The usual size, 2 MiB to 1 GiB in small blocks, without a loop: the instructions of a hit are counted.
@@ -190,7 +190,7 @@ impl Index {
 
     /// The word of `block` now.
     #[inline]
-    pub(super) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
+    pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
         let slot = self.slot(nodes, block);
         slot.map_or(Word::Empty, |slot| {
             // The root word may have become a node since it was chosen as a slot.
@@ -202,7 +202,7 @@ impl Index {
     }
 
     /// The first block at or after `from` and before `to`. Needs a section, as [`Index::slot`] does.
-    pub(super) fn next_block(
+    pub(crate) fn next_block(
         &self,
         nodes: &impl Nodes,
         from: u64,
@@ -216,7 +216,7 @@ impl Index {
     }
 
     /// Starts a change; other writers wait.
-    pub(super) fn write(&self) -> IndexWriter<'_> {
+    pub(crate) fn write(&self) -> IndexWriter<'_> {
         IndexWriter {
             root: &self.root,
             counts: self.writer.lock(),
@@ -224,12 +224,12 @@ impl Index {
     }
 
     /// Blocks, shadows and nodes in the index.
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         *self.writer.lock()
     }
 
     /// Recounts everything, and panics where a count or the form of the tree is wrong. Nobody may be changing it.
-    pub(super) fn validate(&self, nodes: &impl Nodes) {
+    pub(crate) fn validate(&self, nodes: &impl Nodes) {
         let writer = self.write();
         let mut found = Counts::default();
         recount(nodes, self.root.load(Ordering::Relaxed), &mut found);

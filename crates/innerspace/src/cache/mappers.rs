@@ -10,6 +10,8 @@ use crate::sync::{Arc, Mutex, Rank, Weak};
 pub(crate) enum Revoke {
     /// Every translation of the file's pages and of its holes; counts of mapped pages go down at once.
     All,
+    /// The same, and the tables that stand for holes of 2 MiB: the range is such holes, aligned.
+    Tables,
     /// The right to store.
     Write,
     /// The accessed state: the next access takes the slow path and sets it again.
@@ -46,7 +48,7 @@ pub(crate) struct MapperId(u64);
 
 /// The mappers of one file. Its lock is inside the block lock and not held while a mapper is called.
 #[derive(Debug)]
-pub(super) struct MapperList {
+pub(crate) struct MapperList {
     /// Registrations, for the common case of none. SeqCst: see `FileCore::end_hole`.
     count: AtomicUsize,
     list: Mutex<Registrations>,
@@ -77,7 +79,7 @@ impl Default for MapperList {
 
 impl MapperList {
     /// Adds a mapper of some pages.
-    pub(super) fn add(&self, pages: Range<u64>, mapper: Weak<dyn Mappers>) -> MapperId {
+    pub(crate) fn add(&self, pages: Range<u64>, mapper: Weak<dyn Mappers>) -> MapperId {
         let mut list = self.list.lock();
         let id = MapperId(list.next);
         list.next += 1;
@@ -87,19 +89,19 @@ impl MapperList {
     }
 
     /// Removes a mapper; it has no translation left.
-    pub(super) fn remove(&self, id: MapperId) {
+    pub(crate) fn remove(&self, id: MapperId) {
         let mut list = self.list.lock();
         list.entries.retain(|(other, _, _)| *other != id);
         self.count.store(list.entries.len(), Ordering::SeqCst);
     }
 
     /// Whether nobody maps the file.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
 
     /// Whether any mapper keeps one of these pages in memory.
-    pub(super) fn has_locked(&self, pages: Range<u64>) -> bool {
+    pub(crate) fn has_locked(&self, pages: Range<u64>) -> bool {
         if self.is_empty() {
             return false;
         }
@@ -110,7 +112,7 @@ impl MapperList {
     }
 
     /// Asks every mapper of these pages.
-    pub(super) fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
+    pub(crate) fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
         if self.is_empty() {
             return Revoked::default();
         }

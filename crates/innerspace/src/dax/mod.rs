@@ -1,34 +1,95 @@
 //! Direct access: files whose bytes are addressable themselves, so that no page of them is cached.
 //!
 //! **What it is.** A [`DaxDevice`] is a range of bytes that the process can address. An extent map says which block of the
-//! device holds which page of a file, or that the page is a hole. What is stored in a block is durable once its cache lines
-//! are flushed, or the host has written it out; [`Durability`] says which.
+//! device holds which page of a file, or that the page is a hole. A mapping shows the device's own bytes, and over a hole the
+//! zero frame, which costs nothing. What is stored in a block is durable once its cache lines are flushed, or the host has
+//! written it out; [`Durability`] says which.
 //!
 //! | file | what |
 //! |---|---|
 //! | `device` | bytes at an address: memory, sealed files in memory, host files; flushing them |
 //! | `extents` | page of a file to page of a device: in place over a sparse host file, or scattered over memory |
+//! | `entry`, `waits`, `grab` | the word of an entry; who waits for it; locking it in place |
+//! | `entries` | a file's entries, in nodes of the arena |
+//! | `core`, `file` | a file's state; the handle, and pins |
+//! | `fault` | what a page fault maps |
+//! | `io` | reads and writes by call |
+//! | `flush` | sync |
+//! | `cut` | truncate, punch, invalidate |
+//! | `pins` | ranges that foreign code has the addresses of |
 //! | `open` | host files: opening, what can happen to them under us |
 //! | `error` | what can go wrong |
 //!
-//! **Locking.** The free list of a device and what an extent map knows have a mutex each, all of them leaves: with one of
-//! them held nothing is called but the system. A caller of an extent map keeps others from the pages it asks about.
+//! # States and transitions
 //!
-//! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the files that stand on devices and extents take them into use"
-)]
+//! An entry covers a page, or 2 MiB. It is locked in place by whoever changes it, and stays locked from a fault's lookup until
+//! the words of the page table are in place.
+//!
+//! | from | by | to | before the unlock |
+//! |---|---|---|---|
+//! | absent, empty | read fault | zero, or block, clean | words are put in |
+//! | absent, empty, zero | store, write call, pin | block, dirty | zero: translations are taken away everywhere, and a grace period passes |
+//! | block, clean | store, write call, pin | block, dirty | |
+//! | zero, large | store to one page | absent, a node of pages | as from zero; the common leaf of zeros is unlinked |
+//! | block, dirty | sync | block, clean | the right to store is taken away, a grace period, lines flushed, fence |
+//! | any | truncate, punch | absent | translations are taken away, a grace period, the block is freed |
+//!
+//! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) > `syncing`, `growth` > entries,
+//! in the order of their pages > the wait queues, the extent map and the device's free list, the set of dirty ranges, all
+//! leaves. A fault takes no lock but its entry's; how it and a cut see each other is in `cut`.
+//!
+//! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors; `cache` has the index and
+//! the list of mappers; `reclaim` gives nodes. Above: `space` maps files; the facade opens them.
+//!
+//! **A host file that another process truncates** while it is mapped takes bytes away from under us, and the next access to
+//! them is a SIGBUS, as with any mapping of the kernel's: see `open`. With [`Guard::On`] it is an error, for the price of a
+//! system call an access.
 
+#[cfg(not(loom))]
+mod core;
+#[cfg(not(loom))]
+mod cut;
+#[cfg(not(loom))]
 mod device;
+#[cfg(not(loom))]
+mod entries;
+mod entry;
+#[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
 mod extents;
-#[cfg(not(target_family = "wasm"))]
+#[cfg(not(loom))]
+mod fault;
+#[cfg(not(loom))]
+mod file;
+#[cfg(not(loom))]
+mod flush;
+mod grab;
+#[cfg(not(loom))]
+mod io;
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(not(loom))]
 mod open;
+#[cfg(not(loom))]
+mod pins;
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
+mod waits;
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use self::open::HostFile;
+
+#[cfg(not(loom))]
+pub(crate) use self::core::{DaxCore, DaxSetup};
+#[cfg(not(loom))]
+pub use self::core::{Guard, HoleWrites};
+#[cfg(not(loom))]
 pub use device::{DaxDevice, Durability};
+pub(crate) use entry::LARGE_PAGES;
+#[cfg(not(loom))]
 pub use error::{DaxAction, DaxError, DaxFeature, PinHolder};
-pub(crate) use extents::{Extent, ExtentMap, ScatteredMap, Used};
-#[cfg(not(target_family = "wasm"))]
-pub(crate) use {extents::IdentityMap, open::HostFile};
+#[cfg(not(loom))]
+pub(crate) use fault::{DaxPages, Reach};
+#[cfg(not(loom))]
+pub use file::{DaxFile, DaxPin, DaxStats};

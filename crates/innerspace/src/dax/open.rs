@@ -21,7 +21,7 @@ use std::io;
 use std::path::Path;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{self, Access, Create, Identity};
+use crate::store::{self, Access, Create};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::units::PAGE_SIZE;
@@ -32,7 +32,6 @@ pub(crate) struct HostFile {
     /// Holds the lock when writable.
     file: File,
     access: Access,
-    identity: Option<Identity>,
     name: Arc<str>,
     /// The length when it was opened.
     opened_len: u64,
@@ -51,7 +50,6 @@ impl HostFile {
         let (file, metadata) = store::open_locked(path, access, create)?;
         let host = HostFile {
             access,
-            identity: store::identity_of(&metadata),
             name: path.display().to_string().into(),
             opened_len: metadata.len(),
             file,
@@ -72,11 +70,6 @@ impl HostFile {
     /// The path as given, for messages.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
-    }
-
-    /// What is in the file, as a store on it would say.
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        self.identity
     }
 
     /// Whether it takes writes.
@@ -157,7 +150,6 @@ mod tests {
         let host = HostFile::open(&path, Access::ReadWrite, Create::New).unwrap();
         host.write_at(b"some bytes", 5000).unwrap();
         assert_eq!((host.opened_len(), host.len_now().unwrap()), (0, 5010));
-        assert_eq!(host.identity(), FileStore::identify(&path).unwrap());
         drop(host);
         let host = HostFile::open(&path, Access::ReadOnly, Create::Never).unwrap();
         assert!(!host.writable());

@@ -79,4 +79,4 @@ pub(crate) use meta::{Kind, Meta, Uses};
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
 pub(crate) use pinned::{Filling, Keeper, Pinned, Writing};
-pub(crate) use wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
+pub(crate) use wait_table::{Bit, DEFAULT_PATIENCE, Sleeper, WaitTable};

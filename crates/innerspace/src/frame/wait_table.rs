@@ -61,7 +61,7 @@ pub(super) type Key = (FrameId, Bit);
 
 /// How a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SleepEnd {
+pub(crate) enum SleepEnd {
     Woken,
     TimedOut,
 }
@@ -77,14 +77,14 @@ const HANDED: u8 = 2;
 /// | SLEEPING | `new`, `rest` | keep sleeping |
 /// | WOKEN | `rouse` | shared: the bit was clear; exclusive: try to take it |
 /// | HANDED | `hand_over` | exclusive: the lock is this thread's; unlinked |
-pub(super) struct Sleeper {
+pub(crate) struct Sleeper {
     state: AtomicU8,
     thread: thread::Thread,
 }
 
 impl Sleeper {
     /// The calling thread, about to sleep.
-    pub(super) fn new() -> Arc<Sleeper> {
+    pub(crate) fn new() -> Arc<Sleeper> {
         Arc::new(Sleeper {
             state: AtomicU8::new(SLEEPING),
             thread: thread::current(),
@@ -92,7 +92,7 @@ impl Sleeper {
     }
 
     /// Sleeps until the state changes or the deadline passes; `None` is no deadline.
-    pub(super) fn sleep(&self, deadline: Option<Instant>) -> SleepEnd {
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> SleepEnd {
         // Acquire: pairs with the Release of `set`, so what the waker did before is seen.
         if self.state.load(Ordering::Acquire) == SLEEPING {
             crate::sync::before_waiting();
@@ -122,7 +122,7 @@ impl Sleeper {
     }
 
     /// Makes the thread runnable; the caller unparks it afterwards if this says so (it was asleep).
-    pub(super) fn rouse(&self) -> Roused {
+    pub(crate) fn rouse(&self) -> Roused {
         if self.state.load(Ordering::Relaxed) != SLEEPING {
             return Roused::WasAwake;
         }
@@ -146,14 +146,14 @@ impl Sleeper {
     }
 
     /// Wakes the thread up to look at the state.
-    pub(super) fn unpark(&self) {
+    pub(crate) fn unpark(&self) {
         self.thread.unpark();
     }
 }
 
 /// Whether a rouse changed anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Roused {
+pub(crate) enum Roused {
     WasAsleep,
     WasAwake,
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `options` | [`MemoryOptions`]: limit, threads; what is refused |
 //! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
+//! | `direct` | opening direct access files |
 //! | `open` | opening files: one file per store identity (P27) |
 //! | `service` | the service thread, and `tick()` in its place |
 //! | `stats` | [`MemoryStats`]: everything that counts itself, for people, programs and Prometheus |
@@ -15,6 +16,7 @@
 
 #[cfg(feature = "tables")]
 pub(crate) mod charging;
+mod direct;
 mod limit;
 mod open;
 mod options;
@@ -32,6 +34,7 @@ use crate::space::{Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions}
 use crate::store::Identity;
 use crate::sync::{Arc, Mutex, Weak};
 
+pub use self::direct::DirectOpener;
 pub use self::limit::Limit;
 pub use self::open::{FileOpener, OpenError};
 pub use self::options::{MINIMUM_LIMIT, MemoryError, MemoryOptions, Threads};

@@ -16,7 +16,7 @@ use crate::frame::{ArenaError, ArenaOptions, Dropped, Frames, Keeper, PutView};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
 use crate::stats::{Counters, Event, Totals};
 use crate::sync::keep::KeepSelf;
-use crate::sync::{Arc, Domain, Weak};
+use crate::sync::{Arc, Domain, OnceLock, Weak};
 use crate::sys::barrier::BarrierMode;
 use crate::units::{FrameId, PageCount};
 
@@ -67,6 +67,8 @@ pub(crate) struct Pool {
     pub(super) background: Background,
     pub(super) policy: &'static dyn Policy,
     pub(super) sampler: Option<Sampler>,
+    /// The page table's common leaf of zeros (`space::table`), once it was wanted; it stays.
+    pub(crate) zero_leaf: OnceLock<FrameId>,
     /// Counts blocks that left their files while they were viewed.
     viewed_outside: KeepSelf<Pool>,
 }
@@ -104,6 +106,7 @@ impl Pool {
                 Sampling::Off => None,
                 Sampling::On => Some(Sampler::new(ordinary)),
             },
+            zero_leaf: OnceLock::new(),
             viewed_outside: KeepSelf::new(),
             frames,
         });

@@ -14,11 +14,11 @@ use super::error::AccessKind;
 use super::map::checked_range;
 use super::pte::{self, Holds, VALID};
 use super::table::{Edit, Nodes};
-use super::vma::{Backing, Protection, Residence, Sharing, Vma};
+use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{Accessor, Space, SpaceError, page_start};
-use crate::cache::{FileInner, PagedFile};
-use crate::sync::Arc;
+use crate::cache::PagedFile;
+use crate::dax::DaxFile;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// What will become of a range.
@@ -37,7 +37,7 @@ pub enum Advice {
 }
 
 /// Pages of a file that a part of a range shows.
-type Shown = (Arc<FileInner>, Range<u64>);
+type Shown = (MappedFile, Range<u64>);
 
 impl Space {
     /// Says what will become of `len` bytes (rounded up to whole pages) at `at`.
@@ -84,15 +84,16 @@ impl Space {
             Advice::WillNeed => {
                 let shown = shown_in(&writer.vmas, &range, |_| true);
                 drop(writer);
-                for_each_file(shown, |file, bytes| file.prefetch(bytes))
+                for_each_file(shown, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
             }
             Advice::PageOut => {
                 let shown = shown_in(&writer.vmas, &range, |_| true);
                 drop(writer);
-                for_each_file(shown, |file, bytes| {
+                let evict = |file: &PagedFile, bytes: Range<u64>| {
                     file.sync_range(bytes.clone())?;
                     file.evict(bytes).map(drop)
-                })
+                };
+                for_each_file(shown, evict, |file, bytes| file.sync_range(bytes))
             }
         }
     }
@@ -130,7 +131,11 @@ impl Space {
             at,
             len,
         })?;
-        for_each_file(shown, |file, bytes| file.sync_range(bytes))
+        for_each_file(
+            shown,
+            |file, bytes| file.sync_range(bytes),
+            |file, bytes| file.sync_range(bytes),
+        )
     }
 
     /// Has every page of `len` bytes (rounded up to whole pages) at `at` in memory and mapped: for stores where the mapping is
@@ -258,7 +263,7 @@ impl Accessor {
         let range = first..end.unwrap_or(u64::MAX);
         let space = &self.core.space;
         let shown = space.inside(|tables| shown_in(tables.vmas, &range, |_| true));
-        for_each_file(shown, |file, bytes| file.prefetch(bytes))
+        for_each_file(shown, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
     }
 }
 
@@ -274,16 +279,29 @@ fn shown_in(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) ->
     shown.collect()
 }
 
-/// Calls `act` with each file and the bytes of it that exist.
+/// Calls `cached` or `direct` with each file and the bytes of it that exist.
 fn for_each_file(
     shown: Vec<Shown>,
-    act: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::FileError>,
+    cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::FileError>,
+    direct: impl Fn(&DaxFile, Range<u64>) -> Result<(), crate::DaxError>,
 ) -> Result<(), SpaceError> {
     for (file, pages) in shown {
-        let file = PagedFile::new(&file);
-        let bytes = pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(file.len());
-        if bytes.start < bytes.end {
-            act(&file, bytes)?;
+        let up_to = |len: u64| pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(len);
+        match file {
+            MappedFile::Cached(file) => {
+                let file = PagedFile::new(&file);
+                let bytes = up_to(file.len());
+                if !bytes.is_empty() {
+                    cached(&file, bytes)?;
+                }
+            }
+            MappedFile::Direct(core) => {
+                let file = DaxFile::new(core);
+                let bytes = up_to(file.len());
+                if !bytes.is_empty() {
+                    direct(&file, bytes)?;
+                }
+            }
         }
     }
     Ok(())

@@ -27,10 +27,9 @@ use super::mappers::FileUse;
 use super::pin::PinnedLeaves;
 use super::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
 use super::tree::RangeTree;
-use super::vma::Vma;
+use super::vma::{MappedFile, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{SpaceError, SpaceInner};
-use crate::cache::FileInner;
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::sync::Arc;
 use crate::sync::domain::Post;
@@ -50,7 +49,7 @@ pub(super) struct Structure {
     pub(super) pins: PinnedLeaves,
 }
 
-/// The files that are mapped, by the address of their `FileInner`, which each keeps alive.
+/// The files that are mapped, by their keys; each keeps its file open.
 #[derive(Default)]
 struct Files(BTreeMap<usize, FileUse>);
 
@@ -90,9 +89,8 @@ impl Structure {
 
 impl Files {
     /// Counts `vmas` more mappings of the file; registers with it first.
-    fn add(&mut self, space: &Arc<SpaceInner>, file: &Arc<FileInner>, vmas: usize) {
-        let key = Arc::as_ptr(file) as usize;
-        let used = self.0.entry(key);
+    fn add(&mut self, space: &Arc<SpaceInner>, file: &MappedFile, vmas: usize) {
+        let used = self.0.entry(file.key());
         let used = used.or_insert_with(|| FileUse::register(space, file));
         used.vmas += vmas;
     }
@@ -111,7 +109,7 @@ impl Files {
     fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {
-            let key = Arc::as_ptr(file) as usize;
+            let key = file.key();
             let used = self.0.get_mut(&key).expect("a mapped file is registered");
             used.vmas -= 1;
             if used.vmas == 0 {

@@ -12,6 +12,7 @@ use super::device::DeviceError;
 use super::vma::Protection;
 use crate::VirtAddr;
 use crate::cache::FileError;
+use crate::dax::DaxError;
 use crate::group::LimitError;
 
 /// What an access wanted.
@@ -167,6 +168,7 @@ impl std::error::Error for Fault {}
 #[derive(Clone, Debug)]
 pub(super) enum Cause {
     File(Arc<FileError>),
+    Direct(Arc<DaxError>),
     Limit(LimitError),
     Device(DeviceError),
 }
@@ -175,6 +177,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::File(error) => error.fmt(f),
+            Cause::Direct(error) => error.fmt(f),
             Cause::Limit(error) => error.fmt(f),
             Cause::Device(error) => error.fmt(f),
         }
@@ -307,6 +310,9 @@ pub enum SpaceError {
     /// The file refused.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The direct access file refused.
+    #[error(transparent)]
+    Direct(#[from] DaxError),
     /// A change of a snapshot's mappings: it never changes. Fork it and change the fork.
     #[error("{what}: a snapshot never changes; fork it and change the fork")]
     Frozen {

@@ -9,6 +9,7 @@
 //!      -> Nodes(n)     allocate (charge, maybe reclaim) page-table nodes
 //!      -> Page         allocate the anonymous page
 //!      -> File(kind)   look up or fill the block; it comes back locked
+//!      -> Direct       lock the entry of a direct access file (`direct`)
 //!      -> Again        somebody else changed the word first
 //!      -> Denied(kind) the access is an error
 //! ```
@@ -18,6 +19,8 @@
 //!
 //! A step that is done leaves the leaf with the accessor, so that the access finds it.
 
+mod direct;
+
 use super::SpaceInner;
 use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
@@ -25,11 +28,12 @@ use super::page_start;
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
 use super::table::{Detached, NeedNodes, Nodes, Spares};
 use super::translate::{Need, Translator};
-use super::vma::{Backing, Protection, Sharing, Vma};
+use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaCache;
 use crate::cache::{
     FaultKind as FileAccessKind, FaultPage, FileError, FileInner, HoleToken, LockedBlock,
 };
+use crate::dax::{DaxCore, DaxPages, Reach};
 use crate::frame::{HoldState, Kind};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
@@ -45,6 +49,7 @@ enum Step {
     Nodes,
     Page,
     File(Arc<FileInner>, u64, FileAccessKind),
+    Direct(Arc<DaxCore>, u64, FileAccessKind, Reach),
     Device(DeviceCall),
     Denied(FaultKind),
 }
@@ -55,6 +60,8 @@ enum FilePage {
     Block(LockedBlock, u64, FileAccessKind),
     /// The store of this file has a hole at this page.
     Hole(Arc<FileInner>, u64, HoleToken),
+    /// Pages of a direct access file, with their entries locked.
+    Direct(DaxPages),
     None,
 }
 
@@ -125,6 +132,9 @@ impl<'space> FaultState<'space> {
                     self.page = Some(self.allocate()?);
                 }
                 Step::File(file, page, kind) => self.have_block(&file, page, kind)?,
+                Step::Direct(file, page, kind, reach) => {
+                    self.have_entry(&file, page, kind, reach)?
+                }
                 Step::Device(call) => {
                     vmas.device = Some(call);
                     return Err(self.error(FaultKind::Device, None));
@@ -234,6 +244,9 @@ impl<'space> FaultState<'space> {
             let device = device.clone();
             return Step::Device(DeviceCall { device, offset });
         }
+        if let Some(step) = self.step_without_leaf(vma) {
+            return step;
+        }
         let leaf = match self.find_leaf() {
             Ok(leaf) => leaf,
             Err(NeedNodes) => return Step::Nodes,
@@ -250,7 +263,7 @@ impl<'space> FaultState<'space> {
         }
         match (old.holds(), self.access.writes()) {
             // Aged, or never read: the page is there.
-            (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File, false) => {
+            (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
             }
             (Holds::Own, true) if self.is_sole_owner(old) => {
@@ -258,8 +271,10 @@ impl<'space> FaultState<'space> {
                 self.space.written(self.at.0);
                 done_if(pte::replace(slot, old, old.with(VALID_R | VALID_W)))
             }
-            (Holds::Nothing | Holds::Zero | Holds::File, _) if vma.file().is_some() => {
-                self.install_file(vma, slot, old)
+            (Holds::Nothing | Holds::Zero | Holds::File | Holds::Direct, _)
+                if vma.file().is_some() =>
+            {
+                self.install_file(vma, leaf, old)
             }
             (Holds::Nothing, false) => {
                 self.space.pool.counters.count(Event::ZeroMap);
@@ -269,7 +284,9 @@ impl<'space> FaultState<'space> {
             (Holds::Nothing | Holds::Zero | Holds::Own | Holds::Borrowed, true) => {
                 self.install_anonymous(slot, old)
             }
-            (Holds::File, true) => unreachable!("a file page in anonymous memory"),
+            (Holds::File | Holds::Direct, true) => {
+                unreachable!("a file page in anonymous memory")
+            }
         }
     }
 
@@ -292,7 +309,11 @@ impl<'space> FaultState<'space> {
         let nodes = self.nodes();
         let at = self.at.0;
         if !self.access.writes() {
-            return nodes.fill_path(self.space.root, at, &mut self.spares);
+            let leaf = nodes.fill_path(self.space.root, at, &mut self.spares)?;
+            // The words of the common leaf of zeros are right for loads and for nothing else.
+            if self.access == AccessKind::Load || !nodes.is_zero_leaf(leaf) {
+                return Ok(leaf);
+            }
         }
         // A path that is our own stays so as long as the gate is open: only fork shares it.
         if let Some(leaf) = nodes
@@ -363,9 +384,11 @@ impl<'space> FaultState<'space> {
     }
 
     /// A page of a file: the file's own frame, or a private copy for a store to a private mapping.
-    fn install_file(&mut self, vma: &Vma, slot: &AtomicU64, old: Pte) -> Step {
-        let Backing::File { file, .. } = &vma.backing else {
-            unreachable!("checked by the caller")
+    fn install_file(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
+        let slot = &self.nodes().words(leaf)[super::table::slot_index(self.at.0, 0)];
+        let file = match vma.file().expect("checked by the caller") {
+            MappedFile::Cached(file) => file,
+            MappedFile::Direct(file) => return self.install_direct(vma, file, leaf, old),
         };
         let page = vma.file_page(page_start(self.at.0));
         let copy = self.access.writes() && vma.sharing == Sharing::Private;

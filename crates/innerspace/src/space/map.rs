@@ -2,12 +2,13 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-use super::device::{Device, DeviceRef};
+use super::device::{Device, DeviceError, DeviceRef};
 use super::table::{ADDRESS_BITS, Edit};
-use super::vma::{Backing, Protection, Residence, Sharing, Vma};
+use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
 use super::vma_set::VmaSet;
 use super::{Space, SpaceError};
 use crate::cache::PagedFile;
+use crate::dax::DaxFile;
 use crate::{MIB, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// The lowest address that is chosen: a null pointer with a small offset stays an error.
@@ -70,6 +71,11 @@ enum What {
         offset: u64,
         len: Option<u64>,
     },
+    Direct {
+        file: DaxFile,
+        offset: u64,
+        len: Option<u64>,
+    },
     Device {
         device: DeviceRef,
         len: u64,
@@ -100,6 +106,24 @@ impl Map {
     /// All of a file as long as it is now; see [`Map::range`].
     pub fn file(file: &PagedFile) -> Map {
         let what = What::File {
+            file: file.clone(),
+            offset: 0,
+            len: None,
+        };
+        Map {
+            what,
+            protection: Protection::READ,
+            sharing: Sharing::Private,
+            place: Place::Chosen,
+            null: Null::KeptFree,
+            population: Population::OnDemand,
+        }
+    }
+
+    /// All of a direct access file as long as it is now; see [`Map::range`]. Of a [`Guard`](crate::Guard)ed file, every load
+    /// and store is a call: no atomic operations, no execution, and no private mapping.
+    pub fn direct(file: &DaxFile) -> Map {
+        let what = What::Direct {
             file: file.clone(),
             offset: 0,
             len: None,
@@ -160,7 +184,7 @@ impl Map {
     /// Only these bytes of the file. The start is a multiple of 4096; the end is rounded up to a whole page. A part past the
     /// end of the file can be mapped, and faults until the file has grown. No effect on anonymous memory.
     pub fn range(mut self, bytes: impl RangeBounds<u64>) -> Map {
-        if let What::File { offset, len, .. } = &mut self.what {
+        if let What::File { offset, len, .. } | What::Direct { offset, len, .. } = &mut self.what {
             *offset = match bytes.start_bound() {
                 Bound::Included(&start) => start,
                 Bound::Excluded(&start) => start.saturating_add(1),
@@ -229,6 +253,9 @@ impl Map {
             What::File { file, offset, len } => {
                 len.unwrap_or_else(|| file.inner().size().saturating_sub(*offset))
             }
+            What::Direct { file, offset, len } => {
+                len.unwrap_or_else(|| file.len().saturating_sub(*offset))
+            }
         }
     }
 
@@ -274,37 +301,17 @@ impl Map {
                 (backing, Protection::READ_WRITE, Sharing::Shared)
             }
             What::File { file, offset, .. } => {
-                if offset % PAGE != 0 {
-                    let at = VirtAddr(*offset);
-                    return Err(SpaceError::Unaligned {
-                        what: "map of a file from an offset",
-                        at,
-                    });
-                }
-                if *offset > MAX_OFFSET {
-                    return Err(too_long());
-                }
-                let file = file.inner().clone();
-                let read_only = self.sharing == Sharing::Shared && !file.writable();
-                let ceiling = match read_only {
-                    true => Protection::READ | Protection::EXECUTE,
-                    false => everything,
-                };
-                if !ceiling.allows(self.protection) {
-                    let mapping = file.name().to_string();
-                    return Err(SpaceError::Forbidden {
-                        mapping,
-                        wanted: self.protection,
-                    });
-                }
-                (
-                    Backing::File {
-                        file,
-                        first_page: offset >> PAGE_SHIFT,
-                    },
-                    ceiling,
-                    self.sharing,
-                )
+                let writable = file.inner().writable();
+                let file = MappedFile::Cached(file.inner().clone());
+                self.file_backing(file, writable, *offset, too_long)?
+            }
+            What::Direct { file, offset, .. } if file.core().is_guarded() => {
+                self.guarded_backing(file, *offset, too_long)?
+            }
+            What::Direct { file, offset, .. } => {
+                let writable = file.core().writable();
+                let file = MappedFile::Direct(file.core().clone());
+                self.file_backing(file, writable, *offset, too_long)?
             }
         };
         Ok(Vma {
@@ -316,6 +323,88 @@ impl Map {
             residence: Residence::Pageable,
             backing,
         })
+    }
+}
+
+type Backed = (Backing, Protection, Sharing);
+
+impl Map {
+    fn check_offset(offset: u64, too_long: impl FnOnce() -> SpaceError) -> Result<u64, SpaceError> {
+        if !offset.is_multiple_of(PAGE) {
+            let at = VirtAddr(offset);
+            return Err(SpaceError::Unaligned {
+                what: "map of a file from an offset",
+                at,
+            });
+        }
+        match offset > MAX_OFFSET {
+            true => Err(too_long()),
+            false => Ok(offset >> PAGE_SHIFT),
+        }
+    }
+
+    fn file_backing(
+        &self,
+        file: MappedFile,
+        writable: bool,
+        offset: u64,
+        too_long: impl FnOnce() -> SpaceError,
+    ) -> Result<Backed, SpaceError> {
+        let first_page = Map::check_offset(offset, too_long)?;
+        let read_only = self.sharing == Sharing::Shared && !writable;
+        let ceiling = match read_only {
+            true => Protection::READ | Protection::EXECUTE,
+            false => Protection::READ_WRITE | Protection::EXECUTE,
+        };
+        self.check_ceiling(ceiling, file.name())?;
+        Ok((Backing::File { file, first_page }, ceiling, self.sharing))
+    }
+
+    /// A guarded file is shown as a device: each access is a call, and what another process has cut off is an error.
+    fn guarded_backing(
+        &self,
+        file: &DaxFile,
+        offset: u64,
+        too_long: impl FnOnce() -> SpaceError,
+    ) -> Result<Backed, SpaceError> {
+        let first_page = Map::check_offset(offset, too_long)?;
+        let writable = file.core().writable();
+        let ceiling = match (self.sharing, writable) {
+            (Sharing::Shared, true) => Protection::READ_WRITE,
+            _ => Protection::READ,
+        };
+        self.check_ceiling(ceiling, file.name())?;
+        let device = DeviceRef::new(GuardedFile(file.clone()));
+        Ok((
+            Backing::Device { device, first_page },
+            ceiling,
+            Sharing::Shared,
+        ))
+    }
+
+    fn check_ceiling(&self, ceiling: Protection, name: &str) -> Result<(), SpaceError> {
+        match ceiling.allows(self.protection) {
+            true => Ok(()),
+            false => Err(SpaceError::Forbidden {
+                mapping: name.to_owned(),
+                wanted: self.protection,
+            }),
+        }
+    }
+}
+
+/// Loads and stores of a file as calls.
+struct GuardedFile(DaxFile);
+
+impl Device for GuardedFile {
+    fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let loaded = self.0.core().load_guarded(bytes, offset);
+        loaded.map_err(|error| DeviceError::new(error.to_string()))
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let stored = self.0.core().store_guarded(bytes, offset);
+        stored.map_err(|error| DeviceError::new(error.to_string()))
     }
 }
 

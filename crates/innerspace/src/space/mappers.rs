@@ -8,20 +8,25 @@ use std::ops::Range;
 
 use super::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
 use super::table::Nodes;
-use super::vma::{Residence, Vma};
+use super::translate::leaf_number;
+use super::vma::{MappedFile, Residence, Vma};
 use super::{SpaceInner, Tables};
-use crate::cache::{FileInner, MapperId, Mappers, Revoke, Revoked};
+use crate::cache::{MapperId, Mappers, Revoke, Revoked};
 use crate::frame::Dropped;
 use crate::reclaim::Retired;
+use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, Weak};
+
+/// Bytes that one leaf shows.
+const LARGE: usize = 2 << 20;
 
 /// Pages looked at in one section.
 const PAGES_A_SECTION: u64 = 512;
 
 /// A file that a space maps, with the space's mapper there.
 pub(super) struct FileUse {
-    file: Arc<FileInner>,
+    file: MappedFile,
     id: MapperId,
     /// Mappings of it in the space.
     pub(super) vmas: usize,
@@ -30,12 +35,12 @@ pub(super) struct FileUse {
 }
 
 impl FileUse {
-    pub(super) fn register(space: &Arc<SpaceInner>, file: &Arc<FileInner>) -> FileUse {
+    pub(super) fn register(space: &Arc<SpaceInner>, file: &MappedFile) -> FileUse {
         let mapper: Arc<dyn Mappers> = Arc::new(SpaceMapper {
             space: Arc::downgrade(space),
-            file: Arc::downgrade(file),
+            file: file.key(),
         });
-        let id = file.add_mapper(0..u64::MAX, Arc::downgrade(&mapper));
+        let id = file.add_mapper(Arc::downgrade(&mapper));
         FileUse {
             file: file.clone(),
             id,
@@ -44,7 +49,7 @@ impl FileUse {
         }
     }
 
-    pub(super) fn file(&self) -> &Arc<FileInner> {
+    pub(super) fn file(&self) -> &MappedFile {
         &self.file
     }
 
@@ -55,12 +60,13 @@ impl FileUse {
 
 struct SpaceMapper {
     space: Weak<SpaceInner>,
-    file: Weak<FileInner>,
+    /// Its key. While the mapper is registered, the file is open.
+    file: usize,
 }
 
 impl Mappers for SpaceMapper {
     fn has_locked(&self, pages: Range<u64>) -> bool {
-        let (Some(file), Some(space)) = (self.file.upgrade(), self.space.upgrade()) else {
+        let Some(space) = self.space.upgrade() else {
             return false;
         };
         let locked = space.inside(|tables| {
@@ -68,7 +74,7 @@ impl Mappers for SpaceMapper {
                 .vmas
                 .iter()
                 .filter(|vma| vma.residence == Residence::Locked);
-            locked.any(|vma| vma.addresses_of(&file, &pages).is_some())
+            locked.any(|vma| vma.addresses_of(self.file, &pages).is_some())
         });
         hand_on(space);
         locked
@@ -76,8 +82,7 @@ impl Mappers for SpaceMapper {
 
     fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
         let mut revoked = Revoked::default();
-        // The file first: a space that is upgraded is handed on below, never dropped here.
-        let (Some(file), Some(space)) = (self.file.upgrade(), self.space.upgrade()) else {
+        let Some(space) = self.space.upgrade() else {
             return revoked;
         };
         let mut from = pages.start;
@@ -85,11 +90,11 @@ impl Mappers for SpaceMapper {
             let part = from..pages.end.min(from.saturating_add(PAGES_A_SECTION));
             from = part.end;
             // Long ranges (a truncation to the end) are cut to what is mapped.
-            let found = space.inside(|tables| space.revoke_part(tables, &file, &part, how));
+            let found = space.inside(|tables| space.revoke_part(tables, self.file, &part, how));
             revoked.accessed |= found.accessed;
             revoked.pages += found.pages;
             if from < pages.end {
-                match space.inside(|tables| next_mapped_page(tables, &file, from)) {
+                match space.inside(|tables| next_mapped_page(tables, self.file, from)) {
                     Some(next) => from = from.max(next),
                     None => break,
                 }
@@ -109,7 +114,7 @@ fn hand_on(space: Arc<SpaceInner>) {
 }
 
 /// The first page of the file at or above `from` that some mapping shows.
-fn next_mapped_page(tables: Tables<'_>, file: &FileInner, from: u64) -> Option<u64> {
+fn next_mapped_page(tables: Tables<'_>, file: usize, from: u64) -> Option<u64> {
     let shown = |vma: &Vma| {
         let range = vma.addresses_of(file, &(from..u64::MAX))?;
         Some(vma.file_page(range.start))
@@ -121,7 +126,7 @@ impl SpaceInner {
     fn revoke_part(
         &self,
         tables: Tables<'_>,
-        file: &FileInner,
+        file: usize,
         pages: &Range<u64>,
         how: Revoke,
     ) -> Revoked {
@@ -134,13 +139,27 @@ impl SpaceInner {
         {
             let mut each = |at, word: &AtomicU64| self.revoke_word(at, word, how, &mut revoked);
             nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
+            if how == Revoke::Tables {
+                self.revoke_tables(tables, addresses);
+            }
         }
         revoked
     }
 
+    /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it already, but not have told
+    /// our accessors: they are told in any case.
+    fn revoke_tables(&self, tables: Tables<'_>, addresses: Range<u64>) {
+        let nodes = Nodes { pool: &self.pool };
+        for at in addresses.step_by(LARGE) {
+            nodes.unlink_zero_leaf(tables.root, at);
+            self.code.changed(&(at..at + LARGE as u64));
+            self.post(Post::One(leaf_number(at)));
+        }
+    }
+
     fn revoke_word(&self, at: u64, word: &AtomicU64, how: Revoke, revoked: &mut Revoked) {
         let pte = pte::load(word);
-        if !matches!(pte.holds(), Holds::File | Holds::Zero) {
+        if !matches!(pte.holds(), Holds::File | Holds::Direct | Holds::Zero) {
             return; // nothing, or a private copy that is none of the file's business
         }
         match how {
@@ -153,11 +172,11 @@ impl SpaceInner {
                 revoked.accessed |= used;
                 revoked.pages += u64::from(used);
             }
-            Revoke::All => {
+            Revoke::All | Revoke::Tables => {
                 // Aging may have changed the word since; nobody but us can replace the page under the block's lock.
                 // A hole's word has no lock: a write fault may have put a private copy there meanwhile.
                 let mut now = pte;
-                while matches!(now.holds(), Holds::File | Holds::Zero) {
+                while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         revoked.pages += 1;
                         self.code.changed(&(at..at + 1));

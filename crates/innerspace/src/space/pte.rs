@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  63..12                      5      4        3     2       1       0
-//!  host address of the page    ZERO   BORROWED OWNED PRESENT VALID_W VALID_R    (bit 6: FILE, bit 7: VALID_X)
+//!  host address of the page    ZERO   BORROWED OWNED PRESENT VALID_W VALID_R    (6: FILE, 7: VALID_X, 8: DIRECT)
 //! ```
 //!
 //! | state | bits | who keeps the frame | who may change the word |
@@ -10,6 +10,7 @@
 //! | empty | 0 | - | a fault (any sharer) |
 //! | zero | PRESENT ZERO | nobody needs to | a write fault (sole user of the path); `Mappers::revoke` |
 //! | file | PRESENT FILE | `mapped` of the frame's hold word | faults and revokers, under the block's lock |
+//! | direct | PRESENT DIRECT | the device, which the mapping keeps | as file, under the entry's lock |
 //! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
 //! | borrowed | PRESENT BORROWED | the leaf's origin, directly or in turn | sole user of the path |
 //!
@@ -34,6 +35,8 @@ const FILE: u64 = 1 << 6;
 pub(super) const VALID_X: u64 = 1 << 7;
 /// All three.
 pub(super) const VALID: u64 = VALID_R | VALID_W | VALID_X;
+/// A page of a direct access file, in its device.
+const DIRECT: u64 = 1 << 8;
 const FLAGS: u64 = PAGE_SIZE as u64 - 1;
 
 /// The value of a leaf slot.
@@ -46,6 +49,7 @@ pub(super) enum Holds {
     Nothing,
     Zero,
     File,
+    Direct,
     Own,
     Borrowed,
 }
@@ -61,6 +65,10 @@ impl Pte {
         Pte(host | PRESENT | FILE | valid)
     }
 
+    pub(super) fn direct(host: u64, valid: u64) -> Pte {
+        Pte(host | PRESENT | DIRECT | valid)
+    }
+
     /// An anonymous page of this leaf's own, ready for both kinds of access.
     pub(super) fn own(host: u64) -> Pte {
         Pte(host | PRESENT | OWNED | VALID_R | VALID_W)
@@ -72,10 +80,11 @@ impl Pte {
     }
 
     pub(super) fn holds(self) -> Holds {
-        match self.0 & (ZERO | FILE | OWNED | BORROWED) {
+        match self.0 & (ZERO | FILE | DIRECT | OWNED | BORROWED) {
             0 => Holds::Nothing,
             ZERO => Holds::Zero,
             FILE => Holds::File,
+            DIRECT => Holds::Direct,
             OWNED => Holds::Own,
             BORROWED => Holds::Borrowed,
             _ => panic!("I1: a leaf slot in two states: {self:?}"),
@@ -144,6 +153,7 @@ mod tests {
             (Pte::EMPTY, Holds::Nothing),
             (Pte::zero(host, VALID_R), Holds::Zero),
             (Pte::file(host, VALID_R | VALID_W), Holds::File),
+            (Pte::direct(host, VALID_R | VALID_W), Holds::Direct),
             (Pte::own(host), Holds::Own),
             (Pte::own(host).borrowed(), Holds::Borrowed),
             (Pte::own(host).borrowed().owned(), Holds::Own),

@@ -35,7 +35,7 @@ pub struct MappingInfo {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PageStats {
-    /// Pages mapped, the zero frame's excepted: like Linux's Rss.
+    /// Pages of memory mapped, those of devices and the zero frame excepted: like Linux's Rss.
     pub resident: u64,
     /// Pages of files, kept by the page cache.
     pub file: u64,
@@ -43,6 +43,10 @@ pub struct PageStats {
     pub own: u64,
     /// Anonymous pages shared with forks, or shared with one since dropped and not written again yet.
     pub shared: u64,
+    /// Pages of direct access files: they are the device's, and take no memory.
+    pub direct: u64,
+    /// Pages of files that were stored to since they were last written or synced: like Linux's Shared_Dirty.
+    pub dirty: u64,
     /// Reads of the common zero frame; they take no memory.
     pub zero: u64,
     /// Pages used since reclaim last looked: like Linux's Referenced.
@@ -74,6 +78,8 @@ impl PageStats {
         self.file += other.file;
         self.own += other.own;
         self.shared += other.shared;
+        self.direct += other.direct;
+        self.dirty += other.dirty;
         self.zero += other.zero;
         self.referenced += other.referenced;
         self.writable += other.writable;
@@ -95,6 +101,8 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
             file,
             own,
             shared,
+            direct: found.direct.0,
+            dirty: found.dirty.0,
             zero: found.zero.0,
             referenced: found.referenced.0,
             writable: found.writable.0,
@@ -184,23 +192,27 @@ impl fmt::Display for SpaceStats {
             let sharing = if mapping.shared { "shared" } else { "private" };
             writeln!(
                 f,
-                "{:#x}..{:#x} {} {sharing} {name}: {} of {} resident, {} zero",
+                "{:#x}..{:#x} {} {sharing} {name}: {} of {} resident, {} direct, {} dirty, {} zero",
                 mapping.start,
                 mapping.end,
                 mapping.protection,
                 page_bytes(mapping.pages.resident),
                 ByteSize(mapping.end - mapping.start),
+                page_bytes(mapping.pages.direct),
+                page_bytes(mapping.pages.dirty),
                 page_bytes(mapping.pages.zero),
             )?;
         }
         write!(
             f,
-            "total {} mapped, {} resident ({} file, {} own, {} shared), {} zero, {} tables",
+            "total {} mapped, {} resident ({} file, {} own, {} shared), {} direct, {} dirty, {} zero, {} tables",
             ByteSize(self.size),
             page_bytes(self.pages.resident),
             page_bytes(self.pages.file),
             page_bytes(self.pages.own),
             page_bytes(self.pages.shared),
+            page_bytes(self.pages.direct),
+            page_bytes(self.pages.dirty),
             page_bytes(self.pages.zero),
             page_bytes(self.tables),
         )

@@ -1,5 +1,6 @@
 //! Spaces of anonymous memory, against what they should be; files are tested through the facade.
 
+mod direct;
 mod vmas;
 
 use std::sync::atomic::Ordering::SeqCst;

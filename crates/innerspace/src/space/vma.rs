@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use super::device::DeviceRef;
 use super::tree::Ranged;
-use crate::cache::FileInner;
-use crate::sync::Arc;
+use crate::cache::{FileInner, MapperId, Mappers};
+use crate::dax::DaxCore;
+use crate::sync::{Arc, Weak};
 use crate::{PAGE_SHIFT, VirtAddr};
 
 /// What may be done with the pages of a mapping.
@@ -79,13 +80,84 @@ pub enum Sharing {
     Shared,
 }
 
+/// A file whose pages are shown.
+#[derive(Clone)]
+pub(super) enum MappedFile {
+    /// By way of the page cache.
+    Cached(Arc<FileInner>),
+    /// Its own bytes.
+    Direct(Arc<DaxCore>),
+}
+
+/// The same, without keeping it open.
+#[derive(Debug)]
+pub(super) enum WeakFile {
+    Cached(Weak<FileInner>),
+    Direct(Weak<DaxCore>),
+}
+
+impl MappedFile {
+    /// Tells files apart as long as they are open.
+    pub(super) fn key(&self) -> usize {
+        match self {
+            MappedFile::Cached(file) => Arc::as_ptr(file) as usize,
+            MappedFile::Direct(file) => Arc::as_ptr(file) as usize,
+        }
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        match self {
+            MappedFile::Cached(file) => file.name(),
+            MappedFile::Direct(file) => file.name(),
+        }
+    }
+
+    pub(super) fn downgrade(&self) -> WeakFile {
+        match self {
+            MappedFile::Cached(file) => WeakFile::Cached(Arc::downgrade(file)),
+            MappedFile::Direct(file) => WeakFile::Direct(Arc::downgrade(file)),
+        }
+    }
+
+    /// Has the file ask this mapper before it takes pages away.
+    pub(super) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
+        match self {
+            MappedFile::Cached(file) => file.add_mapper(0..u64::MAX, mapper),
+            MappedFile::Direct(file) => file.add_mapper(mapper),
+        }
+    }
+
+    pub(super) fn remove_mapper(&self, id: MapperId) {
+        match self {
+            MappedFile::Cached(file) => file.remove_mapper(id),
+            MappedFile::Direct(file) => file.remove_mapper(id),
+        }
+    }
+}
+
+impl WeakFile {
+    pub(super) fn upgrade(&self) -> Option<MappedFile> {
+        match self {
+            WeakFile::Cached(file) => file.upgrade().map(MappedFile::Cached),
+            WeakFile::Direct(file) => file.upgrade().map(MappedFile::Direct),
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        match self {
+            WeakFile::Cached(file) => file.strong_count() > 0,
+            WeakFile::Direct(file) => file.strong_count() > 0,
+        }
+    }
+}
+
 /// Where the pages of a mapping come from.
 #[derive(Clone)]
 pub(super) enum Backing {
     Anonymous,
     /// A file, from the page with this number on.
     File {
-        file: Arc<FileInner>,
+        file: MappedFile,
         first_page: u64,
     },
     /// A device, from the page with this number on.
@@ -116,7 +188,7 @@ impl Backing {
                     file: theirs,
                     first_page,
                 },
-            ) if Arc::ptr_eq(file, theirs) => Some(*first_page),
+            ) if file.key() == theirs.key() => Some(*first_page),
             (
                 Backing::Device { device, .. },
                 Backing::Device {
@@ -165,15 +237,16 @@ impl Vma {
         }
     }
 
-    pub(super) fn file(&self) -> Option<&Arc<FileInner>> {
+    /// The file that is shown, if it is one.
+    pub(super) fn file(&self) -> Option<&MappedFile> {
         match &self.backing {
             Backing::File { file, .. } => Some(file),
             Backing::Anonymous | Backing::Device { .. } => None,
         }
     }
 
-    /// The addresses at which this range shows pages of `pages`, if it is a range of that file.
-    pub(super) fn addresses_of(&self, file: &FileInner, pages: &Range<u64>) -> Option<Range<u64>> {
+    /// The addresses at which this range shows pages of `pages`, if it is a range of the file with that key.
+    pub(super) fn addresses_of(&self, file: usize, pages: &Range<u64>) -> Option<Range<u64>> {
         let Backing::File {
             file: own,
             first_page,
@@ -181,7 +254,7 @@ impl Vma {
         else {
             return None;
         };
-        if !std::ptr::eq(&**own, file) {
+        if own.key() != file {
             return None;
         }
         let own_pages = *first_page..first_page + ((self.end - self.start) >> PAGE_SHIFT);

@@ -16,11 +16,10 @@
 //! CVE-2018-17182.)
 
 use super::device::DeviceCall;
-use super::vma::{Backing, Vma};
+use super::vma::{Backing, Vma, WeakFile};
 use crate::PAGE_SHIFT;
-use crate::cache::FileInner;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex};
 
 /// Slots of a cache.
 const SLOTS: usize = 4;
@@ -162,13 +161,13 @@ impl Sequence {
 struct Copy {
     vma: Vma,
     /// The file, which `vma` does not name.
-    file: Option<(Weak<FileInner>, u64)>,
+    file: Option<(WeakFile, u64)>,
 }
 
 impl Copy {
     fn of(vma: &Vma) -> Copy {
         let file = match &vma.backing {
-            Backing::File { file, first_page } => Some((Arc::downgrade(file), *first_page)),
+            Backing::File { file, first_page } => Some((file.downgrade(), *first_page)),
             _ => None,
         };
         let mut vma = vma.clone();
@@ -181,7 +180,7 @@ impl Copy {
     #[inline]
     fn is_alive(&self) -> bool {
         let file = self.file.as_ref();
-        file.is_none_or(|(file, _)| file.strong_count() > 0)
+        file.is_none_or(|(file, _)| file.is_open())
     }
 
     /// The mapping, unless its file is closed. One that names a file is put in `named`.

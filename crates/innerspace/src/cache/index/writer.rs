@@ -9,14 +9,14 @@ use crate::units::FrameId;
 
 /// The right to change an [`super::Index`].
 #[derive(Debug)]
-pub(in crate::cache) struct IndexWriter<'a> {
-    pub(super) root: &'a AtomicU64,
-    pub(super) counts: MutexGuard<'a, Counts>,
+pub(crate) struct IndexWriter<'a> {
+    pub(crate) root: &'a AtomicU64,
+    pub(crate) counts: MutexGuard<'a, Counts>,
 }
 
 impl IndexWriter<'_> {
     /// Puts `frame` at `block`, unless a block is there. Takes the nodes it needs from `spares`: zeroed, not yet linked.
-    pub(in crate::cache) fn insert(
+    pub(crate) fn insert(
         &mut self,
         nodes: &impl Nodes,
         block: u64,
@@ -52,13 +52,7 @@ impl IndexWriter<'_> {
     }
 
     /// Puts `new` where `old` is.
-    pub(in crate::cache) fn replace(
-        &mut self,
-        nodes: &impl Nodes,
-        block: u64,
-        old: FrameId,
-        new: FrameId,
-    ) {
+    pub(crate) fn replace(&mut self, nodes: &impl Nodes, block: u64, old: FrameId, new: FrameId) {
         let slot = self
             .find(nodes, block)
             .expect("I7: a locked block stays in its index");
@@ -72,7 +66,7 @@ impl IndexWriter<'_> {
 
     /// Takes `frame` out of `block`, leaving a shadow if one is given and a node remains to hold it. Nodes that became
     /// empty are added to `freed`: unlinked, but to be reused after a grace period only.
-    pub(in crate::cache) fn remove(
+    pub(crate) fn remove(
         &mut self,
         nodes: &impl Nodes,
         block: u64,
@@ -114,7 +108,7 @@ impl IndexWriter<'_> {
     }
 
     /// Forgets all shadows at or after `from`, where the file ends now.
-    pub(in crate::cache) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
+    pub(crate) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
         let root = self.root.load(Ordering::Relaxed);
         if matches!(Word::decode(root), Word::Shadow(_)) && from == 0 {
             self.root.store(0, Ordering::Release);

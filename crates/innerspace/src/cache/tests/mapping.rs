@@ -36,7 +36,7 @@ impl Mappers for Table {
             match how {
                 Revoke::Age => entry.accessed = false,
                 Revoke::Write => entry.writable = false,
-                Revoke::All => {
+                Revoke::All | Revoke::Tables => {
                     if let Some(head) = table.remove(&page).unwrap().head {
                         assert_eq!(self.pool.frames.meta(head).hold.unmap(), Dropped::Held);
                     }

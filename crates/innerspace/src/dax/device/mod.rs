@@ -163,11 +163,6 @@ impl DaxDevice {
         self.0.durability
     }
 
-    /// The name in messages.
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.0.name
-    }
-
     /// The size in pages.
     pub(crate) fn pages(&self) -> u64 {
         self.len() >> PAGE_SHIFT
@@ -178,8 +173,8 @@ impl DaxDevice {
         self.0.blocks.as_ref()
     }
 
-    /// Blocks that no file has; 0 for a host file, whose file system does not say.
-    pub(crate) fn free_pages(&self) -> u64 {
+    /// Pages of 4 KiB that no file has; 0 for a host file, whose file system does not say.
+    pub fn free_pages(&self) -> u64 {
         self.blocks().map_or(0, Blocks::free)
     }
 
@@ -234,16 +229,6 @@ impl DaxDevice {
         let to = self.address(offset, len);
         // SAFETY: as in `read`.
         unsafe { copy::fill(to, 0, len as usize) }
-    }
-
-    /// Copies one page of the device to another place that is shared bytes: a frame of the arena.
-    ///
-    /// # Safety
-    /// `to` is valid for writes of 4096 bytes, aligned to 8, and used by others through `sys::copy` and atomics alone.
-    pub(crate) unsafe fn copy_page_to(&self, page: u64, to: *mut u8) {
-        let from = self.address(page << PAGE_SHIFT, PAGE_SIZE as u64);
-        // SAFETY: the caller's promise for `to`; for `from` as in `read`, and it is a whole page.
-        unsafe { copy::copy_page(to, from) }
     }
 
     /// Begins to make a range durable, in whole lines or pages; done after a [`fence`](DaxDevice::fence) by this thread.

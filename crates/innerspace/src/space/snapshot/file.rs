@@ -20,7 +20,7 @@ use thiserror::Error;
 use super::Snapshot;
 use crate::cache::PagedFile;
 use crate::space::table::Nodes;
-use crate::space::vma::{Backing, Vma};
+use crate::space::vma::{Backing, MappedFile, Vma};
 use crate::space::{Map, Protection, Sharing, Space, SpaceError};
 use crate::{Grouped, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
@@ -83,6 +83,16 @@ pub enum SnapshotFileError {
         /// Where it is mapped.
         at: VirtAddr,
     },
+    /// A mapped direct access file: whoever loads the snapshot opens cached files by name, and no others.
+    #[error(
+        "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
+    )]
+    Direct {
+        /// The file's name.
+        name: String,
+        /// Where it is mapped.
+        at: VirtAddr,
+    },
     /// The mappings could not be made.
     #[error("a snapshot: {0}")]
     Space(#[from] SpaceError),
@@ -114,9 +124,7 @@ impl Snapshot {
             .inside(|tables| tables.vmas.iter().cloned().collect());
         let mut pages = 0;
         for vma in &vmas {
-            let payload = mapping_payload(vma).ok_or(SnapshotFileError::Device {
-                at: VirtAddr(vma.start),
-            })?;
+            let payload = mapping_payload(vma)?;
             out.record(MAPPING, &payload)?;
         }
         for vma in &vmas {
@@ -245,21 +253,28 @@ impl Batch {
     }
 }
 
-/// `None` for a device, whose state is not in memory.
-fn mapping_payload(vma: &Vma) -> Option<Vec<u8>> {
+/// Refuses devices, whose state is not in memory, and direct access files, which only their opener can name.
+fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
+    let at = VirtAddr(vma.start);
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
     payload.extend(vma.start.to_le_bytes());
     payload.extend(vma.end.to_le_bytes());
     let (first_page, backing, name) = match &vma.backing {
         Backing::Anonymous => (0, 0, ""),
-        Backing::File { file, first_page } => (*first_page, 1, &**file.name()),
-        Backing::Device { .. } => return None,
+        Backing::File { file, first_page } => match file {
+            MappedFile::Cached(file) => (*first_page, 1, &**file.name()),
+            MappedFile::Direct(file) => {
+                let name = file.name().to_string();
+                return Err(SnapshotFileError::Direct { name, at });
+            }
+        },
+        Backing::Device { .. } => return Err(SnapshotFileError::Device { at }),
     };
     payload.extend(first_page.to_le_bytes());
     let sharing = u8::from(vma.sharing == Sharing::Shared);
     payload.extend([vma.protection.bits(), sharing, backing, 0]);
     payload.extend(name.as_bytes());
-    Some(payload)
+    Ok(payload)
 }
 
 /// A stream of records, and how far it is.

@@ -21,7 +21,8 @@ impl Nodes<'_> {
 
     fn copy_upper(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
         for (word, slot) in self.words(old).iter().zip(frame.words()) {
-            let child = self.child(word);
+            // The leaf of zeros faults in again, for the reason that a file's page does in `copy_leaf`.
+            let child = self.child(word).filter(|child| !self.is_zero_leaf(*child));
             slot.store(child.map_or(0, child_word), Ordering::Relaxed);
             if let Some(child) = child {
                 // `old` holds a ref on its child, and shared nodes lose no children.
@@ -43,7 +44,7 @@ impl Nodes<'_> {
             let copy = match pte.holds() {
                 // What can fault in again does. A copy of a file's page or hole would be out of the reach of a revoker
                 // that walked to the old leaf a moment ago.
-                Holds::Nothing | Holds::File | Holds::Zero => 0,
+                Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => 0,
                 Holds::Own | Holds::Borrowed if flatten => {
                     self.end_writes_in_place(old, index);
                     let more = self.pool.frames.meta(self.frame_of(pte)).hold.try_get();

@@ -32,6 +32,7 @@ mod moving;
 mod pinned;
 mod report;
 mod still;
+mod zero_leaf;
 
 use super::pte::{self, Holds, Pte};
 use super::translate::leaf_number;
@@ -273,7 +274,7 @@ impl<'pool> Nodes<'pool> {
         match page.holds() {
             Holds::Own => self.pool.retire(Retired::Put(self.frame_of(page))),
             Holds::File => self.pool.retire(Retired::Unmap(self.frame_of(page))),
-            Holds::Nothing | Holds::Zero | Holds::Borrowed => {}
+            Holds::Nothing | Holds::Zero | Holds::Direct | Holds::Borrowed => {}
         }
     }
 
@@ -282,7 +283,7 @@ impl<'pool> Nodes<'pool> {
         match page.holds() {
             Holds::Own => self.pool.put(self.frame_of(page)),
             Holds::File => self.pool.unmap(self.frame_of(page)),
-            Holds::Nothing | Holds::Zero | Holds::Borrowed => {}
+            Holds::Nothing | Holds::Zero | Holds::Direct | Holds::Borrowed => {}
         }
     }
 

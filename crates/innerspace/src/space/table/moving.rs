@@ -64,7 +64,7 @@ impl Nodes<'_> {
                     detached.pages.push(pte::take(word));
                     page.owned()
                 }
-                Holds::Nothing | Holds::Zero | Holds::File => return,
+                Holds::Nothing | Holds::Zero | Holds::File | Holds::Direct => return,
             };
             let there = to + (at - from.start);
             let leaf = self.find(root, there).expect("its path was made").frame;

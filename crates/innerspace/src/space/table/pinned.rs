@@ -185,7 +185,7 @@ impl Nodes<'_> {
             let page = pte::load(&self.words(old)[index]);
             copies[index] = match page.holds() {
                 // As in `copy_leaf`.
-                Holds::Nothing | Holds::File | Holds::Zero => Pte::EMPTY,
+                Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => Pte::EMPTY,
                 Holds::Own if self.is_pinned(page) => self.copy_of(page, pages),
                 Holds::Own | Holds::Borrowed => {
                     self.end_writes_in_place(old, index);

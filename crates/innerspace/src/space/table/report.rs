@@ -14,6 +14,10 @@ pub(in crate::space) struct Resident {
     /// Anonymous pages in leaves shared with forks, or borrowed from such.
     pub(in crate::space) shared: PageCount,
     pub(in crate::space) file: PageCount,
+    /// Pages of devices of direct access files.
+    pub(in crate::space) direct: PageCount,
+    /// Pages of files that were stored to since they were last written or synced.
+    pub(in crate::space) dirty: PageCount,
     pub(in crate::space) zero: PageCount,
     pub(in crate::space) referenced: PageCount,
     pub(in crate::space) writable: PageCount,
@@ -22,12 +26,13 @@ pub(in crate::space) struct Resident {
 impl Resident {
     /// All present slots.
     pub(in crate::space) fn total(&self) -> u64 {
-        self.own.0 + self.shared.0 + self.file.0 + self.zero.0
+        self.own.0 + self.shared.0 + self.file.0 + self.direct.0 + self.zero.0
     }
 }
 
 impl Nodes<'_> {
-    /// Calls `each` for every slot of the range whose leaf exists. Inside the gate, or closed.
+    /// Calls `each` for every slot of the range whose leaf exists and is not the common one of zeros. Inside the gate, or
+    /// closed.
     pub(in crate::space) fn for_each_slot(
         self,
         root: FrameId,
@@ -51,7 +56,9 @@ impl Nodes<'_> {
             let word = &self.words(node)[index];
             if level == 0 {
                 each(from, word);
-            } else if let Some(child) = self.child(word) {
+            } else if let Some(child) = self.child(word)
+                && !self.is_zero_leaf(child)
+            {
                 self.walk_slots(
                     child,
                     level - 1,
@@ -79,12 +86,20 @@ impl Nodes<'_> {
                 Holds::Nothing => return,
                 Holds::Zero => found.zero.0 += 1,
                 Holds::File => found.file.0 += 1,
+                Holds::Direct => found.direct.0 += 1,
                 Holds::Own if leaf.1 => found.own.0 += 1,
                 Holds::Own | Holds::Borrowed => found.shared.0 += 1,
             }
             found.referenced.0 += u64::from(pte.has(pte::VALID_R));
-            found.writable.0 += u64::from(pte.has(VALID_W));
+            let writable = u64::from(pte.has(VALID_W));
+            found.writable.0 += writable;
+            if matches!(pte.holds(), Holds::File | Holds::Direct) {
+                found.dirty.0 += writable;
+            }
         });
+        let holes = self.zero_leaf_pages(root, start, end);
+        found.zero.0 += holes;
+        found.referenced.0 += holes;
         found
     }
 
@@ -98,6 +113,7 @@ impl Nodes<'_> {
             return 1;
         }
         let children = self.words(node).iter().filter_map(|word| self.child(word));
+        let children = children.filter(|child| !self.is_zero_leaf(*child));
         1 + children
             .map(|child| self.count_below(child, level - 1))
             .sum::<u64>()
@@ -133,6 +149,7 @@ impl Nodes<'_> {
                         "a file page counts as unmapped"
                     );
                 }
+                Holds::Direct => {}
                 Holds::Own => {
                     let state = self.state(self.frame_of(pte));
                     assert!(state.refs() > 0, "an own page is free");

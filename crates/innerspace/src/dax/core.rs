@@ -1,0 +1,312 @@
+//! The state of one direct access file.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+
+use super::device::DaxDevice;
+use super::entries::Entries;
+use super::entry::{Content, Entry, Size};
+use super::error::{DaxAction, DaxError};
+use super::extents::ExtentMap;
+use super::grab::range_start;
+use super::open::HostFile;
+use super::pins::Pins;
+use crate::cache::{FileAccess, MapperId, MapperList, Mappers, Revoke};
+use crate::group::Group;
+use crate::reclaim::Pool;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, Rank, RwLock, Weak};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+/// The largest size of a file in bytes, over any device.
+pub(super) const MAX_SIZE: u64 = 1 << 47;
+
+/// What a write to a hole allocates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HoleWrites {
+    /// The page that is written.
+    #[default]
+    OnePage,
+    /// 2 MiB at once, where as much is a hole, aligned, and free on the device in one piece.
+    Large,
+}
+
+/// What a direct access file is made of.
+pub(super) struct Parts {
+    pub(super) name: Arc<str>,
+    pub(super) device: DaxDevice,
+    pub(super) extents: Box<dyn ExtentMap>,
+    pub(super) size: u64,
+    pub(super) most: u64,
+    /// The host file, if there is one.
+    pub(super) host: Option<Arc<HostFile>>,
+}
+
+/// Choices of whoever opens it.
+#[derive(Clone, Debug)]
+pub(crate) struct DaxSetup {
+    pub(crate) access: FileAccess,
+    pub(crate) hole_writes: HoleWrites,
+    pub(crate) guard: Guard,
+    /// The most bytes a host file can grow to.
+    pub(crate) capacity: u64,
+}
+
+impl Default for DaxSetup {
+    fn default() -> DaxSetup {
+        DaxSetup {
+            access: FileAccess::ReadWrite,
+            hole_writes: HoleWrites::default(),
+            guard: Guard::default(),
+            capacity: 1 << 40,
+        }
+    }
+}
+
+/// What happens when another process cuts the host file short while it is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Guard {
+    /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the kernel's.
+    #[default]
+    Off,
+    /// Every access goes through a system call, and one to what was cut off is an error. Costs some hundred nanoseconds each.
+    On,
+}
+
+/// See the module. Kept by handles and mappings.
+pub(crate) struct DaxCore {
+    pub(super) name: Arc<str>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) device: DaxDevice,
+    pub(super) extents: Box<dyn ExtentMap>,
+    pub(super) access: FileAccess,
+    pub(super) hole_writes: HoleWrites,
+    pub(super) host: Option<Arc<HostFile>>,
+    guard: Guard,
+    /// The most bytes it can have.
+    pub(super) most: u64,
+    /// The length in bytes when it was opened.
+    pub(super) opened_len: u64,
+    /// The length in bytes. Read by faults after they have locked an entry; stored by a truncate before it looks at entries.
+    pub(super) size: AtomicU64,
+    pub(super) entries: Entries,
+    mappers: MapperList,
+    /// Shared: reads and writes by call. Exclusive: truncate, punch. Outside entry locks.
+    pub(super) layout: RwLock<()>,
+    /// Serialises changes of the length by writes.
+    pub(super) growth: Mutex<()>,
+    /// What is being cut out: faults there wait. The count can be read without the mutex.
+    pub(super) cuts: AtomicU64,
+    pub(super) cut: Mutex<Vec<Range<u64>>>,
+    /// One sync at a time, so that none returns before the flush it relies on is done.
+    pub(super) syncing: Mutex<()>,
+    /// The first pages of 2 MiB ranges in which some entry may be dirty.
+    dirty: Mutex<BTreeSet<u64>>,
+    pub(super) pins: Pins,
+    pub(super) counts: Counts,
+}
+
+/// What happened. Statistics only.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) faults: AtomicU64,
+    pub(super) large_faults: AtomicU64,
+    pub(super) fallbacks: AtomicU64,
+    pub(super) zero_maps: AtomicU64,
+    pub(super) downgrades: AtomicU64,
+    pub(super) allocated: AtomicU64,
+    pub(super) flushed: AtomicU64,
+}
+
+/// One more of it.
+pub(super) fn count(what: &AtomicU64) {
+    what.fetch_add(1, Ordering::Relaxed);
+}
+
+impl DaxCore {
+    pub(super) fn new(
+        pool: &Arc<Pool>,
+        group: &Group,
+        parts: Parts,
+        setup: DaxSetup,
+    ) -> Arc<DaxCore> {
+        let Parts {
+            name,
+            device,
+            extents,
+            size,
+            most,
+            host,
+        } = parts;
+        let DaxSetup {
+            access,
+            hole_writes,
+            guard,
+            capacity: _,
+        } = setup;
+        Arc::new(DaxCore {
+            name,
+            pool: pool.clone(),
+            device,
+            extents,
+            access,
+            hole_writes,
+            host,
+            guard,
+            most,
+            opened_len: size,
+            size: AtomicU64::new(size),
+            entries: Entries::new(pool, group),
+            mappers: MapperList::default(),
+            layout: RwLock::ranked(Rank::Invalidate, ()),
+            growth: Mutex::new(()),
+            cuts: AtomicU64::new(0),
+            cut: Mutex::new(Vec::new()),
+            syncing: Mutex::new(()),
+            dirty: Mutex::ranked(Rank::Dirty, BTreeSet::new()),
+            pins: Pins::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether the file takes writes.
+    pub(crate) fn writable(&self) -> bool {
+        self.access == FileAccess::ReadWrite
+    }
+
+    /// Whether every access asks the host file first.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guard == Guard::On && self.host.is_some()
+    }
+
+    /// The length in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::SeqCst)
+    }
+
+    /// Pages, the last of which may be partly past the end.
+    pub(super) fn pages(&self) -> u64 {
+        self.size().div_ceil(PAGE_SIZE as u64)
+    }
+
+    pub(super) fn check_writable(&self, offset: u64) -> Result<(), DaxError> {
+        match self.access {
+            FileAccess::ReadWrite => Ok(()),
+            FileAccess::ReadOnly => Err(DaxError::ReadOnly {
+                file: self.name.clone(),
+                offset,
+            }),
+        }
+    }
+
+    pub(super) fn past_end(&self, offset: u64, len: u64) -> DaxError {
+        DaxError::PastEnd {
+            file: self.name.clone(),
+            offset,
+            len,
+            size: self.size(),
+        }
+    }
+
+    /// What the host or the device said, with the place.
+    pub(super) fn host_error(&self, what: DaxAction, offset: u64, error: io::Error) -> DaxError {
+        DaxError::from_extents(&self.name, what, offset, PAGE_SIZE as u64, error)
+    }
+
+    pub(super) fn too_long(&self, offset: u64, len: u64) -> DaxError {
+        DaxError::TooLong {
+            file: self.name.clone(),
+            offset,
+            len,
+            most: self.most,
+        }
+    }
+
+    /// Adds a space that maps the file.
+    pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
+        self.mappers.add(0..u64::MAX, mapper)
+    }
+
+    /// Removes one; it has no translation left.
+    pub(crate) fn remove_mapper(&self, id: MapperId) {
+        self.mappers.remove(id);
+    }
+
+    /// Takes the translations of an entry away that was there and is locked. A grace period is still to pass.
+    pub(super) fn revoke(&self, pages: Range<u64>, entry: Entry) {
+        let how = match (entry.size(), entry.content()) {
+            (Size::Large, Content::Zero) => Revoke::Tables,
+            _ => Revoke::All,
+        };
+        self.mappers.revoke(pages, how);
+    }
+
+    /// Takes the right to store away.
+    pub(super) fn revoke_write(&self, pages: Range<u64>) {
+        self.mappers.revoke(pages, Revoke::Write);
+    }
+
+    /// Waits until nobody uses what was revoked.
+    pub(super) fn grace(&self) {
+        self.pool.domain.synchronize();
+    }
+
+    /// Remembers that an entry of this page's range became dirty. Its lock is held.
+    pub(super) fn note_dirty(&self, page: u64) {
+        self.dirty.lock().insert(range_start(page));
+    }
+
+    /// Takes the ranges out that may have dirty entries in `pages`.
+    pub(super) fn take_dirty(&self, pages: &Range<u64>) -> Vec<u64> {
+        let mut dirty = self.dirty.lock();
+        let found: Vec<u64> = dirty
+            .range(range_start(pages.start)..pages.end)
+            .copied()
+            .collect();
+        for range in &found {
+            dirty.remove(range);
+        }
+        found
+    }
+
+    /// Whether a page is being cut out. Asked by whoever has locked an entry, before it looks for a block.
+    pub(super) fn is_being_cut(&self, pages: &Range<u64>) -> bool {
+        self.cuts.load(Ordering::SeqCst) > 0
+            && self
+                .cut
+                .lock()
+                .iter()
+                .any(|cut| cut.start < pages.end && pages.start < cut.end)
+    }
+
+    /// Waits until no cut is under way. No entry is locked.
+    pub(super) fn wait_for_cut(&self) {
+        drop(self.layout.read());
+    }
+
+    /// The offset of a page.
+    pub(super) fn offset(page: u64) -> u64 {
+        page << PAGE_SHIFT
+    }
+}
+
+impl Drop for DaxCore {
+    fn drop(&mut self) {
+        self.entries.end();
+        self.pool.kick();
+    }
+}
+
+impl std::fmt::Debug for DaxCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DaxCore")
+            .field("name", &self.name)
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,237 @@
+//! Truncate, punch and invalidate: taking blocks away from under everybody.
+//!
+//! | step | why |
+//! |---|---|
+//! | 1 no pin is in the range, `layout` exclusive | foreign code has addresses of it; calls read and write without entry locks |
+//! | 2 the length is lowered, or the range noted as being cut | a fault locks its entry, then looks at these; we look at the entries afterwards: one sees the other |
+//! | 3 each entry is locked, its translations are taken away | |
+//! | 4 a grace period | nobody reads or writes the blocks any more |
+//! | 5 the blocks are freed | |
+//! | 6 the entries are removed, all who wait are woken | they find the new length, or wait for the cut to end |
+//!
+//! A fault that meets a cut gives its entry back and waits for `layout`.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::core::DaxCore;
+use super::entries::{Found, Locked};
+use super::entry::{Content, Size};
+use super::error::{DaxAction, DaxError, PinHolder};
+use super::grab::Wanted;
+use super::io::pieces;
+use crate::sync::RwLockWriteGuard;
+use crate::sync::atomic::Ordering;
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+/// How long a truncate or punch waits for pins.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Entries that are locked at a time.
+const BATCH: usize = 64;
+
+impl DaxCore {
+    /// Cuts or lengthens the file.
+    pub(super) fn set_len(&self, new: u64, patience: Duration) -> Result<(), DaxError> {
+        self.check_writable(new)?;
+        if new > self.most {
+            return Err(self.too_long(new, 0));
+        }
+        let first = new.div_ceil(PAGE_SIZE as u64);
+        let _layout = self.without_pins(&(first..u64::MAX), DaxAction::Resize, patience)?;
+        let old = self.size();
+        let gone = first..self.pages().max(first);
+        if new >= old {
+            self.clear_tail(old)?;
+            self.extents
+                .set_len(new)
+                .map_err(|error| self.host_error(DaxAction::Resize, new, error))?;
+            self.size.store(new, Ordering::SeqCst);
+            return Ok(());
+        }
+        self.size.store(new, Ordering::SeqCst);
+        let cut = self
+            .cut_out(gone, Removal::Free)
+            .and_then(|()| self.clear_tail(new));
+        let cut = cut.and_then(|()| {
+            let shortened = self.extents.set_len(new);
+            shortened.map_err(|error| self.host_error(DaxAction::Resize, new, error))
+        });
+        if cut.is_err() {
+            // What is left of the tail reads as it does now, and is the file's still.
+            self.size.store(old, Ordering::SeqCst);
+        }
+        cut
+    }
+
+    /// Makes a range zeros, and gives its whole pages back to the device.
+    pub(super) fn punch(&self, bytes: Range<u64>, patience: Duration) -> Result<(), DaxError> {
+        self.check_writable(bytes.start)?;
+        let end = bytes.end.min(self.size());
+        if bytes.start >= end {
+            return Ok(());
+        }
+        let bytes = bytes.start..end;
+        let page = PAGE_SIZE as u64;
+        let first = bytes.start.div_ceil(page);
+        // The last page of the file goes whole, though the file may end inside it.
+        let last = match end == self.size() {
+            true => end.div_ceil(page),
+            false => end / page,
+        };
+        let touched = bytes.start / page..end.div_ceil(page);
+        let _layout = self.without_pins(&touched, DaxAction::Punch, patience)?;
+        if first >= last {
+            return self.clear(bytes);
+        }
+        let cut = first..last;
+        self.cut.lock().push(cut.clone());
+        self.cuts.fetch_add(1, Ordering::SeqCst);
+        let done = self.cut_out(cut.clone(), Removal::Free);
+        self.cut.lock().retain(|other| *other != cut);
+        self.cuts.fetch_sub(1, Ordering::SeqCst);
+        done?;
+        self.clear(bytes.start..(first * page).min(end))?;
+        self.clear((last * page).max(bytes.start)..end)
+    }
+
+    /// Forgets what is known of clean pages, so that the next access asks the extent map again. Dirty entries stay.
+    pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
+        let _layout = self.layout.write();
+        self.cut_out(pages, Removal::ForgetClean)
+    }
+
+    /// A write that was to reach `end` failed: what it allocated past the file's end goes.
+    pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
+        let _layout = self.layout.write();
+        let planned = end.div_ceil(PAGE_SIZE as u64);
+        if self.pages() < planned {
+            self.cut_out(self.pages()..planned, Removal::Free)?;
+        }
+        let size = self.size();
+        self.extents
+            .set_len(size)
+            .map_err(|error| self.host_error(DaxAction::Resize, size, error))
+    }
+
+    /// Zeros bytes of pages that stay.
+    fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
+        let len = bytes.end.saturating_sub(bytes.start) as usize;
+        pieces(bytes.start, len).try_for_each(|(page, inside, part)| {
+            let mut locked = self.lock_for_change(page, Wanted::Cover)?;
+            self.look_up(&mut locked, page)?;
+            self.clear_in(&mut locked, page, inside..inside + part)
+        })
+    }
+
+    /// Has `layout` for itself, with no pin in `pages`.
+    fn without_pins(
+        &self,
+        pages: &Range<u64>,
+        what: DaxAction,
+        patience: Duration,
+    ) -> Result<RwLockWriteGuard<'_, ()>, DaxError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let layout = self.layout.write();
+            let Some(pinned) = self.pins.first_in(pages) else {
+                return Ok(layout);
+            };
+            drop(layout);
+            let own = self.pins.holds_own(pages);
+            if own || !self.pins.wait_for_end(pages, deadline) {
+                return Err(DaxError::Busy {
+                    file: self.name.clone(),
+                    range: DaxCore::offset(pinned.start)..DaxCore::offset(pinned.end),
+                    what,
+                    holder: match own {
+                        true => PinHolder::ThisThread,
+                        false => PinHolder::Other,
+                    },
+                });
+            }
+        }
+    }
+
+    /// Takes the entries of `pages` away.
+    fn cut_out(&self, pages: Range<u64>, removal: Removal) -> Result<(), DaxError> {
+        let mut at = pages.start;
+        loop {
+            let mut batch = Vec::new();
+            while batch.len() < BATCH {
+                let Some(page) = self.entries.next(at, pages.end, |_, _| true) else {
+                    at = pages.end;
+                    break;
+                };
+                at = page + 1;
+                if let Found::Locked(locked) = self.entries.lock(page, Wanted::Present)? {
+                    at = locked.pages().end;
+                    if removal == Removal::Free || !locked.entry().is_dirty() {
+                        batch.push(locked);
+                    }
+                }
+            }
+            if batch.is_empty() {
+                break;
+            }
+            self.remove(batch, &pages, removal)?;
+        }
+        if removal == Removal::Free {
+            // What nobody has an entry of.
+            self.free_blocks(pages.clone())?;
+        }
+        self.entries.prune(pages.start..pages.end);
+        Ok(())
+    }
+
+    /// Takes locked entries away, and frees those of their blocks that lie in `pages`.
+    fn remove(
+        &self,
+        batch: Vec<Locked<'_>>,
+        pages: &Range<u64>,
+        removal: Removal,
+    ) -> Result<(), DaxError> {
+        for locked in &batch {
+            self.revoke(locked.pages(), locked.entry());
+        }
+        self.grace();
+        for locked in batch {
+            let own = locked.pages();
+            let inside = own.start >= pages.start && own.end <= pages.end;
+            if let (Size::Large, Content::Block(block), false) =
+                (locked.entry().size(), locked.content(), inside)
+            {
+                // The part that stays loses its entry: what was stored there is made durable instead of remembered.
+                if locked.entry().is_dirty() {
+                    let offset = DaxCore::offset(own.start);
+                    let len = locked.entry().size().pages() << PAGE_SHIFT;
+                    let flushed = self.device.flush(block << PAGE_SHIFT, len);
+                    flushed
+                        .and_then(|()| self.device.fence())
+                        .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
+                }
+            }
+            if removal == Removal::Free {
+                self.free_blocks(own.start.max(pages.start)..own.end.min(pages.end))?;
+            }
+            locked.remove();
+        }
+        Ok(())
+    }
+
+    fn free_blocks(&self, pages: Range<u64>) -> Result<(), DaxError> {
+        let offset = DaxCore::offset(pages.start);
+        self.extents
+            .free(pages)
+            .map_err(|error| self.host_error(DaxAction::Punch, offset, error))
+    }
+}
+
+/// What is removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Removal {
+    /// The entries, and the blocks with them.
+    Free,
+    /// Clean entries; the blocks stay the file's.
+    ForgetClean,
+}

@@ -1,0 +1,500 @@
+//! The entries of one file: words in nodes of the arena, locked in place.
+//!
+//! ```text
+//! index (cache::index), a word a GiB ─> node of 512 ranges of 2 MiB ─> node of 512 pages
+//! ```
+//!
+//! Nodes are charged to the file's group. The upper ones stay until the file ends, so a range's word is always there once
+//! it was; a node of pages goes when it is empty, after a grace period.
+
+use std::ops::Range;
+
+use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Size, Word};
+use super::grab::{self, Held, Place, RangeWords, Step, Wanted, range_start};
+use super::waits::{Waits, Wake};
+use crate::cache::{Index, Inserted, Word as IndexWord};
+use crate::frame::{Dropped, HoldState, Kind};
+use crate::group::{Group, LimitError};
+use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::raw;
+use crate::sync::{Arc, Backoff};
+use crate::units::FrameId;
+
+/// log2 of the ranges in an upper node.
+const UPPER_SHIFT: u32 = 9;
+const UPPER_RANGES: u64 = 1 << UPPER_SHIFT;
+
+/// See the module.
+pub(super) struct Entries {
+    pool: Arc<Pool>,
+    /// Keeps the group, which pays for the nodes.
+    group: Group,
+    upper: Index,
+    pub(super) waits: Waits,
+    /// Nodes of pages.
+    nodes: AtomicU64,
+}
+
+/// A locked entry, unlocked when dropped.
+#[derive(Debug)]
+pub(super) struct Locked<'e> {
+    entries: &'e Entries,
+    held: Option<Held>,
+}
+
+/// What a lookup came to.
+#[derive(Debug)]
+pub(super) enum Found<'e> {
+    Locked(Locked<'e>),
+    /// A hole of 2 MiB in the way of a block for one page: take its translations away, then [`Entries::downgrade`].
+    InTheWay(Downgrade<'e>),
+    /// There are small entries in the range.
+    Conflict,
+    /// There is nothing.
+    Absent,
+}
+
+/// A locked large hole, and the node to put in its place.
+#[derive(Debug)]
+pub(super) struct Downgrade<'e> {
+    locked: Locked<'e>,
+    node: Spare<'e>,
+}
+
+/// The words of one range, in a section.
+struct Words<'p> {
+    pool: &'p Pool,
+    range: &'p raw::AtomicU64,
+}
+
+impl RangeWords for Words<'_> {
+    type Word = raw::AtomicU64;
+
+    fn range(&self) -> &raw::AtomicU64 {
+        self.range
+    }
+
+    fn pages(&self, node: FrameId) -> &[raw::AtomicU64] {
+        self.pool.frames.words(node)
+    }
+}
+
+/// A node that is not linked; freed when dropped.
+#[derive(Debug)]
+struct Spare<'p> {
+    pool: &'p Pool,
+    node: Option<FrameId>,
+}
+
+impl Drop for Spare<'_> {
+    fn drop(&mut self) {
+        if let Some(node) = self.node {
+            free_node(self.pool, node);
+        }
+    }
+}
+
+/// Frees a node that nobody can know.
+fn free_node(pool: &Pool, node: FrameId) {
+    if pool.frames.meta(node).hold.put() == Dropped::Last {
+        pool.free(node);
+    }
+}
+
+impl Entries {
+    pub(super) fn new(pool: &Arc<Pool>, group: &Group) -> Entries {
+        Entries {
+            pool: pool.clone(),
+            group: group.clone(),
+            upper: Index::default(),
+            waits: Waits::default(),
+            nodes: AtomicU64::new(0),
+        }
+    }
+
+    /// Locks the entry of `page`, or what `wanted` says. Sleeps; no section is open, and no entry of a later page locked.
+    ///
+    /// # Errors
+    /// When a node cannot be had.
+    pub(super) fn lock(&self, page: u64, wanted: Wanted) -> Result<Found<'_>, LimitError> {
+        let mut spare = Spare {
+            pool: &self.pool,
+            node: None,
+        };
+        let mut backoff = Backoff::new();
+        let mut woken_by = None;
+        loop {
+            match self.step(page, wanted, &mut spare.node) {
+                None if wanted == Wanted::Present => return Ok(Found::Absent),
+                None => self.add_upper(page)?,
+                Some(Step::Held(held)) => return Ok(Found::Locked(self.locked(held))),
+                Some(Step::HeldInPlaceOf(held, node)) => {
+                    self.retire(node);
+                    return Ok(Found::Locked(self.locked(held)));
+                }
+                Some(Step::Downgrade(held)) => {
+                    let locked = self.locked(held);
+                    return Ok(Found::InTheWay(Downgrade {
+                        locked,
+                        node: spare,
+                    }));
+                }
+                Some(Step::Wait(asleep, key)) => {
+                    asleep.sleep();
+                    woken_by = Some(key);
+                    // mutant: D20 (test: a_sync_sees_an_entry_that_it_had_to_wait_for) what was slept on is passed over
+                    if cfg!(mutant = "D20") && wanted == Wanted::Present {
+                        return Ok(Found::Absent);
+                    }
+                }
+                Some(Step::NeedNode) => match self.new_node() {
+                    Ok(node) => spare.node = Some(node),
+                    Err(error) => {
+                        if let Some(key) = woken_by {
+                            self.waits.pass_on(key);
+                        }
+                        return Err(error);
+                    }
+                },
+                Some(Step::Conflict) => return Ok(Found::Conflict),
+                Some(Step::Absent) => return Ok(Found::Absent),
+                Some(Step::Again) => backoff.snooze(),
+            }
+        }
+    }
+
+    /// Locks the entry of one page if that takes no waiting and no memory, and no more than the page.
+    pub(super) fn try_lock_small(&self, page: u64) -> Option<Locked<'_>> {
+        let Some(Step::Held(held)) = self.step(page, Wanted::Cover, &mut None) else {
+            return None;
+        };
+        let locked = self.locked(held);
+        (locked.entry().size() == Size::Small).then_some(locked)
+    }
+
+    /// One step in a section; `None`: the range has no word yet.
+    fn step(&self, page: u64, wanted: Wanted, spare: &mut Option<FrameId>) -> Option<Step> {
+        let had = spare.is_some();
+        let _section = self.pool.domain.reader();
+        let range = self.range_word(page)?;
+        let words = Words {
+            pool: &self.pool,
+            range,
+        };
+        let step = grab::step(&words, &self.waits, page, wanted, spare);
+        if had && spare.is_none() {
+            self.nodes.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(step)
+    }
+
+    /// The word of the page's range, once it is there.
+    fn range_word(&self, page: u64) -> Option<&raw::AtomicU64> {
+        let range = page >> LARGE_SHIFT;
+        let upper = self.upper.load(&self.pool.frames, range >> UPPER_SHIFT);
+        let IndexWord::Block(node) = upper else {
+            return None;
+        };
+        Some(&self.pool.frames.words(node)[(range % UPPER_RANGES) as usize])
+    }
+
+    fn new_node(&self) -> Result<FrameId, LimitError> {
+        let mut node = self.pool.alloc(self.group.id(), 0, AllocMode::Wait)?;
+        node.zero();
+        node.set_kind(Kind::IndexNode);
+        Ok(node.publish(HoldState::refs_only(1)))
+    }
+
+    /// Makes the node that the word of the page's range is in.
+    fn add_upper(&self, page: u64) -> Result<(), LimitError> {
+        let key = page >> LARGE_SHIFT >> UPPER_SHIFT;
+        let node = self.new_node()?;
+        let mut spares = Vec::new();
+        let end = loop {
+            let inserted = self
+                .upper
+                .write()
+                .insert(&self.pool.frames, key, node, &mut spares);
+            match inserted {
+                Inserted::Done(_) => break Ok(()),
+                Inserted::Occupied(_) => {
+                    free_node(&self.pool, node);
+                    break Ok(());
+                }
+                Inserted::NeedNodes(count) => {
+                    while spares.len() < count {
+                        match self.new_node() {
+                            Ok(spare) => spares.push(spare),
+                            Err(error) => {
+                                free_node(&self.pool, node);
+                                spares
+                                    .into_iter()
+                                    .for_each(|spare| free_node(&self.pool, spare));
+                                return Err(error);
+                            }
+                        }
+                    }
+                }
+            }
+        };
+        spares
+            .into_iter()
+            .for_each(|spare| free_node(&self.pool, spare));
+        end
+    }
+
+    fn locked(&self, held: Held) -> Locked<'_> {
+        Locked {
+            entries: self,
+            held: Some(held),
+        }
+    }
+
+    /// The guard of an entry that is locked.
+    pub(super) fn adopt(&self, held: Held) -> Locked<'_> {
+        self.locked(held)
+    }
+
+    fn retire(&self, node: FrameId) {
+        self.nodes.fetch_sub(1, Ordering::Relaxed);
+        self.pool.retire(Retired::Put(node));
+    }
+
+    /// The word of a locked entry. Needs no section: it cannot go.
+    fn word_of(&self, held: &Held) -> &raw::AtomicU64 {
+        match held.place {
+            Place::Page(node) => &self.pool.frames.words(node)[(held.first % LARGE_PAGES) as usize],
+            Place::Range => {
+                let _section = self.pool.domain.reader();
+                self.range_word(held.first)
+                    .expect("I7: the word of a locked entry")
+            }
+        }
+    }
+
+    fn release(&self, held: Held, unlocked: u64, wake: Wake) {
+        let locked = held.entry.locked();
+        let word = self.word_of(&held);
+        self.waits.release(word, held.first, locked, unlocked, wake);
+    }
+
+    /// Unlinks the nodes of the ranges that lie in `pages` and have no entry left.
+    pub(super) fn prune(&self, pages: Range<u64>) {
+        let mut at = range_start(pages.start);
+        while at < pages.end {
+            let section = self.pool.domain.reader();
+            let Some(range) = self.range_word(at) else {
+                drop(section);
+                match self.next_range(at, pages.end) {
+                    Some(next) => at = next,
+                    None => return,
+                }
+                continue;
+            };
+            let words = Words {
+                pool: &self.pool,
+                range,
+            };
+            let empty = grab::prune(&words);
+            drop(section);
+            if let Some(node) = empty {
+                self.retire(node);
+            }
+            at += LARGE_PAGES;
+        }
+    }
+
+    /// The first page of a range after the one of `page`, whose upper node is there; skips whole upper nodes.
+    fn next_range(&self, page: u64, end: u64) -> Option<u64> {
+        let _section = self.pool.domain.reader();
+        let shift = LARGE_SHIFT + UPPER_SHIFT;
+        let (key, last) = ((page >> shift) + 1, end.div_ceil(1 << shift));
+        let (key, _) = self.upper.next_block(&self.pool.frames, key, last)?;
+        Some(key << shift).filter(|next| *next < end)
+    }
+
+    /// The first page at or after `from` and before `end` whose entry is `wanted`, as of now. A locked one may become anything.
+    pub(super) fn next(
+        &self,
+        from: u64,
+        end: u64,
+        wanted: impl Fn(Entry, bool) -> bool,
+    ) -> Option<u64> {
+        let is_wanted = |word: u64| match Word::decode(word) {
+            Word::Entry { entry, locked } => wanted(entry, locked),
+            Word::Absent | Word::Node { .. } => false,
+        };
+        let mut at = from;
+        while at < end {
+            let section = self.pool.domain.reader();
+            let Some(range) = self.range_word(at) else {
+                drop(section);
+                at = self.next_range(at, end)?;
+                continue;
+            };
+            let word = range.load(raw::Ordering::SeqCst);
+            let found = match Word::decode(word) {
+                Word::Node { frame, .. } => {
+                    let words = self.pool.frames.words(frame);
+                    let mut slots = (at % LARGE_PAGES) as usize..LARGE_PAGES as usize;
+                    let slot =
+                        slots.find(|slot| is_wanted(words[*slot].load(raw::Ordering::SeqCst)));
+                    slot.map(|slot| range_start(at) + slot as u64)
+                }
+                _ => is_wanted(word).then_some(at),
+            };
+            match found {
+                Some(page) => return Some(page).filter(|page| *page < end),
+                None => at = range_start(at) + LARGE_PAGES,
+            }
+        }
+        None
+    }
+
+    /// What is at a page now, without locking it.
+    pub(super) fn peek(&self, page: u64) -> Option<Entry> {
+        let _section = self.pool.domain.reader();
+        let range = self.range_word(page)?;
+        match Word::decode(range.load(raw::Ordering::SeqCst)) {
+            Word::Absent => None,
+            Word::Entry { entry, .. } => Some(entry),
+            Word::Node { frame, .. } => {
+                let word = &self.pool.frames.words(frame)[(page % LARGE_PAGES) as usize];
+                match Word::decode(word.load(raw::Ordering::SeqCst)) {
+                    Word::Entry { entry, .. } => Some(entry),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Nodes in use, in pages: those of pages, of ranges, and above.
+    pub(super) fn node_count(&self) -> u64 {
+        let upper = self.upper.counts();
+        self.nodes.load(Ordering::Relaxed) + upper.blocks + upper.nodes
+    }
+
+    /// Frees everything. Nobody else can reach the entries, and none is locked.
+    pub(super) fn end(&self) {
+        let mut key = 0;
+        loop {
+            let section = self.pool.domain.reader();
+            let next = self.upper.next_block(&self.pool.frames, key, u64::MAX);
+            drop(section);
+            let Some((found, node)) = next else { break };
+            for word in self.pool.frames.words(node) {
+                if let Word::Node { frame, .. } = Word::decode(word.load(raw::Ordering::Relaxed)) {
+                    self.retire(frame);
+                }
+            }
+            let mut freed = Vec::new();
+            let mut writer = self.upper.write();
+            writer.remove(&self.pool.frames, found, node, None, &mut freed);
+            drop(writer);
+            freed.push(node);
+            for node in freed {
+                self.pool.retire(Retired::Put(node));
+            }
+            key = found + 1;
+        }
+    }
+}
+
+impl<'e> Locked<'e> {
+    pub(super) fn held(&self) -> &Held {
+        self.held.as_ref().expect("taken on the way out alone")
+    }
+
+    pub(super) fn entry(&self) -> Entry {
+        self.held().entry
+    }
+
+    pub(super) fn content(&self) -> Content {
+        self.entry().content()
+    }
+
+    /// The first page it covers.
+    pub(super) fn first(&self) -> u64 {
+        self.held().first
+    }
+
+    /// The pages it covers.
+    pub(super) fn pages(&self) -> Range<u64> {
+        self.first()..self.first() + self.entry().size().pages()
+    }
+
+    /// Unlocks the entry as another one.
+    pub(super) fn replace(mut self, content: Entry) {
+        let held = self.held.take().expect("taken on the way out alone");
+        let wake = if held.entry.content() == content.content() {
+            Wake::One
+        } else {
+            Wake::All
+        };
+        self.entries.release(held, content.word(), wake);
+    }
+
+    /// The same entry, still locked, as another one.
+    pub(super) fn become_locked(&mut self, entry: Entry) {
+        use super::entry::{SharedWord, WAITERS};
+        let held = self.held.as_mut().expect("taken on the way out alone");
+        let word = self.entries.word_of(held);
+        let mut now = SharedWord::load(word);
+        while let Err(other) = word.exchange(now, entry.locked() | now & WAITERS) {
+            now = other;
+        }
+        held.entry = entry;
+    }
+
+    /// Unlocks it by taking it away.
+    pub(super) fn remove(mut self) {
+        let held = self.held.take().expect("taken on the way out alone");
+        self.entries.release(held, 0, Wake::All);
+    }
+
+    /// Keeps it locked without a borrow; [`Entries::adopt`] makes it a guard again.
+    pub(super) fn into_held(mut self) -> Held {
+        self.held.take().expect("taken on the way out alone")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        // An entry that nobody put anything into does not stay.
+        let (word, wake) = match held.entry.content() {
+            Content::Empty => (0, Wake::All),
+            _ => (held.entry.word(), Wake::One),
+        };
+        self.entries.release(held, word, wake);
+    }
+}
+
+impl Downgrade<'_> {
+    /// The pages of the hole.
+    pub(super) fn pages(&self) -> Range<u64> {
+        self.locked.pages()
+    }
+
+    /// Puts an empty node where the hole is. Nobody has a translation of it any more.
+    pub(super) fn finish(self) {
+        let Downgrade {
+            mut locked,
+            mut node,
+        } = self;
+        let node = node.node.take().expect("a step asks for it before");
+        let entries = locked.entries;
+        let held = locked.held.take().expect("taken on the way out alone");
+        entries.nodes.fetch_add(1, Ordering::Relaxed);
+        entries.release(held, Word::node(node), Wake::All);
+    }
+}
+
+impl std::fmt::Debug for Entries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entries")
+            .field("nodes", &self.node_count())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,272 @@
+//! The word of an entry: what a file has at a page, or at 2 MiB at once.
+//!
+//! ```text
+//!  63..12        9     8     7    6     5       4      3..0
+//!  device page   DIRTY EMPTY ZERO LARGE WAITERS LOCKED tag
+//! ```
+//!
+//! | word | tag | means |
+//! |---|---|---|
+//! | absent | 0 | nothing is known and nothing mapped |
+//! | entry | 4 | `ZERO`: a hole, mapped as the zero frame; `EMPTY`: nothing yet, its locker decides; else a block of the device |
+//! | node | 5 | of a 2 MiB range alone: its pages have words of their own, in the node's frame. LOCKED: somebody looks whether they are all absent |
+//!
+//! Tags of the page cache's index (`cache::index`) are no words of a direct access file: meeting one is a broken invariant.
+//!
+//! A locked word is changed by its locker alone, WAITERS excepted, which who waits sets (`waits`).
+
+use crate::sync::interleave;
+use crate::sync::raw;
+use crate::sync::raw::Ordering;
+use crate::units::FrameId;
+
+const TAG: u64 = 15;
+const TAG_ENTRY: u64 = 4;
+const TAG_NODE: u64 = 5;
+pub(super) const LOCKED: u64 = 1 << 4;
+pub(super) const WAITERS: u64 = 1 << 5;
+const LARGE: u64 = 1 << 6;
+const ZERO: u64 = 1 << 7;
+const EMPTY: u64 = 1 << 8;
+const DIRTY: u64 = 1 << 9;
+const VALUE: u32 = 12;
+
+/// log2 of the pages in a large entry.
+pub(crate) const LARGE_SHIFT: u32 = 9;
+/// The pages in a large entry.
+pub(crate) const LARGE_PAGES: u64 = 1 << LARGE_SHIFT;
+
+/// How much an entry covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Size {
+    /// One page.
+    Small,
+    /// 512 pages, from a multiple of 512 on.
+    Large,
+}
+
+impl Size {
+    /// The number of pages.
+    pub(crate) fn pages(self) -> u64 {
+        match self {
+            Size::Small => 1,
+            Size::Large => LARGE_PAGES,
+        }
+    }
+}
+
+/// What is at an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Content {
+    /// Nothing yet.
+    Empty,
+    /// A hole, read through the zero frame.
+    Zero,
+    /// A block of the device that begins with this page of it.
+    Block(u64),
+}
+
+/// An entry, unlocked and without the bit of those who wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+/// A word, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    Absent,
+    Entry { entry: Entry, locked: bool },
+    Node { frame: FrameId, locked: bool },
+}
+
+impl Entry {
+    pub(crate) fn new(size: Size, content: Content) -> Entry {
+        let large = match size {
+            Size::Small => 0,
+            Size::Large => LARGE,
+        };
+        let content = match content {
+            Content::Empty => EMPTY,
+            Content::Zero => ZERO,
+            Content::Block(page) => page << VALUE,
+        };
+        Entry(TAG_ENTRY | large | content)
+    }
+
+    pub(crate) fn size(self) -> Size {
+        match self.0 & LARGE {
+            0 => Size::Small,
+            _ => Size::Large,
+        }
+    }
+
+    pub(crate) fn content(self) -> Content {
+        match self.0 & (ZERO | EMPTY) {
+            ZERO => Content::Zero,
+            EMPTY => Content::Empty,
+            _ => Content::Block(self.0 >> VALUE),
+        }
+    }
+
+    /// Whether bytes were stored to its block that no sync has covered.
+    pub(crate) fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    /// The same block, with stores to sync.
+    ///
+    /// # Panics
+    /// Unless it is a block.
+    pub(crate) fn dirty(self) -> Entry {
+        assert!(
+            matches!(self.content(), Content::Block(_)),
+            "I4: {self:?} cannot be dirty"
+        );
+        Entry(self.0 | DIRTY)
+    }
+
+    /// The same, with nothing to sync.
+    pub(crate) fn clean(self) -> Entry {
+        Entry(self.0 & !DIRTY)
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn locked(self) -> u64 {
+        self.0 | LOCKED
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dirty = if self.is_dirty() { " dirty" } else { "" };
+        write!(f, "{:?} {:?}{dirty}", self.size(), self.content())
+    }
+}
+
+impl Word {
+    /// Takes a word apart.
+    ///
+    /// # Panics
+    /// When it is none of a direct access file: an ordinary page in such an index is a broken invariant.
+    #[inline]
+    pub(super) fn decode(word: u64) -> Word {
+        let locked = word & LOCKED != 0;
+        match word & TAG {
+            0 if word == 0 => Word::Absent,
+            TAG_ENTRY => Word::Entry {
+                entry: Entry(word & !(LOCKED | WAITERS)),
+                locked,
+            },
+            TAG_NODE => Word::Node {
+                frame: FrameId((word >> VALUE) as u32),
+                locked,
+            },
+            _ => panic!(
+                "I1: the word {word:#x} of an ordinary page in the index of a direct access file"
+            ),
+        }
+    }
+
+    /// The word that leads to a node.
+    pub(super) fn node(frame: FrameId) -> u64 {
+        u64::from(frame.0) << VALUE | TAG_NODE
+    }
+}
+
+/// A word that threads share: in a frame, or in a model. All orders are SeqCst: who locks an entry looks at the range's word
+/// and at the file's length afterwards, who changes these looks at the entries afterwards, and one has to see the other.
+pub(super) trait SharedWord {
+    fn load(&self) -> u64;
+    /// Replaces `old` by `new`; the word as it is if that fails.
+    fn exchange(&self, old: u64, new: u64) -> Result<(), u64>;
+    fn store(&self, new: u64);
+}
+
+impl SharedWord for raw::AtomicU64 {
+    #[inline]
+    fn load(&self) -> u64 {
+        interleave();
+        raw::AtomicU64::load(self, Ordering::SeqCst)
+    }
+
+    #[inline]
+    fn exchange(&self, old: u64, new: u64) -> Result<(), u64> {
+        interleave();
+        self.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
+            .map(drop)
+    }
+
+    #[inline]
+    fn store(&self, new: u64) {
+        interleave();
+        raw::AtomicU64::store(self, new, Ordering::SeqCst);
+    }
+}
+
+/// Loom takes SeqCst accesses for AcqRel ones; its SeqCst fences it takes for what they are. One beside each access stands for
+/// what SeqCst means among these words.
+#[cfg(loom)]
+impl SharedWord for crate::sync::atomic::AtomicU64 {
+    fn load(&self) -> u64 {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        crate::sync::atomic::AtomicU64::load(self, Ordering::SeqCst)
+    }
+
+    fn exchange(&self, old: u64, new: u64) -> Result<(), u64> {
+        let done = self.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        done.map(drop)
+    }
+
+    fn store(&self, new: u64) {
+        crate::sync::atomic::AtomicU64::store(self, new, Ordering::SeqCst);
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_apart_as_they_were_put_together() {
+        for size in [Size::Small, Size::Large] {
+            for content in [
+                Content::Empty,
+                Content::Zero,
+                Content::Block(0),
+                Content::Block((1 << 52) - 1),
+            ] {
+                let entry = Entry::new(size, content);
+                assert_eq!((entry.size(), entry.content()), (size, content));
+                assert!(!entry.is_dirty());
+                let locked = true;
+                let word = Word::decode(entry.locked() | WAITERS);
+                assert_eq!(word, Word::Entry { entry, locked });
+            }
+        }
+        let block = Entry::new(Size::Small, Content::Block(7));
+        assert!(block.dirty().is_dirty() && block.dirty().clean() == block);
+        let node = Word::decode(Word::node(FrameId(u32::MAX)));
+        let (frame, locked) = (FrameId(u32::MAX), false);
+        assert_eq!(node, Word::Node { frame, locked });
+        assert_eq!(Word::decode(0), Word::Absent);
+    }
+
+    // spec: D21
+    #[test]
+    #[should_panic(expected = "an ordinary page in the index of a direct access file")]
+    fn a_page_of_the_cache_is_no_entry() {
+        // A block of the page cache's index, frame 5.
+        Word::decode(5 << 4 | 1);
+    }
+
+    // spec: D14
+    #[test]
+    #[should_panic(expected = "I4")]
+    fn a_hole_is_never_dirty() {
+        let _ = Entry::new(Size::Small, Content::Zero).dirty();
+    }
+}

@@ -1,0 +1,401 @@
+//! What a fault maps: the block of the device, or the zero frame over a hole; the entry stays locked until it is mapped.
+//!
+//! A fault that writes to a hole: the entry is locked, a zeroed block allocated, the hole's translations are taken away
+//! everywhere and a grace period passes, then the entry is the block, dirty, and the fault maps it writable.
+//! A fault that may map 2 MiB at once tries that first, and falls back to one page when the range is not all in the file, has
+//! small entries, or does not lie on the device in one aligned piece.
+
+use std::ops::Range;
+
+use super::core::{DaxCore, HoleWrites, count};
+use super::entries::{Found, Locked};
+use super::entry::{Content, Entry, LARGE_PAGES, Size};
+use super::error::{DaxAction, DaxError};
+use super::extents::Used;
+use super::grab::{Held, Wanted, range_start};
+use crate::cache::FaultKind;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::PAGE_SIZE;
+
+/// Pages of a hole that one fault maps, the first of them included.
+const AROUND: u64 = 16;
+
+/// How much a fault can map at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// The page, and of a hole those that follow it up to this one.
+    Pages {
+        /// The first page that the leaf or the mapping does not show.
+        end: u64,
+    },
+    /// All of the page's 2 MiB: the mapping shows them in one leaf.
+    Leaf,
+}
+
+/// What there is to map, locked: nobody changes or removes it meanwhile. Unlocks when dropped.
+#[derive(Debug)]
+pub(crate) struct DaxPages {
+    file: Arc<DaxCore>,
+    first: Option<Held>,
+    /// Holes that follow, each with its own entry.
+    around: Vec<Held>,
+}
+
+impl DaxPages {
+    fn entry(&self) -> Entry {
+        self.first.as_ref().expect("held until dropped").entry
+    }
+
+    /// Whether these are pages of this file.
+    pub(crate) fn is_of(&self, file: &DaxCore) -> bool {
+        std::ptr::eq(&*self.file, file)
+    }
+
+    /// The pages that can be mapped.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        let first = self.first.as_ref().expect("held until dropped");
+        let pages = first.entry.size().pages() + self.around.len() as u64;
+        first.first..first.first + pages
+    }
+
+    /// Whether this is one entry of 2 MiB.
+    pub(crate) fn is_large(&self) -> bool {
+        self.entry().size() == Size::Large
+    }
+
+    /// Whether they may be stored to without another fault.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.entry().is_dirty()
+    }
+
+    /// Copies a page of the file out.
+    pub(crate) fn copy_to(&self, page: u64, to: &mut [u8]) {
+        let first = self.first.as_ref().expect("held until dropped");
+        match first.entry.content() {
+            Content::Block(block) => {
+                let at = DaxCore::offset(block + (page - first.first));
+                self.file.device.read(at, to);
+            }
+            Content::Zero | Content::Empty => to.fill(0),
+        }
+    }
+
+    /// The address of a page of the file; `None`: it is a hole.
+    pub(crate) fn host(&self, page: u64) -> Option<u64> {
+        let first = self.first.as_ref().expect("held until dropped");
+        match first.entry.content() {
+            Content::Block(block) => Some(self.file.device.host(block + (page - first.first))),
+            Content::Zero | Content::Empty => None,
+        }
+    }
+}
+
+impl Drop for DaxPages {
+    fn drop(&mut self) {
+        for held in self.first.take().into_iter().chain(self.around.drain(..)) {
+            drop(self.file.entries.adopt(held));
+        }
+    }
+}
+
+impl DaxCore {
+    /// What to map at `page` of the file. Sleeps; no section is open and no entry locked.
+    pub(crate) fn fault(
+        self: &Arc<DaxCore>,
+        page: u64,
+        kind: FaultKind,
+        reach: Reach,
+    ) -> Result<DaxPages, DaxError> {
+        count(&self.counts.faults);
+        if kind == FaultKind::Write {
+            self.check_writable(DaxCore::offset(page))?;
+        }
+        if reach == Reach::Leaf {
+            if let Some(found) = self.fault_large(page, kind)? {
+                count(&self.counts.large_faults);
+                return Ok(found);
+            }
+            count(&self.counts.fallbacks);
+        }
+        let reach = match reach {
+            Reach::Leaf => Reach::Pages {
+                end: range_start(page) + LARGE_PAGES,
+            },
+            pages => pages,
+        };
+        let mut locked = self.lock_page(page, kind)?;
+        match kind {
+            FaultKind::Read => self.look_up(&mut locked, page)?,
+            FaultKind::Write => self.make_block(&mut locked, page, |_| Ok(()))?,
+        }
+        let mut around = Vec::new();
+        if locked.content() == Content::Zero {
+            count(&self.counts.zero_maps);
+            if let (Reach::Pages { end }, Size::Small) = (reach, locked.entry().size()) {
+                around = self.holes_behind(page, end);
+            }
+        }
+        Ok(DaxPages {
+            file: self.clone(),
+            first: Some(locked.into_held()),
+            around,
+        })
+    }
+
+    /// Locks what covers a page of the file that is not being cut out.
+    pub(super) fn lock_page(&self, page: u64, kind: FaultKind) -> Result<Locked<'_>, DaxError> {
+        let wanted = match kind {
+            FaultKind::Read => Wanted::Cover,
+            FaultKind::Write => Wanted::Change,
+        };
+        loop {
+            let locked = self.lock_for_change(page, wanted)?;
+            // The length and the cuts are looked at with the entry locked: see `cut`.
+            if page >= self.pages() {
+                return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
+            }
+            if !self.is_being_cut(&locked.pages()) {
+                return Ok(locked);
+            }
+            drop(locked);
+            self.wait_for_cut();
+        }
+    }
+
+    /// Locks what covers a page, whatever the file's length; large holes in the way become small ones.
+    pub(super) fn lock_for_change(
+        &self,
+        page: u64,
+        wanted: Wanted,
+    ) -> Result<Locked<'_>, DaxError> {
+        loop {
+            match self.entries.lock(page, wanted)? {
+                Found::Locked(locked) => return Ok(locked),
+                Found::InTheWay(hole) => {
+                    let pages = hole.pages();
+                    self.revoke(pages, Entry::new(Size::Large, Content::Zero));
+                    self.grace();
+                    count(&self.counts.downgrades);
+                    hole.finish();
+                }
+                Found::Conflict | Found::Absent => {
+                    unreachable!("an entry is made where there is none")
+                }
+            }
+        }
+    }
+
+    /// Finds out what is at an entry that is empty.
+    pub(super) fn look_up(&self, locked: &mut Locked<'_>, page: u64) -> Result<(), DaxError> {
+        if locked.content() != Content::Empty {
+            return Ok(());
+        }
+        let extent = self
+            .extents
+            .lookup(page, 1)
+            .map_err(|error| self.host_error(DaxAction::Query, DaxCore::offset(page), error))?;
+        let content = extent.at.map_or(Content::Zero, Content::Block);
+        locked.become_locked(Entry::new(Size::Small, content));
+        Ok(())
+    }
+
+    /// Makes a small or large entry a dirty block, allocated if there is none. `fill` is called with the block's first device
+    /// page, before a new block can be reached; if it fails, the entry is what it was.
+    pub(super) fn make_block(
+        &self,
+        locked: &mut Locked<'_>,
+        page: u64,
+        fill: impl FnOnce(u64) -> Result<(), DaxError>,
+    ) -> Result<(), DaxError> {
+        // mutant: D5 (test: two_write_faults_on_one_hole_keep_both_stores) what another fault put there is not seen
+        let known = cfg!(not(mutant = "D5"));
+        let block = match (locked.content(), self.block_at(locked, page)?) {
+            (Content::Block(block), _) | (_, Some(block)) if known => {
+                fill(block)?;
+                block
+            }
+            _ => self.new_block(locked, page, fill)?,
+        };
+        if locked.content() == Content::Zero {
+            self.revoke(locked.pages(), locked.entry());
+            self.grace();
+        }
+        let before = locked.entry();
+        if !before.is_dirty() {
+            self.note_dirty(page);
+        }
+        locked.become_locked(Entry::new(before.size(), Content::Block(block)).dirty());
+        Ok(())
+    }
+
+    /// The block that the file has where the entry says nothing of one.
+    fn block_at(&self, locked: &Locked<'_>, page: u64) -> Result<Option<u64>, DaxError> {
+        if let Content::Block(_) = locked.content() {
+            return Ok(None);
+        }
+        let extent = self
+            .extents
+            .lookup(locked.first(), locked.entry().size().pages())
+            .map_err(|error| self.host_error(DaxAction::Query, DaxCore::offset(page), error))?;
+        Ok(extent.at)
+    }
+
+    /// A block for a locked entry that is a hole or empty, zeroed and then filled.
+    fn new_block(
+        &self,
+        locked: &Locked<'_>,
+        page: u64,
+        fill: impl FnOnce(u64) -> Result<(), DaxError>,
+    ) -> Result<u64, DaxError> {
+        let (first, pages) = (locked.first(), locked.entry().size().pages());
+        let block = self
+            .extents
+            .allocate(first, pages)
+            .map_err(|error| self.host_error(DaxAction::Allocate, DaxCore::offset(page), error))?;
+        let misplaced = pages == LARGE_PAGES && block % LARGE_PAGES != 0;
+        let filled = match misplaced {
+            true => Err(self.host_error(
+                DaxAction::Allocate,
+                DaxCore::offset(page),
+                std::io::ErrorKind::StorageFull.into(),
+            )),
+            false => fill(block),
+        };
+        match filled {
+            Ok(()) => {
+                self.extents.finish(first, pages, Used::Kept);
+                self.counts.allocated.fetch_add(pages, Ordering::Relaxed);
+                Ok(block)
+            }
+            Err(error) => {
+                self.extents.finish(first, pages, Used::Dropped);
+                Err(error)
+            }
+        }
+    }
+
+    /// All of the page's 2 MiB as one; `None`: one page has to do.
+    fn fault_large(
+        self: &Arc<DaxCore>,
+        page: u64,
+        kind: FaultKind,
+    ) -> Result<Option<DaxPages>, DaxError> {
+        let first = range_start(page);
+        let within = |core: &DaxCore| first + LARGE_PAGES <= core.size() / PAGE_SIZE as u64;
+        if !within(self) {
+            return Ok(None);
+        }
+        let by_pages = self.hole_writes == HoleWrites::OnePage;
+        if kind == FaultKind::Write
+            && by_pages
+            && !matches!(self.large_content(first, page)?, Some(Content::Block(_)))
+        {
+            return Ok(None);
+        }
+        let mut locked = loop {
+            let Found::Locked(locked) = self.entries.lock(page, Wanted::Large)? else {
+                return Ok(None);
+            };
+            if !within(self) {
+                return Ok(None);
+            }
+            if !self.is_being_cut(&locked.pages()) {
+                break locked;
+            }
+            drop(locked);
+            self.wait_for_cut();
+        };
+        let content = match locked.content() {
+            Content::Empty => match self.large_content(first, page)? {
+                Some(content) => content,
+                None => return Ok(None),
+            },
+            content => content,
+        };
+        let before = locked.content();
+        match (content, kind) {
+            (Content::Zero, FaultKind::Write) => {
+                // With too little room in one piece, a page may still be had.
+                if by_pages || self.make_block(&mut locked, page, |_| Ok(())).is_err() {
+                    return Ok(None);
+                }
+            }
+            (Content::Zero, FaultKind::Read) => {
+                count(&self.counts.zero_maps);
+                locked.become_locked(Entry::new(Size::Large, Content::Zero));
+            }
+            (Content::Block(_), _) => {
+                if before == Content::Empty {
+                    locked.become_locked(Entry::new(Size::Large, content));
+                }
+                if kind == FaultKind::Write {
+                    self.make_block(&mut locked, page, |_| Ok(()))?;
+                }
+            }
+            (Content::Empty, _) => unreachable!("an empty entry was looked up"),
+        }
+        Ok(Some(DaxPages {
+            file: self.clone(),
+            first: Some(locked.into_held()),
+            around: Vec::new(),
+        }))
+    }
+
+    /// What is at the 2 MiB from `first` on, if it is one thing: a hole, or a run of the device that begins at a multiple of
+    /// 2 MiB.
+    fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
+        let extent = self
+            .extents
+            .lookup(first, LARGE_PAGES)
+            .map_err(|error| self.host_error(DaxAction::Query, DaxCore::offset(page), error))?;
+        if extent.pages < LARGE_PAGES {
+            return Ok(None);
+        }
+        Ok(match extent.at {
+            None => Some(Content::Zero),
+            Some(block) if block % LARGE_PAGES == 0 => Some(Content::Block(block)),
+            Some(_) => None,
+        })
+    }
+
+    /// Entries of the holes that follow `page`, locked: those that are there for nothing. Never waits for another's entry.
+    fn holes_behind(&self, page: u64, end: u64) -> Vec<Held> {
+        let end = end
+            .min(page + AROUND)
+            .min(range_start(page) + LARGE_PAGES)
+            .min(self.pages());
+        let mut held = Vec::new();
+        if page + 1 >= end {
+            return held;
+        }
+        let Ok(extent) = self.extents.lookup(page + 1, end - page - 1) else {
+            return held;
+        };
+        if extent.at.is_some() {
+            return held;
+        }
+        for next in page + 1..end.min(page + 1 + extent.pages) {
+            let Some(mut locked) = self.entries.try_lock_small(next) else {
+                break;
+            };
+            // What was looked up before the entry was locked is looked up again with it.
+            let pages = next..next + 1;
+            let hole = match locked.content() {
+                Content::Zero => true,
+                Content::Block(_) => false,
+                Content::Empty => {
+                    next < self.pages()
+                        && !self.is_being_cut(&pages)
+                        && self.look_up(&mut locked, next).is_ok()
+                        && locked.content() == Content::Zero
+                }
+            };
+            if !hole {
+                break;
+            }
+            held.push(locked.into_held());
+        }
+        held
+    }
+}

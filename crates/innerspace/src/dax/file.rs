@@ -1,0 +1,432 @@
+//! The handle on a direct access file.
+
+use std::ops::{Bound, Range, RangeBounds};
+#[cfg(not(target_family = "wasm"))]
+use std::path::Path;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
+use super::cut::PATIENCE;
+use super::device::DaxDevice;
+use super::entry::{Content, Size};
+use super::error::DaxError;
+#[cfg(not(target_family = "wasm"))]
+use super::extents::IdentityMap;
+use super::extents::ScatteredMap;
+#[cfg(not(target_family = "wasm"))]
+use super::open::HostFile;
+use crate::cache::{FaultKind, FileAccess};
+use crate::group::Group;
+use crate::reclaim::Pool;
+#[cfg(not(target_family = "wasm"))]
+use crate::store::{Access, Create};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+/// A file whose bytes are addressable themselves: it takes no page cache. Clones are the same file.
+///
+/// [`Map::direct`](crate::Map::direct) shows the device's own bytes in a space. Reads of a hole, by mapping or by call, cost no
+/// memory; the first store to one gives it a block. What is stored is durable when [`DaxFile::sync_all`] or
+/// [`DaxFile::sync_range`] has returned.
+///
+/// ```
+/// use innerspace::{DaxDevice, MIB, Map, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(MIB)?;
+/// let device = DaxDevice::memory(4 * MIB)?;
+/// let file = memory.direct_file(&device, "log")?;
+/// file.set_len(1024 * MIB)?; // a hole, longer than the device
+///
+/// let space = memory.space()?;
+/// let at = space.map(Map::direct(&file).shared().writable())?;
+/// let mut a = space.accessor();
+/// assert_eq!(a.load::<u64>(at + 512 * MIB)?, 0);
+/// assert_eq!(space.stats().pages.resident, 0);
+/// a.store(at + 512 * MIB, 7_u64)?;
+/// file.sync_all()?;
+/// let mut byte = [0];
+/// file.read_at(&mut byte, 512 * MIB)?;
+/// assert_eq!(byte, [7]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DaxFile(Arc<DaxCore>);
+
+/// What a direct access file has, and has done. Sizes in pages of 4 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct DaxStats {
+    /// The length in bytes.
+    pub size: u64,
+    /// Pages of memory for its entries.
+    pub tables: u64,
+    /// Pages of blocks that were stored to and that no sync has covered.
+    pub dirty: u64,
+    /// Pages of holes that are, or may be, mapped as the zero frame.
+    pub zero: u64,
+    /// Pages of blocks with an entry.
+    pub present: u64,
+    /// Ranges that are pinned.
+    pub pins: u64,
+    /// Faults that came here.
+    pub faults: u64,
+    /// Those that had 2 MiB at once.
+    pub large_faults: u64,
+    /// Those that could have had, and did not find the range fit.
+    pub fallbacks: u64,
+    /// Those that mapped the zero frame.
+    pub zero_faults: u64,
+    /// Holes of 2 MiB that became small ones for a store.
+    pub downgrades: u64,
+    /// Pages allocated.
+    pub allocated: u64,
+    /// Bytes flushed.
+    pub flushed: u64,
+}
+
+impl std::fmt::Display for DaxStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} bytes; pages: {} present, {} dirty, {} zero, {} of tables; {} faults, {} of them large, {} fell back; {} \
+             allocated, {} bytes flushed",
+            self.size,
+            self.present,
+            self.dirty,
+            self.zero,
+            self.tables,
+            self.faults,
+            self.large_faults,
+            self.fallbacks,
+            self.allocated,
+            self.flushed
+        )
+    }
+}
+
+impl DaxFile {
+    /// A handle on a file that is open.
+    pub(crate) fn new(core: Arc<DaxCore>) -> DaxFile {
+        DaxFile(core)
+    }
+
+    /// An empty file in blocks of `device`, which other files may share.
+    ///
+    /// # Errors
+    /// When the device is a host file's, which has no blocks to give.
+    pub(crate) fn on_device(
+        pool: &Arc<Pool>,
+        group: &Group,
+        device: &DaxDevice,
+        name: &str,
+        setup: DaxSetup,
+    ) -> Result<DaxFile, DaxError> {
+        let parts = Parts {
+            name: name.into(),
+            device: device.clone(),
+            extents: Box::new(ScatteredMap::new(device)),
+            size: 0,
+            most: MAX_SIZE,
+            host: None,
+        };
+        Ok(DaxFile(DaxCore::new(pool, group, parts, setup)))
+    }
+
+    /// A host file: its own bytes.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn over_host(
+        pool: &Arc<Pool>,
+        group: &Group,
+        path: &Path,
+        create: Create,
+        setup: DaxSetup,
+    ) -> Result<DaxFile, DaxError> {
+        let access = match setup.access {
+            FileAccess::ReadOnly => Access::ReadOnly,
+            FileAccess::ReadWrite => Access::ReadWrite,
+        };
+        let host = HostFile::open(path, access, create)?;
+        let size = host.opened_len();
+        let capacity = match setup.access {
+            FileAccess::ReadOnly => size,
+            FileAccess::ReadWrite => setup.capacity.max(size),
+        };
+        let device = DaxDevice::host_file(&host, capacity)?;
+        let parts = Parts {
+            name: host.name().clone(),
+            extents: Box::new(IdentityMap::new(host.clone())),
+            size,
+            most: device.len(),
+            device,
+            host: Some(host),
+        };
+        Ok(DaxFile(DaxCore::new(pool, group, parts, setup)))
+    }
+
+    pub(crate) fn core(&self) -> &Arc<DaxCore> {
+        &self.0
+    }
+
+    /// The name in messages.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> u64 {
+        self.0.size()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The device its bytes are on.
+    pub fn device(&self) -> &DaxDevice {
+        &self.0.device
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; fewer at the end of the file alone. Holes read as zeros, and nothing is
+    /// allocated for them.
+    ///
+    /// # Errors
+    /// [`DaxError::Io`]; with a [`Guard`](crate::Guard), [`DaxError::Shrank`] for what another process has cut off.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
+        self.0.read_at(buf, offset)
+    }
+
+    /// Reads exactly `buf.len()` bytes.
+    ///
+    /// # Errors
+    /// As [`DaxFile::read_at`], and [`DaxError::PastEnd`].
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DaxError> {
+        match self.read_at(buf, offset)? {
+            got if got == buf.len() => Ok(()),
+            _ => Err(self.0.past_end(offset, buf.len() as u64)),
+        }
+    }
+
+    /// Writes `buf` at `offset`, lengthening the file where needed, and says how much was written: less than all when the
+    /// device became full on the way.
+    ///
+    /// # Errors
+    /// [`DaxError::DeviceFull`] when nothing was written; [`DaxError::ReadOnly`], [`DaxError::TooLong`],
+    /// [`DaxError::Limit`], [`DaxError::Io`].
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
+        self.0.write_at(buf, offset)
+    }
+
+    /// Writes all of `buf`.
+    ///
+    /// # Errors
+    /// As [`DaxFile::write_at`]; what was written before the error stays.
+    pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<(), DaxError> {
+        while !buf.is_empty() {
+            let done = self.write_at(buf, offset)?;
+            buf = &buf[done..];
+            offset += done as u64;
+        }
+        Ok(())
+    }
+
+    /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes what was cut off. Waits up to
+    /// ten seconds for pins there.
+    ///
+    /// # Errors
+    /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own; [`DaxError::ReadOnly`],
+    /// [`DaxError::TooLong`], [`DaxError::Io`].
+    pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
+        self.0.set_len(len, PATIENCE)
+    }
+
+    /// Like [`DaxFile::set_len`], waiting so long for pins.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_len_within(&self, len: u64, patience: Duration) -> Result<(), DaxError> {
+        self.0.set_len(len, patience)
+    }
+
+    /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits for pins as
+    /// [`DaxFile::set_len`] does.
+    ///
+    /// # Errors
+    /// As [`DaxFile::set_len`].
+    pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
+        self.0.punch(bytes, PATIENCE)
+    }
+
+    /// Makes everything that was stored durable: flushes the cache lines of what is dirty.
+    ///
+    /// # Errors
+    /// [`DaxError::Io`]: what could not be flushed stays dirty, and the next sync tries again.
+    pub fn sync_all(&self) -> Result<(), DaxError> {
+        self.sync_range(..)
+    }
+
+    /// The same for the pages, or blocks of 2 MiB, that these bytes touch.
+    ///
+    /// # Errors
+    /// As [`DaxFile::sync_all`].
+    pub fn sync_range(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
+        self.0.sync_bytes(self.clip(&bytes))
+    }
+
+    /// Forgets what is known about bytes that are not dirty, so that the next access asks the host file again where its holes
+    /// are. Dirty pages stay.
+    ///
+    /// # Errors
+    /// [`DaxError::Io`].
+    pub fn invalidate(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
+        let bytes = self.clip(&bytes);
+        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        self.0.invalidate(pages)
+    }
+
+    /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device that hold these bytes. Holes get
+    /// blocks; all of it counts as dirty as long as it is pinned. While a pin lives, a truncate or punch there waits.
+    ///
+    /// # Errors
+    /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`], [`DaxError::Limit`], [`DaxError::Io`].
+    pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
+        let core = &self.0;
+        core.check_writable(bytes.start)?;
+        let _layout = core.layout.read();
+        if bytes.start > bytes.end || bytes.end > core.size() {
+            let len = bytes.end.saturating_sub(bytes.start);
+            return Err(core.past_end(bytes.start, len));
+        }
+        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        // Registered first: a sync that cleans a page later than this leaves it dirty.
+        let mut pin = DaxPin {
+            id: core.pins.add(pages.clone()),
+            file: core.clone(),
+            bytes,
+            parts: Vec::new(),
+        };
+        let mut page = pages.start;
+        while page < pages.end {
+            let mut locked = core.lock_page(page, FaultKind::Write)?;
+            core.make_block(&mut locked, page, |_| Ok(()))?;
+            let Content::Block(block) = locked.content() else {
+                unreachable!("made above");
+            };
+            let covered = locked.pages();
+            let end = covered.end.min(pages.end);
+            pin.add_part(page..end, block + (page - covered.start));
+            page = end;
+        }
+        Ok(pin)
+    }
+
+    /// What it has, and has done. Walks the entries: its cost grows with them.
+    pub fn stats(&self) -> DaxStats {
+        let core = &self.0;
+        let counts = &core.counts;
+        let read = |count: &crate::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let mut stats = DaxStats {
+            size: core.size(),
+            tables: core.entries.node_count(),
+            pins: core.pins.len() as u64,
+            faults: read(&counts.faults),
+            large_faults: read(&counts.large_faults),
+            fallbacks: read(&counts.fallbacks),
+            zero_faults: read(&counts.zero_maps),
+            downgrades: read(&counts.downgrades),
+            allocated: read(&counts.allocated),
+            flushed: read(&counts.flushed),
+            ..DaxStats::default()
+        };
+        let mut page = 0;
+        while let Some(found) = core.entries.next(page, u64::MAX >> PAGE_SHIFT, |_, _| true) {
+            page = found + 1;
+            let Some(entry) = core.entries.peek(found) else {
+                continue;
+            };
+            if entry.size() == Size::Large {
+                page = super::grab::range_start(found) + Size::Large.pages();
+            }
+            let pages = entry.size().pages();
+            match entry.content() {
+                Content::Block(_) => stats.present += pages,
+                Content::Zero => stats.zero += pages,
+                Content::Empty => {}
+            }
+            stats.dirty += if entry.is_dirty() { pages } else { 0 };
+        }
+        stats
+    }
+
+    fn clip(&self, bytes: &impl RangeBounds<u64>) -> Range<u64> {
+        let start = match bytes.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match bytes.end_bound() {
+            Bound::Included(end) => end.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        let end = end.min(self.len());
+        start.min(end)..end
+    }
+}
+
+/// Bytes of a direct access file that foreign code may use; see [`DaxFile::pin_raw`]. They are unpinned when it is dropped.
+///
+/// Reading or writing through the addresses is `unsafe`, and whoever does it sees to it that no other access to the same
+/// bytes, through a mapping, a call or another pin, runs at the same time.
+#[derive(Debug)]
+pub struct DaxPin {
+    file: Arc<DaxCore>,
+    id: u64,
+    bytes: Range<u64>,
+    /// Device pages, in the file's order: the first, and how many.
+    parts: Vec<(u64, u64)>,
+}
+
+impl DaxPin {
+    /// The bytes of the file.
+    pub fn bytes(&self) -> Range<u64> {
+        self.bytes.clone()
+    }
+
+    fn add_part(&mut self, pages: Range<u64>, device_page: u64) {
+        let len = pages.end - pages.start;
+        match self.parts.last_mut() {
+            Some((first, count)) if *first + *count == device_page => *count += len,
+            _ => self.parts.push((device_page, len)),
+        }
+    }
+
+    /// Where the bytes are: address and length of each part, in the file's order. Valid as long as the pin.
+    pub fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+        let mut skip = self.bytes.start % PAGE_SIZE as u64;
+        let mut left = self.bytes.end - self.bytes.start;
+        let device = &self.file.device;
+        self.parts.iter().map(move |(page, count)| {
+            let len = ((count << PAGE_SHIFT) - skip).min(left);
+            let address = device.host(*page) + skip;
+            left -= len;
+            skip = 0;
+            let address = std::ptr::with_exposed_provenance_mut(address as usize);
+            (
+                NonNull::new(address).expect("a device is not at address 0"),
+                len as usize,
+            )
+        })
+    }
+}
+
+impl Drop for DaxPin {
+    fn drop(&mut self) {
+        // What was stored since the last sync of these pages is still dirty: a sync leaves pinned pages so.
+        self.file.pins.remove(self.id);
+    }
+}

@@ -1,0 +1,116 @@
+//! Sync: what was stored is made durable.
+//!
+//! For each dirty entry: lock it, take the right to store away, wait a grace period, flush the cache lines of all of it, fence,
+//! clear dirty, unlock. Entries are taken in batches, so that one grace period serves many. Who stores again faults again,
+//! waits for the entry, and makes it dirty again. A pinned page stays dirty: foreign code may store to it at any time.
+
+use std::ops::Range;
+
+use super::core::DaxCore;
+use super::entries::{Found, Locked};
+use super::entry::{Content, LARGE_PAGES};
+use super::error::{DaxAction, DaxError};
+use super::grab::Wanted;
+use crate::sync::atomic::Ordering;
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Entries that are locked at a time.
+const BATCH: usize = 64;
+
+impl DaxCore {
+    /// Makes what was stored to these bytes durable: all of a page or a large block that they touch.
+    pub(super) fn sync_bytes(&self, bytes: Range<u64>) -> Result<(), DaxError> {
+        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        let _one = self.syncing.lock();
+        let mut first_error = None;
+        for range in self.take_dirty(&pages) {
+            let part = range.max(pages.start)..(range + LARGE_PAGES).min(pages.end);
+            let whole = part == (range..range + LARGE_PAGES);
+            let end = self.sync_part(part);
+            // What is left may be dirty: the other part, what is pinned, what could not be flushed.
+            if !whole || !matches!(end, Ok(Left::Nothing)) {
+                self.note_dirty(range);
+            }
+            if let Err(error) = end {
+                first_error.get_or_insert(error);
+            }
+        }
+        if let Err(error) = self.extents.sync_metadata() {
+            let error = self.host_error(DaxAction::Sync, bytes.start, error);
+            first_error.get_or_insert(error);
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// The dirty entries of a part of a 2 MiB range.
+    fn sync_part(&self, pages: Range<u64>) -> Result<Left, DaxError> {
+        let mut left = Left::Nothing;
+        let mut at = pages.start;
+        loop {
+            let mut batch = Vec::new();
+            while batch.len() < BATCH {
+                let may_be_dirty = |entry: super::entry::Entry, locked| locked || entry.is_dirty();
+                let Some(page) = self.entries.next(at, pages.end, may_be_dirty) else {
+                    at = pages.end;
+                    break;
+                };
+                at = page + 1;
+                // What was punched or became another one meanwhile is not what was to be synced: it is passed over.
+                if let Found::Locked(locked) = self.entries.lock(page, Wanted::Present)? {
+                    at = locked.pages().end;
+                    if locked.entry().is_dirty() {
+                        batch.push(locked);
+                    }
+                }
+            }
+            if batch.is_empty() {
+                return Ok(left);
+            }
+            if self.flush(batch)? == Left::Dirty {
+                left = Left::Dirty;
+            }
+        }
+    }
+
+    /// Flushes locked dirty entries, and unlocks them clean.
+    fn flush(&self, batch: Vec<Locked<'_>>) -> Result<Left, DaxError> {
+        for locked in &batch {
+            self.revoke_write(locked.pages());
+        }
+        self.grace();
+        for locked in &batch {
+            let Content::Block(block) = locked.content() else {
+                panic!("D14: {:?} is dirty", locked.entry());
+            };
+            let len = locked.entry().size().pages() << PAGE_SHIFT;
+            let offset = DaxCore::offset(locked.first());
+            self.device
+                .flush(block << PAGE_SHIFT, len)
+                .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
+            self.counts.flushed.fetch_add(len, Ordering::Relaxed);
+        }
+        let offset = batch
+            .first()
+            .map_or(0, |first| DaxCore::offset(first.first()));
+        self.device
+            .fence()
+            .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
+        let mut left = Left::Nothing;
+        for locked in batch {
+            if self.pins.covers(&locked.pages()) {
+                left = Left::Dirty;
+                continue;
+            }
+            let clean = locked.entry().clean();
+            locked.replace(clean);
+        }
+        Ok(left)
+    }
+}
+
+/// Whether something is still dirty after a flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    Nothing,
+    Dirty,
+}

@@ -1,0 +1,246 @@
+//! Locking an entry in place: the steps, over any memory for the words.
+//!
+//! A range of 2 MiB has one word; where its pages have words of their own, it leads to their node. What a step finds:
+//!
+//! | range's word | one page, to read | one page, to change | all of it |
+//! |---|---|---|---|
+//! | absent | a node is linked, then as below | the same | locked, empty and large |
+//! | large entry, locked | waits, by the range's first page | the same | the same |
+//! | large hole | locked as it is | locked, to be downgraded to a node | locked |
+//! | large block | locked as it is | the same | the same |
+//! | node | the page's word: locked, or waited for | the same | a conflict if any of its 512 words is there; else it goes |
+//!
+//! **A page's word against the whole range.** Who locks a page's word looks at the range's word again afterwards: if it does
+//! not lead to the node any more, or is locked, the word is given back and the way begun anew. Who wants the range locks its
+//! word first and looks at all pages' words afterwards. Both are sequentially consistent, so one sees the other.
+//!
+//! A step runs in a section and never sleeps. A node that was replaced is reused after a grace period.
+
+use super::entry::{Content, Entry, LARGE_SHIFT, LOCKED, SharedWord, Size, Word};
+use super::waits::{Asleep, Waits, Wake};
+use crate::units::FrameId;
+
+/// The words of one range.
+pub(super) trait RangeWords {
+    type Word: SharedWord;
+    /// The range's own.
+    fn range(&self) -> &Self::Word;
+    /// The words of its pages.
+    fn pages(&self, node: FrameId) -> &[Self::Word];
+}
+
+/// What is to be locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// Whatever covers the page.
+    Cover,
+    /// What covers the page, to put a block there: a large hole is not good for that.
+    Change,
+    /// What covers the page, if there is anything.
+    Present,
+    /// The whole range.
+    Large,
+}
+
+/// Where a locked word is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// It is the range's own.
+    Range,
+    /// It is a page's, in this node.
+    Page(FrameId),
+}
+
+/// A locked entry. Whoever has it alone may change the word.
+#[derive(Debug)]
+#[must_use = "the entry stays locked"]
+pub(super) struct Held {
+    pub(super) place: Place,
+    /// The first page it covers; the key of those who wait.
+    pub(super) first: u64,
+    pub(super) entry: Entry,
+}
+
+/// What a step came to.
+pub(super) enum Step {
+    Held(Held),
+    /// A large hole, locked, in the way of one page.
+    Downgrade(Held),
+    /// The range is locked; its node is unlinked.
+    HeldInPlaceOf(Held, FrameId),
+    /// Somebody has it: sleep, and try again.
+    Wait(Asleep, u64),
+    /// A node is wanted.
+    NeedNode,
+    /// Some page of the range has an entry.
+    Conflict,
+    /// Nothing is there.
+    Absent,
+    /// Somebody was faster, or is looking through the range.
+    Again,
+}
+
+/// The first page of a page's range.
+pub(super) fn range_start(page: u64) -> u64 {
+    page >> LARGE_SHIFT << LARGE_SHIFT
+}
+
+/// One step on the way to the entry of `page`. A node that is linked is taken out of `spare`.
+pub(super) fn step(
+    words: &impl RangeWords,
+    waits: &Waits,
+    page: u64,
+    wanted: Wanted,
+    spare: &mut Option<FrameId>,
+) -> Step {
+    let range = words.range();
+    let now = range.load();
+    match Word::decode(now) {
+        Word::Absent => match wanted {
+            Wanted::Present => Step::Absent,
+            Wanted::Large => {
+                let entry = Entry::new(Size::Large, Content::Empty);
+                take(range, 0, entry, Place::Range, range_start(page))
+            }
+            Wanted::Cover | Wanted::Change => {
+                let Some(node) = *spare else {
+                    return Step::NeedNode;
+                };
+                if range.exchange(0, Word::node(node)).is_ok() {
+                    *spare = None;
+                }
+                Step::Again
+            }
+        },
+        Word::Entry {
+            locked: true,
+            entry: _,
+        } => {
+            // mutant: D7 (loom: d7_who_waits_for_a_large_entry_is_woken) the key of the page that was asked for
+            let key = match cfg!(mutant = "D7") {
+                true => page,
+                false => range_start(page),
+            };
+            wait(waits, range, key)
+        }
+        Word::Entry {
+            locked: false,
+            entry,
+        } => {
+            let is_hole = matches!(entry.content(), Content::Zero | Content::Empty);
+            let in_the_way = wanted == Wanted::Change && is_hole;
+            if in_the_way && spare.is_none() {
+                return Step::NeedNode;
+            }
+            match take(range, now, entry, Place::Range, range_start(page)) {
+                Step::Held(held) if in_the_way => Step::Downgrade(held),
+                other => other,
+            }
+        }
+        Word::Node { locked: true, .. } => Step::Again,
+        Word::Node { frame, .. } if wanted == Wanted::Large => whole(words, now, frame, page),
+        Word::Node { frame, .. } => one_page(words, waits, now, frame, page, wanted),
+    }
+}
+
+/// Locks a word that is not locked and was `now`.
+fn take(word: &impl SharedWord, now: u64, entry: Entry, place: Place, first: u64) -> Step {
+    // WAITERS stays: those left in the queue are woken by this holder's unlock.
+    let locked = if now == 0 {
+        entry.locked()
+    } else {
+        now | LOCKED
+    };
+    match word.exchange(now, locked) {
+        Ok(()) => Step::Held(Held {
+            place,
+            first,
+            entry,
+        }),
+        Err(_) => Step::Again,
+    }
+}
+
+fn wait(waits: &Waits, word: &impl SharedWord, key: u64) -> Step {
+    match waits.enqueue(word, key) {
+        Some(asleep) => Step::Wait(asleep, key),
+        None => Step::Again,
+    }
+}
+
+/// A page's word, in the node that the range's word `now` leads to.
+fn one_page(
+    words: &impl RangeWords,
+    waits: &Waits,
+    now: u64,
+    node: FrameId,
+    page: u64,
+    wanted: Wanted,
+) -> Step {
+    let pages = words.pages(node);
+    let word = &pages[page as usize % pages.len()];
+    let before = word.load();
+    let entry = match Word::decode(before) {
+        Word::Absent if wanted == Wanted::Present => return Step::Absent,
+        Word::Absent => Entry::new(Size::Small, Content::Empty),
+        Word::Entry { locked: true, .. } => return wait(waits, word, page),
+        Word::Entry { entry, .. } => entry,
+        Word::Node { .. } => panic!("I1: a node in place of a page's entry"),
+    };
+    let Step::Held(held) = take(word, before, entry, Place::Page(node), page) else {
+        return Step::Again;
+    };
+    if words.range().load() == now {
+        return Step::Held(held);
+    }
+    // Somebody wants the whole range, or has it.
+    let (before, wake) = match before {
+        0 => (0, Wake::All),
+        _ => (entry.word(), Wake::One),
+    };
+    waits.release(word, page, held.entry.locked(), before, wake);
+    Step::Again
+}
+
+/// The whole range, whose pages have words of their own: if all are absent.
+fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
+    let range = words.range();
+    if range.exchange(now, now | LOCKED).is_err() {
+        return Step::Again;
+    }
+    let pages = words.pages(node);
+    // mutant: D8 (test: a_small_entry_anywhere_in_the_range_is_a_conflict) a look at the first 64 alone
+    let looked_at = match cfg!(mutant = "D8") {
+        true => &pages[..pages.len().min(64)],
+        false => pages,
+    };
+    if looked_at.iter().any(|word| word.load() != 0) {
+        range.store(now);
+        return Step::Conflict;
+    }
+    let entry = Entry::new(Size::Large, Content::Empty);
+    range.store(entry.locked());
+    let held = Held {
+        place: Place::Range,
+        first: range_start(page),
+        entry,
+    };
+    Step::HeldInPlaceOf(held, node)
+}
+
+/// Unlinks the node of a range if none of its pages has an entry.
+pub(super) fn prune(words: &impl RangeWords) -> Option<FrameId> {
+    let range = words.range();
+    let now = range.load();
+    let Word::Node {
+        frame,
+        locked: false,
+    } = Word::decode(now)
+    else {
+        return None;
+    };
+    range.exchange(now, now | LOCKED).ok()?;
+    let empty = words.pages(frame).iter().all(|word| word.load() == 0);
+    range.store(if empty { 0 } else { now });
+    empty.then_some(frame)
+}

@@ -1,0 +1,228 @@
+//! Reads and writes by call: straight from and to the device. Holes read as zeros without touching it.
+//!
+//! A read takes no entry's lock: what it meets may be written meanwhile, as with any file, but not freed (`layout`). A write
+//! locks the entry of each page in turn, so that it never meets a sync or another allocation there.
+
+use std::io::ErrorKind;
+
+use super::core::DaxCore;
+use super::entries::Locked;
+use super::entry::Content;
+use super::error::{DaxAction, DaxError};
+use super::grab::Wanted;
+use crate::store::KnownSince;
+use crate::sync::atomic::Ordering;
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// The parts of `offset..offset + len` by pages: page, offset in it, length.
+pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let inside = (at % PAGE) as usize;
+        let part = (PAGE_SIZE - inside).min(len - done);
+        done += part;
+        Some((at >> PAGE_SHIFT, inside, part))
+    })
+}
+
+impl DaxCore {
+    /// Reads up to `buf.len()` bytes; fewer at the end of the file alone.
+    pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
+        let _layout = self.layout.read();
+        let len = self.size().saturating_sub(offset).min(buf.len() as u64) as usize;
+        let mut left = &mut buf[..len];
+        let mut at = offset;
+        while !left.is_empty() {
+            let (page, inside) = (at >> PAGE_SHIFT, at % PAGE);
+            let wanted = (inside + left.len() as u64).div_ceil(PAGE);
+            let extent = self
+                .extents
+                .lookup(page, wanted)
+                .map_err(|error| self.host_error(DaxAction::Query, at, error))?;
+            let part = (extent.pages * PAGE - inside).min(left.len() as u64) as usize;
+            let (now, rest) = std::mem::take(&mut left).split_at_mut(part);
+            match extent.at {
+                None => now.fill(0),
+                Some(block) => self.read_device(block * PAGE + inside, now, at)?,
+            }
+            left = rest;
+            at += part as u64;
+        }
+        Ok(len)
+    }
+
+    /// Writes all of `buf`, and lengthens the file where needed. What was written before an error stays, and is counted if
+    /// there is any.
+    pub(super) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
+        self.check_writable(offset)?;
+        let end = offset
+            .checked_add(buf.len() as u64)
+            .filter(|end| *end <= self.most)
+            .ok_or_else(|| self.too_long(offset, buf.len() as u64))?;
+        let written = {
+            let _layout = self.layout.read();
+            self.write_pages(buf, offset, end)
+        };
+        // Blocks past the end are nobody's.
+        if !matches!(written, Ok(done) if done == buf.len()) {
+            self.give_back_past_end(end)?;
+        }
+        written
+    }
+
+    /// The same with `layout` shared.
+    fn write_pages(&self, buf: &[u8], offset: u64, end: u64) -> Result<usize, DaxError> {
+        let growth = (end > self.size()).then(|| self.growth.lock());
+        if growth.is_some() && end > self.size() {
+            self.clear_tail(self.size())?;
+            self.extents
+                .set_len(end)
+                .map_err(|error| self.host_error(DaxAction::Resize, end, error))?;
+        }
+        let mut done = 0;
+        for (page, inside, part) in pieces(offset, buf.len()) {
+            match self.write_page(page, inside, &buf[done..done + part]) {
+                Ok(()) => done += part,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        // After the bytes: who sees the length sees them. Without `growth` the file is long enough.
+        let reached = offset + done as u64;
+        self.size.fetch_max(reached, Ordering::SeqCst);
+        Ok(done)
+    }
+
+    /// Writes to one page, which gets a block if it has none.
+    fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
+        let mut locked = self.lock_for_change(page, Wanted::Change)?;
+        // mutant: D4 (test: a_write_by_call_is_seen_where_the_hole_was_mapped) the hole's translations stay
+        if cfg!(mutant = "D4") && locked.content() == Content::Zero {
+            locked.become_locked(super::entry::Entry::new(
+                super::entry::Size::Small,
+                Content::Empty,
+            ));
+        }
+        let first = locked.first();
+        self.make_block(&mut locked, page, |block| {
+            let at = (block + (page - first)) * PAGE + inside as u64;
+            self.write_device(at, bytes, DaxCore::offset(page) + inside as u64)
+        })
+    }
+
+    fn read_device(&self, at: u64, to: &mut [u8], offset: u64) -> Result<(), DaxError> {
+        match self.host.as_ref().filter(|_| self.is_guarded()) {
+            None => self.device.read(at, to),
+            Some(host) => {
+                host.read_at(to, offset)
+                    .map_err(|error| match error.kind() {
+                        ErrorKind::UnexpectedEof => self.shrank(offset, to.len() as u64),
+                        _ => self.host_error(DaxAction::Read, offset, error),
+                    })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_device(&self, at: u64, from: &[u8], offset: u64) -> Result<(), DaxError> {
+        match self.host.as_ref().filter(|_| self.is_guarded()) {
+            None => self.device.write(at, from),
+            Some(host) => {
+                // A write past the end would lengthen the file again, over what somebody else cut off.
+                self.check_host_len(offset)?;
+                host.write_at(from, offset)
+                    .map_err(|error| self.host_error(DaxAction::Write, offset, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the host file still has the byte at `offset`, which the file has.
+    pub(super) fn check_host_len(&self, offset: u64) -> Result<(), DaxError> {
+        let Some(host) = &self.host else {
+            return Ok(());
+        };
+        let now = host
+            .len_now()
+            .map_err(|error| self.host_error(DaxAction::Query, offset, error))?;
+        if now > offset || offset >= self.size() {
+            return Ok(());
+        }
+        Err(self.shrank(offset, PAGE))
+    }
+
+    /// The error that says that somebody cut the host file.
+    pub(super) fn shrank(&self, offset: u64, wanted: u64) -> DaxError {
+        let now = self.host.as_ref().map(|host| host.len_now());
+        let since = match self.size() == self.opened_len {
+            true => KnownSince::Opened,
+            false => KnownSince::Changed,
+        };
+        DaxError::Shrank {
+            file: self.name.clone(),
+            offset,
+            wanted,
+            now: now.and_then(Result::ok).unwrap_or(0),
+            was: self.size(),
+            since,
+        }
+    }
+
+    /// Makes the bytes of the last page past `size` zeros: a mapping may have stored there.
+    pub(super) fn clear_tail(&self, size: u64) -> Result<(), DaxError> {
+        if size.is_multiple_of(PAGE) {
+            return Ok(());
+        }
+        let page = size >> PAGE_SHIFT;
+        let mut locked = self.lock_for_change(page, Wanted::Cover)?;
+        self.look_up(&mut locked, page)?;
+        self.clear_in(&mut locked, page, (size % PAGE) as usize..PAGE_SIZE)
+    }
+
+    /// Zeros bytes of a page, if it has a block.
+    pub(super) fn clear_in(
+        &self,
+        locked: &mut Locked<'_>,
+        page: u64,
+        bytes: std::ops::Range<usize>,
+    ) -> Result<(), DaxError> {
+        if !matches!(locked.content(), Content::Block(_)) {
+            return Ok(());
+        }
+        let first = locked.first();
+        self.make_block(locked, page, |block| {
+            let at = (block + (page - first)) * PAGE + bytes.start as u64;
+            self.device.zero(at, bytes.len() as u64);
+            Ok(())
+        })
+    }
+
+    // --- accesses of guarded mappings
+
+    /// Bytes of a page that the file has; past its end they are zeros.
+    pub(crate) fn load_guarded(&self, to: &mut [u8], offset: u64) -> Result<(), DaxError> {
+        self.check_page(offset, to.len())?;
+        to.fill(0);
+        self.read_at(to, offset).map(drop)
+    }
+
+    /// The same for a store; what goes past the end is lost, as in any mapping.
+    pub(crate) fn store_guarded(&self, from: &[u8], offset: u64) -> Result<(), DaxError> {
+        self.check_page(offset, from.len())?;
+        let inside = self.size().saturating_sub(offset).min(from.len() as u64);
+        self.write_at(&from[..inside as usize], offset).map(drop)
+    }
+
+    fn check_page(&self, offset: u64, len: usize) -> Result<(), DaxError> {
+        match offset >> PAGE_SHIFT < self.pages() {
+            true => Ok(()),
+            false => Err(self.past_end(offset, len as u64)),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Models of an entry's lock: the steps of `grab` over words in a loom build. The bytes of each page are a loom cell, so two
+//! holders of one page are reported, and a lost wake-up shows as loom's deadlock report.
+
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+
+use super::entry::{Content, Entry, Size, Word};
+use super::grab::{self, Held, Place, RangeWords, Step, Wanted};
+use super::waits::{Waits, Wake};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Arc, hint, thread};
+use crate::units::FrameId;
+
+/// Pages of the range.
+const PAGES: usize = 2;
+/// Nodes that may come to stand in the range's word; the last is a thread's own.
+const NODES: usize = 4;
+
+struct World {
+    range: AtomicU64,
+    nodes: [[AtomicU64; PAGES]; NODES],
+    waits: Waits,
+    bytes: [UnsafeCell<u64>; PAGES],
+}
+
+// SAFETY: the cells are what the locks under test guard; loom reports an unordered access to them.
+unsafe impl Sync for World {}
+// SAFETY: as above.
+unsafe impl Send for World {}
+
+impl RangeWords for World {
+    type Word = AtomicU64;
+
+    fn range(&self) -> &AtomicU64 {
+        &self.range
+    }
+
+    fn pages(&self, node: FrameId) -> &[AtomicU64] {
+        &self.nodes[node.index()]
+    }
+}
+
+impl World {
+    fn new(range: u64) -> Arc<World> {
+        Arc::new(World {
+            range: AtomicU64::new(range),
+            nodes: Default::default(),
+            waits: Waits::default(),
+            bytes: Default::default(),
+        })
+    }
+
+    /// Locks what is wanted; `spare` is a node of the caller's own. `None`: a conflict.
+    fn lock(&self, page: u64, wanted: Wanted, spare: u32) -> Option<Held> {
+        let mut spare = Some(FrameId(spare));
+        loop {
+            match grab::step(self, &self.waits, page, wanted, &mut spare) {
+                Step::Held(held) | Step::HeldInPlaceOf(held, _) => return Some(held),
+                Step::Downgrade(held) => {
+                    let node = spare.take().expect("asked for before");
+                    self.release(held, Word::node(node), Wake::All);
+                }
+                Step::Wait(asleep, _) => asleep.sleep(),
+                Step::Conflict | Step::Absent => return None,
+                Step::NeedNode => panic!("each thread needs one node"),
+                Step::Again => {
+                    hint::spin_loop();
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+
+    fn release(&self, held: Held, unlocked: u64, wake: Wake) {
+        let word = match held.place {
+            Place::Range => &self.range,
+            Place::Page(node) => &self.nodes[node.index()][held.first as usize % PAGES],
+        };
+        self.waits
+            .release(word, held.first, held.entry.locked(), unlocked, wake);
+    }
+
+    /// Writes the pages an entry covers, which its holder alone may do.
+    fn touch(&self, held: &Held) {
+        let pages = match held.place {
+            Place::Range => 0..PAGES,
+            Place::Page(_) => held.first as usize..held.first as usize + 1,
+        };
+        for page in pages {
+            // SAFETY: checked by loom.
+            self.bytes[page].with_mut(|bytes| unsafe { *bytes += 1 });
+        }
+    }
+
+    /// What a read fault does: an empty entry becomes a hole.
+    fn read_fault(&self, page: u64, spare: u32) {
+        let held = self
+            .lock(page, Wanted::Cover, spare)
+            .expect("made where there is none");
+        self.touch(&held);
+        let zero = Entry::new(held.entry.size(), Content::Zero);
+        let wake = match held.entry.content() {
+            Content::Zero => Wake::One,
+            _ => Wake::All,
+        };
+        self.release(held, zero.word(), wake);
+    }
+
+    fn assert_at_rest(&self) {
+        assert_eq!(self.waits.len(), 0, "a waiter is left");
+    }
+}
+
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(run);
+}
+
+fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
+    let world = world.clone();
+    thread::spawn(move || run(&world))
+}
+
+// spec: D6
+#[test]
+fn d6_three_readers_of_one_absent_index_all_finish() {
+    model(2, || {
+        let world = World::new(0);
+        let others = [1, 2].map(|spare| spawn(&world, move |w| w.read_fault(1, spare)));
+        world.read_fault(1, 3);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        world.assert_at_rest();
+        // SAFETY: nobody else is left.
+        world.bytes[1].with(|bytes| assert_eq!(unsafe { *bytes }, 3));
+    });
+}
+
+// spec: D7
+#[test]
+fn d7_who_waits_for_a_large_entry_is_woken() {
+    model(2, || {
+        let world = World::new(0);
+        let large = world.lock(0, Wanted::Large, 0).expect("nothing is there");
+        // It waits where the holder of the whole range wakes, whatever page it came for.
+        let other = spawn(&world, |w| w.read_fault(1, 1));
+        world.touch(&large);
+        let entry = Entry::new(Size::Large, Content::Zero);
+        world.release(large, entry.word(), Wake::All);
+        other.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: D7
+#[test]
+fn d7_a_large_fault_beside_a_locked_small_entry_falls_back() {
+    model(2, || {
+        let world = World::new(0);
+        let small = world.lock(1, Wanted::Cover, 1).expect("nothing is there");
+        let other = spawn(&world, |w| {
+            assert!(
+                w.lock(0, Wanted::Large, 0).is_none(),
+                "a small entry was passed over"
+            );
+        });
+        other.join().unwrap();
+        world.touch(&small);
+        let zero = Entry::new(Size::Small, Content::Zero);
+        world.release(small, zero.word(), Wake::All);
+        world.assert_at_rest();
+    });
+}
+
+// spec: D8
+#[test]
+fn d8_a_page_and_its_whole_range_are_never_held_at_once() {
+    model(3, || {
+        let world = World::new(Word::node(FrameId(0)));
+        let other = spawn(&world, |w| {
+            let small = w
+                .lock(1, Wanted::Change, 1)
+                .expect("made where there is none");
+            w.touch(&small);
+            match small.place {
+                Place::Page(_) => w.release(small, 0, Wake::All),
+                Place::Range => {
+                    let word = small.entry.word();
+                    w.release(small, word, Wake::One);
+                }
+            }
+        });
+        if let Some(large) = world.lock(0, Wanted::Large, 2) {
+            world.touch(&large);
+            world.release(large, 0, Wake::All);
+        }
+        other.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: D5, D9
+#[test]
+fn d9_two_changes_of_a_large_hole_meet_in_one_node() {
+    model(2, || {
+        let world = World::new(Entry::new(Size::Large, Content::Zero).word());
+        let change = |w: &World, page, spare| {
+            let held = w
+                .lock(page, Wanted::Change, spare)
+                .expect("a hole is changed");
+            assert!(
+                matches!(held.place, Place::Page(_)),
+                "a large hole was kept"
+            );
+            w.touch(&held);
+            let block = Entry::new(Size::Small, Content::Block(spare.into()));
+            w.release(held, block.word(), Wake::All);
+        };
+        let other = spawn(&world, move |w| change(w, 1, 1));
+        change(&world, 0, 2);
+        other.join().unwrap();
+        world.assert_at_rest();
+        for page in [0, 1] {
+            let held = world
+                .lock(page, Wanted::Present, 3)
+                .expect("both are there");
+            assert!(matches!(held.entry.content(), Content::Block(_)));
+            let word = held.entry.word();
+            world.release(held, word, Wake::One);
+        }
+    });
+}

@@ -1,0 +1,88 @@
+//! Pinned ranges: foreign code has their addresses, so their blocks stay.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::sync::{Condvar, Mutex, WaitEnd, thread};
+
+/// The pins of one file.
+#[derive(Default)]
+pub(super) struct Pins {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    pins: BTreeMap<u64, (Range<u64>, thread::ThreadId)>,
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl State {
+    fn first_in(&self, pages: &Range<u64>) -> Option<&Range<u64>> {
+        let pins = self.pins.values().map(|(pin, _)| pin);
+        pins.filter(|pin| overlap(pin, pages))
+            .min_by_key(|pin| pin.start)
+    }
+}
+
+impl Pins {
+    /// Adds a pin of the calling thread.
+    pub(super) fn add(&self, pages: Range<u64>) -> u64 {
+        let mut state = self.state.lock();
+        let id = state.next;
+        state.next += 1;
+        state.pins.insert(id, (pages, thread::current().id()));
+        id
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        self.state.lock().pins.remove(&id);
+        self.ended.notify_all();
+    }
+
+    /// Whether a pin covers any of these pages.
+    pub(super) fn covers(&self, pages: &Range<u64>) -> bool {
+        self.first_in(pages).is_some()
+    }
+
+    /// The first pin with any of these pages.
+    pub(super) fn first_in(&self, pages: &Range<u64>) -> Option<Range<u64>> {
+        self.state.lock().first_in(pages).cloned()
+    }
+
+    /// Whether the calling thread made a pin with any of these pages: it would wait for itself.
+    pub(super) fn holds_own(&self, pages: &Range<u64>) -> bool {
+        let own = thread::current().id();
+        let state = self.state.lock();
+        let mut pins = state.pins.values();
+        pins.any(|(pin, by)| *by == own && overlap(pin, pages))
+    }
+
+    /// Waits until no pin has any of these pages; false if the deadline passes first.
+    pub(super) fn wait_for_end(&self, pages: &Range<u64>, deadline: Instant) -> bool {
+        let mut state = self.state.lock();
+        while state.first_in(pages).is_some() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let end;
+            (state, end) = self.ended.wait_timeout(state, left);
+            if end == WaitEnd::TimedOut && state.first_in(pages).is_some() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The number of pins.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().pins.len()
+    }
+}

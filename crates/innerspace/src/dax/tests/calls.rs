@@ -1,0 +1,284 @@
+//! Reads, writes, truncation, punching, pins.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::extents::faulty::{Faulty, Misplace};
+use super::super::{DaxError, HoleWrites, PinHolder, Reach};
+use super::*;
+use crate::cache::FaultKind;
+
+#[test]
+fn bytes_come_back_and_holes_are_zeros_that_cost_nothing() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 1 << 20);
+    let mut bytes = vec![1; 3 * PAGE_SIZE];
+    assert_eq!(
+        file.read_at(&mut bytes, 77 * PAGE + 5).unwrap(),
+        bytes.len()
+    );
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    assert_eq!((device.free_pages(), file.stats().tables), (16, 0));
+    file.write_all_at(b"over a page's end", 9 * PAGE - 6)
+        .unwrap();
+    assert_eq!(device.free_pages(), 14);
+    let mut word = [1; 19];
+    file.read_exact_at(&mut word, 9 * PAGE - 7).unwrap();
+    assert_eq!(&word, b"\0over a page's end\0");
+    let end = file.len();
+    assert_eq!(file.read_at(&mut bytes, end - 10).unwrap(), 10);
+    assert_eq!(file.read_at(&mut bytes, end).unwrap(), 0);
+    let error = file.read_exact_at(&mut bytes, end - 10).unwrap_err();
+    assert!(matches!(error, DaxError::PastEnd { .. }), "{error}");
+    drop(file);
+    assert_eq!(device.free_pages(), 16);
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn a_full_device_is_an_error_and_what_was_written_stays() {
+    let pool = pool(64);
+    let device = device(4);
+    let file = file(&pool, &device, 0);
+    let bytes: Vec<u8> = (0..6 * PAGE_SIZE).map(|at| at as u8 | 1).collect();
+    assert_eq!(file.write_at(&bytes, 0).unwrap(), 4 * PAGE_SIZE);
+    assert_eq!(file.len(), 4 * PAGE);
+    let error = file.write_at(&bytes, file.len()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "data.bin: no block for offset 16,384: the device of 16.0 KiB is full"
+    );
+    assert_eq!((file.len(), file.stats().present), (4 * PAGE, 4));
+    let mut back = vec![0; 4 * PAGE_SIZE];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(back, bytes[..4 * PAGE_SIZE]);
+    // A page given back is a page to write.
+    file.punch(PAGE..2 * PAGE).unwrap();
+    file.write_all_at(&bytes[..PAGE_SIZE], file.len()).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn a_shorter_file_loses_its_bytes_and_a_longer_one_gets_zeros() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 0);
+    file.write_all_at(&[7; 5 * PAGE_SIZE], 0).unwrap();
+    file.set_len(PAGE + 100).unwrap();
+    assert_eq!(device.free_pages(), 14);
+    file.set_len(3 * PAGE).unwrap();
+    let mut bytes = vec![1; 3 * PAGE_SIZE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let (kept, zeros) = bytes.split_at(PAGE_SIZE + 100);
+    assert!(kept.iter().all(|byte| *byte == 7) && zeros.iter().all(|byte| *byte == 0));
+    file.punch(10..PAGE + 50).unwrap();
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes[9..11], [7, 0]);
+    assert_eq!(bytes[PAGE_SIZE + 49..PAGE_SIZE + 51], [0, 7]);
+    assert_eq!(device.free_pages(), 14, "both pages have bytes left");
+    file.punch(0..u64::MAX).unwrap();
+    assert_eq!((device.free_pages(), file.len()), (16, 3 * PAGE));
+    let error = file.set_len(u64::MAX).unwrap_err();
+    assert!(matches!(error, DaxError::TooLong { .. }), "{error}");
+}
+
+// spec: D16
+#[test]
+fn a_cut_waits_for_pins_and_tells_their_holder_at_once() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    let pin = file.pin_raw(PAGE + 10..3 * PAGE).unwrap();
+    let parts: Vec<usize> = pin.parts().map(|(_, len)| len).collect();
+    assert_eq!(parts.iter().sum::<usize>() as u64, 2 * PAGE - 10);
+    let (address, _) = pin.parts().next().unwrap();
+    // SAFETY: pinned, and nobody else uses the byte.
+    unsafe { address.write_volatile(99) };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, PAGE + 10).unwrap();
+    assert_eq!(byte, [99]);
+    let holder = |error: DaxError| match error {
+        DaxError::Busy { holder, .. } => holder,
+        other => panic!("{other}"),
+    };
+    let own = file.punch(0..8 * PAGE).unwrap_err();
+    assert_eq!(holder(own), PinHolder::ThisThread);
+    // Beside the pin nothing waits.
+    file.punch(4 * PAGE..8 * PAGE).unwrap();
+    file.set_len(3 * PAGE).unwrap();
+    std::thread::scope(|scope| {
+        let other = || file.set_len_within(0, Duration::ZERO).unwrap_err();
+        let error = scope.spawn(other).join().unwrap();
+        assert_eq!(holder(error), PinHolder::Other);
+        assert_eq!(file.len(), 3 * PAGE, "nothing was changed");
+        let waiter = scope.spawn(|| file.set_len(0));
+        drop(pin);
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!((file.len(), device.free_pages()), (0, 16));
+}
+
+// spec: D16
+#[test]
+fn a_pinned_page_stays_dirty_through_a_sync() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    let pin = file.pin_raw(0..PAGE).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(
+        file.stats().dirty,
+        1,
+        "foreign code may store there at any time"
+    );
+    drop(pin);
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 0);
+}
+
+// spec: D15
+#[test]
+fn an_invalidation_keeps_what_is_dirty() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    file.write_all_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
+    file.sync_all().unwrap();
+    file.write_all_at(&[2; 100], PAGE).unwrap();
+    drop(
+        file.core()
+            .fault(5, FaultKind::Read, Reach::Pages { end: 6 })
+            .unwrap(),
+    );
+    let before = file.stats();
+    assert_eq!((before.present, before.dirty, before.zero), (2, 1, 1));
+    file.invalidate(..).unwrap();
+    let after = file.stats();
+    assert_eq!((after.present, after.dirty, after.zero), (1, 1, 0));
+    let mut bytes = [0; 2];
+    file.read_exact_at(&mut bytes, PAGE - 1).unwrap();
+    assert_eq!(bytes, [1, 2]);
+}
+
+// spec: D17
+#[test]
+fn past_the_end_is_an_error_and_a_large_entry_there_falls_back() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, LARGE + 100);
+    let fault = |page, reach| file.core().fault(page, FaultKind::Read, reach);
+    assert!(fault(3, Reach::Leaf).unwrap().is_large());
+    let small = fault(LARGE + 3, Reach::Leaf).unwrap();
+    assert!(!small.is_large() && small.pages().end <= LARGE + 100);
+    drop(small);
+    for reach in [Reach::Leaf, Reach::Pages { end: 2 * LARGE }] {
+        let error = fault(LARGE + 100, reach).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "data.bin: wanted 4096 bytes at 2,506,752 but the file ends at 2,506,752"
+        );
+    }
+    assert_eq!(file.stats().fallbacks, 2);
+    // One byte less than a whole range is too little.
+    file.set_len(2 * LARGE * PAGE - 1).unwrap();
+    assert!(!fault(LARGE + 3, Reach::Leaf).unwrap().is_large());
+}
+
+// spec: D18, D22
+#[test]
+fn extents_that_are_short_unaligned_or_misplaced_fall_back() {
+    let pool = pool(64);
+    let device = device(4 * LARGE);
+    let large = DaxSetup {
+        hole_writes: HoleWrites::Large,
+        ..DaxSetup::default()
+    };
+    let extents = Arc::new(Faulty::new(&device));
+    let file = file_over(&pool, &device, extents.clone(), 4 * LARGE, large);
+    let fault = |page, kind| file.core().fault(page, kind, Reach::Leaf).unwrap();
+    // A run that does not begin at a multiple of 2 MiB on the device.
+    extents.map.place_at(0, 100..100 + LARGE);
+    assert!(!fault(7, FaultKind::Read).is_large());
+    // A run that ends before the range does.
+    extents.map.place_at(LARGE, 2 * LARGE..2 * LARGE + 300);
+    assert!(!fault(LARGE + 7, FaultKind::Write).is_large());
+    // An answer that is short.
+    extents.plan(|plan| plan.short = Some(511));
+    assert!(!fault(2 * LARGE, FaultKind::Read).is_large());
+    extents.plan(|plan| plan.short = None);
+    // A new block in the wrong place goes back, and one page is had instead.
+    extents.plan(|plan| plan.misplace_large = Misplace::Unaligned);
+    assert!(!fault(3 * LARGE + 7, FaultKind::Write).is_large());
+    assert_eq!(extents.calls().dropped, 1);
+    assert_eq!(file.stats().fallbacks, 4);
+    file.write_all_at(&[5; 100], (3 * LARGE + 7) * PAGE)
+        .unwrap();
+    let mut bytes = [0; 100];
+    file.read_exact_at(&mut bytes, (3 * LARGE + 7) * PAGE)
+        .unwrap();
+    assert_eq!(bytes, [5; 100]);
+}
+
+#[test]
+fn random_calls_agree_with_a_map_of_pages() {
+    let pool = pool(128);
+    let device = device(64);
+    let file = file(&pool, &device, 0);
+    let mut model: BTreeMap<u64, [u8; PAGE_SIZE]> = BTreeMap::new();
+    let mut len = 0;
+    let mut random = 99u64;
+    let mut next = |below: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) % below
+    };
+    for step in 0..3_000u32 {
+        let (at, count) = (next(40 * PAGE), 1 + next(3 * PAGE));
+        match next(6) {
+            0 | 1 => {
+                let bytes: Vec<u8> = (0..count).map(|i| (step as u64 + i) as u8 | 1).collect();
+                file.write_all_at(&bytes, at).unwrap();
+                for (i, byte) in bytes.iter().enumerate() {
+                    let place = at + i as u64;
+                    model.entry(place / PAGE).or_insert([0; PAGE_SIZE])[(place % PAGE) as usize] =
+                        *byte;
+                }
+                len = len.max(at + count);
+            }
+            2 => {
+                file.punch(at..at + count).unwrap();
+                for place in at..at + count {
+                    if let Some(page) = model.get_mut(&(place / PAGE)) {
+                        page[(place % PAGE) as usize] = 0;
+                    }
+                }
+            }
+            3 if step % 7 == 0 => {
+                file.set_len(at).unwrap();
+                for (page, bytes) in &mut model {
+                    let kept = at.saturating_sub(page * PAGE).min(PAGE) as usize;
+                    bytes[kept..].fill(0);
+                }
+                len = at;
+            }
+            4 => file.sync_range(at..at + count).unwrap(),
+            _ => {
+                let mut bytes = vec![0; count as usize];
+                let got = file.read_at(&mut bytes, at).unwrap();
+                assert_eq!(got as u64, count.min(len.saturating_sub(at)), "step {step}");
+                for (i, byte) in bytes[..got].iter().enumerate() {
+                    let place = at + i as u64;
+                    let page = model.get(&(place / PAGE));
+                    let expected = page.map_or(0, |page| page[(place % PAGE) as usize]);
+                    assert_eq!(*byte, expected, "step {step}, byte {place}");
+                }
+            }
+        }
+        assert_eq!(file.len(), len, "step {step}");
+    }
+    drop(file);
+    assert_eq!(device.free_pages(), 64);
+    assert_nothing_left(&pool);
+}

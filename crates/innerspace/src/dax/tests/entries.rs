@@ -1,0 +1,185 @@
+//! Entries and their locks.
+
+use super::super::entries::{Entries, Found, Locked};
+use super::super::entry::{Content, Entry, Size};
+use super::super::grab::Wanted;
+use super::*;
+
+fn locked(found: Found<'_>) -> Locked<'_> {
+    match found {
+        Found::Locked(locked) => locked,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn put(entries: &Entries, page: u64, wanted: Wanted, content: Content) {
+    let locked = locked(entries.lock(page, wanted).unwrap());
+    let size = locked.entry().size();
+    locked.replace(Entry::new(size, content));
+}
+
+// spec: D8
+#[test]
+fn a_small_entry_anywhere_in_the_range_is_a_conflict() {
+    let pool = pool(64);
+    for slot in [0, 63, 64, 511] {
+        let entries = Entries::new(&pool, &pool.root_group());
+        let page = 5 * LARGE + slot;
+        put(&entries, page, Wanted::Cover, Content::Block(77));
+        let found = entries.lock(5 * LARGE + 200, Wanted::Large).unwrap();
+        assert!(matches!(found, Found::Conflict), "slot {slot}: {found:?}");
+        let there = entries.peek(page);
+        assert_eq!(there, Some(Entry::new(Size::Small, Content::Block(77))));
+        // A neighbour is none of its business.
+        drop(locked(entries.lock(4 * LARGE, Wanted::Large).unwrap()));
+        entries.end();
+    }
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn a_range_without_entries_is_had_whole_and_its_node_goes() {
+    let pool = pool(64);
+    let entries = Entries::new(&pool, &pool.root_group());
+    // An entry that nobody put anything into leaves nothing behind but its node.
+    drop(locked(entries.lock(3, Wanted::Cover).unwrap()));
+    assert_eq!((entries.peek(3), entries.node_count()), (None, 2));
+    put(&entries, 3, Wanted::Large, Content::Zero);
+    assert_eq!(entries.node_count(), 1);
+    // It covers every page, also beside one that is locked for it.
+    for page in [0, 3, 511] {
+        let large = locked(entries.lock(page, Wanted::Cover).unwrap());
+        assert_eq!((large.first(), large.pages()), (0, 0..LARGE));
+    }
+    assert_eq!(entries.next(0, 4 * LARGE, |_, _| true), Some(0));
+    assert_eq!(entries.next(7, 4 * LARGE, |_, _| true), Some(7));
+    locked(entries.lock(9, Wanted::Present).unwrap()).remove();
+    assert!(matches!(
+        entries.lock(9, Wanted::Present).unwrap(),
+        Found::Absent
+    ));
+    assert_eq!(entries.next(0, u64::MAX, |_, _| true), None);
+    entries.end();
+    drop(entries);
+    assert_nothing_left(&pool);
+}
+
+// spec: D9
+#[test]
+fn a_large_hole_is_downgraded_for_a_change_and_a_large_block_is_not() {
+    let pool = pool(64);
+    let entries = Entries::new(&pool, &pool.root_group());
+    put(&entries, 0, Wanted::Large, Content::Zero);
+    put(&entries, LARGE, Wanted::Large, Content::Block(512));
+    // To read, a hole is good as it is.
+    drop(locked(entries.lock(7, Wanted::Cover).unwrap()));
+    let Found::InTheWay(hole) = entries.lock(7, Wanted::Change).unwrap() else {
+        panic!("a block for one page in a hole of 2 MiB");
+    };
+    assert_eq!(hole.pages(), 0..LARGE);
+    let waiter = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| locked(entries.lock(300, Wanted::Change).unwrap()).first());
+        until(|| entries.waits.len() == 1);
+        hole.finish();
+        waiter.join().unwrap()
+    });
+    assert_eq!(waiter, 300, "who waited for the hole has its own page");
+    assert_eq!(entries.node_count(), 2);
+    let block = locked(entries.lock(LARGE + 9, Wanted::Change).unwrap());
+    assert_eq!(
+        (block.first(), block.content()),
+        (LARGE, Content::Block(512))
+    );
+    drop(block);
+    entries.prune(0..4 * LARGE);
+    assert_eq!(entries.node_count(), 1);
+    entries.end();
+    drop(entries);
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn entries_far_apart_are_found_in_order() {
+    let pool = pool(128);
+    let entries = Entries::new(&pool, &pool.root_group());
+    let pages = [
+        0,
+        511,
+        512,
+        70 * LARGE + 1,
+        513 * LARGE,
+        5_000 * LARGE + 13,
+        (1 << 35) - 1,
+    ];
+    for page in pages {
+        put(&entries, page, Wanted::Cover, Content::Block(page));
+    }
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(page) = entries.next(at, 1 << 35, |_, _| true) {
+        found.push(page);
+        at = page + 1;
+    }
+    assert_eq!(found, pages);
+    assert_eq!(entries.next(1, 511, |_, _| true), None);
+    let wanted = |entry: Entry, _| entry.content() == Content::Block(513 * LARGE);
+    assert_eq!(entries.next(0, 1 << 35, wanted), Some(513 * LARGE));
+    for page in pages {
+        locked(entries.lock(page, Wanted::Present).unwrap()).remove();
+    }
+    entries.prune(0..1 << 35);
+    entries.end();
+    drop(entries);
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn a_full_group_refuses_a_node_and_leaves_nothing_locked() {
+    let pool = pool(64);
+    let group = pool.root_group().child("tenant", 16 * PAGE).unwrap();
+    let entries = Entries::new(&pool, &group);
+    let mut page = 0;
+    let error = loop {
+        match entries.lock(page, Wanted::Cover) {
+            Ok(found) => locked(found).replace(Entry::new(Size::Small, Content::Zero)),
+            Err(error) => break error,
+        }
+        page += LARGE;
+    };
+    assert!(
+        error.to_string().starts_with("group tenant is full"),
+        "{error}"
+    );
+    assert_eq!(entries.peek(page), None);
+    // What is there can still be locked.
+    drop(locked(entries.lock(0, Wanted::Change).unwrap()));
+    entries.end();
+    drop(entries);
+    pool.flush_retired();
+    assert_eq!(group.stats().usage, PageCount(0));
+}
+
+// spec: D6
+#[test]
+fn many_threads_lock_one_page_in_turn() {
+    let pool = pool(64);
+    let entries = Entries::new(&pool, &pool.root_group());
+    const ROUNDS: u64 = 2_000;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let locked = locked(entries.lock(9, Wanted::Cover).unwrap());
+                    let count = match locked.content() {
+                        Content::Block(count) => count,
+                        _ => 0,
+                    };
+                    locked.replace(Entry::new(Size::Small, Content::Block(count + 1)));
+                }
+            });
+        }
+    });
+    let end = Entry::new(Size::Small, Content::Block(4 * ROUNDS));
+    assert_eq!((entries.peek(9), entries.waits.len()), (Some(end), 0));
+    entries.end();
+}

@@ -1,0 +1,106 @@
+//! Files over devices, without a space: entries, calls, cuts, sync.
+
+mod calls;
+mod entries;
+mod syncing;
+
+use std::ops::Range;
+
+use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
+use super::extents::{Extent, ExtentMap, ScatteredMap, Used};
+use super::{DaxDevice, DaxFile};
+use crate::frame::HoldState;
+use crate::group::GroupId;
+use crate::reclaim::{AllocMode, Pool, PoolOptions};
+use crate::sync::Arc;
+use crate::units::{FrameId, PAGE_SIZE, PageCount};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+const LARGE: u64 = 512;
+
+fn pool(frames: u32) -> Arc<Pool> {
+    Pool::new(&PoolOptions::new(frames)).unwrap()
+}
+
+fn device(pages: u64) -> DaxDevice {
+    DaxDevice::memory(pages * PAGE).unwrap()
+}
+
+/// A file of so many pages, all of it a hole.
+fn file(pool: &Arc<Pool>, device: &DaxDevice, pages: u64) -> DaxFile {
+    let root = pool.root_group();
+    let setup = DaxSetup::default();
+    let file = DaxFile::on_device(pool, &root, device, "data.bin", setup).unwrap();
+    file.set_len(pages * PAGE).unwrap();
+    file
+}
+
+/// The same over an extent map of the test's.
+fn file_over(
+    pool: &Arc<Pool>,
+    device: &DaxDevice,
+    extents: impl ExtentMap + 'static,
+    pages: u64,
+    setup: DaxSetup,
+) -> DaxFile {
+    let parts = Parts {
+        name: "data.bin".into(),
+        device: device.clone(),
+        extents: Box::new(extents),
+        size: pages * PAGE,
+        most: MAX_SIZE,
+        host: None,
+    };
+    DaxFile::new(DaxCore::new(pool, &pool.root_group(), parts, setup))
+}
+
+impl<T: ExtentMap> ExtentMap for Arc<T> {
+    fn lookup(&self, page: u64, most: u64) -> std::io::Result<Extent> {
+        (**self).lookup(page, most)
+    }
+
+    fn allocate(&self, page: u64, pages: u64) -> std::io::Result<u64> {
+        (**self).allocate(page, pages)
+    }
+
+    fn finish(&self, page: u64, pages: u64, used: Used) {
+        (**self).finish(page, pages, used);
+    }
+
+    fn free(&self, pages: Range<u64>) -> std::io::Result<()> {
+        (**self).free(pages)
+    }
+
+    fn set_len(&self, bytes: u64) -> std::io::Result<()> {
+        (**self).set_len(bytes)
+    }
+
+    fn sync_metadata(&self) -> std::io::Result<()> {
+        (**self).sync_metadata()
+    }
+}
+
+/// The zero frame is what it was, and everything is given back.
+fn assert_nothing_left(pool: &Arc<Pool>) {
+    pool.flush_retired();
+    pool.flush_retired();
+    assert_eq!(pool.groups.usage(GroupId::ROOT), PageCount(0));
+    assert_zero_frame(pool);
+    pool.validate();
+}
+
+/// Nobody has written to the zero frame, nor counted it.
+fn assert_zero_frame(pool: &Pool) {
+    let mut copy = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
+    copy.copy_from(FrameId::ZERO);
+    let zeros = copy.bytes().iter().all(|byte| *byte == 0);
+    assert!(zeros, "I4: the zero frame was written to");
+    assert_eq!(pool.frames.meta(FrameId::ZERO).hold.load(), HoldState::NONE);
+}
+
+/// Spins until `ready`; only for what is sure to come.
+fn until(mut ready: impl FnMut() -> bool) {
+    while !ready() {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,222 @@
+//! Sync: what is durable when it returns.
+
+use super::super::HoleWrites;
+use super::super::entries::Found;
+use super::super::extents::faulty::Faulty;
+use super::super::grab::Wanted;
+use super::*;
+
+/// What the file would read after a power cut.
+fn after_power_cut(extents: &impl ExtentMap, image: &[u8], page: u64) -> Vec<u8> {
+    match extents.lookup(page, 1).unwrap().at {
+        None => vec![0; PAGE_SIZE],
+        Some(block) => image[(block * PAGE) as usize..][..PAGE_SIZE].to_vec(),
+    }
+}
+
+fn power_file(pool: &Arc<Pool>, pages: u64) -> (DaxDevice, Arc<ScatteredMap>, DaxFile) {
+    let device = DaxDevice::with_power_cut(pages * PAGE).unwrap();
+    let extents = Arc::new(ScatteredMap::new(&device));
+    let file = file_over(pool, &device, extents.clone(), pages, DaxSetup::default());
+    (device, extents, file)
+}
+
+/// Writes and syncs; returns for each sync the steps until it returned and what was covered.
+fn run(file: &DaxFile, device: &DaxDevice) -> Vec<(u64, Vec<(u64, u8)>)> {
+    let mut now = vec![(0, 0u8), (1, 0), (2, 0), (3, 0)];
+    let mut syncs = Vec::new();
+    for (round, pages) in [&[0u64, 1][..], &[0], &[2, 3, 0], &[1]].iter().enumerate() {
+        for page in *pages {
+            let byte = round as u8 + 1;
+            file.write_all_at(&vec![byte; PAGE_SIZE], page * PAGE)
+                .unwrap();
+            now[*page as usize].1 = byte;
+        }
+        file.sync_all().unwrap();
+        syncs.push((device.steps(), now.clone()));
+    }
+    syncs
+}
+
+// spec: D11
+#[test]
+fn a_power_cut_at_any_step_loses_nothing_synced() {
+    let pool = pool(64);
+    let (device, _, file) = power_file(&pool, 8);
+    run(&file, &device);
+    let all = device.steps();
+    drop(file);
+    assert!(all > 4, "nothing was flushed");
+    for cut in (0..=all).step_by(if cfg!(miri) { 50 } else { 3 }) {
+        let (device, extents, file) = power_file(&pool, 8);
+        device.cut_power_after(cut);
+        let syncs = run(&file, &device);
+        for image in [device.durable_image(), device.torn_image(cut)] {
+            let Some((_, synced)) = syncs.iter().rev().find(|(steps, _)| *steps <= cut) else {
+                continue;
+            };
+            for (page, byte) in synced {
+                let left = after_power_cut(&*extents, &image, *page);
+                // A later write may have reached the medium already, in whole lines.
+                assert!(
+                    left.iter().all(|found| found >= byte),
+                    "cut after {cut} steps: page {page} lost what was synced"
+                );
+            }
+        }
+    }
+}
+
+// spec: D12
+#[test]
+fn a_sync_of_the_middle_of_a_large_block_flushes_all_of_it() {
+    let pool = pool(64);
+    let device = DaxDevice::with_power_cut(4 * LARGE * PAGE).unwrap();
+    let extents = Arc::new(ScatteredMap::new(&device));
+    let setup = DaxSetup {
+        hole_writes: HoleWrites::Large,
+        ..DaxSetup::default()
+    };
+    let file = file_over(&pool, &device, extents.clone(), LARGE, setup);
+    let large = file
+        .core()
+        .fault(5, crate::cache::FaultKind::Write, super::super::Reach::Leaf)
+        .unwrap();
+    assert!(large.is_large());
+    drop(large);
+    for page in [0, 5, 511] {
+        file.write_all_at(&[7; 100], page * PAGE).unwrap();
+    }
+    assert_eq!(file.stats().dirty, LARGE);
+    file.sync_range(200 * PAGE..200 * PAGE + 1).unwrap();
+    assert_eq!(
+        (file.stats().dirty, file.stats().flushed),
+        (0, LARGE * PAGE)
+    );
+    let image = device.durable_image();
+    for page in [0, 5, 511] {
+        assert_eq!(after_power_cut(&*extents, &image, page)[..100], [7; 100]);
+    }
+}
+
+/// Locks the entry of page 0 while `other` runs, until that waits for it; then `change`s it.
+fn with_page_locked(
+    file: &DaxFile,
+    other: impl FnOnce() + Send,
+    change: impl FnOnce(super::super::entries::Locked<'_>),
+) {
+    let entries = &file.core().entries;
+    let Found::Locked(locked) = entries.lock(0, Wanted::Present).unwrap() else {
+        panic!("page 0 has an entry");
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(other);
+        until(|| entries.waits.len() == 1);
+        change(locked);
+        other.join().unwrap();
+    });
+}
+
+// spec: D20
+#[test]
+fn a_sync_sees_an_entry_that_it_had_to_wait_for() {
+    let pool = pool(64);
+    let (device, extents, file) = power_file(&pool, 8);
+    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    with_page_locked(&file, || file.sync_all().unwrap(), |locked| drop(locked));
+    assert_eq!(file.stats().dirty, 0, "the page was passed over");
+    let image = device.durable_image();
+    assert_eq!(after_power_cut(&*extents, &image, 0), [1; PAGE_SIZE]);
+}
+
+// spec: D14
+#[test]
+fn a_sync_passes_over_what_was_punched_while_it_waited() {
+    let pool = pool(64);
+    let (device, _, file) = power_file(&pool, 8);
+    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    let before = device.steps();
+    with_page_locked(&file, || file.sync_all().unwrap(), |locked| locked.remove());
+    assert_eq!(
+        device.steps(),
+        before,
+        "a page that is not there was flushed"
+    );
+}
+
+// spec: D13
+#[test]
+fn a_second_sync_returns_after_the_flush_that_it_relies_on() {
+    let pool = pool(64);
+    let (device, extents, file) = power_file(&pool, 8);
+    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    let second = || {
+        file.sync_all().unwrap();
+        let image = device.durable_image();
+        assert_eq!(after_power_cut(&*extents, &image, 0), [1; PAGE_SIZE]);
+    };
+    let started = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let first = || file.sync_all().unwrap();
+        with_page_locked(&file, first, |locked| {
+            // The first has taken the dirty range and waits for the entry.
+            scope.spawn(|| {
+                started.wait();
+                second();
+            });
+            started.wait();
+            for _ in 0..1_000 {
+                std::thread::yield_now();
+            }
+            drop(locked);
+        });
+    });
+}
+
+// spec: D11
+#[test]
+fn what_is_written_again_is_dirty_again() {
+    let pool = pool(64);
+    let (_, _, file) = power_file(&pool, 8);
+    for _ in 0..3 {
+        file.write_all_at(&[1; 10], 3 * PAGE).unwrap();
+        assert_eq!(file.stats().dirty, 1);
+        file.sync_all().unwrap();
+        assert_eq!(file.stats().dirty, 0);
+        let flushed = file.stats().flushed;
+        file.sync_all().unwrap();
+        assert_eq!(file.stats().flushed, flushed, "nothing was dirty");
+    }
+}
+
+#[test]
+fn a_sync_of_a_part_leaves_the_rest_dirty() {
+    let pool = pool(64);
+    let (_, _, file) = power_file(&pool, 8);
+    file.write_all_at(&[1; 8 * PAGE_SIZE], 0).unwrap();
+    file.sync_range(2 * PAGE..4 * PAGE).unwrap();
+    assert_eq!(file.stats().dirty, 6);
+    file.sync_range(3 * PAGE..).unwrap();
+    assert_eq!(file.stats().dirty, 2);
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 0);
+}
+
+// spec: D22
+#[test]
+fn a_failed_allocation_is_reported_and_leaves_the_entry_free() {
+    let pool = pool(64);
+    let device = device(8);
+    let extents = Arc::new(Faulty::new(&device));
+    let file = file_over(&pool, &device, extents.clone(), 8, DaxSetup::default());
+    extents.plan(|plan| plan.fail_allocate = Some((0, std::io::ErrorKind::StorageFull)));
+    let error = file.write_at(&[1; 10], 5000).unwrap_err();
+    assert!(
+        error.to_string().starts_with("data.bin: allocate at 4,096"),
+        "{error}"
+    );
+    assert_eq!((file.stats().present, file.stats().dirty), (0, 0));
+    assert_eq!(file.write_at(&[1; 10], 5000).unwrap(), 10);
+    let calls = extents.calls();
+    assert_eq!((calls.allocated, calls.kept, calls.dropped), (1, 1, 0));
+}

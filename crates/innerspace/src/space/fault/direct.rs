@@ -1,0 +1,190 @@
+//! Faults on direct access files: the device's own bytes are mapped, and the zero frame over holes.
+//!
+//! The entry that covers the page is locked from the lookup until its words are in place, so nobody takes its block away, syncs
+//! it or puts something else there meanwhile. What the entry covers besides the page is mapped with it, where words are empty:
+//! all of a block of 2 MiB, the holes behind the page, and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
+
+use super::{FaultState, FilePage, Step, done_if};
+use crate::FrameId;
+use crate::PAGE_SIZE;
+use crate::cache::FaultKind as FileAccessKind;
+use crate::dax::{DaxCore, DaxError, DaxPages, LARGE_PAGES, Reach};
+use crate::space::device::Inside;
+use crate::space::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::space::page_start;
+use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use crate::space::table::slot_index;
+use crate::space::vma::{MappedFile, Sharing, Vma};
+use crate::stats::Event;
+use crate::sync::Arc;
+
+const LEAF_BYTES: u64 = LARGE_PAGES * PAGE_SIZE as u64;
+
+impl FaultState<'_> {
+    /// Locks the entry. No section is open.
+    pub(super) fn have_entry(
+        &mut self,
+        file: &Arc<DaxCore>,
+        page: u64,
+        kind: FileAccessKind,
+        reach: Reach,
+    ) -> Result<(), Fault> {
+        self.file = FilePage::None;
+        let _inside = Inside::quiet(self.space);
+        let pages = file.fault(page, kind, reach);
+        self.file = FilePage::Direct(pages.map_err(|error| self.direct_error(error))?);
+        Ok(())
+    }
+
+    fn direct_error(&self, error: DaxError) -> Fault {
+        let kind = match &error {
+            DaxError::PastEnd { .. } | DaxError::Shrank { .. } => FaultKind::PastEnd,
+            DaxError::Limit(_) => FaultKind::Limit,
+            _ => FaultKind::Io,
+        };
+        self.error(kind, Some(Cause::Direct(std::sync::Arc::new(error))))
+    }
+
+    /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none.
+    pub(super) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
+        let MappedFile::Direct(file) = vma.file()? else {
+            return None;
+        };
+        let nodes = self.nodes();
+        let root = self.space.root;
+        if self.access != AccessKind::Load || nodes.find(root, self.at.0).is_some() {
+            return None;
+        }
+        let Reach::Leaf = reach(vma, self.at.0) else {
+            return None;
+        };
+        let page = vma.file_page(page_start(self.at.0));
+        match had(&self.file, file, page) {
+            None => Some(Step::Direct(
+                file.clone(),
+                page,
+                FileAccessKind::Read,
+                Reach::Leaf,
+            )),
+            Some(pages) if pages.is_large() && pages.host(page).is_none() => {
+                if !nodes.link_zero_leaf(root, self.at.0, &mut self.spares) {
+                    return None; // the pages one by one, in a leaf of their own
+                }
+                self.space.pool.counters.count(Event::ZeroMap);
+                let leaf = nodes.find(root, self.at.0);
+                self.leaf = leaf.map(|leaf| leaf.frame);
+                Some(Step::Done)
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Maps a page of the file, or copies it for a store to a private mapping.
+    pub(super) fn install_direct(
+        &mut self,
+        vma: &Vma,
+        file: &Arc<DaxCore>,
+        leaf: FrameId,
+        old: Pte,
+    ) -> Step {
+        let page = vma.file_page(page_start(self.at.0));
+        let copy = self.access.writes() && vma.sharing == Sharing::Private;
+        let (kind, reach) = match (self.access.writes(), copy) {
+            (true, true) => (FileAccessKind::Read, Reach::Pages { end: page + 1 }),
+            (true, false) => (FileAccessKind::Write, reach(vma, self.at.0)),
+            (false, _) => (FileAccessKind::Read, reach(vma, self.at.0)),
+        };
+        if copy && self.page.is_none() {
+            return Step::Page;
+        }
+        let slot = &self.nodes().words(leaf)[slot_index(self.at.0, 0)];
+        match had(&self.file, file, page) {
+            Some(pages) if kind == FileAccessKind::Read || pages.is_dirty() => {
+                if !copy {
+                    return self.map_direct(vma, leaf, old, page, kind);
+                }
+                let mut own = self.page.take().expect("had before the entry");
+                self.space.pool.counters.count(Event::Cow);
+                pages.copy_to(page, own.bytes_mut());
+                self.publish_page(slot, old, own)
+            }
+            _ => Step::Direct(file.clone(), page, kind, reach),
+        }
+    }
+
+    /// Puts the words in, the one that is asked for first.
+    fn map_direct(
+        &mut self,
+        vma: &Vma,
+        leaf: FrameId,
+        old: Pte,
+        page: u64,
+        kind: FileAccessKind,
+    ) -> Step {
+        let FilePage::Direct(pages) = &self.file else {
+            unreachable!("checked by the caller")
+        };
+        let valid = match kind {
+            FileAccessKind::Read => self.validity(),
+            FileAccessKind::Write => VALID_R | VALID_W,
+        };
+        if kind == FileAccessKind::Write {
+            self.space.code.written(self.at.0);
+        }
+        let word = |page| match pages.host(page) {
+            Some(host) => Pte::direct(host, valid),
+            None => Pte::zero(self.space.pool.frames.host(FrameId::ZERO) as u64, valid),
+        };
+        let words = self.nodes().words(leaf);
+        let slot = slot_index(self.at.0, 0);
+        let new = match old.holds() {
+            // Only its rights change; what else is valid stays.
+            Holds::Direct if old.host() == word(page).host() => old.with(valid),
+            _ => word(page),
+        };
+        if !pte::replace(&words[slot], old, new) {
+            return Step::Again;
+        }
+        self.nodes().retire_page(old);
+        if pages.host(page).is_none() {
+            self.space.pool.counters.count(Event::ZeroMap);
+        }
+        // The rest of what was had, as far as the mapping shows it in this leaf.
+        let leaf_start = self.at.0 & !(LEAF_BYTES - 1);
+        let shown = vma.start.max(leaf_start)..vma.end.min(leaf_start + LEAF_BYTES);
+        let shown = vma.file_page(shown.start)..vma.file_page(shown.end - 1) + 1;
+        let had = pages.pages();
+        for other in had.start.max(shown.start)..had.end.min(shown.end) {
+            let place = (slot as u64 + other).wrapping_sub(page) as usize;
+            if other != page {
+                let _mapped_already = pte::replace(&words[place], Pte::EMPTY, word(other));
+            }
+        }
+        done_if(true)
+    }
+}
+
+/// What was had, if it is this page of the file.
+fn had<'a>(had: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a DaxPages> {
+    match had {
+        FilePage::Direct(pages) if pages.is_of(file) && pages.pages().contains(&page) => {
+            Some(pages)
+        }
+        _ => None,
+    }
+}
+
+/// How much around `at` the mapping shows in one leaf.
+fn reach(vma: &Vma, at: u64) -> Reach {
+    let leaf = at & !(LEAF_BYTES - 1);
+    let whole = vma.start <= leaf && leaf + LEAF_BYTES <= vma.end;
+    if whole && vma.file_page(leaf).is_multiple_of(LARGE_PAGES) {
+        return Reach::Leaf;
+    }
+    let end = vma.end.min(leaf + LEAF_BYTES);
+    let here = page_start(at);
+    let pages = (end - here) / PAGE_SIZE as u64;
+    Reach::Pages {
+        end: vma.file_page(here) + pages,
+    }
+}

@@ -1,0 +1,118 @@
+//! The common leaf of zeros: 512 words that show the zero frame, read-only. A hole of 2 MiB is mapped by one word that leads
+//! there, so it costs no table.
+//!
+//! One leaf a `Memory`. The pool keeps one reference for good and each word that leads to it one, so it is always shared:
+//! who wants to change a page below it copies it first, and gets an empty leaf. Its words are changed by nobody; walks that
+//! change words pass it over. It may stand where an entry of a direct access file says "hole of 2 MiB" and nowhere else, and
+//! is linked and unlinked under that entry's lock.
+
+use super::{Nodes, ROOT_LEVEL, SLOTS, Spares, child_word, pieces, slot_index, span};
+use crate::FrameId;
+use crate::reclaim::Retired;
+use crate::space::pte::{Pte, VALID_R};
+use crate::sync::raw::Ordering;
+
+impl Nodes<'_> {
+    /// Whether this is the leaf of zeros.
+    pub(in crate::space) fn is_zero_leaf(self, node: FrameId) -> bool {
+        self.pool.zero_leaf.get() == Some(&node)
+    }
+
+    /// Has the 2 MiB at `at` show zeros, if no leaf is there; false if there is one, or a node could not be had.
+    pub(in crate::space) fn link_zero_leaf(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Spares<'_>,
+    ) -> bool {
+        let Some(leaf) = self.zero_leaf(spares) else {
+            return false;
+        };
+        let mut node = root;
+        for level in (2..=ROOT_LEVEL).rev() {
+            let word = &self.words(node)[slot_index(at, level)];
+            node = match self.child(word) {
+                Some(child) => child,
+                None => match self.link_new(word, spares) {
+                    Ok(child) => child,
+                    Err(_) => return false,
+                },
+            };
+        }
+        let hold = &self.pool.frames.meta(leaf).hold;
+        if !hold.try_get() {
+            return false; // as often linked as can be counted
+        }
+        let word = &self.words(node)[slot_index(at, 1)];
+        // Release: publishes the leaf's words; Acquire: a loser may walk into the winner's leaf.
+        let linked =
+            word.compare_exchange(0, child_word(leaf), Ordering::AcqRel, Ordering::Acquire);
+        if linked.is_err() {
+            let _others = hold.put(); // the pool's reference is left
+        }
+        linked.is_ok() || linked == Err(child_word(leaf))
+    }
+
+    /// Takes the leaf of zeros away from the 2 MiB at `at`, if it is there. The caller waits for a grace period.
+    pub(in crate::space) fn unlink_zero_leaf(self, root: FrameId, at: u64) {
+        let Some(&leaf) = self.pool.zero_leaf.get() else {
+            return;
+        };
+        let mut node = root;
+        for level in (2..=ROOT_LEVEL).rev() {
+            match self.child(&self.words(node)[slot_index(at, level)]) {
+                Some(child) => node = child,
+                None => return,
+            }
+        }
+        let word = &self.words(node)[slot_index(at, 1)];
+        if word
+            .compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.pool.retire(Retired::Put(leaf));
+        }
+    }
+
+    /// Pages of a range that the leaf of zeros shows.
+    pub(super) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
+        match self.pool.zero_leaf.get() {
+            Some(_) => self.zero_pages_below(root, ROOT_LEVEL, 0, start, end),
+            None => 0,
+        }
+    }
+
+    fn zero_pages_below(self, node: FrameId, level: u32, base: u64, start: u64, end: u64) -> u64 {
+        let mut pages = 0;
+        for (index, from, to) in pieces(level, base, start, end) {
+            let Some(child) = self.child(&self.words(node)[index]) else {
+                continue;
+            };
+            if self.is_zero_leaf(child) {
+                pages += (to - from) / span(0);
+            } else if level > 1 {
+                let base = base + index as u64 * span(level);
+                pages += self.zero_pages_below(child, level - 1, base, from, to);
+            }
+        }
+        pages
+    }
+
+    /// The leaf, made at its first use.
+    fn zero_leaf(self, spares: &mut Spares<'_>) -> Option<FrameId> {
+        if let Some(leaf) = self.pool.zero_leaf.get() {
+            return Some(*leaf);
+        }
+        let mut frame = spares.take().ok()?;
+        let zero = self.pool.frames.host(FrameId::ZERO) as u64;
+        let words: &[_; SLOTS] = frame.words();
+        for word in words {
+            word.store(Pte::zero(zero, VALID_R).0, Ordering::Relaxed);
+        }
+        let leaf = self.publish(frame);
+        if self.pool.zero_leaf.set(leaf).is_err() {
+            self.put(leaf, 0); // somebody was faster; a leaf of zeros holds nothing
+        }
+        self.pool.zero_leaf.get().copied()
+    }
+}
