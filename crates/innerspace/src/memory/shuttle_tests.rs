@@ -491,3 +491,44 @@ fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
         assert_nothing_left(memory);
     });
 }
+
+/// Pages that are given back, kept, copied back, by restores beside stores: a store is whole on one side of a restore.
+// spec: F3
+#[test]
+fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 2);
+        let mut a = space.accessor();
+        a.store(at, 1u64).unwrap();
+        let snapshot = space.freeze().unwrap();
+        space.restore(&snapshot).unwrap();
+        let storing = {
+            let mut b = space.accessor();
+            thread::spawn(move || {
+                for value in 2..6u64 {
+                    for page in 0..2 {
+                        b.store(at + page * PAGE, value).unwrap();
+                        let seen = b.load::<u64>(at + page * PAGE).unwrap();
+                        assert!(seen == value || seen == 1 - page, "{seen} after {value}");
+                    }
+                }
+            })
+        };
+        for _ in 0..3 {
+            space.restore(&snapshot).unwrap();
+            for (page, image) in [(0, 1), (1, 0)] {
+                let seen = a.load::<u64>(at + page * PAGE).unwrap();
+                assert!(seen == image || (2..6).contains(&seen), "{seen}");
+            }
+        }
+        storing.join().unwrap();
+        space.restore(&snapshot).unwrap();
+        assert_eq!(a.load::<u64>(at), Ok(1));
+        assert_eq!(a.load::<u64>(at + PAGE), Ok(0));
+        assert_eq!(snapshot.accessor().load::<u64>(at), Ok(1));
+        space.validate();
+        drop((a, space, snapshot));
+        assert_nothing_left(memory);
+    });
+}

@@ -4,6 +4,7 @@
 //! section; a restore, with the gate closed, finds all of them. The record is good as long as nothing else has changed the
 //! structure: it has the number of the space's structural changes.
 
+use super::ghosts::Ghosts;
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool};
 use crate::space::SpaceInner;
@@ -15,6 +16,8 @@ use crate::{PAGE_SIZE, PageCount};
 pub(super) const MOST: usize = 4096;
 /// How many are recorded in a page of memory, for which the group is charged.
 const A_PAGE: usize = PAGE_SIZE / size_of::<Changed>();
+
+const GHOST_PAGES: PageCount = PageCount((Ghosts::SIZE / PAGE_SIZE) as u64);
 
 /// No snapshot's number.
 const NOBODY: u64 = 0;
@@ -29,6 +32,13 @@ pub(super) struct Changed {
     pub(super) idle: u8,
 }
 
+impl Changed {
+    /// Whether it was recorded since the last restore.
+    pub(super) fn is_new(&self) -> bool {
+        self.streak == 0 && self.idle == 0
+    }
+}
+
 /// What is recorded, and since when.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -39,6 +49,8 @@ pub(super) struct Record {
     pub(super) pages: Vec<Changed>,
     /// Pages of memory the group is charged for.
     charged: usize,
+    /// Pages given back lately, once there are any and memory for them.
+    pub(super) ghosts: Option<Ghosts>,
     /// Restores in place since the record began.
     pub(super) restores: u32,
 }
@@ -129,13 +141,30 @@ impl Record {
             revision,
             pages: Vec::new(),
             charged: 0,
+            ghosts: None,
             restores: 0,
         }
     }
 
+    /// Remembers that a page was given back at this restore, unless the group has no memory for that.
+    pub(super) fn add_ghost(&mut self, pool: &Pool, group: GroupId, at: u64) {
+        if self.ghosts.is_none() {
+            let Ok(charge) = pool.charge(group, GHOST_PAGES, AllocMode::NoWait) else {
+                return;
+            };
+            let _group = charge.commit();
+            self.ghosts = Some(Ghosts::new());
+        }
+        if let Some(ghosts) = &mut self.ghosts {
+            ghosts.add(at / PAGE_SIZE as u64, self.restores);
+        }
+    }
+
     pub(super) fn uncharge(self, pool: &Pool, group: GroupId) {
-        if self.charged > 0 {
-            pool.groups.uncharge(group, PageCount(self.charged as u64));
+        let ghosts = self.ghosts.map_or(0, |_| GHOST_PAGES.0);
+        let charged = self.charged as u64 + ghosts;
+        if charged > 0 {
+            pool.groups.uncharge(group, PageCount(charged));
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | `view` | [`PageView`]: bytes of a snapshot as a slice |
 //! | `restore` | going back, in two forms |
 //! | `changes` | which pages a space has changed since it last went back |
+//! | `ghosts` | which pages it has given back lately |
 //! | `diff` | what differs, from the tables alone |
 //! | `file` | saving one, and loading it |
 //!
@@ -19,6 +20,7 @@
 mod changes;
 mod diff;
 mod file;
+mod ghosts;
 mod restore;
 #[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -7,14 +7,17 @@
 //!   snapshot, and every page of the space's own since then is recorded (`changes`).
 //!
 //! In place is chosen whenever it is right: copying a page back costs less than the freeing, the fault and the copy that
-//! dropping it leads to, if the page is stored to again. Which pages are is seen by their write validity:
+//! dropping it leads to, if the page is stored to again. One that was stored to for the first time in a while is given back:
+//! its frame, warm in the caches, serves the next page. Which pages are stored to is seen by their write validity:
 //!
 //! | a page of the space's own | at a restore | the next store to it |
 //! |---|---|---|
-//! | stored to since the last restore | is copied back; loses its write validity | a short fault gives it back |
-//! | the same, [`STEADY`] times in a row | is copied back each time, stored to or not | is a plain store |
-//! | not stored to | stays as it is | the same short fault |
-//! | not stored to, [`IDLE`] times in a row | is given back: the snapshot's page is shared again | copies the page |
+//! | copied since the last restore | is given back: the snapshot's page is shared again | copies the page |
+//! | the same, having been given back up to [`IDLE`] restores ago | is copied back; loses its write validity | a short fault |
+//! | stored to again | the same | the same |
+//! | stored to [`STEADY`] times in a row | is copied back each time, stored to or not | is a plain store |
+//! | not stored to | stays as it is | a short fault |
+//! | not stored to, [`IDLE`] times in a row | is given back | copies the page |
 //!
 //! Every [`AUDIT`]th time, the steady pages are compared first; one that is as in the snapshot counts as not stored to.
 //!
@@ -23,7 +26,9 @@
 
 use super::Snapshot;
 use super::changes::{Changed, Record};
+use super::ghosts::Ghosts;
 use crate::FrameId;
+use crate::PAGE_SIZE;
 use crate::space::change::{EVERYWHERE, Structure};
 use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::space::table::{Image, Nodes, TooManyForks, slot_index};
@@ -38,7 +43,7 @@ const AUDIT: u32 = 16;
 /// Restores in a row, each after a store, from which a page is expected to be stored to every time.
 const STEADY: u8 = 3;
 /// Restores in a row, none after a store, from which a page is expected not to be stored to again.
-const IDLE: u8 = 4;
+pub(super) const IDLE: u8 = 4;
 
 impl Space {
     /// Goes back to `snapshot`: mappings, protections and private bytes are as they were then; what files show is not
@@ -135,9 +140,18 @@ impl SpaceInner {
         if !known.pages.iter().all(|page| walk.can_overwrite(page.at)) {
             return false;
         }
-        known.restores += 1;
+        known.restores = known.restores.wrapping_add(1);
         walk.audit = known.restores.is_multiple_of(AUDIT);
+        walk.ghosts = known.ghosts.take();
+        walk.restore = known.restores;
         known.pages.retain_mut(|page| walk.bring_back(page));
+        known.ghosts = walk.ghosts.take();
+        let freed = std::mem::take(&mut walk.freed);
+        // Nobody has been in them since the gate was closed. They come back in reverse, so in the order of these pages.
+        for (at, page) in freed.into_iter().rev() {
+            nodes.put_page(page);
+            known.add_ghost(&self.pool, self.group_id(), at);
+        }
         known.revision = writer.revision;
         self.pool.counters.count(Event::RestoreInPlace);
         self.pool.counters.add(Event::RestorePages, walk.copied);
@@ -156,6 +170,12 @@ struct Walk<'a> {
     audit: bool,
     /// Pages copied back so far.
     copied: u64,
+    /// Pages of the space's own that are not any more, with their addresses.
+    freed: Vec<(u64, Pte)>,
+    /// Pages given back before.
+    ghosts: Option<Ghosts>,
+    /// The number of this restore.
+    restore: u32,
 }
 
 /// A page of the space's own and what it is to be.
@@ -163,6 +183,7 @@ struct Pair<'a> {
     word: &'a AtomicU64,
     page: Pte,
     image: Option<Image>,
+    ours: FrameId,
     /// Where the image has the page.
     theirs: Option<FrameId>,
     slot: usize,
@@ -177,6 +198,9 @@ impl<'a> Walk<'a> {
             leaf: None,
             audit: false,
             copied: 0,
+            freed: Vec::new(),
+            ghosts: None,
+            restore: 0,
         }
     }
 
@@ -213,6 +237,7 @@ impl<'a> Walk<'a> {
             word,
             page,
             image,
+            ours,
             theirs,
             slot,
         })
@@ -231,9 +256,13 @@ impl<'a> Walk<'a> {
     fn bring_back(&mut self, known: &mut Changed) -> bool {
         let pair = self.pair(known.at).expect("checked before");
         let Some(image) = pair.image else {
-            self.nodes.retire_page(pte::take(pair.word));
-            return false; // the file has it
+            // The file has it.
+            self.freed.push((known.at, pte::take(pair.word)));
+            return false;
         };
+        if known.is_new() && !self.was_given_back(known.at) && self.give_back(known, &pair, image) {
+            return false;
+        }
         let steady = known.streak >= STEADY;
         let stored = match steady && self.audit {
             true => !self.nodes.is_as(pair.page, image),
@@ -252,17 +281,24 @@ impl<'a> Walk<'a> {
         known.streak = 0;
         known.idle += 1;
         pte::take_valid(pair.word, VALID_W);
-        known.idle < IDLE || !self.give_back(&pair, image)
+        known.idle < IDLE || !self.give_back(known, &pair, image)
+    }
+
+    /// Whether a page was given back at one of the last restores.
+    #[cold]
+    fn was_given_back(&self, at: u64) -> bool {
+        let ghosts = self.ghosts.as_ref();
+        ghosts.is_some_and(|ghosts| ghosts.has(at / PAGE_SIZE as u64, self.restore))
     }
 
     /// Lets the page go for the image's; false if that has as many owners as can be counted.
-    fn give_back(&self, pair: &Pair<'_>, image: Image) -> bool {
-        match (image, pair.theirs) {
-            (Image::Page(_), Some(theirs)) => self.nodes.share_page(pair.word, theirs, pair.slot),
-            _ => {
-                self.nodes.retire_page(pte::take(pair.word));
-                true
-            }
-        }
+    #[cold]
+    fn give_back(&mut self, known: &Changed, pair: &Pair<'_>, image: Image) -> bool {
+        let given = match (image, pair.theirs) {
+            (Image::Page(_), Some(theirs)) => self.nodes.share_page(pair.ours, theirs, pair.slot),
+            _ => Some(pte::take(pair.word)),
+        };
+        self.freed.extend(given.map(|page| (known.at, page)));
+        given.is_some()
     }
 }

@@ -81,27 +81,36 @@ impl Nodes<'_> {
                 .0;
         }
     }
-    /// Puts the page that the leaf `theirs` has in a slot into `word` as well, in place of what is there; false, with nothing
-    /// changed, if it has as many owners as can be counted. The gate is closed, and the word's leaf the space's own.
+
+    /// Puts the page that the leaf `theirs` has in a slot into the leaf `ours` as well, in place of what is there, which is
+    /// returned; `None`, with nothing changed, if it has as many owners as can be counted. The gate is closed, and `ours` the
+    /// space's own.
     pub(in crate::space) fn share_page(
         self,
-        word: &AtomicU64,
+        ours: FrameId,
         theirs: FrameId,
         slot: usize,
-    ) -> bool {
+    ) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
-        self.end_writes_in_place(theirs, slot);
-        if !self.pool.frames.meta(self.frame_of(page)).hold.try_get() {
-            return false;
-        }
+        let shared = match self.origin(ours) {
+            // As when `ours` was copied from it: the frame's metadata is left alone.
+            Some((origin, _)) if origin == theirs => page.borrowed(),
+            _ => {
+                self.end_writes_in_place(theirs, slot);
+                if !self.pool.frames.meta(self.frame_of(page)).hold.try_get() {
+                    return None;
+                }
+                page.owned()
+            }
+        };
+        let word = &self.words(ours)[slot];
         let before = pte::take(word);
-        let replaced = pte::replace(word, Pte::EMPTY, page.owned());
+        let replaced = pte::replace(word, Pte::EMPTY, shared);
         assert!(
             replaced,
             "I11: a leaf of the space's own changed with the gate closed"
         );
-        self.retire_page(before);
-        true
+        Some(before)
     }
 
     /// Takes over the frames of a leaf's origin if nobody else has a use for it. The leaf is exclusive and `paths` held;

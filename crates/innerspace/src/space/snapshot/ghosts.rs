@@ -1,0 +1,63 @@
+//! Pages that a space has given back at a restore, remembered for a while: one that is stored to again so soon is worth
+//! keeping.
+
+use super::restore::IDLE;
+
+/// Places. A page has one, by its number; the newest page in it is remembered.
+const PLACES: usize = 1 << 10;
+/// Bits of a place that count restores; the others have the page's number.
+const CLOCK_BITS: u32 = 24;
+const CLOCK: u64 = (1 << CLOCK_BITS) - 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ghosts(Box<[u64; PLACES]>);
+
+impl Ghosts {
+    /// Bytes it takes.
+    pub(super) const SIZE: usize = PLACES * size_of::<u64>();
+
+    /// Remembers nothing: no page has so high a number.
+    pub(super) fn new() -> Ghosts {
+        Ghosts(Box::new([u64::MAX; PLACES]))
+    }
+
+    fn place(page: u64) -> usize {
+        // Pages of a leaf lie side by side, those of two leaves apart.
+        (page ^ (page >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES
+    }
+
+    /// Remembers that a page was given back at restore number `restore`.
+    pub(super) fn add(&mut self, page: u64, restore: u32) {
+        self.0[Ghosts::place(page)] = page << CLOCK_BITS | u64::from(restore) & CLOCK;
+    }
+
+    /// Whether a page was given back a few restores before number `restore`. Seldom says so of one that was given back
+    /// long before: the count has wrapped around.
+    pub(super) fn has(&self, page: u64, restore: u32) -> bool {
+        let place = self.0[Ghosts::place(page)];
+        let age = u64::from(restore).wrapping_sub(place) & CLOCK;
+        place >> CLOCK_BITS == page && age <= u64::from(IDLE)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_remembered_for_a_few_restores() {
+        let mut ghosts = Ghosts::new();
+        assert!(!ghosts.has(0, 1));
+        ghosts.add(77, 10);
+        assert!(ghosts.has(77, 11) && ghosts.has(77, 14));
+        assert!(!ghosts.has(77, 15), "too long ago");
+        assert!(!ghosts.has(78, 11) && !ghosts.has(77 + (1 << 20), 11));
+        ghosts.add(77, 20);
+        assert!(ghosts.has(77, 21), "again");
+        // The highest page of the widest space, at the highest count.
+        let last = (1 << 36) - 1;
+        ghosts.add(last, u32::MAX);
+        assert!(ghosts.has(last, 0));
+    }
+}
