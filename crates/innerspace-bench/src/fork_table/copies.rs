@@ -6,7 +6,8 @@ use innerspace::{Accessor, VirtAddr};
 
 use super::{Resident, new_space};
 use crate::harness::{Budget, Contender, Outcome, Row, Unit, thread_time};
-use crate::host::{Child, PAGE};
+use crate::host::{Child, PAGE, Region};
+use crate::translation::HostPages;
 
 /// Bytes that one leaf of a page table maps, here and in the kernel.
 const LEAF: u64 = 2 << 20;
@@ -61,29 +62,50 @@ fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
     sample
 }
 
-fn row<'a>(name: &str, resident: &'a Resident, stride: u64, budget: Budget) -> Row<'a> {
-    Row {
+fn row<'a>(
+    name: &str,
+    resident: &'a Resident,
+    stride: u64,
+    budget: Budget,
+) -> Result<Row<'a>, Box<dyn Error>> {
+    let bytes = resident.bytes();
+    let mut copy = Region::anonymous(bytes as usize, HostPages::Base)?;
+    copy.keep_from_children();
+    copy.write_every(PAGE, 1);
+    // The floor: nothing but the copies of as many pages, which are in no cache by now.
+    let bare = move || -> Outcome {
+        let region = resident.region.borrow();
+        thread_time(bytes.div_ceil(stride), || {
+            for at in (0..bytes as usize).step_by(stride as usize) {
+                let page = at..at + PAGE;
+                copy.bytes_mut()[page.clone()].copy_from_slice(&region.bytes()[page]);
+            }
+            Ok(())
+        })
+    };
+    Ok(Row {
         name: name.into(),
         unit: Unit::Nanoseconds,
         contenders: vec![
             Contender::new("kernel", move || kernel_stores(resident, stride)),
             Contender::new("innerspace", move || parent_stores(resident, stride)),
             Contender::new("innerspace, child", move || child_stores(resident, stride)),
+            Contender::new("memcpy of the pages", bare),
         ],
         subject: "innerspace",
         baseline: "kernel",
         budget,
-    }
+    })
 }
 
 /// All pages written: most of the faults copy a page whose path is unshared already.
-pub(super) fn every_page(resident: &Resident) -> Row<'_> {
+pub(super) fn every_page(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>> {
     let name = "copy-on-write fault, mean over all pages";
     row(name, resident, PAGE as u64, Budget::Faster(5.0))
 }
 
 /// One page of each leaf written: each fault copies a leaf, too.
-pub(super) fn first_in_each_leaf(resident: &Resident) -> Row<'_> {
+pub(super) fn first_in_each_leaf(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>> {
     let name = "copy-on-write fault, first of a leaf";
     row(name, resident, LEAF, Budget::Absolute(1_000.0))
 }

@@ -65,6 +65,46 @@ impl Fuzzed {
     }
 }
 
+/// The least a page-wise way back can do: each page that is stored to is copied aside, once if it is always the same one, and
+/// copied back.
+fn copied_back<'a>(
+    resident: &'a Resident,
+    stores: Where,
+    turns: u64,
+) -> impl FnMut() -> Outcome + use<'a> {
+    let mut saved = vec![0; STORES as usize * PAGE];
+    let mut count = 0;
+    move || {
+        let region = &mut *resident.region.borrow_mut();
+        let bytes = region.bytes_mut();
+        let save = |bytes: &[u8], saved: &mut [u8], turn: u64| {
+            let places: [usize; STORES as usize] = std::array::from_fn(|store| {
+                stores.offset(turn, store as u64, resident.pages) as usize
+            });
+            for (place, saved) in places.iter().zip(saved.chunks_exact_mut(PAGE)) {
+                saved.copy_from_slice(&bytes[*place..place + PAGE]);
+            }
+            places
+        };
+        let mut places = save(bytes, &mut saved, count);
+        thread_time(turns, || {
+            for turn in 0..turns {
+                if stores == Where::Elsewhere {
+                    count += 1;
+                    places = save(bytes, &mut saved, count);
+                }
+                for place in &places {
+                    bytes[*place..place + 8].copy_from_slice(&turn.to_ne_bytes());
+                }
+                for (place, saved) in places.iter().zip(saved.chunks_exact(PAGE)) {
+                    bytes[*place..place + PAGE].copy_from_slice(std::hint::black_box(saved));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
 /// One figure is a whole turn: 64 stores and the way back.
 pub(super) fn turn<'a>(
     plan: Plan,
@@ -82,28 +122,7 @@ pub(super) fn turn<'a>(
             (0..turns).try_for_each(|_| fuzzed.turn(stores, next(), pages))
         })
     };
-    let mut saved = vec![0; STORES as usize * PAGE];
-    let copied_back = move || -> Outcome {
-        let region = &mut *resident.region.borrow_mut();
-        let bytes = region.bytes_mut();
-        let places: Vec<usize> = (0..STORES)
-            .map(|store| stores.offset(0, store, pages) as usize)
-            .collect();
-        for (place, saved) in places.iter().zip(saved.chunks_exact_mut(PAGE)) {
-            saved.copy_from_slice(&bytes[*place..place + PAGE]);
-        }
-        thread_time(turns, || {
-            for turn in 0..turns {
-                for place in &places {
-                    bytes[*place..place + 8].copy_from_slice(&turn.to_ne_bytes());
-                }
-                for (place, saved) in places.iter().zip(saved.chunks_exact(PAGE)) {
-                    bytes[*place..place + PAGE].copy_from_slice(std::hint::black_box(saved));
-                }
-            }
-            Ok(())
-        })
-    };
+    let copied_back = copied_back(resident, stores, turns);
     let kernel = move || -> Outcome {
         let region = &mut *resident.region.borrow_mut();
         thread_time(forks, || {

@@ -43,8 +43,8 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     let resident = Resident::new(plan.pages(PAGES))?;
     rows.add(forks::fork(plan, &resident)?)?;
     rows.add(forks::fork_and_drop(plan, &resident))?;
-    rows.add(copies::first_in_each_leaf(&resident))?;
-    rows.add(copies::every_page(&resident))?;
+    rows.add(copies::first_in_each_leaf(&resident)?)?;
+    rows.add(copies::every_page(&resident)?)?;
     for stores in [Where::OneLeaf, Where::ManyLeaves, Where::Elsewhere] {
         rows.add(fuzz::turn(plan, &resident, stores)?)?;
     }
