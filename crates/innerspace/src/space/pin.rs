@@ -107,7 +107,8 @@ impl Space {
     /// Has the pages of `len` bytes (rounded up to whole pages) at `at` in memory, as stores would, and keeps them at their
     /// addresses in the process until what is returned is dropped. They count against the limit all the while.
     ///
-    /// Accessors go on loading and storing there. What is written through the pin is seen by them, but by no watch: a
+    /// Accessors go on loading and storing there. What is written through the pin is seen by them, but by no watch:
+    /// [`Space::take_dirty`] does not name it, and a
     /// [`CodePage`](crate::CodePage) does not count it.
     ///
     /// # Errors
