@@ -5,9 +5,10 @@
 use crate::FrameId;
 use crate::frame::{ArenaOptions, Frames, HoldState, Kind, Source};
 
-pub use crate::frame::old_ways::{Mark, Unlock, set_mark, set_unlock};
+pub use crate::frame::old_ways::{HoleRead, Mark, Unlock, set_hole_read, set_mark, set_unlock};
 pub use crate::memory::charging::Charging;
 pub use crate::space::replay::{VmaReplay, VmaScheme};
+pub use crate::sys::flush::flush_lines;
 
 /// Frames whose locks can be taken, and nothing else.
 #[derive(Debug)]

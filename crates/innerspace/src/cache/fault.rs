@@ -94,6 +94,13 @@ impl Drop for LockedBlock {
     }
 }
 
+/// Whether a hole that is read gets a page of its own, as in the old way.
+#[cfg(feature = "tables")]
+fn caches_holes() -> bool {
+    use crate::frame::old_ways::{HoleRead, hole_read_way};
+    hole_read_way() == HoleRead::CachedPage
+}
+
 impl FileCore {
     /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no section is open and no block
     /// locked.
@@ -134,6 +141,8 @@ impl FileCore {
                         self.pool.counters.count(Event::PgMajFault);
                     } else {
                         match kind {
+                            #[cfg(feature = "tables")]
+                            FaultKind::Read if caches_holes() => self.cache_hole(block)?,
                             // Whoever makes a block here from now on takes the hole away from the one who maps it.
                             FaultKind::Read if !self.shown_holes.add(block) => {}
                             FaultKind::Read => return Ok(FaultPage::Hole(HoleToken(epoch))),
@@ -146,6 +155,16 @@ impl FileCore {
                 }
             }
         }
+    }
+
+    /// The old way: a page of zeros for a hole that is read.
+    #[cfg(feature = "tables")]
+    fn cache_hole(&self, block: u64) -> Result<(), FileError> {
+        if let Some(mut new) = self.create(block, Get::CREATE)? {
+            new.bytes_mut().fill(0);
+            drop(new.finish());
+        }
+        Ok(())
     }
 
     /// Makes a locked block ready for the fault; `None`: it is viewed, and a frame to move it to has to be had first.
