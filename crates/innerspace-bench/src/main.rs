@@ -7,6 +7,8 @@
 mod access;
 #[cfg(feature = "tables")]
 mod dd;
+#[cfg(feature = "tables")]
+mod direct;
 mod fork_table;
 #[cfg(feature = "tables")]
 mod groups;
@@ -51,6 +53,12 @@ enum TableArguments {
     /// T1: a file a tenth of memory written and discarded, old way and new, beside tmpfs and the disk's file system
     #[cfg(feature = "tables")]
     Dd {
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// T4: a hole read through a mapping, old way and new, beside tmpfs; direct access beside memory
+    #[cfg(feature = "tables")]
+    Direct {
         #[command(flatten)]
         common: CommonArguments,
     },
@@ -135,6 +143,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         TableArguments::Access { common } => (common, access::table(common.plan(), &common.only)?),
         #[cfg(feature = "tables")]
         TableArguments::Dd { common } => (common, dd::table(common.plan(), &common.only)?),
+        #[cfg(feature = "tables")]
+        TableArguments::Direct { common } => (common, direct::table(common.plan(), &common.only)?),
         #[cfg(feature = "tables")]
         TableArguments::PageLock { common } => {
             (common, page_lock::table(common.plan(), &common.only)?)

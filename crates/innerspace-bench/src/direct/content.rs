@@ -1,0 +1,256 @@
+//! A file that is all there: loads and stores through a mapping beside the same on cached memory; writes and a sync beside
+//! copying and flushing the same lines.
+
+use std::cell::RefCell;
+use std::error::Error;
+
+use innerspace::store::MemoryStore;
+use innerspace::tables::flush_lines;
+use innerspace::{Accessor, DaxFile, FileAccess, MIB, Map, Memory, PagedFile, Session, VirtAddr};
+
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, thread_time};
+use crate::host::{PAGE, Region};
+use crate::translation::HostPages;
+
+/// Pages of the file: 64 MiB.
+const PAGES: u64 = 16_384;
+/// Bytes of one write by call.
+const CALL: usize = 64 << 10;
+
+pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let content = Content::new(plan)?;
+    for access in [Access::Load, Access::Store] {
+        for order in [Order::Random, Order::Sequential] {
+            rows.add(content.accesses(plan, access, order))?;
+        }
+    }
+    rows.add(content.synced_writes()?)?;
+    rows.add(content.synced_stores()?)?;
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Access {
+    Load,
+    Store,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    Random,
+    Sequential,
+}
+
+/// Equal bytes in a direct access file and in a cached one, each mapped.
+struct Content {
+    bytes: u64,
+    seeds: RefCell<Seeds>,
+    direct: DaxFile,
+    _cached: PagedFile,
+    _memory: Memory,
+    /// Of the direct mapping, and of the cached one.
+    at: [VirtAddr; 2],
+    accessors: [RefCell<Accessor>; 2],
+}
+
+impl Content {
+    fn new(plan: Plan) -> Result<Content, Box<dyn Error>> {
+        let bytes = plan.pages(PAGES) * PAGE as u64;
+        let memory = super::memory(bytes + bytes / 16 + 16 * MIB)?;
+        let direct = super::hole(&memory, bytes, bytes + 2 * MIB)?;
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let cached = options.open(MemoryStore::with_len(bytes))?;
+        let space = memory.space()?;
+        let maps = [Map::direct(&direct), Map::file(&cached)];
+        let at = maps.map(|map| space.map(map.shared().writable()));
+        let [direct_at, cached_at] = at;
+        let at = [direct_at?, cached_at?];
+        let accessors = at.map(|at| {
+            let mut accessor = space.accessor();
+            let stores = (0..bytes).step_by(PAGE);
+            let stored = stores.map(|offset| accessor.store(at + offset, offset));
+            stored.collect::<Result<(), _>>().map(|()| accessor)
+        });
+        let [first, second] = accessors;
+        Ok(Content {
+            bytes,
+            seeds: RefCell::default(),
+            direct,
+            _cached: cached,
+            _memory: memory,
+            at,
+            accessors: [RefCell::new(first?), RefCell::new(second?)],
+        })
+    }
+
+    fn accesses(&self, plan: Plan, access: Access, order: Order) -> Row<'_> {
+        let count = plan.operations(4_000_000);
+        let contender = |name, which: usize| {
+            Contender::new(name, move || {
+                let seed = self.seeds.borrow_mut().next();
+                let accessor = &mut *self.accessors[which].borrow_mut();
+                let at = self.at[which];
+                accessor.session(|session| {
+                    thread_time(count, || {
+                        let places = Places::new(order, self.bytes, seed);
+                        Ok(run(session, at, access, places.take(count as usize))?)
+                    })
+                })
+            })
+        };
+        let verb = match access {
+            Access::Load => "loads",
+            Access::Store => "stores",
+        };
+        Row {
+            name: format!("{order:?} {verb} of 8 bytes in a session").to_lowercase(),
+            unit: Unit::Nanoseconds,
+            contenders: vec![contender(CACHED, 1), contender("innerspace", 0)],
+            subject: "innerspace",
+            baseline: CACHED,
+            budget: Budget::Ratio(1.3),
+        }
+    }
+
+    /// Copies and flushes all of the file's bytes, in ordinary memory.
+    fn copied_and_flushed(&self) -> Result<Contender<'_>, Box<dyn Error>> {
+        let mut region = Region::anonymous(self.bytes as usize, HostPages::Huge)?;
+        let source = vec![5_u8; CALL];
+        Ok(Contender::new(FLUSHED, move || {
+            thread_time(self.bytes / PAGE as u64, || {
+                for part in region.bytes_mut().chunks_mut(CALL) {
+                    part.copy_from_slice(&source[..part.len()]);
+                }
+                match flush_lines(region.bytes()) {
+                    true => Ok(()),
+                    false => Err("this processor cannot flush lines".into()),
+                }
+            })
+        }))
+    }
+
+    fn synced(&self, name: &str, ours: Contender<'static>) -> Result<Row<'_>, Box<dyn Error>> {
+        Ok(Row {
+            name: name.into(),
+            unit: Unit::Nanoseconds,
+            contenders: vec![self.copied_and_flushed()?, ours],
+            subject: "innerspace",
+            baseline: FLUSHED,
+            budget: Budget::Ratio(1.3),
+        })
+    }
+
+    fn synced_writes(&self) -> Result<Row<'_>, Box<dyn Error>> {
+        let (file, bytes) = (self.direct.clone(), self.bytes);
+        let source = vec![6_u8; CALL];
+        let ours = Contender::new("innerspace", move || {
+            thread_time(bytes / PAGE as u64, || {
+                for offset in (0..bytes).step_by(CALL) {
+                    let len = CALL.min((bytes - offset) as usize);
+                    file.write_all_at(&source[..len], offset)?;
+                }
+                Ok(file.sync_all()?)
+            })
+        });
+        self.synced(
+            "sequential writes by call, 64 KiB each, and a sync, each page",
+            ours,
+        )
+    }
+
+    fn synced_stores(&self) -> Result<Row<'_>, Box<dyn Error>> {
+        let (file, bytes) = (self.direct.clone(), self.bytes);
+        let memory = super::memory(16 * MIB)?;
+        let source = vec![7_u8; CALL];
+        let ours = Contender::new("innerspace", move || {
+            synced_mapping(&memory, &file, bytes, &source)
+        });
+        self.synced(
+            "sequential writes by mapping, 64 KiB each, and a sync, each page",
+            ours,
+        )
+    }
+}
+
+/// Faults of the writes are in the figure: a sync takes the right to store away.
+fn synced_mapping(memory: &Memory, file: &DaxFile, bytes: u64, source: &[u8]) -> Outcome {
+    let space = memory.space()?;
+    let at = space.map(Map::direct(file).shared().writable())?;
+    let mut accessor = space.accessor();
+    thread_time(bytes / PAGE as u64, || {
+        for offset in (0..bytes).step_by(source.len()) {
+            let len = source.len().min((bytes - offset) as usize);
+            accessor.write(at + offset, &source[..len])?;
+        }
+        Ok(file.sync_all()?)
+    })
+}
+
+const CACHED: &str = "cached file";
+const FLUSHED: &str = "copy and flush";
+
+/// Multiples of 8 below a length.
+struct Places {
+    order: Order,
+    bytes: u64,
+    state: u64,
+}
+
+impl Places {
+    fn new(order: Order, bytes: u64, seed: u64) -> Places {
+        let state = match order {
+            Order::Random => seed,
+            Order::Sequential => 0,
+        };
+        Places {
+            order,
+            bytes,
+            state,
+        }
+    }
+}
+
+impl Iterator for Places {
+    type Item = u64;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<u64> {
+        match self.order {
+            Order::Random => {
+                // Marsaglia's xorshift64; the high half scaled to the length.
+                self.state ^= self.state << 13;
+                self.state ^= self.state >> 7;
+                self.state ^= self.state << 17;
+                Some((((self.state >> 32) * self.bytes) >> 32) & !7)
+            }
+            Order::Sequential => {
+                let place = self.state;
+                self.state = if place + 8 < self.bytes { place + 8 } else { 0 };
+                Some(place)
+            }
+        }
+    }
+}
+
+#[inline(never)]
+fn run(
+    session: &mut Session<'_>,
+    at: VirtAddr,
+    access: Access,
+    places: impl Iterator<Item = u64>,
+) -> Result<u64, innerspace::Fault> {
+    let mut sum = 0_u64;
+    match access {
+        Access::Load => {
+            for place in places {
+                sum = sum.wrapping_add(session.load::<u64>(at + place)?);
+            }
+        }
+        Access::Store => {
+            for place in places {
+                session.store(at + place, place)?;
+            }
+        }
+    }
+    Ok(sum)
+}

@@ -1,0 +1,58 @@
+//! Table T4: a hole read through a mapping, page by page; and what direct access costs beside the page cache and memory.
+//!
+//! | file | rows |
+//! |---|---|
+//! | `holes` | a hole of 1 GiB: time a page, and what is resident afterwards |
+//! | `content` | loads, stores and syncs of a file that is all there |
+//! | `threads` | two threads that fault in different ranges of 2 MiB |
+//!
+//! The old way is a cached page of zeros for each page of the hole. "Kernel" is a mapping of a sparse file in memory, which
+//! tmpfs serves in that same way.
+
+mod content;
+mod holes;
+mod threads;
+
+use std::error::Error;
+
+use innerspace::{DaxDevice, DaxFile, Memory, MemoryOptions, Threads};
+
+use crate::harness::{Plan, Rows};
+use crate::report::Table;
+
+/// Measures the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
+    let mut rows = Rows::new(plan, only);
+    holes::measure(plan, &mut rows)?;
+    content::measure(plan, &mut rows)?;
+    threads::measure(plan, &mut rows)?;
+    Ok(Table {
+        name: "direct access (T4)".into(),
+        rows: rows.measured,
+    })
+}
+
+/// A memory whose background work is done by nobody, so that all CPU time is the measured thread's.
+fn memory(bytes: u64) -> Result<Memory, Box<dyn Error>> {
+    Ok(MemoryOptions::new(bytes).threads(Threads::None).build()?)
+}
+
+/// A file of `bytes`, all of them a hole, on a device of `device` bytes.
+fn hole(memory: &Memory, bytes: u64, device: u64) -> Result<DaxFile, Box<dyn Error>> {
+    let device = DaxDevice::huge_pages(device)?;
+    let file = memory.direct_file(&device, "hole")?;
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_runs() {
+        for row in &table(Plan::smoke(), "").unwrap().rows {
+            assert!(!row.contenders.is_empty(), "{}", row.name);
+        }
+    }
+}

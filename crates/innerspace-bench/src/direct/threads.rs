@@ -1,0 +1,100 @@
+//! Two threads that fault in different ranges of 2 MiB of one file, through one space.
+
+use std::error::Error;
+
+use innerspace::{DaxDevice, DaxFile, MIB, Map, Memory, Space};
+
+use crate::access::{Clock, together};
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit};
+use crate::host::PAGE;
+
+/// Pages of a thread's range: 64 MiB.
+const PAGES: u64 = 16_384;
+
+/// What the threads do to each page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Touch {
+    /// Load from a hole, in ranges where nothing of 2 MiB fits.
+    Load,
+    /// Store to a hole: a block each.
+    Store,
+}
+
+pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let pages = plan.operations(4 * PAGES).min(PAGES);
+    let memory = super::memory(64 * MIB)?;
+    let device = DaxDevice::huge_pages(2 * pages * PAGE as u64 + 4 * MIB)?;
+    let file = memory.direct_file(&device, "threads")?;
+    file.set_len((2 * pages + 1) * PAGE as u64)?;
+    let space = memory.space()?;
+    let setting = Setting {
+        pages,
+        _memory: memory,
+        file,
+        space,
+    };
+    for touch in [Touch::Load, Touch::Store] {
+        for clock in [Clock::Wall, Clock::Cpu] {
+            rows.add(setting.row(touch, clock))?;
+        }
+    }
+    Ok(())
+}
+
+struct Setting {
+    /// Of each thread.
+    pages: u64,
+    _memory: Memory,
+    file: DaxFile,
+    space: Space,
+}
+
+impl Setting {
+    fn row(&self, touch: Touch, clock: Clock) -> Row<'_> {
+        let (by, budget) = match clock {
+            Clock::Wall => ("wall time", Budget::Faster(1.8)),
+            Clock::Cpu => ("CPU time of all threads", Budget::Ratio(2.0 / 1.8)),
+        };
+        let what = match touch {
+            Touch::Load => "small faults of loads from a hole",
+            Touch::Store => "faults of stores to a hole",
+        };
+        let contender =
+            |name, threads| Contender::new(name, move || self.run(touch, clock, threads));
+        Row {
+            name: format!("two threads, {what}, {by}"),
+            unit: Unit::Nanoseconds,
+            contenders: vec![contender(ONE, 1), contender("innerspace", 2)],
+            subject: "innerspace",
+            baseline: ONE,
+            budget,
+        }
+    }
+
+    fn run(&self, touch: Touch, clock: Clock, threads: u64) -> Outcome {
+        let page = PAGE as u64;
+        let map = Map::direct(&self.file).shared().writable();
+        // An odd page, so that no 2 MiB of the file are 2 MiB of the space.
+        let at = self.space.map(map.range(page..))?;
+        let work = |thread: u64| {
+            let mut accessor = self.space.accessor();
+            move || {
+                for number in thread * self.pages..(thread + 1) * self.pages {
+                    let place = at + number * page;
+                    let touched = match touch {
+                        Touch::Load => accessor.load::<u64>(place).map(drop),
+                        Touch::Store => accessor.store(place, number),
+                    };
+                    touched.map_err(|fault| fault.to_string())?;
+                }
+                Ok(())
+            }
+        };
+        let sample = together(clock, self.pages, (0..threads).map(work).collect());
+        self.space.unmap(at, 2 * self.pages * page)?;
+        self.file.punch(0..u64::MAX)?;
+        sample
+    }
+}
+
+const ONE: &str = "innerspace, one thread";
