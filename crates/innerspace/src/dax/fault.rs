@@ -99,6 +99,13 @@ impl Drop for DaxPages {
     }
 }
 
+/// When an entry that is dirty now became so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BecameDirty {
+    Before,
+    Now,
+}
+
 impl DaxCore {
     /// What to map at `page` of the file. Sleeps; no section is open and no entry locked.
     pub(crate) fn fault(
@@ -208,6 +215,20 @@ impl DaxCore {
         page: u64,
         fill: impl FnOnce(u64) -> Result<(), DaxError>,
     ) -> Result<(), DaxError> {
+        if self.put_block(locked, page, fill)?.1 == BecameDirty::Now {
+            self.note_dirty(page);
+        }
+        Ok(())
+    }
+
+    /// The same, but that the caller has to note the range as dirty, before it unlocks the entry. Answers with the block's first
+    /// device page, too.
+    pub(super) fn put_block(
+        &self,
+        locked: &mut Locked<'_>,
+        page: u64,
+        fill: impl FnOnce(u64) -> Result<(), DaxError>,
+    ) -> Result<(u64, BecameDirty), DaxError> {
         // mutant: D5 (test: two_write_faults_on_one_hole_keep_both_stores) what another fault put there is not seen
         let known = cfg!(not(mutant = "D5"));
         let block = match (locked.content(), self.block_at(locked, page)?) {
@@ -222,11 +243,12 @@ impl DaxCore {
             self.grace();
         }
         let before = locked.entry();
-        if !before.is_dirty() {
-            self.note_dirty(page);
+        let dirty = Entry::new(before.size(), Content::Block(block)).dirty();
+        if before == dirty {
+            return Ok((block, BecameDirty::Before));
         }
-        locked.become_locked(Entry::new(before.size(), Content::Block(block)).dirty());
-        Ok(())
+        locked.become_locked(dirty);
+        Ok((block, BecameDirty::Now))
     }
 
     /// The block that the file has where the entry says nothing of one.

@@ -74,10 +74,12 @@ impl DaxCore {
 
     /// Flushes locked dirty entries, and unlocks them clean.
     fn flush(&self, batch: Vec<Locked<'_>>) -> Result<Left, DaxError> {
-        for locked in &batch {
-            self.revoke_write(locked.pages());
+        for pages in runs(&batch) {
+            self.revoke_write(pages);
         }
         self.grace();
+        // Counted afterwards: an atomic operation between them would wait for each page's lines by itself.
+        let mut flushed = 0;
         for locked in &batch {
             let Content::Block(block) = locked.content() else {
                 panic!("D14: {:?} is dirty", locked.entry());
@@ -87,7 +89,7 @@ impl DaxCore {
             self.device
                 .flush(block << PAGE_SHIFT, len)
                 .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
-            self.counts.flushed.fetch_add(len, Ordering::Relaxed);
+            flushed += len;
         }
         let offset = batch
             .first()
@@ -95,6 +97,7 @@ impl DaxCore {
         self.device
             .fence()
             .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
+        self.counts.flushed.fetch_add(flushed, Ordering::Relaxed);
         let mut left = Left::Nothing;
         for locked in batch {
             if self.pins.covers(&locked.pages()) {
@@ -106,6 +109,18 @@ impl DaxCore {
         }
         Ok(left)
     }
+}
+
+/// The pages of entries that are in ascending order, those of neighbours together.
+fn runs(batch: &[Locked<'_>]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for pages in batch.iter().map(Locked::pages) {
+        match runs.last_mut() {
+            Some(run) if run.end == pages.start => run.end = pages.end,
+            _ => runs.push(pages),
+        }
+    }
+    runs
 }
 
 /// Whether something is still dirty after a flush.

@@ -5,16 +5,32 @@
 
 use std::io::ErrorKind;
 
+use arrayvec::ArrayVec;
+
 use super::core::DaxCore;
 use super::entries::Locked;
-use super::entry::Content;
+use super::entry::{Content, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
-use super::grab::Wanted;
+use super::fault::BecameDirty;
+use super::grab::{Wanted, range_start};
 use crate::store::KnownSince;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Pages that a write locks at a time: what one call of 64 KiB writes, and its edges.
+const RUN: usize = 17;
+
+/// Neighbouring entries that a write has locked, in the order of their pages.
+#[derive(Default)]
+struct Run<'e> {
+    locked: ArrayVec<Locked<'e>, RUN>,
+    /// Where on the device the bytes go, and how many.
+    places: ArrayVec<(u64, usize), RUN>,
+    /// Whether an entry became dirty, which is to be noted before it is unlocked.
+    became_dirty: bool,
+}
 
 /// The parts of `offset..offset + len` by pages: page, offset in it, length.
 pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
@@ -86,9 +102,9 @@ impl DaxCore {
                 .map_err(|error| self.host_error(DaxAction::Resize, end, error))?;
         }
         let mut done = 0;
-        for (page, inside, part) in pieces(offset, buf.len()) {
-            match self.write_page(page, inside, &buf[done..done + part]) {
-                Ok(()) => done += part,
+        while done < buf.len() {
+            match self.write_run(&buf[done..], offset + done as u64) {
+                Ok(written) => done += written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
@@ -97,6 +113,58 @@ impl DaxCore {
         let reached = offset + done as u64;
         self.size.fetch_max(reached, Ordering::SeqCst);
         Ok(done)
+    }
+
+    /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their entries are locked together, so that
+    /// the bytes are copied without an atomic operation in between: each would wait until the stores before it are done.
+    fn write_run(&self, bytes: &[u8], offset: u64) -> Result<usize, DaxError> {
+        let first = offset >> PAGE_SHIFT;
+        if self.is_guarded() || cfg!(mutant = "D4") {
+            let inside = (offset % PAGE) as usize;
+            let part = (PAGE_SIZE - inside).min(bytes.len());
+            return self
+                .write_page(first, inside, &bytes[..part])
+                .map(|()| part);
+        }
+        // In one range: the first entry has made the node for the others, so no memory is asked for with entries locked.
+        let range_end = (range_start(first) + LARGE_PAGES).min(first + RUN as u64) * PAGE;
+        let len = bytes.len().min((range_end - offset) as usize);
+        let mut run = Run::default();
+        let mut failed = None;
+        for (page, inside, part) in pieces(offset, len) {
+            match self.lock_in_run(&mut run, page) {
+                Ok(at) => run.places.push((at + inside as u64, part)),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if run.became_dirty {
+            self.note_dirty(first);
+        }
+        let mut done = 0;
+        for (at, part) in run.places {
+            self.device.write(at, &bytes[done..done + part]);
+            done += part;
+        }
+        match failed {
+            Some(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// Locks the next page of a run as a dirty block; where it is on the device.
+    fn lock_in_run<'e>(&'e self, run: &mut Run<'e>, page: u64) -> Result<u64, DaxError> {
+        let covers = |locked: &Locked<'_>| locked.pages().contains(&page);
+        if !run.locked.last().is_some_and(covers) {
+            let locked = self.lock_for_change(page, Wanted::Change)?;
+            run.locked.push(locked);
+        }
+        let locked = run.locked.last_mut().expect("one was just put there");
+        let (block, became) = self.put_block(locked, page, |_| Ok(()))?;
+        run.became_dirty |= became == BecameDirty::Now;
+        Ok((block + (page - locked.first())) * PAGE)
     }
 
     /// Writes to one page, which gets a block if it has none.
