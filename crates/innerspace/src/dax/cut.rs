@@ -104,6 +104,9 @@ impl DaxCore {
     /// A write that was to reach `end` failed: what it allocated past the file's end goes.
     pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
         let _layout = self.layout.write();
+        if end <= self.size() {
+            return Ok(());
+        }
         let planned = end.div_ceil(PAGE_SIZE as u64);
         if self.pages() < planned {
             self.cut_out(self.pages()..planned, Removal::Free)?;

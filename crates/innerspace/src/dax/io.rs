@@ -64,7 +64,12 @@ impl DaxCore {
             let part = (extent.pages * PAGE - inside).min(left.len() as u64) as usize;
             let (now, rest) = std::mem::take(&mut left).split_at_mut(part);
             match extent.at {
-                None => now.fill(0),
+                None => {
+                    if self.is_guarded() {
+                        self.check_host_len(at + part as u64 - 1)?;
+                    }
+                    now.fill(0);
+                }
                 Some(block) => self.read_device(block * PAGE + inside, now, at)?,
             }
             left = rest;

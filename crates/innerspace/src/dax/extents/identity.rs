@@ -131,6 +131,8 @@ impl IdentityMap {
     fn ask(&self, page: u64) -> io::Result<Run> {
         let data = sys::next_data(self.host.file(), bytes(page))?;
         let Some(data) = data else {
+            // A hole, or nothing any more: what somebody cut off is no hole.
+            self.check_len()?;
             return Ok(Run {
                 pages: page..u64::MAX >> PAGE_SHIFT,
                 content: Content::Hole,
@@ -236,6 +238,10 @@ impl ExtentMap for IdentityMap {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let before = self.host.len_now()?;
+        if len > before {
+            // Bytes that somebody else has cut off must not come back as zeros.
+            self.check_len()?;
+        }
         let was = {
             let mut known = self.known.lock();
             // At or below the real one throughout: nobody is told of a cut that is ours.

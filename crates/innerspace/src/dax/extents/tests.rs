@@ -494,7 +494,12 @@ mod in_place {
                     )
                 );
             }
-            // A length of our own is right again.
+            // It does not grow over the cut; a length of our own, at or before it, is right again.
+            let error = side.map.set_len(FILE_PAGES * PAGE + 1).unwrap_err();
+            let inside = error.get_ref().and_then(|e| e.downcast_ref::<HostShrank>());
+            assert!(inside.is_some(), "{error}");
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 * PAGE);
+            side.map.set_len(2 * PAGE).unwrap();
             side.map.set_len(10 * PAGE).unwrap();
             side.map.allocate(8, 1).unwrap();
         }
