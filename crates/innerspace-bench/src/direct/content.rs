@@ -6,7 +6,10 @@ use std::error::Error;
 
 use innerspace::store::MemoryStore;
 use innerspace::tables::flush_lines;
-use innerspace::{Accessor, DaxFile, FileAccess, MIB, Map, Memory, PagedFile, Session, VirtAddr};
+use innerspace::{
+    Accessor, DaxDevice, DaxFile, FileAccess, HoleWrites, MIB, Map, Memory, PagedFile, Session,
+    VirtAddr,
+};
 
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, thread_time};
 use crate::host::{PAGE, Region};
@@ -24,8 +27,11 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
             rows.add(content.accesses(plan, access, order))?;
         }
     }
-    rows.add(content.synced_writes()?)?;
-    rows.add(content.synced_stores()?)?;
+    for by in [By::Call, By::Mapping] {
+        for blocks in [HoleWrites::OnePage, HoleWrites::Large] {
+            rows.add(content.synced_writes(by, blocks)?)?;
+        }
+    }
     Ok(())
 }
 
@@ -41,12 +47,18 @@ enum Order {
     Sequential,
 }
 
+/// How a file is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    Call,
+    Mapping,
+}
+
 /// Equal bytes in a direct access file and in a cached one, each mapped.
 struct Content {
     bytes: u64,
     seeds: RefCell<Seeds>,
-    direct: DaxFile,
-    _cached: PagedFile,
+    _files: (DaxFile, PagedFile),
     _memory: Memory,
     /// Of the direct mapping, and of the cached one.
     at: [VirtAddr; 2],
@@ -56,7 +68,8 @@ struct Content {
 impl Content {
     fn new(plan: Plan) -> Result<Content, Box<dyn Error>> {
         let bytes = plan.pages(PAGES) * PAGE as u64;
-        let memory = super::memory(bytes + bytes / 16 + 16 * MIB)?;
+        // So large that nothing dirty has to be written meanwhile.
+        let memory = super::memory(8 * bytes + 16 * MIB)?;
         let direct = super::hole(&memory, bytes, bytes + 2 * MIB)?;
         let options = memory.options().access(FileAccess::ReadWrite);
         let cached = options.open(MemoryStore::with_len(bytes))?;
@@ -75,8 +88,7 @@ impl Content {
         Ok(Content {
             bytes,
             seeds: RefCell::default(),
-            direct,
-            _cached: cached,
+            _files: (direct, cached),
             _memory: memory,
             at,
             accessors: [RefCell::new(first?), RefCell::new(second?)],
@@ -129,46 +141,38 @@ impl Content {
         }))
     }
 
-    fn synced(&self, name: &str, ours: Contender<'static>) -> Result<Row<'_>, Box<dyn Error>> {
+    /// Writes of 64 KiB from the start to the end, and a sync.
+    fn synced_writes(&self, by: By, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
+        let bytes = self.bytes;
+        let memory = super::memory(16 * MIB)?;
+        let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
+        let options = memory.direct_options().hole_writes(blocks);
+        let file = options.on(&device, "written")?;
+        file.set_len(bytes)?;
+        let source = vec![6_u8; CALL];
+        let ours = Contender::new("innerspace", move || match by {
+            By::Call => thread_time(bytes / PAGE as u64, || {
+                for offset in (0..bytes).step_by(CALL) {
+                    let len = CALL.min((bytes - offset) as usize);
+                    file.write_all_at(&source[..len], offset)?;
+                }
+                Ok(file.sync_all()?)
+            }),
+            By::Mapping => synced_mapping(&memory, &file, bytes, &source),
+        });
+        let size = match blocks {
+            HoleWrites::Large => "2 MiB",
+            _ => "4 KiB",
+        };
         Ok(Row {
-            name: name.into(),
+            name: format!("sequential writes by {by:?} and a sync, blocks of {size}, each page")
+                .to_lowercase(),
             unit: Unit::Nanoseconds,
             contenders: vec![self.copied_and_flushed()?, ours],
             subject: "innerspace",
             baseline: FLUSHED,
             budget: Budget::Ratio(1.3),
         })
-    }
-
-    fn synced_writes(&self) -> Result<Row<'_>, Box<dyn Error>> {
-        let (file, bytes) = (self.direct.clone(), self.bytes);
-        let source = vec![6_u8; CALL];
-        let ours = Contender::new("innerspace", move || {
-            thread_time(bytes / PAGE as u64, || {
-                for offset in (0..bytes).step_by(CALL) {
-                    let len = CALL.min((bytes - offset) as usize);
-                    file.write_all_at(&source[..len], offset)?;
-                }
-                Ok(file.sync_all()?)
-            })
-        });
-        self.synced(
-            "sequential writes by call, 64 KiB each, and a sync, each page",
-            ours,
-        )
-    }
-
-    fn synced_stores(&self) -> Result<Row<'_>, Box<dyn Error>> {
-        let (file, bytes) = (self.direct.clone(), self.bytes);
-        let memory = super::memory(16 * MIB)?;
-        let source = vec![7_u8; CALL];
-        let ours = Contender::new("innerspace", move || {
-            synced_mapping(&memory, &file, bytes, &source)
-        });
-        self.synced(
-            "sequential writes by mapping, 64 KiB each, and a sync, each page",
-            ours,
-        )
     }
 }
 
