@@ -122,26 +122,36 @@ impl GroupTree {
         self.try_charge_at(thread_number(), group, pages)
     }
 
-    /// [`GroupTree::try_charge`] by a thread of this stripe.
-    #[inline]
+    /// [`GroupTree::try_charge`] by the thread with this number.
+    #[inline(always)]
     pub(super) fn try_charge_at(
         &self,
-        stripe: usize,
+        number: usize,
         group: GroupId,
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
-        let over_high = match self.stocks.charge(stripe, group, pages.0) {
+        let over_high = match self.stocks.charge(number, group, pages.0) {
             true => None,
-            false => self.charge_slow(stripe, group, pages).map_err(|group| {
-                self.count(group, 1, |events| &events.refused);
-                Refused { group }
-            })?,
+            false => self.charge_or_refuse(number, group, pages)?,
         };
         Ok(Charge {
             tree: self,
             group,
             pages,
             over_high,
+        })
+    }
+
+    #[cold]
+    fn charge_or_refuse(
+        &self,
+        number: usize,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Option<GroupId>, Refused> {
+        self.charge_slow(number, group, pages).map_err(|group| {
+            self.count(group, 1, |events| &events.refused);
+            Refused { group }
         })
     }
 
@@ -166,27 +176,27 @@ impl GroupTree {
     #[cold]
     fn charge_slow(
         &self,
-        stripe: usize,
+        number: usize,
         group: GroupId,
         pages: PageCount,
     ) -> Result<Option<GroupId>, GroupId> {
-        if self.stocks.refill(self, stripe, group, pages.0) {
+        if self.stocks.refill(self, number, group, pages.0) {
             return Ok(None);
         }
-        self.stocks.settle(self, stripe, group);
-        let exactly = || self.charge_levels(stripe, group, pages, Ceiling::Enforced);
-        exactly().or_else(|refuser| self.stocks.drain_until(self, refuser, exactly))
+        self.stocks.settle(self, number, group);
+        let exactly = || self.charge_levels(number, group, pages, Ceiling::Enforced);
+        exactly().or_else(|refuser| self.stocks.drain_until(self, number, refuser, exactly))
     }
 
     /// Charges over any limit. For writeback and what else must not fail; counted as one event, by the nearest group that is
     /// over its limit now.
     pub(crate) fn charge_must(&self, group: GroupId, pages: PageCount) -> Charge<'_> {
-        let stripe = thread_number();
-        let over_high = match self.stocks.charge(stripe, group, pages.0) {
+        let number = thread_number();
+        let over_high = match self.stocks.charge(number, group, pages.0) {
             true => None,
             false => self
-                .charge_slow(stripe, group, pages)
-                .or_else(|_| self.charge_levels(stripe, group, pages, Ceiling::Ignored))
+                .charge_slow(number, group, pages)
+                .or_else(|_| self.charge_levels(number, group, pages, Ceiling::Ignored))
                 .unwrap_or_else(|group| unreachable!("group {} holds 2^64 pages", group.0)),
         };
         Charge {
@@ -200,12 +210,12 @@ impl GroupTree {
     /// Adds at every level, or at none: then the group that refused. Returns the nearest group that is over its `high` now.
     fn charge_levels(
         &self,
-        stripe: usize,
+        number: usize,
         group: GroupId,
         pages: PageCount,
         ceiling: Ceiling,
     ) -> Result<Option<GroupId>, GroupId> {
-        let stocked = self.stocks.count(stripe, group);
+        let stocked = self.stocks.count(number, group);
         let mut reached = [0u64; MAX_LEVELS];
         let levels = self.add_levels(group, pages, ceiling, &mut reached)?;
         // Every level agreed: only now may anything but `usage` move.
@@ -281,19 +291,19 @@ impl GroupTree {
         self.try_uncharge_at(thread_number(), group, pages)
     }
 
-    /// [`GroupTree::try_uncharge`] by a thread of this stripe.
+    /// [`GroupTree::try_uncharge`] by the thread with this number.
     #[inline]
     pub(super) fn try_uncharge_at(
         &self,
-        stripe: usize,
+        number: usize,
         group: GroupId,
         pages: PageCount,
     ) -> Result<(), Underflow> {
         let node = self.node(group);
-        // Of what the group is charged, this stripe's stock is in nobody's hands. (What other stripes have is seen when it is
+        // Of what the group is charged, this thread's stock is in nobody's hands. (What others have is seen when it is
         // drained.)
         let charged = node.own.load(Ordering::Relaxed);
-        let in_use = charged.saturating_sub(self.stocks.count(stripe, group));
+        let in_use = charged.saturating_sub(self.stocks.count(number, group));
         if in_use < pages.0 {
             return Err(Underflow {
                 group,
@@ -301,11 +311,10 @@ impl GroupTree {
                 wanted: pages.0,
             });
         }
-        if !node.is_deleted() && self.stocks.uncharge(self, stripe, group, pages.0) == Stocked::Yes
-        {
+        if self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
             return Ok(());
         }
-        self.stocks.settle(self, stripe, group);
+        self.stocks.settle(self, number, group);
         self.uncharge_levels(group, pages)
     }
 
@@ -332,7 +341,7 @@ impl GroupTree {
 
     /// Gives back what threads have in stock of `group` and of those below it.
     pub(crate) fn drain_stocks(&self, group: GroupId) {
-        self.stocks.drain(self, group);
+        self.stocks.drain(self, thread_number(), group);
     }
 }
 

@@ -3,7 +3,7 @@
 use loom::model::Builder;
 
 use super::GroupId;
-use super::stock::{Levels, Stocked, Stocks};
+use super::stock::{Levels, OWNED, Stocked, Stocks};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 
@@ -45,22 +45,20 @@ impl Tree {
     }
 
     /// As `GroupTree::try_charge`: from stock, a batch, alone, alone after draining.
-    fn charge(&self, stripe: usize, group: GroupId, pages: u32) -> bool {
-        if self.stocks.charge(stripe, group, pages.into())
-            || self.stocks.refill(self, stripe, group, pages.into())
+    fn charge(&self, number: usize, group: GroupId, pages: u32) -> bool {
+        if self.stocks.charge(number, group, pages.into())
+            || self.stocks.refill(self, number, group, pages.into())
         {
             return true;
         }
         let alone = || self.add(group, pages).then_some(()).ok_or(ROOT);
         alone()
-            .or_else(|refuser| self.stocks.drain_until(self, refuser, alone))
+            .or_else(|refuser| self.stocks.drain_until(self, number, refuser, alone))
             .is_ok()
     }
 
-    fn uncharge(&self, stripe: usize, group: GroupId, pages: u32) {
-        if self.is_deleted(group)
-            || self.stocks.uncharge(self, stripe, group, pages.into()) == Stocked::No
-        {
+    fn uncharge(&self, number: usize, group: GroupId, pages: u32) {
+        if self.stocks.uncharge(self, number, group, pages.into()) == Stocked::No {
             self.take_off(group, pages);
         }
     }
@@ -101,58 +99,85 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
+/// The numbers of two threads: each with slots of its own; both with slots that they share.
+const NUMBERS: [[usize; 2]; 2] = [[0, 1], [OWNED, OWNED + 1]];
+
 // spec: M5
 #[test]
 fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
+    for [theirs, own] in NUMBERS {
+        model(move || {
+            let tree = tree(100);
+            let charger = tree.clone();
+            let thread = thread::spawn(move || {
+                assert!(charger.charge(theirs, GROUP, 1));
+                assert!(charger.charge(theirs, GROUP, 1));
+                charger.uncharge(theirs, GROUP, 1);
+            });
+            tree.stocks.drain_all(&*tree, ROOT);
+            // A group of its own, where threads share in the same slot: the other's stock is never consumed, but given back.
+            assert!(tree.charge(own, ROOT, 2));
+            thread.join().unwrap();
+            let [root, group] = tree.usages();
+            let stocked = |of| tree.stocks.sum(|found| found == of) as u32;
+            assert!(stocked(GROUP) <= BATCH && stocked(ROOT) <= BATCH);
+            assert_eq!(group, 1 + stocked(GROUP));
+            assert_eq!(root, 3 + stocked(GROUP) + stocked(ROOT));
+            tree.stocks.drain_all(&*tree, ROOT);
+            assert_eq!(tree.usages(), [3, 1]);
+        });
+    }
+}
+
+// spec: M5
+#[test]
+fn loom_two_drains_beside_each_other_take_each_page_once() {
     model(|| {
         let tree = tree(100);
-        let charger = tree.clone();
-        let thread = thread::spawn(move || {
-            assert!(charger.charge(0, GROUP, 1));
-            assert!(charger.charge(0, GROUP, 1));
-            charger.uncharge(0, GROUP, 1);
-        });
-        tree.stocks.drain(&*tree, ROOT);
-        // A group of its own in the same slot: the other's stock is never consumed, but given back.
-        assert!(tree.charge(0, ROOT, 2));
+        assert!(tree.charge(0, GROUP, 2));
+        let other = tree.clone();
+        let thread = thread::spawn(move || other.stocks.drain_all(&*other, ROOT));
+        // Into the stock, or off the levels.
+        tree.uncharge(0, GROUP, 1);
+        tree.stocks.drain_all(&*tree, ROOT);
+        assert!(tree.charge(0, GROUP, 1));
         thread.join().unwrap();
-        let [root, group] = tree.usages();
-        let stocked = |of| tree.stocks.sum(|found| found == of) as u32;
-        assert!(stocked(GROUP) <= BATCH && stocked(ROOT) <= BATCH);
-        assert_eq!(group, 1 + stocked(GROUP));
-        assert_eq!(root, 3 + stocked(GROUP) + stocked(ROOT));
-        tree.stocks.drain(&*tree, ROOT);
-        assert_eq!(tree.usages(), [3, 1]);
+        let stocked = tree.stocks.sum(|_| true) as u32;
+        assert_eq!(tree.usages(), [2 + stocked; 2]);
     });
 }
 
 // spec: M7
 #[test]
 fn loom_a_request_that_fits_is_not_refused_for_what_is_in_stock() {
-    model(|| {
-        // Room for the batch of one thread, not for those of two; what they ask for fits.
-        let tree = tree(BATCH + 1);
-        let other = tree.clone();
-        let thread = thread::spawn(move || other.charge(0, GROUP, 1));
-        let large = tree.charge(1, ROOT, 3);
-        assert!(thread.join().unwrap(), "one page was refused");
-        assert!(large, "three pages were refused");
-        tree.stocks.drain(&*tree, ROOT);
-        assert_eq!(tree.usages(), [4, 1]);
-    });
+    for [theirs, own] in NUMBERS {
+        model(move || {
+            // Room for the batch of one thread, not for those of two; what they ask for fits.
+            let tree = tree(BATCH + 1);
+            let other = tree.clone();
+            let thread = thread::spawn(move || other.charge(theirs, GROUP, 1));
+            let large = tree.charge(own, ROOT, 3);
+            assert!(thread.join().unwrap(), "one page was refused");
+            assert!(large, "three pages were refused");
+            tree.stocks.drain_all(&*tree, ROOT);
+            assert_eq!(tree.usages(), [4, 1]);
+        });
+    }
 }
 
 // spec: M6
 #[test]
 fn loom_a_deleted_group_keeps_no_stock() {
-    model(|| {
-        let tree = tree(100);
-        assert!(tree.charge(0, GROUP, 1));
-        let giver = tree.clone();
-        let thread = thread::spawn(move || giver.uncharge(0, GROUP, 1));
-        tree.deleted.store(1, Ordering::SeqCst);
-        tree.stocks.drain(&*tree, GROUP);
-        thread.join().unwrap();
-        assert_eq!(tree.usages(), [0, 0], "nothing is left to keep its number");
-    });
+    for [theirs, _] in NUMBERS {
+        model(move || {
+            let tree = tree(100);
+            assert!(tree.charge(theirs, GROUP, 1));
+            let giver = tree.clone();
+            let thread = thread::spawn(move || giver.uncharge(theirs, GROUP, 1));
+            tree.deleted.store(1, Ordering::SeqCst);
+            tree.stocks.drain_all(&*tree, GROUP);
+            thread.join().unwrap();
+            assert_eq!(tree.usages(), [0, 0], "nothing is left to keep its number");
+        });
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! A *slot* is one word: a group, and how many of its pages are charged but in nobody's hands. The pages of a slot count in the
 //! `usage` of the group and of all above it, so limits hold as if they were in use; whoever reports usage takes them off. A slot with
-//! pages keeps its group's number from being used again. Each stripe of threads has a few slots, chosen by the group's number.
+//! pages keeps its group's number from being used again. Each thread has a few slots, chosen by the group's number, which it alone
+//! uses: [`owned`] has the protocol. Threads beyond those share stripes of slots, by compare-and-swap.
 //!
 //! | bits | name | meaning |
 //! |---|---|---|
@@ -17,20 +18,27 @@
 //! | 0 -> batch - n | a refill | a batch was added to every level before |
 //! | count -> 0 | drain: before a refusal, by a deletion, by another group's refill | the count is taken off every level |
 //!
-//! **No refusal while margin sits in stocks (M7).** Who is refused counts itself in `draining`, waits until no refill is under way, empties
-//! the slots below the group that refused, and asks again, until nothing was left to empty. While `draining` is not 0, nobody refills
-//! and nobody stocks what it gives back. The two counts are Dekker's: each side raises its own, a full fence, then reads the
-//! other's; so a refill that did not see the drain is waited for, and every other thread puts pages in a slot at most once more.
+//! **No refusal while margin sits in stocks (M7).** Who is refused and finds nothing in stock below the group that refused, and no refill under
+//! way, is refused. (A refill adds to the levels after it said so, with a fence between: who saw the levels full sees the refill, or
+//! what it left in the slot.) Else it begins to *drain*: from then on nobody refills, and nobody stocks what it gives back. It waits until
+//! no refill is under way, empties the slots below the group that refused, and asks again, until nothing was left to empty. The
+//! two counts are Dekker's: each side raises its own, a full fence, then reads the other's; so a refill that did not see the drain
+//! is waited for, and every other thread puts pages in a slot at most once more.
 //!
-//! **Deletion (M6).** The group is marked deleted, then its slots are emptied; who stocks pages looks again at the mark afterwards. All four
-//! are SeqCst: one of the two finds the other's.
+//! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at the mark while it is at its slots; who shares
+//! a stripe looks again after it stocked pages. One of the two finds the other's.
+
+mod owned;
+
+pub(super) use owned::OWNED;
+use owned::{Draining, Drains, Owned};
 
 use super::GroupId;
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::thread;
 
-/// Stripes of threads; more threads share slots and stay right.
-pub(super) const STRIPES: usize = if cfg!(loom) { 2 } else { 16 };
+/// Stripes that all further threads share.
+const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// Slots of a stripe: groups whose pages a thread can have in stock at once, where their numbers do not collide.
 pub(super) const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
@@ -76,22 +84,44 @@ impl Slot {
         self.0 >> 24
     }
 
-    fn with_count(self, count: u32) -> Slot {
-        Slot(self.0 & 0xffff | count << 16 | self.low().min(count) << 24)
+    /// The same with `pages` more.
+    #[inline(always)]
+    fn plus(self, pages: u32) -> Slot {
+        Slot(self.0 + (pages << 16))
+    }
+
+    /// The same with `pages` less; there are as many. Branches, not arithmetic: charges in a row each wait for the word that the one
+    /// before has stored, and what is predicted takes no time there.
+    #[inline(always)]
+    fn minus(self, pages: u32) -> Slot {
+        if self.low() == self.count() {
+            return Slot(self.0 - (pages << 16 | pages << 24));
+        }
+        let left = Slot(self.0 - (pages << 16));
+        match left.low() <= left.count() {
+            true => left,
+            false => Slot(left.0 & 0x00ff_ffff | left.count() << 24),
+        }
     }
 }
 
-/// The slots of one stripe, on a line of their own.
+/// The slots of a stripe that threads share, on a line of their own.
 #[repr(align(64))]
-struct Stripe([AtomicU32; WAYS]);
+struct Shared([AtomicU32; WAYS]);
+
+/// Whose slots a thread has.
+enum Place<'a> {
+    Owned(&'a Owned),
+    Shared(&'a [AtomicU32; WAYS]),
+}
 
 /// All stocks of one tree.
 pub(super) struct Stocks {
-    stripes: Box<[Stripe]>,
+    drains: Drains,
+    owned: Box<[Owned; OWNED]>,
+    shared: Box<[Shared]>,
     /// Pages of a batch; 0 for no stock at all.
     batch: u32,
-    /// Threads that were refused and are emptying slots.
-    draining: AtomicU32,
     /// Threads that have a batch which is in no slot yet.
     refilling: AtomicU32,
 }
@@ -105,40 +135,90 @@ pub(super) enum Stocked {
     No,
 }
 
+/// What became of a change of a slot.
+enum Change {
+    /// What was there before.
+    Made(Slot),
+    /// There was nothing to change.
+    NotMade,
+    /// Somebody empties slots now.
+    Draining,
+}
+
+#[inline(always)]
+fn way(slots: &[AtomicU32; WAYS], group: GroupId) -> &AtomicU32 {
+    &slots[usize::from(group.0) % WAYS]
+}
+
 impl Stocks {
     pub(super) fn new(batch: u32) -> Stocks {
         assert!(batch <= BATCH, "a slot's count has eight bits");
-        let stripe = || Stripe(std::array::from_fn(|_| AtomicU32::new(0)));
+        let shared = || Shared(std::array::from_fn(|_| AtomicU32::new(0)));
         Stocks {
-            stripes: (0..STRIPES).map(|_| stripe()).collect(),
+            drains: Drains::new(),
+            owned: Box::new(std::array::from_fn(|_| Owned::new())),
+            shared: (0..SHARED).map(|_| shared()).collect(),
             batch,
-            draining: AtomicU32::new(0),
             refilling: AtomicU32::new(0),
         }
     }
 
-    #[inline]
-    fn slot(&self, stripe: usize, group: GroupId) -> &AtomicU32 {
-        &self.stripes[stripe % STRIPES].0[usize::from(group.0) % WAYS]
+    #[inline(always)]
+    fn place(&self, number: usize) -> Place<'_> {
+        match self.owned.get(number) {
+            Some(owned) => Place::Owned(owned),
+            None => Place::Shared(&self.shared[number % SHARED].0),
+        }
     }
 
-    /// Charges from stock; false when there is not enough of this group's.
-    #[inline]
-    pub(super) fn charge(&self, stripe: usize, group: GroupId, pages: u64) -> bool {
-        let slot = self.slot(stripe, group);
-        let mut word = Slot(slot.load(Ordering::Relaxed));
-        loop {
-            let count = word.count();
-            if word.group() != group || u64::from(count) < pages {
-                return false;
-            }
-            let next = word.with_count(count - pages as u32);
-            // Acquire: who drains or deletes later has seen the batch added. Release: the other way round.
-            match slot.compare_exchange_weak(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => word = Slot(now),
-            }
+    #[inline(always)]
+    fn slots(&self, number: usize) -> &[AtomicU32; WAYS] {
+        match self.place(number) {
+            Place::Owned(owned) => &owned.slots,
+            Place::Shared(slots) => slots,
         }
+    }
+
+    /// Changes the slot that the thread with this number has for `group`, if `next` has something for it. `next` takes no lock.
+    #[inline(always)]
+    fn change(&self, number: usize, group: GroupId, next: impl Fn(Slot) -> Option<Slot>) -> Change {
+        match self.place(number) {
+            Place::Owned(owned) => {
+                let Some(slots) = owned.enter(&self.drains) else {
+                    return Change::Draining;
+                };
+                let slot = way(&slots, group);
+                // Relaxed: nobody else is at it; see the module for before and after.
+                let before = Slot(slot.load(Ordering::Relaxed));
+                let Some(after) = next(before) else {
+                    return Change::NotMade;
+                };
+                slot.store(after.0, Ordering::Relaxed);
+                Change::Made(before)
+            }
+            Place::Shared(slots) => self.change_shared(way(slots, group), next),
+        }
+    }
+
+    #[cold]
+    fn change_shared(&self, slot: &AtomicU32, next: impl Fn(Slot) -> Option<Slot>) -> Change {
+        if self.drains.any() {
+            return Change::Draining;
+        }
+        // SeqCst: deletion, see the module. Acquire: who drains later has seen the batch added; release: the other way round.
+        let next = |word| next(Slot(word)).map(|after| after.0);
+        let changed = slot.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
+        changed.map_or(Change::NotMade, |before| Change::Made(Slot(before)))
+    }
+
+    /// Charges from the stock of the thread with this number; false when there is not enough of this group's.
+    #[inline(always)]
+    pub(super) fn charge(&self, number: usize, group: GroupId, pages: u64) -> bool {
+        let change = self.change(number, group, |word| {
+            let enough = word.group() == group && u64::from(word.count()) >= pages;
+            enough.then(|| word.minus(pages as u32))
+        });
+        matches!(change, Change::Made(_))
     }
 
     /// Puts pages that were charged to `group` in stock.
@@ -146,63 +226,61 @@ impl Stocks {
     pub(super) fn uncharge(
         &self,
         levels: &impl Levels,
-        stripe: usize,
+        number: usize,
         group: GroupId,
         pages: u64,
     ) -> Stocked {
-        if pages > u64::from(self.batch) || self.draining.load(Ordering::Relaxed) != 0 {
+        if pages > u64::from(self.batch) {
             return Stocked::No;
         }
-        let slot = self.slot(stripe, group);
-        let mut word = Slot(slot.load(Ordering::Relaxed));
-        loop {
+        let change = self.change(number, group, |word| {
             let count = word.count() + pages as u32;
-            if word.group() != group || count > self.batch {
-                return self.overflow(levels, slot, word, group);
+            // mutant: M6 (loom: loom_a_deleted_group_keeps_no_stock)
+            let refused = cfg!(not(mutant = "M6")) && levels.is_deleted(group);
+            let fits = word.group() == group && count <= self.batch && !refused;
+            fits.then(|| word.plus(pages as u32))
+        });
+        match change {
+            Change::Made(_) => {
+                self.look_again(levels, number, group);
+                Stocked::Yes
             }
-            match slot.compare_exchange_weak(
-                word.0,
-                word.with_count(count).0,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(now) => word = Slot(now),
+            Change::NotMade => {
+                self.halve(levels, number, group);
+                Stocked::No
             }
+            Change::Draining => Stocked::No,
         }
-        // mutant: M6 (loom: loom_a_deleted_group_keeps_no_stock)
-        if cfg!(not(mutant = "M6")) && levels.is_deleted(group) {
-            self.empty(levels, slot, |found| found == group);
+    }
+
+    /// Pages were put in a slot. In one that is shared, the group may have been deleted and its slots emptied since it was asked.
+    #[inline(always)]
+    fn look_again(&self, levels: &impl Levels, number: usize, group: GroupId) {
+        if number >= OWNED && cfg!(not(mutant = "M6")) && levels.is_deleted(group) {
+            empty(levels, way(self.slots(number), group), |found| {
+                found == group
+            });
         }
-        Stocked::Yes
     }
 
     /// A full slot gives half of its pages back, so that the next uncharges find room and the next charges pages.
     #[cold]
-    fn overflow(
-        &self,
-        levels: &impl Levels,
-        slot: &AtomicU32,
-        word: Slot,
-        group: GroupId,
-    ) -> Stocked {
-        if word.group() == group && word.count() > self.batch / 2 {
-            let kept = Slot::new(group, self.batch / 2);
-            levels.note_peak(group, word.low());
-            let exchanged =
-                slot.compare_exchange(word.0, kept.0, Ordering::AcqRel, Ordering::Relaxed);
-            if exchanged.is_ok() {
-                levels.take_off(group, word.count() - kept.count());
-            }
+    fn halve(&self, levels: &impl Levels, number: usize, group: GroupId) {
+        let half = self.batch / 2;
+        let change = self.change(number, group, |word| {
+            (word.group() == group && word.count() > half).then(|| Slot::new(group, half))
+        });
+        if let Change::Made(before) = change {
+            levels.note_peak(group, before.low());
+            levels.take_off(group, before.count() - half);
         }
-        Stocked::No
     }
 
     /// Takes a batch, `pages` of it for the caller; false when a limit is too near for that.
     pub(super) fn refill(
         &self,
         levels: &impl Levels,
-        stripe: usize,
+        number: usize,
         group: GroupId,
         pages: u64,
     ) -> bool {
@@ -210,16 +288,16 @@ impl Stocks {
             return false;
         }
         self.refilling.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `drain_until`.
+        // Pairs with the heavy barrier, or the fence, in `drain_until`.
         fence(Ordering::SeqCst);
         let left = self.batch - pages as u32;
-        let added = self.draining.load(Ordering::Relaxed) == 0 && !levels.is_deleted(group) && {
-            self.settle(levels, stripe, group);
-            let stocked = left + self.count(stripe, group) as u32;
+        let added = !self.drains.any() && !levels.is_deleted(group) && {
+            self.settle(levels, number, group);
+            let stocked = left + self.count(number, group) as u32;
             levels.add_batch(group, self.batch, stocked)
         };
         if added {
-            self.stash(levels, stripe, group, left);
+            self.stash(levels, number, group, left);
         }
         // Release: pairs with the Acquire in `drain_until`, which then finds the slot filled.
         self.refilling.fetch_sub(1, Ordering::Release);
@@ -227,41 +305,34 @@ impl Stocks {
     }
 
     /// Puts the rest of a batch in its slot; what is there of another group, or too much of this one, is given back.
-    fn stash(&self, levels: &impl Levels, stripe: usize, group: GroupId, pages: u32) {
-        let slot = self.slot(stripe, group);
-        let mut word = Slot(slot.load(Ordering::Relaxed));
-        let given_back = loop {
-            let (count, given_back) = match word.group() == group {
-                true => {
-                    let sum = word.count() + pages;
-                    (
-                        sum.min(self.batch),
-                        (group, sum.saturating_sub(self.batch), 0),
-                    )
-                }
-                false => (pages, (word.group(), word.count(), word.low())),
-            };
-            let next = Slot::new(group, count);
-            match slot.compare_exchange_weak(word.0, next.0, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => break given_back,
-                Err(now) => word = Slot(now),
-            }
+    fn stash(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u32) {
+        let sum = |word: Slot| match word.group() == group {
+            true => word.count() + pages,
+            false => pages,
         };
-        let (other, count, low) = given_back;
-        if count > 0 {
-            if other != group {
-                levels.note_peak(other, low);
+        let change = self.change(number, group, |word| {
+            (!levels.is_deleted(group)).then(|| Slot::new(group, sum(word).min(self.batch)))
+        });
+        match change {
+            Change::Made(before) if before.group() == group => {
+                let too_much = sum(before).saturating_sub(self.batch);
+                give_back(levels, group, too_much);
             }
-            levels.take_off(other, count);
+            Change::Made(before) => {
+                if before.count() > 0 {
+                    levels.note_peak(before.group(), before.low());
+                }
+                give_back(levels, before.group(), before.count());
+            }
+            Change::NotMade | Change::Draining => return give_back(levels, group, pages),
         }
-        if levels.is_deleted(group) {
-            self.empty(levels, slot, |found| found == group);
-        }
+        self.look_again(levels, number, group);
     }
 
-    /// Pages of `group` that this stripe has in stock.
-    pub(super) fn count(&self, stripe: usize, group: GroupId) -> u64 {
-        let word = Slot(self.slot(stripe, group).load(Ordering::Relaxed));
+    /// Pages of `group` that the thread with this number has in stock.
+    #[inline]
+    pub(super) fn count(&self, number: usize, group: GroupId) -> u64 {
+        let word = Slot(way(self.slots(number), group).load(Ordering::Relaxed));
         match word.group() == group {
             true => word.count().into(),
             false => 0,
@@ -269,45 +340,84 @@ impl Stocks {
     }
 
     /// The usage of the group is about to change at its levels: notes how high it was since this was last called.
-    pub(super) fn settle(&self, levels: &impl Levels, stripe: usize, group: GroupId) {
-        settle(levels, self.slot(stripe, group), |found| found == group);
+    pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) {
+        let change = self.change(number, group, |word| {
+            (word.group() == group && word.low() < word.count())
+                .then(|| Slot::new(group, word.count()))
+        });
+        if let Change::Made(before) = change {
+            levels.note_peak(group, before.low());
+        }
     }
 
     /// [`Stocks::settle`] for every slot of `top` and the groups below it.
     pub(super) fn settle_below(&self, levels: &impl Levels, top: GroupId) {
-        for slot in self.stripes.iter().flat_map(|stripe| &stripe.0) {
-            settle(levels, slot, |group| levels.is_below(group, top));
-        }
-    }
-
-    /// Empties a slot if `wanted` says so of its group; returns the pages given back.
-    fn empty(
-        &self,
-        levels: &impl Levels,
-        slot: &AtomicU32,
-        wanted: impl Fn(GroupId) -> bool,
-    ) -> u64 {
-        let mut word = Slot(slot.load(Ordering::SeqCst));
-        while word.count() > 0 && wanted(word.group()) {
-            let emptied = Slot::new(word.group(), 0);
-            match slot.compare_exchange(word.0, emptied.0, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => {
-                    levels.note_peak(word.group(), word.low());
-                    levels.take_off(word.group(), word.count());
-                    return word.count().into();
-                }
-                Err(now) => word = Slot(now),
+        let _draining = self.drains.begin(&*self.owned);
+        for slot in self.all() {
+            let word = Slot(slot.load(Ordering::Relaxed));
+            if word.low() < word.count() && levels.is_below(word.group(), top) {
+                levels.note_peak(word.group(), word.low());
+                let settled = Slot::new(word.group(), word.count());
+                // Somebody was faster: as good.
+                let _ =
+                    slot.compare_exchange(word.0, settled.0, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
-        0
     }
 
-    /// Gives back what all slots hold of `top` and the groups below it; returns the pages.
-    pub(super) fn drain(&self, levels: &impl Levels, top: GroupId) -> u64 {
-        let slots = self.stripes.iter().flat_map(|stripe| &stripe.0);
-        slots
-            .map(|slot| self.empty(levels, slot, |group| levels.is_below(group, top)))
+    fn all(&self) -> impl Iterator<Item = &AtomicU32> {
+        let owned = self.owned.iter().flat_map(|one| &one.slots);
+        owned.chain(self.shared.iter().flat_map(|one| &one.0))
+    }
+
+    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. What is put there meanwhile may stay.
+    pub(super) fn drain(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
+        let own = self.drain_own(levels, number, top);
+        match self.is_any_below(levels, top) {
+            true => own + self.drain_all(levels, top),
+            false => own,
+        }
+    }
+
+    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. After it, no owner has pages there that it was
+    /// about to put there when this began.
+    pub(super) fn drain_all(&self, levels: &impl Levels, top: GroupId) -> u64 {
+        let draining = self.drains.begin(&*self.owned);
+        self.drain_stopped(levels, top, &draining)
+    }
+
+    fn drain_stopped(&self, levels: &impl Levels, top: GroupId, _: &Draining<'_>) -> u64 {
+        self.all()
+            .map(|slot| empty(levels, slot, |group| levels.is_below(group, top)))
             .sum()
+    }
+
+    /// Gives back what the thread with this number has, without keeping anybody from anything.
+    fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
+        let mut pages = 0;
+        for slot in self.slots(number) {
+            let group = Slot(slot.load(Ordering::Relaxed)).group();
+            if !levels.is_below(group, top) {
+                continue;
+            }
+            let change = self.change(number, group, |word| {
+                (word.group() == group && word.count() > 0).then(|| Slot::new(group, 0))
+            });
+            if let Change::Made(before) = change {
+                levels.note_peak(group, before.low());
+                levels.take_off(group, before.count());
+                pages += u64::from(before.count());
+            }
+        }
+        pages
+    }
+
+    /// Whether there is stock of `top` or a group below it. Acquire: see the module.
+    fn is_any_below(&self, levels: &impl Levels, top: GroupId) -> bool {
+        self.all().any(|slot| {
+            let word = Slot(slot.load(Ordering::Acquire));
+            word.count() > 0 && levels.is_below(word.group(), top)
+        })
     }
 
     /// Empties the slots below the group that refused and asks again, until `attempt` succeeds or no stock is left below the one
@@ -315,30 +425,42 @@ impl Stocks {
     pub(super) fn drain_until<T>(
         &self,
         levels: &impl Levels,
+        number: usize,
         mut refused: GroupId,
         attempt: impl Fn() -> Result<T, GroupId>,
     ) -> Result<T, GroupId> {
         if self.batch == 0 {
             return Err(refused);
         }
-        self.draining.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `refill`.
-        fence(Ordering::SeqCst);
-        let end = loop {
+        if self.drain_own(levels, number, refused) > 0 {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(group) => refused = group,
+            }
+        }
+        // Pairs with the fence in `refill`: a batch that the levels showed was announced before.
+        fence(Ordering::Acquire);
+        let refills = self.refilling.load(Ordering::Acquire) != 0;
+        if !refills && !self.is_any_below(levels, refused) {
+            return Err(refused);
+        }
+        let draining = self.drains.begin(&*self.owned);
+        loop {
             while self.refilling.load(Ordering::Acquire) != 0 {
                 thread::yield_now();
             }
             // mutant: M7 (test: what_other_threads_have_in_stock_is_no_reason_to_refuse; loom: loom_a_request_that_fits_is_not_refused_for_what_is_in_stock)
-            if cfg!(mutant = "M7") || self.drain(levels, refused) == 0 {
-                break Err(refused);
+            if cfg!(mutant = "M7") {
+                return Err(refused);
             }
+            let drained = self.drain_stopped(levels, refused, &draining);
+            // Also with nothing drained: a refill that was waited for has given its batch back, if it found us draining.
             match attempt() {
-                Ok(done) => break Ok(done),
+                Ok(done) => return Ok(done),
+                Err(group) if drained == 0 && levels.is_below(group, refused) => return Err(group),
                 Err(group) => refused = group,
             }
-        };
-        self.draining.fetch_sub(1, Ordering::Release);
-        end
+        }
     }
 
     /// Pages in stock of the groups that `wanted` names; exact when nobody charges.
@@ -352,8 +474,7 @@ impl Stocks {
     }
 
     fn sum_of(&self, wanted: impl Fn(GroupId) -> bool, what: impl Fn(Slot) -> u32) -> u64 {
-        let slots = self.stripes.iter().flat_map(|stripe| &stripe.0);
-        slots
+        self.all()
             .map(|slot| Slot(slot.load(Ordering::Acquire)))
             .filter(|word| word.count() > 0 && wanted(word.group()))
             .map(|word| u64::from(what(word)))
@@ -361,12 +482,25 @@ impl Stocks {
     }
 }
 
-fn settle(levels: &impl Levels, slot: &AtomicU32, wanted: impl Fn(GroupId) -> bool) {
-    let word = Slot(slot.load(Ordering::Relaxed));
-    if word.low() < word.count() && wanted(word.group()) {
-        levels.note_peak(word.group(), word.low());
-        let settled = Slot::new(word.group(), word.count());
-        // Another thread of the stripe was faster: as good.
-        let _ = slot.compare_exchange(word.0, settled.0, Ordering::AcqRel, Ordering::Relaxed);
+fn give_back(levels: &impl Levels, group: GroupId, pages: u32) {
+    if pages > 0 {
+        levels.take_off(group, pages);
     }
+}
+
+/// Empties a slot whose owner is kept away, or that is shared, if `wanted` says so of its group; returns the pages given back.
+fn empty(levels: &impl Levels, slot: &AtomicU32, wanted: impl Fn(GroupId) -> bool) -> u64 {
+    let mut word = Slot(slot.load(Ordering::SeqCst));
+    while word.count() > 0 && wanted(word.group()) {
+        let emptied = Slot::new(word.group(), 0);
+        match slot.compare_exchange(word.0, emptied.0, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => {
+                levels.note_peak(word.group(), word.low());
+                levels.take_off(word.group(), word.count());
+                return word.count().into();
+            }
+            Err(now) => word = Slot(now),
+        }
+    }
+    0
 }

@@ -260,7 +260,7 @@ impl GroupTree {
         shape.entry_mut(id).expect("live above").name = String::new();
         self.node(id).delete();
         drop(shape);
-        self.drain_stocks(id);
+        self.stocks.drain_all(self, id);
         self.release(id);
         self.watchers.forget(id);
         Ok(())
