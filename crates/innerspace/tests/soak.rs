@@ -2,10 +2,13 @@
 //! memory than the limit and a constant.
 //!
 //! Short in the suite. Ten minutes: `INNERSPACE_SOAK_SECONDS=600 cargo test --release --test soak -- --nocapture`.
-//! Alone in its file, because resident memory is the process's.
+//! Alone in its file, because resident memory is the process's. Where a control group can be had, it runs in one, too; else that is
+//! left out and says why.
 #![cfg(target_os = "linux")]
 
 use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use innerspace::store::Store;
@@ -24,6 +27,8 @@ const BESIDE: u64 = 8 * MIB;
 
 /// Rounds of each thread in the suite.
 const ROUNDS: u64 = 400;
+
+const SOAK: &str = "resident_memory_stays_under_the_limit_and_a_constant";
 
 /// Bytes that are computed; what is written is thrown away. So the store has no memory of its own.
 struct Computed(u64);
@@ -226,4 +231,81 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
     assert!(memory.stats().totals.pgsteal > 1000);
     memory.tick();
     memory.validate();
+}
+
+/// A control group made for one process; gone with this.
+struct Cage(PathBuf);
+
+impl Cage {
+    /// One with this limit, below the group of this process or beside it; else why not.
+    fn new(limit: u64) -> Result<Cage, String> {
+        let text = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
+        let own = text.lines().find_map(|line| line.strip_prefix("0::/"));
+        let own = own.ok_or("this process is in no control group of version 2")?;
+        let mount = Path::new("/sys/fs/cgroup");
+        if !mount.join("cgroup.controllers").exists() {
+            return Err("control groups of version 2 are not mounted at /sys/fs/cgroup".into());
+        }
+        let own = mount.join(own);
+        let places = [
+            Some(&*own),
+            own.parent().filter(|above| above.starts_with(mount)),
+        ];
+        let mut reason = String::new();
+        for place in places.into_iter().flatten() {
+            match Cage::below(place, limit) {
+                Ok(cage) => return Ok(cage),
+                Err(error) => reason = format!("{}: {error}", place.display()),
+            }
+        }
+        Err(reason)
+    }
+
+    fn below(place: &Path, limit: u64) -> io::Result<Cage> {
+        let path = place.join(format!("innerspace-soak-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        let cage = Cage(path);
+        std::fs::write(cage.0.join("memory.max"), limit.to_string())?;
+        // Where there is swap, too much would go there unseen.
+        let _ = std::fs::write(cage.0.join("memory.swap.max"), "0");
+        Ok(cage)
+    }
+
+    fn events(&self) -> io::Result<String> {
+        std::fs::read_to_string(self.0.join("memory.events"))
+    }
+}
+
+impl Drop for Cage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// The same run in a process that is killed for a page too much.
+// spec: M18
+#[test]
+fn the_soak_fits_in_a_control_group_of_its_limit_and_a_constant() {
+    let cage = match Cage::new(LIMIT + BESIDE) {
+        Ok(cage) => cage,
+        Err(reason) => return println!("left out: no control group for memory ({reason})"),
+    };
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"echo $$ > "$CAGE/cgroup.procs" && exec "$0" "$@""#]);
+    command.arg(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", SOAK, "--nocapture"])
+        .env("CAGE", &cage.0);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let events = cage.events().unwrap();
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(
+        passed,
+        "{text}{}{events}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    for line in events.lines().filter(|line| line.starts_with("oom")) {
+        assert!(line.ends_with(" 0"), "{events}");
+    }
 }
