@@ -26,10 +26,10 @@ pub(crate) struct Node {
     pub(super) max: AtomicU64,
     /// Above this a charge succeeds, but its caller has to reclaim or is slowed down.
     pub(super) high: AtomicU64,
-    /// The highest `usage` of a charge that succeeded, stocks taken off.
-    pub(super) peak: AtomicU64,
-    /// The same since [`super::GroupTree::take_peak`] was last called.
-    pub(super) recent_peak: AtomicU64,
+    /// The highest `usage` of a charge that succeeded, stocks taken off, up to when [`super::GroupTree::take_peak`] was last called.
+    peak: AtomicU64,
+    /// The same since then: one counter to raise while usage rises, not two.
+    recent_peak: AtomicU64,
     pub(super) parent: AtomicU32,
     state: AtomicU8,
     pub(super) accessors: AtomicU32,
@@ -164,11 +164,25 @@ impl Node {
     /// `usage` was reached.
     #[inline]
     pub(super) fn note_peak(&self, usage: u64) {
-        for peak in [&self.peak, &self.recent_peak] {
-            if usage > peak.load(Ordering::Relaxed) {
-                peak.fetch_max(usage, Ordering::Relaxed);
-            }
+        if usage > self.recent_peak.load(Ordering::Relaxed) {
+            self.recent_peak.fetch_max(usage, Ordering::Relaxed);
         }
+    }
+
+    /// The highest `usage` noted so far.
+    pub(super) fn highest(&self) -> u64 {
+        // The recent one first: what `take_recent_peak` has taken from it since is in the other already.
+        let recent = self.recent_peak.load(Ordering::SeqCst);
+        recent.max(self.peak.load(Ordering::SeqCst))
+    }
+
+    /// The highest `usage` noted since this was last called; from `usage` on again.
+    pub(super) fn take_recent_peak(&self, usage: u64) -> u64 {
+        let seen = self.recent_peak.load(Ordering::SeqCst);
+        self.peak.fetch_max(seen, Ordering::SeqCst);
+        let taken = self.recent_peak.swap(usage, Ordering::SeqCst);
+        self.peak.fetch_max(taken, Ordering::SeqCst);
+        taken
     }
 }
 

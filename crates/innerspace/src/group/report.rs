@@ -54,15 +54,14 @@ impl GroupTree {
     /// The highest usage so far. When several threads have stocks, what these hold may be in it.
     pub(crate) fn peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
-        PageCount(self.node(id).peak.load(Ordering::Relaxed)).max(self.usage(id))
+        PageCount(self.node(id).highest()).max(self.usage(id))
     }
 
     /// The highest usage since this was last called.
     pub(crate) fn take_peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
         let usage = self.usage(id);
-        let recent = &self.node(id).recent_peak;
-        PageCount(recent.swap(usage.0, Ordering::Relaxed)).max(usage)
+        PageCount(self.node(id).take_recent_peak(usage.0)).max(usage)
     }
 
     /// What happened to the group so far.

@@ -352,6 +352,13 @@ impl Stocks {
 
     /// [`Stocks::settle`] for every slot of `top` and the groups below it.
     pub(super) fn settle_below(&self, levels: &impl Levels, top: GroupId) {
+        let is_due = |slot: &AtomicU32| {
+            let word = Slot(slot.load(Ordering::Acquire));
+            word.low() < word.count() && levels.is_below(word.group(), top)
+        };
+        if !self.all().any(is_due) {
+            return;
+        }
         let _draining = self.drains.begin(&*self.owned);
         for slot in self.all() {
             let word = Slot(slot.load(Ordering::Relaxed));
