@@ -46,6 +46,9 @@
 //! - **A file that others change** is not followed. What is cached stays as it was read; what is not gives an error that says
 //!   shrunk or changed. [`PagedFile::invalidate`] looks anew. The lock that keeps other processes from a writable file is
 //!   advisory.
+//! - **A direct access file over a host file can end the process**: another process that cuts the host file short takes its bytes
+//!   from under our mapping, and the next access there is a SIGBUS. A [`Guard`] makes it an error, for a system call an access. A
+//!   [`DaxDevice`] of memory or memfd cannot be cut.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them. So a second run of the program reads the
 //!   disk again; [`store::CacheMode`] has the other choices.
 //! - **A [`Session`] makes others wait.** Eviction, unmap, fork and truncation wait for its next access or its end. Do not
@@ -65,6 +68,7 @@
 //! | read and write a file | [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan), [`array`](PagedFile::array), [`read_at`](PagedFile::read_at), [`block_reader`](PagedFile::block_reader), [`write_at`](PagedFile::write_at), [`cursor`](PagedFile::cursor) |
 //! | never wait | the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime |
 //! | decide when blocks are written | [`WriteOrder`], [`PagedFile::set_barrier`], [`PagedFile::release_through`], the `sync_` calls |
+//! | map bytes that are addressable themselves | [`DaxFile`] on a [`DaxDevice`], and [`Map::direct`] |
 //! | keep bytes elsewhere | [`store::Store`]: two methods to read, and a few more to write |
 //! | have address spaces | [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for a run of accesses |
 //! | copy one in microseconds | [`Space::fork`] |
@@ -73,7 +77,7 @@
 //! | understand a failed access | [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] says all about it |
 //! | see what is going on | [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`], [`Space::stats`]: structs that print themselves |
 //!
-//! Below them, in layers that import downwards only: `space`, `cache`, `store`, `reclaim`, `group`, `frame`, `sync` and `sys`.
+//! Below them, in layers that import downwards only: `space`, `dax`, `cache`, `store`, `reclaim`, `group`, `frame`, `sync` and `sys`.
 //! `ARCHITECTURE.md` in the repository has the way through them; each module's page has its rules.
 //!
 //! # Sizes

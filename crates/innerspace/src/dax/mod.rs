@@ -77,7 +77,7 @@ mod pins;
 mod tests;
 mod waits;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), not(shuttle)))]
 pub(crate) use self::open::HostFile;
 
 #[cfg(not(loom))]

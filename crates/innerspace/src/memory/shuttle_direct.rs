@@ -1,0 +1,214 @@
+//! Direct access files under random schedules: faults against each other, calls, cuts and sync.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, thread};
+use crate::{
+    DaxDevice, DaxFile, HoleWrites, Map, Memory, MemoryOptions, PAGE_SIZE, Space, Threads, VirtAddr,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+const LARGE: u64 = 512 * PAGE;
+/// Random schedules of a test.
+const SCHEDULES: usize = 200;
+
+fn explore(test: fn()) {
+    shuttle::check_random(test, SCHEDULES);
+}
+
+fn memory() -> Memory {
+    let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
+    options.build().unwrap()
+}
+
+/// A hole of `len` bytes on a device, mapped for stores.
+fn mapped(memory: &Memory, device: &DaxDevice, len: u64) -> (DaxFile, Space, VirtAddr) {
+    let file = memory.direct_file(device, "data.bin").unwrap();
+    file.set_len(len).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    (file, space, at)
+}
+
+// spec: D2, D5
+#[test]
+fn two_stores_to_one_hole_both_survive() {
+    for len in [2 * PAGE, LARGE] {
+        shuttle::check_random(
+            move || {
+                let memory = memory();
+                let device = DaxDevice::memory(8 * PAGE).unwrap();
+                let (file, space, at) = mapped(&memory, &device, len);
+                let stores: Vec<_> = (0..2u64)
+                    .map(|thread| {
+                        let mut a = space.accessor();
+                        thread::spawn(move || {
+                            if thread == 0 {
+                                assert_eq!(a.load::<u64>(at + PAGE), Ok(0));
+                            }
+                            a.store(at + 8 * thread, thread + 1).unwrap();
+                        })
+                    })
+                    .collect();
+                stores.into_iter().for_each(|store| store.join().unwrap());
+                let mut bytes = [0; 16];
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                assert_eq!((bytes[0], bytes[8]), (1, 2));
+                assert_eq!(device.free_pages(), 7);
+                space.validate();
+            },
+            SCHEDULES / 2,
+        );
+    }
+}
+
+// spec: D4
+#[test]
+fn a_reader_of_a_hole_sees_a_write_that_was_done_before() {
+    for len in [2 * PAGE, LARGE] {
+        shuttle::check_random(
+            move || {
+                let memory = memory();
+                let device = DaxDevice::memory(8 * PAGE).unwrap();
+                let (file, space, at) = mapped(&memory, &device, len);
+                let written = Arc::new(AtomicU64::new(0));
+                let mut a = space.accessor();
+                let reader = {
+                    let written = written.clone();
+                    thread::spawn(move || {
+                        for _ in 0..3 {
+                            let before = written.load(Ordering::SeqCst);
+                            let seen = a.load::<u64>(at).unwrap();
+                            assert!(seen & 0xff >= before, "{seen} after {before}");
+                        }
+                    })
+                };
+                for value in 1..3u8 {
+                    file.write_all_at(&[value; 8], 0).unwrap();
+                    written.store(value.into(), Ordering::SeqCst);
+                    if value == 1 {
+                        file.sync_all().unwrap();
+                    }
+                }
+                reader.join().unwrap();
+            },
+            SCHEDULES / 2,
+        );
+    }
+}
+
+// spec: D16, D19
+#[test]
+fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
+    explore(|| {
+        let memory = memory();
+        let device = DaxDevice::memory(2 * PAGE).unwrap();
+        let (file, space, at) = mapped(&memory, &device, 2 * PAGE);
+        let mut a = space.accessor();
+        // A block, and a translation that may be read only: the store has to make it writable.
+        a.store(at, 1u64).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(a.load::<u64>(at), Ok(1));
+        let store = thread::spawn(move || {
+            a.store(at, 2u64).unwrap();
+            a.load::<u64>(at).unwrap()
+        });
+        file.punch(0..2 * PAGE).unwrap();
+        // The block may be another file's at once.
+        let other = memory.direct_file(&device, "other.bin").unwrap();
+        let written = other.write_at(&[7; PAGE_SIZE], 0).unwrap();
+        assert_eq!(written, PAGE_SIZE);
+        let seen = store.join().unwrap();
+        assert!(seen == 2 || seen == 0, "{seen}");
+        let mut bytes = [0; PAGE_SIZE];
+        other.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [7; PAGE_SIZE], "another file's block was stored to");
+        let mut word = [9; 8];
+        file.read_exact_at(&mut word, 0).unwrap();
+        let mut a = space.accessor();
+        assert_eq!(a.load::<u64>(at), Ok(u64::from_le_bytes(word)));
+        space.validate();
+    });
+}
+
+// spec: D11, D20
+#[test]
+fn a_store_beside_syncs_is_durable_after_the_next() {
+    explore(|| {
+        let memory = memory();
+        let device = DaxDevice::with_power_cut(4 * PAGE).unwrap();
+        let (file, space, at) = mapped(&memory, &device, 2 * PAGE);
+        let mut a = space.accessor();
+        let done = Arc::new(AtomicU64::new(0));
+        let store = {
+            let done = done.clone();
+            thread::spawn(move || {
+                for value in 1..4u64 {
+                    a.store(at + (value % 2) * PAGE, value).unwrap();
+                    done.store(value, Ordering::SeqCst);
+                }
+            })
+        };
+        for _ in 0..2 {
+            let before = done.load(Ordering::SeqCst);
+            file.sync_all().unwrap();
+            let image = device.durable_image();
+            let words = image.chunks_exact(PAGE_SIZE).map(|page| page[0]);
+            assert!(u64::from(words.max().unwrap()) >= before, "a store before a sync is lost");
+        }
+        store.join().unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(file.stats().dirty, 0);
+    });
+}
+
+// spec: D9
+#[test]
+fn a_large_hole_that_two_spaces_read_is_parted_for_a_store() {
+    explore(|| {
+        let memory = memory();
+        let device = DaxDevice::memory(8 * PAGE).unwrap();
+        let (file, space, at) = mapped(&memory, &device, LARGE);
+        let mut a = space.accessor();
+        assert_eq!(a.load::<u64>(at + 9 * PAGE), Ok(0));
+        let fork = space.fork().unwrap();
+        let mut b = fork.accessor();
+        let reader = thread::spawn(move || {
+            let first = b.load::<u64>(at).unwrap();
+            let second = b.load::<u64>(at).unwrap();
+            assert!(second >= first, "{second} after {first}");
+            b
+        });
+        a.store(at, 5u64).unwrap();
+        let mut b = reader.join().unwrap();
+        assert_eq!(b.load::<u64>(at), Ok(5));
+        assert_eq!((file.stats().downgrades, file.stats().present), (1, 1));
+        space.validate();
+        fork.validate();
+    });
+}
+
+// spec: D8, D9
+#[test]
+fn a_large_block_and_small_ones_do_not_meet() {
+    explore(|| {
+        let memory = memory();
+        let device = DaxDevice::memory(4 * LARGE).unwrap();
+        let options = memory.direct_options().hole_writes(HoleWrites::Large);
+        let file = options.on(&device, "data.bin").unwrap();
+        file.set_len(LARGE).unwrap();
+        let space = memory.space().unwrap();
+        let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+        let mut a = space.accessor();
+        let store = thread::spawn(move || a.store(at + 3 * PAGE, 3u64).unwrap());
+        file.write_all_at(&[4; 8], 4 * PAGE).unwrap();
+        store.join().unwrap();
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 3 * PAGE).unwrap();
+        assert_eq!(bytes, 3u64.to_le_bytes());
+        file.read_exact_at(&mut bytes, 4 * PAGE).unwrap();
+        assert_eq!(bytes, [4; 8]);
+        let pages = file.stats().present;
+        assert!(pages == 2 || pages == 512, "{pages}");
+        assert_eq!(device.free_pages(), 4 * 512 - pages);
+    });
+}
