@@ -153,7 +153,10 @@ fn a_store_beside_syncs_is_durable_after_the_next() {
             file.sync_all().unwrap();
             let image = device.durable_image();
             let words = image.chunks_exact(PAGE_SIZE).map(|page| page[0]);
-            assert!(u64::from(words.max().unwrap()) >= before, "a store before a sync is lost");
+            assert!(
+                u64::from(words.max().unwrap()) >= before,
+                "a store before a sync is lost"
+            );
         }
         store.join().unwrap();
         file.sync_all().unwrap();
