@@ -18,7 +18,7 @@ use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::raw;
-use crate::sync::{Arc, Backoff};
+use crate::sync::{Arc, Backoff, Rank, order};
 use crate::units::FrameId;
 
 /// log2 of the ranges in an upper node.
@@ -118,6 +118,7 @@ impl Entries {
     /// # Errors
     /// When a node cannot be had.
     pub(super) fn lock(&self, page: u64, wanted: Wanted) -> Result<Found<'_>, LimitError> {
+        order::may_wait(Rank::Block);
         let mut spare = Spare {
             pool: &self.pool,
             node: None,
