@@ -7,6 +7,7 @@
 //! | `copies` | 4 KiB read by copy, scanned, written anew |
 //! | `faults` | first touches of anonymous and file pages, and taking them away again |
 //! | `misses` | random reads over twice the memory |
+//! | `guests` | an interpreter's instructions |
 //! | `threads` | the hit paths on one thread and on two |
 //!
 //! The hit rows share one [`Resident`]: the same words in every contender's form. The library advises the host to back
@@ -15,6 +16,7 @@
 
 mod copies;
 mod faults;
+mod guests;
 mod loads;
 mod misses;
 pub(crate) mod threads;
@@ -47,6 +49,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     let mut rows = Rows::new(plan, only);
     faults::measure(plan, &mut rows)?;
     misses::measure(plan, &mut rows)?;
+    guests::measure(plan, &mut rows)?;
     copies::measure_writes(plan, &mut rows)?;
     let resident = Resident::new(plan.pages(PAGES))?;
     loads::measure(plan, &resident, &mut rows)?;

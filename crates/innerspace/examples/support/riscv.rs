@@ -1,6 +1,6 @@
 //! A RISC-V machine (RV32IM) by the interpreter `rrs-lib`, on any memory: here, on a space.
 
-use innerspace::{Accessor, Fault, VirtAddr};
+use innerspace::{Accessor, CodePage, Fault, PAGE_SIZE, VirtAddr};
 use rrs_lib::instruction_executor::{InstructionException, InstructionExecutor};
 use rrs_lib::{HartState, MemAccessSize, Memory, process_instruction};
 
@@ -13,24 +13,70 @@ pub(crate) trait GuestMemory: Memory {
     fn fetch(&mut self, at: u32) -> Option<u32>;
 }
 
+/// Pages of code that are kept decoded as words.
+const CODE_PAGES: usize = 8;
+const WORDS: usize = PAGE_SIZE / 4;
+/// Times a page of code may change before its instructions are fetched one by one.
+const MOST_CHANGES: u32 = 16;
+
 /// A space as the guest's memory.
 pub(crate) struct SpaceMemory {
-    pub accessor: Accessor,
+    pub(crate) accessor: Accessor,
     /// Why the last access that failed did.
-    pub fault: Option<Fault>,
+    pub(crate) fault: Option<Fault>,
+    /// What was fetched from, by the low bits of the page's number.
+    code: [Code; CODE_PAGES],
+}
+
+/// The instructions of a page, good for as long as nobody stores to it.
+struct Code {
+    /// The page's number.
+    page: u32,
+    watched: Option<CodePage>,
+    words: [u32; WORDS],
+    changes: u32,
 }
 
 impl SpaceMemory {
     pub(crate) fn new(accessor: Accessor) -> SpaceMemory {
+        let empty = || Code {
+            page: 0,
+            watched: None,
+            words: [0; WORDS],
+            changes: 0,
+        };
         SpaceMemory {
             accessor,
             fault: None,
+            code: [(); CODE_PAGES].map(|()| empty()),
         }
     }
 
     #[inline]
     fn noted<T>(&mut self, done: Result<T, Fault>) -> Option<T> {
         done.map_err(|fault| self.fault = Some(fault)).ok()
+    }
+
+    /// Fetches from a page that is not kept, or has changed, and keeps it.
+    #[cold]
+    fn fetch_anew(&mut self, at: u32) -> Result<u32, Fault> {
+        let page = at / PAGE_SIZE as u32;
+        let code = &mut self.code[page as usize % CODE_PAGES];
+        if code.page != page {
+            (code.page, code.changes) = (page, 0);
+        }
+        code.watched = None;
+        code.changes += 1;
+        if code.changes <= MOST_CHANGES && at.is_multiple_of(4) {
+            // Watched first: what changes while it is copied is seen to have changed.
+            let start = VirtAddr(u64::from(page) * PAGE_SIZE as u64);
+            let watched = self.accessor.watch_code(start)?;
+            for (index, word) in (0..).zip(code.words.iter_mut()) {
+                *word = self.accessor.fetch(start + index * 4)?;
+            }
+            code.watched = Some(watched);
+        }
+        self.accessor.fetch(VirtAddr(at.into()))
     }
 }
 
@@ -61,7 +107,16 @@ impl Memory for SpaceMemory {
 impl GuestMemory for SpaceMemory {
     #[inline]
     fn fetch(&mut self, at: u32) -> Option<u32> {
-        let fetched = self.accessor.fetch::<u32>(VirtAddr(at.into()));
+        let page = at / PAGE_SIZE as u32;
+        let code = &self.code[page as usize % CODE_PAGES];
+        if let Some(watched) = &code.watched
+            && code.page == page
+            && watched.is_current()
+            && at.is_multiple_of(4)
+        {
+            return Some(code.words[at as usize / 4 % WORDS]);
+        }
+        let fetched = self.fetch_anew(at);
         self.noted(fetched)
     }
 }
