@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, Advice, Device, DeviceError, FileAccess, KIB, MIB, MINIMUM_LIMIT, Map, Memory,
-    MemoryOptions, PAGE_SIZE, PagedFile, Protection, Snapshot, Space, SpaceError, Threads,
-    VirtAddr,
+    Accessor, Advice, DaxDevice, Device, DeviceError, FileAccess, HoleWrites, KIB, MIB,
+    MINIMUM_LIMIT, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Snapshot, Space,
+    SpaceError, Threads, VirtAddr,
 };
 use proptest::prelude::*;
 
@@ -390,4 +390,39 @@ fn without_memory_to_note_pages_in_more_is_named() {
         );
     }
     assert!(group.usage() <= 2 * MIB + KIB);
+}
+
+#[test]
+fn pages_of_a_direct_access_file_that_a_store_made_writable_are_named() {
+    const LARGE: u64 = 2 * MIB;
+    let memory = memory(16 * MIB);
+    let device = DaxDevice::memory(4 * LARGE).unwrap();
+    let opener = memory.direct_options().hole_writes(HoleWrites::Large);
+    let file = opener.on(&device, "data.bin").unwrap();
+    file.set_len(2 * LARGE).unwrap();
+    let space = memory.space().unwrap();
+    let map = Map::direct(&file).shared().writable();
+    let map = map.protection(Protection::READ_WRITE | Protection::EXECUTE);
+    let at = space.map(map).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(
+        space.take_dirty(at, 2 * LARGE).unwrap(),
+        [at..at + 2 * LARGE]
+    );
+    let code = a.watch_code(at + 5 * PAGE).unwrap();
+    let mut copy = vec![0_u8; 2 * LARGE as usize];
+    for round in 1..4_u64 {
+        // What lies beside the first store in its block may be writable with no further fault.
+        for page in [0, 5, 511, 600] {
+            a.store(at + page * PAGE + 8, (round + page) as u8).unwrap();
+        }
+        assert!(!code.is_current(), "watched code was stored to");
+        let named = space.take_dirty(at, 2 * LARGE).unwrap();
+        for page in pages_of(&named) {
+            let from = (page - at.0) as usize;
+            a.read(VirtAddr(page), &mut copy[from..from + PAGE_SIZE])
+                .unwrap();
+        }
+        assert!(a.compare(at, &copy).unwrap().is_eq(), "round {round}");
+    }
 }

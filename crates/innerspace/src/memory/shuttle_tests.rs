@@ -532,3 +532,26 @@ fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {
         assert_nothing_left(memory);
     });
 }
+
+#[test]
+fn a_page_unmapped_beside_a_fault_that_maps_its_neighbours_stays_unmapped() {
+    explore(|| {
+        let memory = memory();
+        let device = crate::DaxDevice::memory(8 * PAGE).unwrap();
+        let file = memory.direct_file(&device, "data.bin").unwrap();
+        file.set_len(4 * PAGE).unwrap();
+        let space = memory.space().unwrap();
+        let at = space.map(Map::direct(&file)).unwrap();
+        let mut a = space.accessor();
+        let faulting = thread::spawn(move || {
+            // A hole: the pages behind it are mapped with it.
+            assert_eq!(a.load::<u64>(at), Ok(0));
+            a
+        });
+        space.unmap(at + 2 * PAGE, PAGE).unwrap();
+        let mut a = faulting.join().unwrap();
+        let fault = a.load::<u64>(at + 2 * PAGE).unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::NotMapped);
+        assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0));
+    });
+}

@@ -56,7 +56,7 @@ impl CodePage {
 impl Code {
     /// A fault is about to make the page at `at` writable. In its section.
     #[inline]
-    pub(super) fn written(&self, at: u64) {
+    fn written(&self, at: u64) {
         if self.watched.load(Ordering::Acquire) != 0 {
             self.changed(&(page_start(at)..page_start(at) + 1));
         }
@@ -82,6 +82,13 @@ impl Code {
 }
 
 impl SpaceInner {
+    /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its section, inside the gate.
+    #[inline]
+    pub(super) fn written(&self, at: u64) {
+        self.code.written(at);
+        self.dirty.stored(self, at);
+    }
+
     /// Takes the write validity of the page away; whether it had any.
     fn end_writes(&self, page: u64) -> bool {
         let nodes = Nodes { pool: &self.pool };

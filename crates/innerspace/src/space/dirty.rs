@@ -230,7 +230,7 @@ impl Space {
     /// named by this call or by the next; so bytes that are read after the call are either what they were when it
     /// returned, or the page is named again. Named as well are: what was mapped, dropped, moved or restored since, and
     /// everything at the first call; pages that were made ready for stores and not stored to
-    /// ([`Space::populate`]); and more of a range where memory to note pages in was refused. What other spaces, other
+    /// ([`Space::populate`], and neighbours in a block of a direct access file); and more of a range where memory to note pages in was refused. What other spaces, other
     /// mappings of a shared file and writes to the file itself store does not count.
     ///
     /// Waits for no accessor longer than its current access. The time is that of the pages named. The first store to each page

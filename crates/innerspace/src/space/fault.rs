@@ -21,12 +21,14 @@
 
 mod direct;
 
+use std::ops::Range;
+
 use super::SpaceInner;
 use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::page_start;
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
-use super::table::{Detached, NeedNodes, Nodes, Spares};
+use super::table::{self, Detached, NeedNodes, Nodes, Spares};
 use super::translate::{Need, Translator};
 use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaCache;
@@ -76,6 +78,8 @@ struct FaultState<'space> {
     spares: Spares<'space>,
     page: Option<PoolFrame<'space>>,
     file: FilePage,
+    /// What the gate is open at in this step: the address's leaf, or only its page.
+    around: Range<u64>,
     /// The leaf that the last step worked in.
     leaf: Option<FrameId>,
     // What is to be let go when no accessor can be in it.
@@ -105,6 +109,7 @@ pub(super) fn handle(
         page: None,
         file: FilePage::None,
         leaf: None,
+        around: 0..0,
         replaced: Detached::default(),
     };
     let end = fault.run(translator, vmas);
@@ -202,6 +207,12 @@ impl<'space> FaultState<'space> {
         let section = &translator.sections;
         let step = if self.space.gate.is_open(section, self.at.0) {
             let at = self.at.0;
+            let leaf = at & !(table::span(1) - 1);
+            let leaf = leaf..leaf.saturating_add(table::span(1));
+            self.around = match self.space.gate.is_open_in(section, &leaf) {
+                true => leaf,
+                false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
+            };
             // The set is read after the sequence: a slot filled from an old set has an old number, and is not used again.
             let tree = || self.space.tables(section).vmas.find_containing(at);
             match vmas.find(&self.space.sequence, at, &mut named, tree) {
@@ -253,7 +264,7 @@ impl<'space> FaultState<'space> {
         };
         self.leaf = Some(leaf);
         let nodes = self.nodes();
-        let slot = &nodes.words(leaf)[super::table::slot_index(self.at.0, 0)];
+        let slot = &nodes.words(leaf)[table::slot_index(self.at.0, 0)];
         let mut old = pte::load(slot);
         let borrowed = old.holds() == Holds::Borrowed;
         if borrowed && self.access.writes() && nodes.absorbable_origin(leaf).is_some() {
@@ -385,7 +396,7 @@ impl<'space> FaultState<'space> {
 
     /// A page of a file: the file's own frame, or a private copy for a store to a private mapping.
     fn install_file(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
-        let slot = &self.nodes().words(leaf)[super::table::slot_index(self.at.0, 0)];
+        let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
         let file = match vma.file().expect("checked by the caller") {
             MappedFile::Cached(file) => file,
             MappedFile::Direct(file) => return self.install_direct(vma, file, leaf, old),

@@ -317,13 +317,6 @@ impl SpaceInner {
         }
     }
 
-    /// A fault is about to make the page at `at` writable. In its section, inside the gate.
-    #[inline]
-    fn written(&self, at: u64) {
-        self.code.written(at);
-        self.dirty.stored(self, at);
-    }
-
     /// What the space's mappings and page table are in this section.
     fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
         Tables {

@@ -105,6 +105,22 @@ impl<T> Gate<T> {
         !self.is_closed_at(at)
     }
 
+    /// Whether the gate is open at all of these addresses, to the end of the section. For who changes words beside the one
+    /// it came for: what is inside one address is not inside the next.
+    ///
+    /// # Panics
+    /// As for `is_open`.
+    #[inline]
+    pub(crate) fn is_open_in(&self, section: &impl OpenSection, range: &Range<u64>) -> bool {
+        assert!(
+            section.is_open() && section.domain_id() == self.domain_id,
+            "I6: not in a section"
+        );
+        // As in `is_closed_at`.
+        let to = self.to.load(Ordering::Acquire);
+        to <= range.start || range.end <= self.from.load(Ordering::Acquire)
+    }
+
     /// The barrier of the section's `enter` orders these loads against `close`. Acquire: what the last writer did is visible
     /// to who finds the gate open again; and the order of the two loads, see the module.
     #[inline]
@@ -238,6 +254,9 @@ mod tests {
         let section = domain.reader();
         let open = |at| gate.is_open(&section, at);
         assert_eq!([9, 10, 19, 20].map(open), [true, false, false, true]);
+        let open_in = |range| gate.is_open_in(&section, &range);
+        let ranges = [0..10, 0..11, 12..13, 19..30, 20..30];
+        assert_eq!(ranges.map(open_in), [true, false, false, false, true]);
         drop(closed);
         assert!(gate.is_open(&section, 10));
     }

@@ -6,7 +6,6 @@
 
 use super::{FaultState, FilePage, Step, done_if};
 use crate::FrameId;
-use crate::PAGE_SIZE;
 use crate::cache::FaultKind as FileAccessKind;
 use crate::dax::{DaxCore, DaxError, DaxPages, LARGE_PAGES, Reach};
 use crate::space::device::Inside;
@@ -17,6 +16,7 @@ use crate::space::table::slot_index;
 use crate::space::vma::{MappedFile, Sharing, Vma};
 use crate::stats::Event;
 use crate::sync::Arc;
+use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 const LEAF_BYTES: u64 = LARGE_PAGES * PAGE_SIZE as u64;
 
@@ -58,6 +58,9 @@ impl FaultState<'_> {
         let Reach::Leaf = reach(vma, self.at.0) else {
             return None;
         };
+        if self.around.end - self.around.start < LEAF_BYTES {
+            return None; // mappings of a part of it are being changed
+        }
         let page = vma.file_page(page_start(self.at.0));
         match had(&self.file, file, page) {
             None => Some(Step::Direct(
@@ -129,7 +132,7 @@ impl FaultState<'_> {
             FileAccessKind::Write => VALID_R | VALID_W,
         };
         if kind == FileAccessKind::Write {
-            self.space.code.written(self.at.0);
+            self.space.written(self.at.0);
         }
         let word = |page| match pages.host(page) {
             Some(host) => Pte::direct(host, valid),
@@ -149,14 +152,17 @@ impl FaultState<'_> {
         if pages.host(page).is_none() {
             self.space.pool.counters.count(Event::ZeroMap);
         }
-        // The rest of what was had, as far as the mapping shows it in this leaf.
-        let leaf_start = self.at.0 & !(LEAF_BYTES - 1);
-        let shown = vma.start.max(leaf_start)..vma.end.min(leaf_start + LEAF_BYTES);
+        // The rest of what was had, as far as the mapping shows it in this leaf and the gate is open there.
+        let shown = vma.start.max(self.around.start)..vma.end.min(self.around.end);
         let shown = vma.file_page(shown.start)..vma.file_page(shown.end - 1) + 1;
         let had = pages.pages();
         for other in had.start.max(shown.start)..had.end.min(shown.end) {
             let place = (slot as u64 + other).wrapping_sub(page) as usize;
             if other != page {
+                if kind == FileAccessKind::Write {
+                    let at = (self.at.0 >> PAGE_SHIFT) + other - page;
+                    self.space.written(at << PAGE_SHIFT);
+                }
                 let _mapped_already = pte::replace(&words[place], Pte::EMPTY, word(other));
             }
         }
