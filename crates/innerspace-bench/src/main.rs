@@ -22,6 +22,8 @@ mod report;
 mod translation;
 #[cfg(feature = "tables")]
 mod vma_cache;
+#[cfg(feature = "tables")]
+mod vma_traces;
 
 use std::error::Error;
 use std::fs::File;
@@ -79,6 +81,9 @@ enum TableArguments {
         #[command(flatten)]
         common: CommonArguments,
     },
+    /// What `perf script` prints of a program's mappings and faults, as a trace for T5: see traces/record.sh
+    #[cfg(feature = "tables")]
+    ReduceTrace,
     /// Forks and copy-on-write, beside fork(2)
     Fork {
         #[command(flatten)]
@@ -155,6 +160,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         #[cfg(feature = "tables")]
         TableArguments::VmaCache { common } => {
             (common, vma_cache::table(common.plan(), &common.only)?)
+        }
+        #[cfg(feature = "tables")]
+        TableArguments::ReduceTrace => {
+            print!("{}", vma_traces::reduce(std::io::stdin().lock())?);
+            return Ok(());
         }
         TableArguments::Fork { common } => {
             (common, fork_table::table(common.plan(), &common.only)?)

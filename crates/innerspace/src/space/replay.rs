@@ -33,7 +33,13 @@ pub struct VmaReplay {
     counted: VmaLookups,
 }
 
+/// What tells mappings apart.
+const KINDS: [u8; 5] = [3, 1, 4, 0, 5];
+
 impl VmaReplay {
+    /// Kinds of mappings.
+    pub const KINDS: usize = KINDS.len();
+
     /// No mappings, and so many threads.
     pub fn new(scheme: VmaScheme, threads: usize) -> VmaReplay {
         let sequence = Sequence::default();
@@ -47,18 +53,26 @@ impl VmaReplay {
         }
     }
 
-    /// Maps a range in place of what is there. It merges with neighbours, unless `kind` tells them apart.
-    pub fn map(&mut self, start: u64, end: u64, kind: bool) {
-        let protection = if kind {
-            Protection::READ
-        } else {
-            Protection::READ_WRITE
-        };
+    /// Another space with the same mappings, of which nothing is remembered and nothing was counted: what fork makes.
+    pub fn fork(&self) -> VmaReplay {
+        VmaReplay {
+            vmas: self.vmas.clone(),
+            ..VmaReplay::new(self.scheme, self.threads.len())
+        }
+    }
+
+    /// Maps a range in place of what is there. It merges with neighbours, unless their `kind`, below [`VmaReplay::KINDS`],
+    /// tells them apart.
+    ///
+    /// # Panics
+    /// With any other kind.
+    pub fn map(&mut self, start: u64, end: u64, kind: usize) {
+        let protection = Protection::from_bits(KINDS[kind]).expect("a protection's bits");
         let vma = Vma {
             start,
             end,
             protection,
-            ceiling: Protection::READ_WRITE,
+            ceiling: protection,
             sharing: Sharing::Private,
             residence: Residence::Pageable,
             backing: Backing::Anonymous,
@@ -131,8 +145,8 @@ mod tests {
         ];
         let mut replays = schemes.map(|scheme| VmaReplay::new(scheme, 2));
         for replay in &mut replays {
-            replay.map(0x1000, 0x5000, false);
-            replay.map(0x8000, 0x9000, true);
+            replay.map(0x1000, 0x5000, 0);
+            replay.map(0x8000, 0x9000, 1);
             for _ in 0..10 {
                 assert_eq!(replay.find(0, 0x1234), Some((0x1000, 0x5000)));
                 assert_eq!(replay.find(1, 0x8000), Some((0x8000, 0x9000)));
@@ -141,6 +155,10 @@ mod tests {
             assert_eq!(replay.find(0, 0x1234), Some((0x1000, 0x2000)));
             assert_eq!(replay.find(0, 0x2000), None);
             assert_eq!(replay.mappings(), 3);
+            let mut child = replay.fork();
+            child.unmap(0x8000, 0x9000);
+            assert_eq!((child.mappings(), replay.mappings()), (2, 3));
+            assert_eq!(child.lookups(), VmaLookups::default());
         }
         let hits = replays.each_ref().map(|replay| {
             let found = replay.lookups();
