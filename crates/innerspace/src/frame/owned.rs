@@ -96,6 +96,28 @@ impl<'f> OwnedFrame<'f> {
         unsafe { copy::copy_in(self.bytes_mut(), from) }
     }
 
+    /// Copies as many bytes as this block has from the block at `source`, which the caller knows that nobody writes to.
+    ///
+    /// # Panics
+    /// When `source` is this block, or reaches beyond the arena.
+    pub(crate) fn copy_from_still(&mut self, source: FrameId) {
+        assert_ne!(source, self.id, "copy of a block to itself");
+        let from = self.frames.block(source, self.order).cast_const();
+        // SAFETY: the source is inside the arena and is not this block, which is exclusively borrowed. If somebody writes to
+        // it all the same, the bytes are some that were there: they are copied by instructions that know no types.
+        unsafe { copy::copy_still(self.bytes_mut(), from) }
+    }
+
+    /// Replaces each of the block's words by what `change` makes of it.
+    #[inline]
+    pub(crate) fn change_words(&mut self, mut change: impl FnMut(u64) -> u64) {
+        let (words, rest) = self.bytes_mut().as_chunks_mut::<8>();
+        debug_assert!(rest.is_empty());
+        for word in words {
+            *word = change(u64::from_ne_bytes(*word)).to_ne_bytes();
+        }
+    }
+
     /// The frame's bytes as the 512 words of a table or index node, to fill before it is published.
     pub(crate) fn words(&mut self) -> &[AtomicU64; 512] {
         self.bytes = Bytes::Unknown;

@@ -361,7 +361,12 @@ impl<'space> FaultState<'space> {
         };
         match old.holds() {
             Holds::Nothing | Holds::Zero => page.zero(),
-            _ => self.copy_page(&mut page, old.host()),
+            Holds::Own | Holds::Borrowed => {
+                self.space.pool.counters.count(Event::Cow);
+                // It is shared, so nobody writes to it.
+                page.copy_from_still(self.nodes().frame_of(old));
+            }
+            Holds::File | Holds::Direct => self.copy_page(&mut page, old.host()),
         }
         self.publish_page(slot, old, page)
     }
@@ -374,6 +379,7 @@ impl<'space> FaultState<'space> {
             .or_else(|| self.space.pool.try_alloc(group))
     }
 
+    /// Copies a page that others may be writing to.
     fn copy_page(&self, page: &mut PoolFrame<'space>, from: u64) {
         self.space.pool.counters.count(Event::Cow);
         page.copy_from(self.space.pool.frames.frame_of(from as usize));

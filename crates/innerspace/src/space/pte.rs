@@ -101,6 +101,13 @@ impl Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
+    /// The word of a copied leaf, without a branch: borrowed if this is an anonymous page, and else empty.
+    #[inline(always)]
+    pub(super) fn borrowed_or_empty(self) -> Pte {
+        let anonymous = ((self.0 / OWNED) | (self.0 / BORROWED)) & 1;
+        Pte(self.borrowed().0 & anonymous.wrapping_neg())
+    }
+
     pub(super) fn with(self, valid: u64) -> Pte {
         Pte(self.0 | valid)
     }
@@ -149,6 +156,16 @@ mod tests {
     #[test]
     fn each_state_is_told_apart_and_keeps_its_address() {
         let host = 0x7f12_3456_7000;
+        for (pte, borrowed) in [
+            (Pte::EMPTY, Pte::EMPTY),
+            (Pte::zero(host, VALID_R), Pte::EMPTY),
+            (Pte::file(host, VALID), Pte::EMPTY),
+            (Pte::direct(host, VALID), Pte::EMPTY),
+            (Pte::own(host), Pte::own(host).borrowed()),
+            (Pte::own(host).borrowed(), Pte::own(host).borrowed()),
+        ] {
+            assert_eq!(pte.borrowed_or_empty(), borrowed);
+        }
         for (pte, holds) in [
             (Pte::EMPTY, Holds::Nothing),
             (Pte::zero(host, VALID_R), Holds::Zero),

@@ -6,6 +6,7 @@ use crate::frame::Dropped;
 use crate::reclaim::{PoolFrame, Retired};
 use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::stats::Event;
+use crate::sync::atomic::fence;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 impl Nodes<'_> {
@@ -33,37 +34,53 @@ impl Nodes<'_> {
         self.publish(frame)
     }
 
-    fn copy_leaf(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
+    fn copy_leaf(self, old: FrameId, frame: PoolFrame<'_>) -> FrameId {
         let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
         // A dead origin is kept by `old` alone, with pages that `old` may have replaced all: borrowing from `old` in turn
         // would keep a chain of such leaves alive, one more a fork.
-        let flatten = depth > MAX_DEPTH || self.absorbable_origin(old).is_some();
-        let mut borrows = false;
-        for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
-            let pte = pte::load(word);
-            let copy = match pte.holds() {
-                // What can fault in again does. A copy of a file's page or hole would be out of the reach of a revoker
-                // that walked to the old leaf a moment ago.
-                Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => 0,
-                Holds::Own | Holds::Borrowed if flatten => {
-                    self.end_writes_in_place(old, index);
-                    let more = self.pool.frames.meta(self.frame_of(pte)).hold.try_get();
-                    assert!(more, "a frame has as many owners as a count can hold");
-                    pte.owned().0
-                }
-                Holds::Own | Holds::Borrowed => {
-                    borrows = true;
-                    pte.borrowed().0
-                }
-            };
-            slot.store(copy, Ordering::Relaxed);
+        match depth > MAX_DEPTH || self.absorbable_origin(old).is_some() {
+            true => self.copy_flat(old, frame),
+            false => self.copy_borrowing(old, depth, frame),
         }
-        let origin = borrows.then(|| {
+    }
+
+    /// A copy of a leaf that borrows its anonymous pages. The others can fault in again, and do: a copy of a file's page or
+    /// hole would be out of the reach of a revoker that walked to the old leaf a moment ago.
+    fn copy_borrowing(self, old: FrameId, depth: u64, mut frame: PoolFrame<'_>) -> FrameId {
+        let mut borrows = 0;
+        frame.copy_from(old);
+        // Acquire: the words were loaded one by one; pairs with the releases that installed the pages, as in `pte::load`.
+        fence(Ordering::Acquire);
+        frame.change_words(|word| {
+            let copy = Pte(word).borrowed_or_empty().0;
+            borrows |= copy;
+            copy
+        });
+        let origin = (borrows != 0).then(|| {
             let counted = self.pool.frames.meta(old).hold.try_map();
             assert!(counted, "a leaf has as many borrowers as a count can hold");
             (old, depth)
         });
         self.publish_leaf(frame, origin)
+    }
+
+    /// A copy of a leaf that owns its anonymous pages, too.
+    fn copy_flat(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
+        for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
+            let pte = pte::load(word);
+            let copy = match pte.holds() {
+                // As in `copy_borrowing`.
+                Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => 0,
+                Holds::Own | Holds::Borrowed => {
+                    self.end_writes_in_place(old, index);
+                    let more = self.pool.frames.meta(self.frame_of(pte)).hold.try_get();
+                    assert!(more, "a frame has as many owners as a count can hold");
+                    pte.owned().0
+                }
+            };
+            slot.store(copy, Ordering::Relaxed);
+        }
+        self.publish_leaf(frame, None)
     }
 
     /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have two owners, and a leaf that

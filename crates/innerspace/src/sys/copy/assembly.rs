@@ -42,6 +42,21 @@ impl Form for Assembly {
     }
 
     #[inline]
+    unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: reads and writes `len` bytes, which the caller vouches for. The direction flag is clear at every assembly
+        // block.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") len => _,
+                inout("rdi") dst => _,
+                inout("rsi") src => _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    #[inline]
     unsafe fn words_out(mut dst: *mut u64, mut src: *const u8, mut words: usize) {
         // SAFETY: as above.
         unsafe {

@@ -12,8 +12,9 @@
 //! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
 //!   ThreadSanitizer (`--cfg portable`) understand.
 //! - [`assembly::Assembly`], x86-64: aligned moves of 64 bytes where the processor has them; else `rep movsq`
-//!   where both sides are aligned alike, moves of 16 bytes where they are not. `rep stosq`. `rep movsb` promises nothing about words; `rep movsq` is
-//!   defined as a sequence of moves of 8 bytes, runs as fast, and aligned moves of 8 bytes are atomic.
+//!   where both sides are aligned alike, moves of 16 bytes where they are not. `rep stosq`. `rep movsb` promises
+//!   nothing about words, and serves [`copy_still`] alone; `rep movsq` is defined as a sequence of moves of 8 bytes, and
+//!   aligned moves of 8 bytes are atomic.
 //!
 //! Shared bytes are reached through pointers that may write, also where they are only read: the
 //! portable form reads with atomics, and an atomic is a place that can change.
@@ -48,11 +49,16 @@ use words::Words as Native;
 
 /// The inner loops on whole words. *Shared* sides are aligned to a word; *private* ones need not be.
 ///
-/// Safety of all four: both ranges are valid for `words` words, the source for reads, the destination
+/// Safety of all: both ranges are valid for `words` words, the source for reads, the destination
 /// for writes; they do not overlap; nobody else uses the private one.
 trait Form {
     /// Shared words to private bytes.
     unsafe fn words_in(dst: *mut u8, src: *const u64, words: usize);
+    /// Bytes that nobody writes to private bytes, as many as given.
+    unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { src.copy_to_nonoverlapping(dst, len) }
+    }
     /// Private bytes to shared words.
     unsafe fn words_out(dst: *mut u64, src: *const u8, words: usize);
     /// Shared words to shared words.
@@ -70,6 +76,18 @@ trait Form {
 pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
     // SAFETY: the caller's promise for `src`; `dst` is exclusive, so it overlaps nothing shared.
     unsafe { copy_in_by::<Native>(dst.as_mut_ptr(), src, dst.len()) }
+}
+
+/// Copies bytes that nobody writes for the time of the call into private ones that are likely to be in no cache. Makes no
+/// promise about words, and is the faster for it where the processor fills lines without reading them first.
+///
+/// # Safety
+/// `src` is valid for reads of `dst.len()` bytes, and written by nobody, for the time of the call.
+#[inline]
+pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
+    crate::sync::interleave();
+    // SAFETY: the caller's promise for `src`; `dst` is exclusive, so it overlaps nothing shared.
+    unsafe { Native::still_in(dst.as_mut_ptr(), src, dst.len()) }
 }
 
 /// Copies private bytes to shared ones.

@@ -140,6 +140,26 @@ fn pages_are_copied_and_cleared_whole() {
     assert_eq!(third, &before[2 * PAGE_SIZE / WORD..]);
 }
 
+#[test]
+fn bytes_that_stand_still_are_copied_at_any_length_and_place() {
+    let mut random = Random(7);
+    for (len, place) in [
+        (0, 0),
+        (1, 3),
+        (63, 1),
+        (300, 0),
+        (PAGE_SIZE, 5),
+        (9_000, 0),
+    ] {
+        let bytes = random.bytes(len);
+        let from = placed(&bytes, place);
+        let mut to = vec![0; len];
+        // SAFETY: `len` bytes from `place` on are inside the vector, and nobody writes them.
+        unsafe { copy_still(&mut to, from.as_ptr().add(place)) };
+        assert_eq!(to, bytes, "{len} bytes at {place}");
+    }
+}
+
 /// Panics unless `accesses` touch every byte from `begin` on, `len` of them, once, and every aligned
 /// word among them as a whole.
 fn assert_word_by_word(accesses: &[(usize, usize)], begin: *const u8, len: usize) {
