@@ -103,13 +103,61 @@ impl FileCore {
         self.pool.counters.add(Event::PgReadAhead, pages);
     }
 
+    /// Reads blocks of these pages (in order) that are absent and have data, many at once, as far as memory is there without
+    /// I/O. Never fails.
+    pub(crate) fn fill_together(&self, pages: &[u64]) {
+        /// Blocks read at once.
+        const MOST: usize = 64;
+        let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.order).collect();
+        blocks.dedup();
+        let _steady = self.steady();
+        let end = self.size().div_ceil(self.block_bytes());
+        for blocks in blocks.chunks(MOST) {
+            let no_io = NoIo::begin();
+            let mut run = Vec::new();
+            for block in blocks.iter().filter(|block| **block < end) {
+                if self.lookup(*block).is_some()
+                    || !matches!(self.content(*block), Ok(Content::Data))
+                {
+                    continue;
+                }
+                // Locks are held, as for read-ahead.
+                match self.create(*block, Get::CREATE | Get::NOIO) {
+                    Ok(Some(new)) => run.push(new),
+                    Ok(None) => {}
+                    Err(_) => break,
+                }
+            }
+            drop(no_io);
+            if run.is_empty() || self.read_run(run).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// New blocks may stand where the store has told of a hole before: it says what it has in steps of its own, and a write
+    /// nearby moves them.
+    fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
+        let blocks = run.iter().map(NewBlock::block);
+        let shown: Vec<u64> = blocks
+            .filter(|block| self.shown_holes.meet(&(*block..block + 1)))
+            .collect();
+        if shown.is_empty() {
+            return;
+        }
+        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        if !self.mappers.is_empty() {
+            self.pool.domain.synchronize();
+            for block in shown {
+                self.revoke(block..block + 1, super::mappers::Revoke::All);
+            }
+            self.pool.domain.synchronize();
+        }
+    }
+
     /// Reads a run of new blocks; the error of the first is the caller's, those behind it fail for themselves.
     fn read_run(&self, mut run: Vec<NewBlock<'_>>) -> Result<(), FileError> {
-        let blocks = run[0].block()..run[0].block() + run.len() as u64;
-        // The store may have called it a hole before: it says what it has in steps of its own, and a write nearby moves them.
-        if self.shown_holes.meet(&blocks) {
-            self.end_holes(self.pages_of(blocks));
-        }
+        self.end_shown_holes(&run);
         let results = match self.store() {
             Ok(store) => self.read_into(&*store, &mut run),
             Err(error) => run.iter().map(|_| Err(error.clone())).collect(),

@@ -73,8 +73,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Takes the mappings of holes in these pages away. The size, or a locked block, says already that they are gone.
-    pub(super) fn end_holes(&self, pages: Range<u64>) {
+    /// Takes the mappings of holes in these pages away. The size says already that they are gone.
+    fn end_holes(&self, pages: Range<u64>) {
         self.hole_epoch.fetch_add(1, Ordering::SeqCst);
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();

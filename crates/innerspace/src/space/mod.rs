@@ -15,7 +15,7 @@
 //! | `dirty` | pages stored to since they were last asked about |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
-//! | `access`; `accessor`, `session`, `bulk` | one access; the handles to it: loads, stores, copies |
+//! | `access`; `accessor`, `session`, `bulk`, `gather` | one access; the handles to it: loads, stores, copies, many reads at once |
 //! | `atomics`, `values` | atomic accesses; types of a program's own |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
@@ -44,6 +44,7 @@ mod dirty;
 mod error;
 mod fault;
 mod fork;
+mod gather;
 mod ledger;
 mod map;
 mod mappers;

@@ -1,0 +1,90 @@
+//! Many reads at once: what is not in memory is asked for together, before the first is waited for.
+
+use super::access::{Core, Single};
+use super::accessor::Accessor;
+use super::device::{self, Inside};
+use super::error::Fault;
+use super::page_start;
+use super::translate::Need;
+use super::vma::{MappedFile, Protection};
+use crate::VirtAddr;
+use crate::cache::FileInner;
+use crate::sync::Arc;
+
+impl Accessor {
+    /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other. Pages of files that are not
+    /// in memory are asked of their stores first, up to 64 in one batch, so that a store that can have several reads under way has
+    /// them; only as far as the memory is there without waiting.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Map, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// # let at = space.map(Map::anonymous(MIB))?;
+    /// # let mut a = space.accessor();
+    /// let (mut key, mut value) = ([0; 8], [0; 100]);
+    /// a.gather(&mut [(at + 16, &mut key[..]), (at + 500_000, &mut value[..])])?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first byte, in the order given, that cannot be read; everything before it is in its buffer.
+    pub fn gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
+        let ranges = reads.iter().map(|(at, buffer)| (*at, buffer.len()));
+        self.core.ask_together(ranges);
+        for (at, buffer) in reads {
+            self.core.read::<Single>(*at, buffer)?;
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Has what these ranges show of files read, as far as it is not in memory. A hint.
+    fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
+        let mut missing = Vec::new();
+        for (at, len) in ranges {
+            for (start, piece) in self.space.pieces(at, len) {
+                self.translator.sections.enter();
+                let hit = self.translator.hit(start, piece, Need::Read);
+                if hit.is_none() {
+                    missing.push(page_start(start));
+                }
+                self.translator.sections.leave();
+            }
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        if missing.len() < 2 || device::is_inside(&self.space) {
+            return;
+        }
+        for (file, pages) in self.files_of(&missing) {
+            let _inside = Inside::quiet(&self.space);
+            file.fill_together(&pages);
+        }
+    }
+
+    /// The files that are shown at these addresses, in order, with the pages of each.
+    fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
+        let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
+        self.space.inside(|tables| {
+            for at in addresses {
+                let Some(vma) = tables.vmas.find_containing(*at) else {
+                    continue;
+                };
+                let Some(MappedFile::Cached(file)) = vma.file() else {
+                    continue;
+                };
+                if !vma.protection.allows(Protection::READ) {
+                    continue;
+                }
+                let page = vma.file_page(*at);
+                match files.iter_mut().find(|(known, _)| Arc::ptr_eq(known, file)) {
+                    Some((_, pages)) => pages.push(page),
+                    None => files.push((file.clone(), vec![page])),
+                }
+            }
+        });
+        files
+    }
+}
