@@ -159,7 +159,7 @@ fn threads_at_the_limit_use_all_of_it_and_never_more() {
             thread::spawn(move || {
                 let mut held = 0;
                 // Miri is some thousand times slower.
-                for round in 0..if cfg!(miri) { 200 } else { 30_000u64 } {
+                for round in 0..if cfg!(miri) { 60 } else { 30_000u64 } {
                     let want = 1 + (round * 7 + n as u64) % 5;
                     match tree.try_charge(leaf, PageCount(want)) {
                         // 99 in each hand fit: no refusal is right.

@@ -307,7 +307,7 @@ fn concurrent_charges_never_pass_the_limit_and_end_at_zero() {
             thread::spawn(move || {
                 let mut refusals = 0u64;
                 // Miri is some thousand times slower.
-                for round in 0..if cfg!(miri) { 100 } else { 20_000 } {
+                for round in 0..if cfg!(miri) { 30 } else { 20_000 } {
                     match tree.try_charge(leaf, PageCount(1 + round % 19)) {
                         Ok(charge) => {
                             assert!(tree.usage(group).0 <= 60 && tree.usage(leaf).0 <= 40);

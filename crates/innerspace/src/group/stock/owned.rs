@@ -32,8 +32,14 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::thread;
 use crate::sys::barrier::{self, BarrierMode};
 
-/// Threads that have slots of their own.
-pub(in crate::group) const OWNED: usize = if cfg!(loom) { 2 } else { 32 };
+/// Threads that have slots of their own. Few where each look at a slot is dear.
+pub(in crate::group) const OWNED: usize = if cfg!(loom) {
+    2
+} else if cfg!(miri) {
+    4
+} else {
+    32
+};
 
 /// The slots of one thread, on a line of their own.
 #[repr(align(128))]
