@@ -188,7 +188,6 @@ impl Holes {
         }
     }
 
-    // spec: D1
     fn tables(&self) -> Row<'_> {
         let ours = |file| {
             let before = self.space.stats().tables;

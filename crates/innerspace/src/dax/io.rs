@@ -124,7 +124,7 @@ impl DaxCore {
     /// the bytes are copied without an atomic operation in between: each would wait until the stores before it are done.
     fn write_run(&self, bytes: &[u8], offset: u64) -> Result<usize, DaxError> {
         let first = offset >> PAGE_SHIFT;
-        if self.is_guarded() || cfg!(mutant = "D4") {
+        if self.is_guarded() {
             let inside = (offset % PAGE) as usize;
             let part = (PAGE_SIZE - inside).min(bytes.len());
             return self
@@ -163,8 +163,7 @@ impl DaxCore {
     fn lock_in_run<'e>(&'e self, run: &mut Run<'e>, page: u64) -> Result<u64, DaxError> {
         let covers = |locked: &Locked<'_>| locked.pages().contains(&page);
         if !run.locked.last().is_some_and(covers) {
-            let locked = self.lock_for_change(page, Wanted::Change)?;
-            run.locked.push(locked);
+            run.locked.push(self.lock_for_write(page)?);
         }
         let locked = run.locked.last_mut().expect("one was just put there");
         let (block, became) = self.put_block(locked, page, |_| Ok(()))?;
@@ -172,8 +171,8 @@ impl DaxCore {
         Ok((block + (page - locked.first())) * PAGE)
     }
 
-    /// Writes to one page, which gets a block if it has none.
-    fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
+    /// Locks the entry of a page that is written by call.
+    fn lock_for_write(&self, page: u64) -> Result<Locked<'_>, DaxError> {
         let mut locked = self.lock_for_change(page, Wanted::Change)?;
         // mutant: D4 (test: a_write_by_call_is_seen_where_the_hole_was_mapped) the hole's translations stay
         if cfg!(mutant = "D4") && locked.content() == Content::Zero {
@@ -182,6 +181,12 @@ impl DaxCore {
                 Content::Empty,
             ));
         }
+        Ok(locked)
+    }
+
+    /// Writes to one page, which gets a block if it has none.
+    fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
+        let mut locked = self.lock_for_write(page)?;
         let first = locked.first();
         self.make_block(&mut locked, page, |block| {
             let at = (block + (page - first)) * PAGE + inside as u64;
