@@ -98,9 +98,7 @@ impl Nodes<'_> {
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?.frame;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
             // Without write validity a restore would take what a device stores for what was there before.
-            // mutant: F7 (shuttle: a_restore_beside_a_pin_takes_back_what_the_pin_stored) it is not asked for
-            let valid = page.has(VALID_R | VALID_W) || cfg!(mutant = "F7");
-            let stored_to = page.holds() == Holds::Own && valid;
+            let stored_to = page.holds() == Holds::Own && page.has(VALID_R | VALID_W);
             if !stored_to || !self.is_sole_owner(page) {
                 return Err(NotPinned::NotStoredTo);
             }
