@@ -47,7 +47,7 @@
 //!   shrunk or changed. [`PagedFile::invalidate`] looks anew. The lock that keeps other processes from a writable file is
 //!   advisory.
 //! - **A direct access file over a host file can end the process**: another process that cuts the host file short takes its bytes
-//!   from under our mapping, and the next access there is a SIGBUS. A [`Guard`] makes it an error, for a system call an access. A
+//!   from under our mapping, and the next access there is a SIGBUS. [`OnShrink::Error`] makes it an error, for a system call an access. A
 //!   [`DaxDevice`] of memory or memfd cannot be cut.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them. So a second run of the program reads the
 //!   disk again; [`store::CacheMode`] has the other choices.
@@ -131,8 +131,8 @@ pub use cache::{
 };
 #[cfg(not(loom))]
 pub use dax::{
-    DaxAction, DaxDevice, DaxError, DaxFeature, DaxFile, DaxPin, DaxStats, Durability, Guard,
-    HoleWrites, PinHolder,
+    DaxAction, DaxDevice, DaxError, DaxFeature, DaxFile, DaxPin, DaxStats, Durability, HoleWrites,
+    OnShrink, PinHolder,
 };
 #[cfg(not(loom))]
 pub use group::{

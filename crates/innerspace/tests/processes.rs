@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use innerspace::store::{self, Holder, StoreErrorKind};
 use innerspace::{
-    DaxError, DaxFile, FileError, Grouped, Guard, KIB, Map, Memory, MemoryOptions, OpenError,
+    DaxError, DaxFile, FileError, Grouped, KIB, Map, Memory, MemoryOptions, OnShrink, OpenError,
     PagedFile, StoreAction,
 };
 
@@ -490,7 +490,7 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
     let memory = Memory::with_limit(512 * KIB).unwrap();
     let file = memory
         .direct_options()
-        .guard(Guard::On)
+        .on_shrink(OnShrink::Error)
         .create(&path)
         .unwrap();
     for number in 0..32 {

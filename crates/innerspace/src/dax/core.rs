@@ -48,7 +48,7 @@ pub(super) struct Parts {
 pub(crate) struct DaxSetup {
     pub(crate) access: FileAccess,
     pub(crate) hole_writes: HoleWrites,
-    pub(crate) guard: Guard,
+    pub(crate) on_shrink: OnShrink,
     /// The most bytes a host file can grow to.
     pub(crate) capacity: u64,
 }
@@ -58,7 +58,7 @@ impl Default for DaxSetup {
         DaxSetup {
             access: FileAccess::ReadWrite,
             hole_writes: HoleWrites::default(),
-            guard: Guard::default(),
+            on_shrink: OnShrink::default(),
             capacity: 1 << 40,
         }
     }
@@ -66,12 +66,12 @@ impl Default for DaxSetup {
 
 /// What happens when another process cuts the host file short while it is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Guard {
+pub enum OnShrink {
     /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the kernel's.
     #[default]
-    Off,
+    Signal,
     /// Every access goes through a system call, and one to what was cut off is an error. Costs some hundred nanoseconds each.
-    On,
+    Error,
 }
 
 /// See the module. Kept by handles and mappings.
@@ -83,7 +83,7 @@ pub(crate) struct DaxCore {
     pub(super) access: FileAccess,
     pub(super) hole_writes: HoleWrites,
     pub(super) host: Option<Arc<HostFile>>,
-    guard: Guard,
+    on_shrink: OnShrink,
     /// The most bytes it can have.
     pub(super) most: u64,
     /// The length in bytes when it was opened.
@@ -142,7 +142,7 @@ impl DaxCore {
         let DaxSetup {
             access,
             hole_writes,
-            guard,
+            on_shrink,
             capacity: _,
         } = setup;
         Arc::new(DaxCore {
@@ -153,7 +153,7 @@ impl DaxCore {
             access,
             hole_writes,
             host,
-            guard,
+            on_shrink,
             most,
             opened_len: size,
             size: AtomicU64::new(size),
@@ -181,7 +181,7 @@ impl DaxCore {
 
     /// Whether every access asks the host file first.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.guard == Guard::On && self.host.is_some()
+        self.on_shrink == OnShrink::Error && self.host.is_some()
     }
 
     /// The length in bytes.

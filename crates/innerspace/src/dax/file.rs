@@ -195,7 +195,7 @@ impl DaxFile {
     /// allocated for them.
     ///
     /// # Errors
-    /// [`DaxError::Io`]; with a [`Guard`](crate::Guard), [`DaxError::Shrank`] for what another process has cut off.
+    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::OnShrink::Error), [`DaxError::Shrank`] for what another process has cut off.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
         self.0.read_at(buf, offset)
     }

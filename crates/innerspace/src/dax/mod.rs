@@ -42,7 +42,7 @@
 //! the list of mappers; `reclaim` gives nodes. Above: `space` maps files; the facade opens them.
 //!
 //! **A host file that another process truncates** while it is mapped takes bytes away from under us, and the next access to
-//! them is a SIGBUS, as with any mapping of the kernel's: see `open`. With [`Guard::On`] it is an error, for the price of a
+//! them is a SIGBUS, as with any mapping of the kernel's: see `open`. With [`OnShrink::Error`] it is an error, for the price of a
 //! system call an access.
 
 #[cfg(not(loom))]
@@ -83,7 +83,7 @@ pub(crate) use self::open::HostFile;
 #[cfg(not(loom))]
 pub(crate) use self::core::{DaxCore, DaxSetup};
 #[cfg(not(loom))]
-pub use self::core::{Guard, HoleWrites};
+pub use self::core::{HoleWrites, OnShrink};
 #[cfg(not(loom))]
 pub use device::{DaxDevice, Durability};
 pub(crate) use entry::LARGE_PAGES;

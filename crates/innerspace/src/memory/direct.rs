@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Memory;
 use crate::cache::FileAccess;
-use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, Guard, HoleWrites};
+use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
 
 /// How to open a direct access file of a memory; made by [`Memory::direct_options`].
@@ -71,9 +71,9 @@ impl DirectOpener {
         self
     }
 
-    /// What happens when another process cuts the host file short: see [`Guard`]. No effect on a device's own blocks.
-    pub fn guard(mut self, guard: Guard) -> DirectOpener {
-        self.setup.guard = guard;
+    /// What happens when another process cuts the host file short: see [`OnShrink`]. No effect on a device's own blocks.
+    pub fn on_shrink(mut self, what: OnShrink) -> DirectOpener {
+        self.setup.on_shrink = what;
         self
     }
 

@@ -120,7 +120,7 @@ impl Map {
         }
     }
 
-    /// All of a direct access file as long as it is now; see [`Map::range`]. Of a [`Guard`](crate::Guard)ed file, every load
+    /// All of a direct access file as long as it is now; see [`Map::range`]. Of a host file opened with [`OnShrink::Error`](crate::OnShrink::Error), every load
     /// and store is a call: no atomic operations, no execution, and no private mapping.
     pub fn direct(file: &DaxFile) -> Map {
         let what = What::Direct {
