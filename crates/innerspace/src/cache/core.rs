@@ -186,6 +186,11 @@ impl FileCore {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Whether its frames are those of this memory.
+    pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
     /// The name in messages.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name

@@ -174,6 +174,11 @@ impl DaxCore {
         &self.name
     }
 
+    /// Whether its translations and frames are those of this memory.
+    pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
     /// Whether the file takes writes.
     pub(crate) fn writable(&self) -> bool {
         self.access == FileAccess::ReadWrite

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use super::core::DaxCore;
 use super::entries::{Found, Locked};
-use super::entry::{Content, Size};
+use super::entry::{Content, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
-use super::grab::Wanted;
+use super::grab::{Wanted, range_start};
 use super::io::pieces;
 use crate::sync::RwLockWriteGuard;
 use crate::sync::atomic::Ordering;
@@ -38,7 +38,12 @@ impl DaxCore {
             return Err(self.too_long(new, 0));
         }
         let first = new.div_ceil(PAGE_SIZE as u64);
-        let _layout = self.without_pins(&(first..u64::MAX), DaxAction::Resize, patience)?;
+        // A page that stays loses its end, which foreign code may be writing to.
+        let touched = || match new < self.size() {
+            true => new >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT,
+            false => first..first,
+        };
+        let _layout = self.without_pins(touched, DaxAction::Resize, patience)?;
         let old = self.size();
         let gone = first..self.pages().max(first);
         if new >= old {
@@ -49,11 +54,10 @@ impl DaxCore {
             self.size.store(new, Ordering::SeqCst);
             return Ok(());
         }
+        // First what may want memory: if it cannot be had, nothing is lost.
+        self.clear_tail(new)?;
         self.size.store(new, Ordering::SeqCst);
-        let cut = self
-            .cut_out(gone, Removal::Free)
-            .and_then(|()| self.clear_tail(new));
-        let cut = cut.and_then(|()| {
+        let cut = self.cut_out(gone, Removal::Free).and_then(|()| {
             let shortened = self.extents.set_len(new);
             shortened.map_err(|error| self.host_error(DaxAction::Resize, new, error))
         });
@@ -67,20 +71,23 @@ impl DaxCore {
     /// Makes a range zeros, and gives its whole pages back to the device.
     pub(super) fn punch(&self, bytes: Range<u64>, patience: Duration) -> Result<(), DaxError> {
         self.check_writable(bytes.start)?;
+        let page = PAGE_SIZE as u64;
+        let touched = || {
+            let end = bytes.end.min(self.size());
+            bytes.start / page..end.div_ceil(page)
+        };
+        let _layout = self.without_pins(touched, DaxAction::Punch, patience)?;
         let end = bytes.end.min(self.size());
         if bytes.start >= end {
             return Ok(());
         }
         let bytes = bytes.start..end;
-        let page = PAGE_SIZE as u64;
         let first = bytes.start.div_ceil(page);
         // The last page of the file goes whole, though the file may end inside it.
         let last = match end == self.size() {
             true => end.div_ceil(page),
             false => end / page,
         };
-        let touched = bytes.start / page..end.div_ceil(page);
-        let _layout = self.without_pins(&touched, DaxAction::Punch, patience)?;
         if first >= last {
             return self.clear(bytes);
         }
@@ -127,22 +134,27 @@ impl DaxCore {
         })
     }
 
-    /// Has `layout` for itself, with no pin in `pages`.
+    /// Has `layout` for itself, with no pin in the pages that `touched` says with it.
     fn without_pins(
         &self,
-        pages: &Range<u64>,
+        touched: impl Fn() -> Range<u64>,
         what: DaxAction,
         patience: Duration,
     ) -> Result<RwLockWriteGuard<'_, ()>, DaxError> {
-        let deadline = Instant::now() + patience;
+        let mut deadline = None;
         loop {
             let layout = self.layout.write();
-            let Some(pinned) = self.pins.first_in(pages) else {
+            let pages = self.widened(touched());
+            let Some(pinned) = self.pins.first_in(&pages) else {
                 return Ok(layout);
             };
             drop(layout);
-            let own = self.pins.holds_own(pages);
-            if own || !self.pins.wait_for_end(pages, deadline) {
+            let own = self.pins.holds_own(&pages);
+            let now = Instant::now();
+            let far = || now + Duration::from_secs(1 << 30);
+            let deadline =
+                *deadline.get_or_insert_with(|| now.checked_add(patience).unwrap_or_else(far));
+            if own || !self.pins.wait_for_end(&pages, deadline) {
                 return Err(DaxError::Busy {
                     file: self.name.clone(),
                     range: DaxCore::offset(pinned.start)..DaxCore::offset(pinned.end),
@@ -154,6 +166,21 @@ impl DaxCore {
                 });
             }
         }
+    }
+
+    /// The pages with the rest of the large blocks at their ends, whose entries go as a whole.
+    fn widened(&self, pages: Range<u64>) -> Range<u64> {
+        if pages.is_empty() {
+            return pages;
+        }
+        let covering = |page: u64| match self.entries.peek(page) {
+            Some(entry) if entry.size() == Size::Large => {
+                range_start(page)..range_start(page) + LARGE_PAGES
+            }
+            _ => page..page + 1,
+        };
+        let (first, last) = (covering(pages.start), covering(pages.end - 1));
+        first.start.min(pages.start)..last.end.max(pages.end)
     }
 
     /// Takes the entries of `pages` away.

@@ -167,7 +167,7 @@ impl Entries {
 
     /// Locks the entry of one page if that takes no waiting and no memory, and no more than the page.
     pub(super) fn try_lock_small(&self, page: u64) -> Option<Locked<'_>> {
-        let Some(Step::Held(held)) = self.step(page, Wanted::Cover, &mut None) else {
+        let Some(Step::Held(held)) = self.step(page, Wanted::IfFree, &mut None) else {
             return None;
         };
         let locked = self.locked(held);

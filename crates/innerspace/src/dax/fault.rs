@@ -157,6 +157,10 @@ impl DaxCore {
             FaultKind::Write => Wanted::Change,
         };
         loop {
+            // Asked before, too: a look past the end makes no node.
+            if page >= self.pages() {
+                return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
+            }
             let locked = self.lock_for_change(page, wanted)?;
             // The length and the cuts are looked at with the entry locked: see `cut`.
             if page >= self.pages() {

@@ -10,7 +10,7 @@ use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
 use super::cut::PATIENCE;
 use super::device::DaxDevice;
 use super::entry::{Content, Size};
-use super::error::DaxError;
+use super::error::{DaxError, DaxFeature};
 #[cfg(not(target_family = "wasm"))]
 use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
@@ -125,6 +125,14 @@ impl DaxFile {
         name: &str,
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
+        if device.blocks().is_none() {
+            let text = "the device is a host file's";
+            return Err(DaxError::Unsupported {
+                file: name.into(),
+                what: DaxFeature::Allocating,
+                source: Arc::new(std::io::Error::new(std::io::ErrorKind::Unsupported, text)),
+            });
+        }
         let parts = Parts {
             name: name.into(),
             device: device.clone(),
@@ -309,7 +317,11 @@ impl DaxFile {
             bytes,
             parts: Vec::new(),
         };
-        let mut page = pages.start;
+        let mut page = if pin.bytes.is_empty() {
+            pages.end
+        } else {
+            pages.start
+        };
         while page < pages.end {
             let mut locked = core.lock_page(page, FaultKind::Write)?;
             core.make_block(&mut locked, page, |_| Ok(()))?;

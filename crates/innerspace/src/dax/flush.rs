@@ -23,10 +23,11 @@ impl DaxCore {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let _one = self.syncing.lock();
         let mut first_error = None;
+        let mut cleaned = Vec::new();
         for range in self.take_dirty(&pages) {
             let part = range.max(pages.start)..(range + LARGE_PAGES).min(pages.end);
             let whole = part == (range..range + LARGE_PAGES);
-            let end = self.sync_part(part);
+            let end = self.sync_part(part, &mut cleaned);
             // What is left may be dirty: the other part, what is pinned, what could not be flushed.
             if !whole || !matches!(end, Ok(Left::Nothing)) {
                 self.note_dirty(range);
@@ -36,6 +37,8 @@ impl DaxCore {
             }
         }
         if let Err(error) = self.extents.sync_metadata() {
+            // The host may have lost what it was given: all of it is dirty again.
+            self.make_dirty_again(&cleaned)?;
             let error = self.host_error(DaxAction::Sync, bytes.start, error);
             first_error.get_or_insert(error);
         }
@@ -43,7 +46,11 @@ impl DaxCore {
     }
 
     /// The dirty entries of a part of a 2 MiB range.
-    fn sync_part(&self, pages: Range<u64>) -> Result<Left, DaxError> {
+    fn sync_part(
+        &self,
+        pages: Range<u64>,
+        cleaned: &mut Vec<Range<u64>>,
+    ) -> Result<Left, DaxError> {
         let mut left = Left::Nothing;
         let mut at = pages.start;
         loop {
@@ -66,14 +73,18 @@ impl DaxCore {
             if batch.is_empty() {
                 return Ok(left);
             }
-            if self.flush(batch)? == Left::Dirty {
+            if self.flush(batch, cleaned)? == Left::Dirty {
                 left = Left::Dirty;
             }
         }
     }
 
     /// Flushes locked dirty entries, and unlocks them clean.
-    fn flush(&self, batch: Vec<Locked<'_>>) -> Result<Left, DaxError> {
+    fn flush(
+        &self,
+        batch: Vec<Locked<'_>>,
+        cleaned: &mut Vec<Range<u64>>,
+    ) -> Result<Left, DaxError> {
         for pages in runs(&batch) {
             self.revoke_write(pages);
         }
@@ -98,6 +109,7 @@ impl DaxCore {
             .fence()
             .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
         self.counts.flushed.fetch_add(flushed, Ordering::Relaxed);
+        cleaned.extend(runs(&batch));
         let mut left = Left::Nothing;
         for locked in batch {
             if self.pins.covers(&locked.pages()) {
@@ -108,6 +120,27 @@ impl DaxCore {
             locked.replace(clean);
         }
         Ok(left)
+    }
+}
+
+impl DaxCore {
+    /// Blocks of these pages are dirty again, as far as they are still there.
+    fn make_dirty_again(&self, cleaned: &[Range<u64>]) -> Result<(), DaxError> {
+        for pages in cleaned {
+            let mut at = pages.start;
+            while let Some(page) = self.entries.next(at, pages.end, |_, _| true) {
+                at = page + 1;
+                if let Found::Locked(mut locked) = self.entries.lock(page, Wanted::Present)? {
+                    at = locked.pages().end;
+                    if matches!(locked.content(), Content::Block(_)) {
+                        let dirty = locked.entry().dirty();
+                        self.note_dirty(page);
+                        locked.become_locked(dirty);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -82,6 +82,9 @@ impl DaxCore {
     /// there is any.
     pub(super) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
+        if buf.is_empty() {
+            return Ok(0);
+        }
         let end = offset
             .checked_add(buf.len() as u64)
             .filter(|end| *end <= self.most)
@@ -293,8 +296,12 @@ impl DaxCore {
     /// The same for a store; what goes past the end is lost, as in any mapping.
     pub(crate) fn store_guarded(&self, from: &[u8], offset: u64) -> Result<(), DaxError> {
         self.check_page(offset, from.len())?;
+        self.check_writable(offset)?;
+        // With the layout held the file does not become shorter, so this does not make it longer.
+        let _layout = self.layout.read();
         let inside = self.size().saturating_sub(offset).min(from.len() as u64);
-        self.write_at(&from[..inside as usize], offset).map(drop)
+        let written = self.write_pages(&from[..inside as usize], offset, offset + inside);
+        written.map(drop)
     }
 
     fn check_page(&self, offset: u64, len: usize) -> Result<(), DaxError> {

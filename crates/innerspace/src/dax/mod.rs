@@ -69,7 +69,10 @@ mod grab;
 mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, target_family = "wasm")))]
+mod open;
+#[cfg(target_family = "wasm")]
+#[path = "open_nowhere.rs"]
 mod open;
 #[cfg(not(loom))]
 mod pins;

@@ -352,6 +352,12 @@ pub enum SpaceError {
         /// The first such page.
         at: VirtAddr,
     },
+    /// A file that is open in another `Memory` than the space's.
+    #[error("map of {file}: it is open in another memory")]
+    OtherMemorysFile {
+        /// The file.
+        file: String,
+    },
     /// A part of the space has as many forks as can be counted.
     #[error("the space has as many live forks as can be counted; drop some")]
     TooManyForks,

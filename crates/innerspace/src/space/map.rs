@@ -9,6 +9,8 @@ use super::vma_set::VmaSet;
 use super::{Space, SpaceError};
 use crate::cache::PagedFile;
 use crate::dax::DaxFile;
+use crate::reclaim::Pool;
+use crate::sync::Arc;
 use crate::{MIB, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// The lowest address that is chosen: a null pointer with a small offset stays an error.
@@ -382,6 +384,21 @@ impl Map {
         ))
     }
 
+    /// A file of another memory has other grace periods: what it takes away could still be in use here.
+    fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
+        let (own, file) = match &self.what {
+            What::Anonymous { .. } | What::Device { .. } => return Ok(()),
+            What::File { file, .. } => (file.inner().is_in(pool), file.inner().name()),
+            What::Direct { file, .. } => (file.core().is_in(pool), file.core().name()),
+        };
+        match own {
+            true => Ok(()),
+            false => Err(SpaceError::OtherMemorysFile {
+                file: file.to_string(),
+            }),
+        }
+    }
+
     fn check_ceiling(&self, ceiling: Protection, name: &str) -> Result<(), SpaceError> {
         match ceiling.allows(self.protection) {
             true => Ok(()),
@@ -441,6 +458,7 @@ impl Space {
         let space = &self.0;
         space.check_live("map")?;
         let mut vma = map.to_vma(space.end())?;
+        map.check_memory(&space.pool)?;
         let len = vma.end;
         let mut writer = space.gate.write();
         let range = place(&writer.vmas, &map, len, space.end())?;
@@ -531,9 +549,9 @@ impl Space {
             protection.allows(Protection::WRITE),
         ) {
             (false, _) => Some(Edit::Forbid),
-            (true, _) if gives_more => Some(Edit::Part),
+            // A fork that may still execute would make the page valid for it in a shared leaf.
+            (true, _) if gives_more || takes_execute => Some(Edit::Part),
             (true, false) => Some(Edit::ForbidWrite),
-            (true, true) if takes_execute => Some(Edit::ForbidWrite),
             // Nothing to take away: accesses find out by faulting.
             (true, true) => None,
         };

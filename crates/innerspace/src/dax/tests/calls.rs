@@ -282,3 +282,101 @@ fn random_calls_agree_with_a_map_of_pages() {
     assert_eq!(device.free_pages(), 64);
     assert_nothing_left(&pool);
 }
+
+#[test]
+fn a_look_ahead_leaves_nobody_in_a_queue() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 32);
+    let core = file.core();
+    let fault = |page, end| {
+        core.fault(page, FaultKind::Read, Reach::Pages { end })
+            .unwrap()
+    };
+    let held = fault(6, 7);
+    let before = fault(5, 16);
+    assert_eq!(before.pages(), 5..6, "it does not wait for its neighbour");
+    assert_eq!(core.entries.waits.len(), 0, "nobody sleeps");
+    drop((before, held));
+    assert_eq!(fault(5, 16).pages(), 5..16);
+}
+
+// spec: D16
+#[test]
+fn a_pinned_part_of_a_large_block_keeps_it_from_being_cut() {
+    let pool = pool(64);
+    let device = DaxDevice::with_power_cut(2 * LARGE * PAGE).unwrap();
+    let large = DaxSetup {
+        hole_writes: HoleWrites::Large,
+        ..DaxSetup::default()
+    };
+    let file = DaxFile::on_device(&pool, &pool.root_group(), &device, "data.bin", large).unwrap();
+    file.set_len(LARGE * PAGE).unwrap();
+    drop(file.core().fault(0, FaultKind::Write, Reach::Leaf).unwrap());
+    let pin = file.pin_raw(0..PAGE).unwrap();
+    let busy = file.set_len(100 * PAGE).unwrap_err();
+    assert!(matches!(busy, DaxError::Busy { .. }), "{busy}");
+    let (address, _) = pin.parts().next().unwrap();
+    // SAFETY: pinned, and nobody else uses the byte.
+    unsafe { address.write_volatile(99) };
+    drop(pin);
+    file.set_len(100 * PAGE).unwrap();
+    file.sync_all().unwrap();
+    assert!(
+        device.durable_image().contains(&99),
+        "what was stored through a pin"
+    );
+}
+
+// spec: D16
+#[test]
+fn a_cut_inside_a_pinned_page_waits() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 4);
+    let pin = file.pin_raw(0..PAGE).unwrap();
+    let cut = file.set_len_within(100, Duration::ZERO);
+    assert!(matches!(cut, Err(DaxError::Busy { .. })), "{cut:?}");
+    drop(pin);
+    file.set_len_within(100, Duration::MAX).unwrap();
+}
+
+#[test]
+fn a_cut_without_memory_changes_nothing() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 0);
+    file.write_all_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
+    file.sync_all().unwrap();
+    file.invalidate(..).unwrap();
+    pool.flush_retired();
+    let mut all = Vec::new();
+    while let Ok(frame) = pool.alloc(GroupId::ROOT, 0, crate::reclaim::AllocMode::Wait) {
+        all.push(frame);
+    }
+    let error = file.set_len(PAGE + 100).unwrap_err();
+    assert!(matches!(error, DaxError::Limit(_)), "{error}");
+    let mut bytes = vec![0; 4 * PAGE_SIZE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "bytes are lost");
+    drop(all);
+    file.set_len(PAGE + 100).unwrap();
+}
+
+#[test]
+fn what_asks_for_nothing_changes_nothing() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 4);
+    assert_eq!(file.write_at(&[], 1 << 30).unwrap(), 0);
+    drop(file.pin_raw(5..5).unwrap());
+    for page in 1..20 {
+        let past = page << 20;
+        let reach = Reach::Pages { end: past + 1 };
+        file.core().fault(past, FaultKind::Read, reach).unwrap_err();
+    }
+    assert_eq!(
+        (file.len(), device.free_pages(), file.stats().tables),
+        (4 * PAGE, 16, 0)
+    );
+}

@@ -94,6 +94,12 @@ impl Walk<'_, '_> {
             if self.takes_whole(level, from, to) {
                 continue;
             }
+            if self.nodes.is_zero_leaf(child) {
+                // No leaf is right for every edit, and costs none.
+                word.store(0, Ordering::Release);
+                self.detached.nodes.push((child, level - 1));
+                continue;
+            }
             if self.nodes.is_shared(child) {
                 let copy = self.nodes.copy(child, level - 1, spares.take()?);
                 word.store(child_word(copy), Ordering::Release);

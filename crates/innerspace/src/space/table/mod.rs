@@ -140,6 +140,9 @@ impl<'pool> Nodes<'pool> {
     }
 
     fn is_shared(self, node: FrameId) -> bool {
+        if self.is_zero_leaf(node) {
+            return true;
+        }
         let state = self.state(node);
         state.refs() > 1 || state.mapped() > 0
     }
@@ -289,6 +292,9 @@ impl<'pool> Nodes<'pool> {
 
     /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this parent can be in it.
     pub(super) fn put(self, node: FrameId, level: u32) {
+        if self.is_zero_leaf(node) {
+            return; // nobody counts it
+        }
         let hold = &self.pool.frames.meta(node).hold;
         // A leaf is counted as borrowed meanwhile: a borrower may come or go at any time, and what was the last parent has
         // to let the file pages go while the leaf is still there.

@@ -1,14 +1,14 @@
 //! The common leaf of zeros: 512 words that show the zero frame, read-only. A hole of 2 MiB is mapped by one word that leads
 //! there, so it costs no table.
 //!
-//! One leaf a `Memory`. The pool keeps one reference for good and each word that leads to it one, so it is always shared:
-//! who wants to change a page below it copies it first, and gets an empty leaf. Its words are changed by nobody; walks that
-//! change words pass it over. It may stand where an entry of a direct access file says "hole of 2 MiB" and nowhere else, and
-//! is linked and unlinked under that entry's lock.
+//! One leaf a `Memory`, kept for good, and counted by nobody: words that lead to it come and go under everybody's hands,
+//! since a revoker takes them away with neither `paths` nor the gate. It counts as shared: who wants to change a page below it
+//! copies it first, and gets an empty leaf. Its words are changed by nobody; walks that change words pass it over, copies of
+//! nodes and restores leave it out. It may stand where an entry of a direct access file says "hole of 2 MiB" and nowhere else,
+//! and is linked and unlinked under that entry's lock.
 
 use super::{Nodes, ROOT_LEVEL, SLOTS, Spares, child_word, pieces, slot_index, span};
 use crate::FrameId;
-use crate::reclaim::Retired;
 use crate::space::pte::{Pte, VALID_R};
 use crate::sync::raw::Ordering;
 
@@ -39,17 +39,10 @@ impl Nodes<'_> {
                 },
             };
         }
-        let hold = &self.pool.frames.meta(leaf).hold;
-        if !hold.try_get() {
-            return false; // as often linked as can be counted
-        }
         let word = &self.words(node)[slot_index(at, 1)];
         // Release: publishes the leaf's words; Acquire: a loser may walk into the winner's leaf.
         let linked =
             word.compare_exchange(0, child_word(leaf), Ordering::AcqRel, Ordering::Acquire);
-        if linked.is_err() {
-            let _others = hold.put(); // the pool's reference is left
-        }
         linked.is_ok() || linked == Err(child_word(leaf))
     }
 
@@ -65,13 +58,10 @@ impl Nodes<'_> {
                 None => return,
             }
         }
+        // Whoever copied the leaf meanwhile has put an empty one here.
         let word = &self.words(node)[slot_index(at, 1)];
-        if word
-            .compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            self.pool.retire(Retired::Put(leaf));
-        }
+        let _unlinked =
+            word.compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Pages of a range that the leaf of zeros shows.
@@ -111,7 +101,7 @@ impl Nodes<'_> {
         }
         let leaf = self.publish(frame);
         if self.pool.zero_leaf.set(leaf).is_err() {
-            self.put(leaf, 0); // somebody was faster; a leaf of zeros holds nothing
+            self.put(leaf, 0); // somebody was faster; what it shows holds nothing
         }
         self.pool.zero_leaf.get().copied()
     }

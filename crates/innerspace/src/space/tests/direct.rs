@@ -589,3 +589,86 @@ fn protections_unmaps_and_forks_part_from_the_leaf_of_zeros() {
     drop((a, b, space, fork, frozen, file));
     assert_all_given_back(&pool);
 }
+
+// spec: D9
+#[test]
+fn the_leaf_of_zeros_is_parted_from_at_two_ends_at_once() {
+    let pool = pool(4096);
+    let device = device(4096 * PAGE);
+    let space = space(&pool);
+    const RANGES: u64 = 16;
+    for round in 0..40 {
+        let file = hole(&pool, &device, LARGE * RANGES);
+        let at = space.map(shared(&file)).unwrap();
+        let mut a = space.accessor();
+        for range in 0..RANGES {
+            a.load::<u8>(at + range * LARGE).unwrap();
+        }
+        let turn = crate::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for range in 0..RANGES {
+                    while turn.load(crate::sync::atomic::Ordering::Acquire) <= range {
+                        std::thread::yield_now();
+                    }
+                    file.write_all_at(&[1], range * LARGE + 9 * PAGE).unwrap();
+                }
+            });
+            for range in 0..RANGES {
+                turn.store(range + 1, crate::sync::atomic::Ordering::Release);
+                a.store(at + range * LARGE, 1_u8).unwrap();
+            }
+        });
+        for range in 0..RANGES {
+            assert_eq!(
+                a.load::<u8>(at + range * LARGE + 9 * PAGE),
+                Ok(1),
+                "round {round}"
+            );
+        }
+        space.validate();
+        drop(a);
+        space.unmap(at, LARGE * RANGES).unwrap();
+    }
+    let leaf = *pool.zero_leaf.get().unwrap();
+    assert_eq!(
+        pool.frames.meta(leaf).hold.load().refs(),
+        1,
+        "nobody counts it"
+    );
+    drop(space);
+    assert_all_given_back(&pool);
+}
+
+#[test]
+fn forbidding_a_hole_of_a_gib_costs_no_leaves() {
+    let pool = pool(512);
+    let device = device(PAGE);
+    let file = hole(&pool, &device, 1 << 30);
+    let space = space(&pool);
+    let at = space.map(Map::direct(&file)).unwrap();
+    let mut a = space.accessor();
+    for range in 0..512 {
+        a.load::<u8>(at + range * LARGE).unwrap();
+    }
+    space.protect(at, 1 << 30, Protection::NONE).unwrap();
+    assert!(space.stats().tables <= 4, "{}", space.stats());
+    assert_eq!(a.load::<u8>(at).unwrap_err().kind(), FaultKind::Forbidden);
+    space.protect(at, 1 << 30, Protection::READ).unwrap();
+    assert_eq!(a.load::<u8>(at), Ok(0));
+}
+
+#[test]
+fn execution_taken_from_one_space_stays_taken_beside_a_fork_that_has_it() {
+    let pool = pool(512);
+    let space = space(&pool);
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space.map(Map::anonymous(4 * PAGE).protection(all)).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 7_u64).unwrap();
+    let fork = space.fork().unwrap();
+    space.protect(at, PAGE, Protection::READ).unwrap();
+    assert_eq!(fork.accessor().fetch::<u64>(at), Ok(7));
+    assert_eq!(a.load::<u64>(at), Ok(7));
+    assert_eq!(a.fetch::<u64>(at).unwrap_err().kind(), FaultKind::Forbidden);
+}
