@@ -16,7 +16,9 @@ use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
 #[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
-use crate::cache::{FaultKind, FileAccess};
+use crate::cache::FaultKind;
+#[cfg(not(target_family = "wasm"))]
+use crate::cache::FileAccess;
 use crate::group::Group;
 use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]

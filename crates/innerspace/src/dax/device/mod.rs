@@ -17,9 +17,13 @@ use super::extents::Blocks;
 use super::open::HostFile;
 use crate::sync::Arc;
 use crate::sys::copy;
-use crate::sys::flush::{self, Flusher};
+use crate::sys::flush;
+#[cfg(not(target_family = "wasm"))]
+use crate::sys::flush::Flusher;
 use crate::sys::memory::Mapping;
-use crate::sys::shared::{self, Rights, SharedMapping, Synchronous};
+#[cfg(not(target_family = "wasm"))]
+use crate::sys::shared::Synchronous;
+use crate::sys::shared::{self, Rights, SharedMapping};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// What makes bytes of a device durable.
