@@ -47,7 +47,7 @@ pub(super) struct Locked<'e> {
 #[derive(Debug)]
 pub(super) enum Found<'e> {
     Locked(Locked<'e>),
-    /// A hole of 2 MiB in the way of a block for one page: take its translations away, then [`Entries::downgrade`].
+    /// A hole of 2 MiB in the way of a block for one page: take its translations away, then [`Downgrade::finish`].
     InTheWay(Downgrade<'e>),
     /// There are small entries in the range.
     Conflict,
