@@ -57,8 +57,9 @@ pub(crate) fn lint() -> Result<()> {
     Ok(())
 }
 
-/// The command that README.md names: all tests, the library's once more with plain fences in place of
-/// membarrier, then every example, which must exit with 0.
+/// The command that README.md names: all tests, once more with plain fences in place of membarrier, then
+/// every example, which must exit with 0. The second run is of the whole workspace, too: of one package
+/// alone, all would be built again, since its dependencies have other features then.
 pub(crate) fn test() -> Result<()> {
     step(
         "tests",
@@ -67,7 +68,7 @@ pub(crate) fn test() -> Result<()> {
     step(
         "tests without membarrier",
         cargo()
-            .args(["test", "--package", "innerspace", "--all-features"])
+            .args(["test", "--workspace", "--all-features"])
             .args(["--lib", "--tests"])
             .env("INNERSPACE_BARRIER", "fences"),
     )?;
