@@ -121,7 +121,7 @@ pub(super) fn step(
             if wanted == Wanted::IfFree {
                 return Step::Again;
             }
-            // mutant: D7 (loom: d7_who_waits_for_a_large_entry_is_woken) the key of the page that was asked for
+            // mutant: D7 (test: who_waits_for_a_large_entry_is_woken) the key of the page that was asked for
             let key = match cfg!(mutant = "D7") {
                 true => page,
                 false => range_start(page),

@@ -18,12 +18,14 @@
 //! | 0 -> batch - n | a refill | a batch was added to every level before |
 //! | count -> 0 | drain: before a refusal, by a deletion, by another group's refill | the count is taken off every level |
 //!
-//! **No refusal while margin sits in stocks (M7).** Who is refused and finds nothing in stock below the group that refused, and no refill under
-//! way, is refused. (A refill adds to the levels after it said so, with a fence between: who saw the levels full sees the refill, or
-//! what it left in the slot.) Else it begins to *drain*: from then on nobody refills, and nobody stocks what it gives back. It waits until
-//! no refill is under way, empties the slots below the group that refused, and asks again, until nothing was left to empty. The
-//! two counts are Dekker's: each side raises its own, a full fence, then reads the other's; so a refill that did not see the drain
-//! is waited for, and every other thread puts pages in a slot at most once more.
+//! **No refusal while margin sits in stocks (M7).** Pages *move* between the levels and a slot: in a refill, where a slot is halved or emptied.
+//! Whoever moves some says so before, and counts the move after. Who is refused, finds nothing in stock below the group that
+//! refused, and sees that nothing moves or has moved since before it asked, is refused. (A refill adds to the levels after it said so, with a
+//! fence between: who saw the levels full sees the move, or what it left in the slot.) Else it begins to *drain*: from then on
+//! nobody refills, and nobody stocks what it gives back. It waits until nothing moves, empties the slots below the group that
+//! refused, and asks again, until nothing was left to empty and nobody else has moved any. The two counts are Dekker's: each side
+//! raises its own, a full fence, then reads the other's; so a refill that did not see the drain is waited for, and every other
+//! thread puts pages in a slot at most once more.
 //!
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at the mark while it is at its slots; who shares
 //! a stripe looks again after it stocked pages. One of the two finds the other's.
@@ -122,8 +124,22 @@ pub(super) struct Stocks {
     shared: Box<[Shared]>,
     /// Pages of a batch; 0 for no stock at all.
     batch: u32,
-    /// Threads that have a batch which is in no slot yet.
-    refilling: AtomicU32,
+    /// Threads that have pages which are charged, in no slot, and in nobody's hands: on their way to a slot or off the levels.
+    moving: AtomicU32,
+    /// How often such pages have arrived.
+    moves: AtomicU32,
+}
+
+/// See [`Stocks::moving`].
+struct Moving<'a>(&'a Stocks);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        // Release, both: pair with the Acquire in `has_moved_since` and `drain_until`, which then find the slot filled, or the pages
+        // off the levels.
+        self.0.moves.fetch_add(1, Ordering::Release);
+        self.0.moving.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// How an uncharge ended.
@@ -159,7 +175,8 @@ impl Stocks {
             owned: Box::new(std::array::from_fn(|_| Owned::new())),
             shared: (0..SHARED).map(|_| shared()).collect(),
             batch,
-            refilling: AtomicU32::new(0),
+            moving: AtomicU32::new(0),
+            moves: AtomicU32::new(0),
         }
     }
 
@@ -267,6 +284,7 @@ impl Stocks {
     #[cold]
     fn halve(&self, levels: &impl Levels, number: usize, group: GroupId) {
         let half = self.batch / 2;
+        let _moving = self.moving();
         let change = self.change(number, group, |word| {
             (word.group() == group && word.count() > half).then(|| Slot::new(group, half))
         });
@@ -287,9 +305,7 @@ impl Stocks {
         if pages > u64::from(self.batch) {
             return false;
         }
-        self.refilling.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the heavy barrier, or the fence, in `drain_until`.
-        fence(Ordering::SeqCst);
+        let _moving = self.moving();
         let left = self.batch - pages as u32;
         let added = !self.drains.any() && !levels.is_deleted(group) && {
             self.settle(levels, number, group);
@@ -299,9 +315,21 @@ impl Stocks {
         if added {
             self.stash(levels, number, group, left);
         }
-        // Release: pairs with the Acquire in `drain_until`, which then finds the slot filled.
-        self.refilling.fetch_sub(1, Ordering::Release);
         added
+    }
+
+    /// Says that this thread moves pages, until the result is dropped.
+    fn moving(&self) -> Moving<'_> {
+        self.moving.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the heavy barrier, or the fence, in `drain_until`.
+        fence(Ordering::SeqCst);
+        Moving(self)
+    }
+
+    /// Whether pages move, or have moved since there were so many moves.
+    fn has_moved_since(&self, moves: u32) -> bool {
+        // In this order: who is not moving any more has counted its move before.
+        self.moving.load(Ordering::Acquire) != 0 || self.moves.load(Ordering::Acquire) != moves
     }
 
     /// Puts the rest of a batch in its slot; what is there of another group, or too much of this one, is given back.
@@ -394,6 +422,10 @@ impl Stocks {
     }
 
     fn drain_stopped(&self, levels: &impl Levels, top: GroupId, _: &Draining<'_>) -> u64 {
+        if !self.is_any_below(levels, top) {
+            return 0;
+        }
+        let _moving = self.moving();
         self.all()
             .map(|slot| empty(levels, slot, |group| levels.is_below(group, top)))
             .sum()
@@ -402,7 +434,13 @@ impl Stocks {
     /// Gives back what the thread with this number has, without keeping anybody from anything.
     fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let mut pages = 0;
-        for slot in self.slots(number) {
+        let slots = self.slots(number);
+        let is_any = |slot: &AtomicU32| Slot(slot.load(Ordering::Relaxed)).count() > 0;
+        if !slots.iter().any(is_any) {
+            return 0;
+        }
+        let _moving = self.moving();
+        for slot in slots {
             let group = Slot(slot.load(Ordering::Relaxed)).group();
             if !levels.is_below(group, top) {
                 continue;
@@ -439,23 +477,23 @@ impl Stocks {
         if self.batch == 0 {
             return Err(refused);
         }
-        if self.drain_own(levels, number, refused) > 0 {
-            match attempt() {
-                Ok(done) => return Ok(done),
-                Err(group) => refused = group,
-            }
+        self.drain_own(levels, number, refused);
+        let moves = self.moves.load(Ordering::Acquire);
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(group) => refused = group,
         }
-        // Pairs with the fence in `refill`: a batch that the levels showed was announced before.
+        // Pairs with the fence in `moving`: a batch that the levels showed was announced before.
         fence(Ordering::Acquire);
-        let refills = self.refilling.load(Ordering::Acquire) != 0;
-        if !refills && !self.is_any_below(levels, refused) {
+        if !self.is_any_below(levels, refused) && !self.has_moved_since(moves) {
             return Err(refused);
         }
         let draining = self.drains.begin(&*self.owned);
         loop {
-            while self.refilling.load(Ordering::Acquire) != 0 {
+            while self.moving.load(Ordering::Acquire) != 0 {
                 thread::yield_now();
             }
+            let moves = self.moves.load(Ordering::Acquire);
             // mutant: M7 (test: what_other_threads_have_in_stock_is_no_reason_to_refuse; loom: loom_a_request_that_fits_is_not_refused_for_what_is_in_stock)
             if cfg!(mutant = "M7") {
                 return Err(refused);
@@ -464,7 +502,13 @@ impl Stocks {
             // Also with nothing drained: a refill that was waited for has given its batch back, if it found us draining.
             match attempt() {
                 Ok(done) => return Ok(done),
-                Err(group) if drained == 0 && levels.is_below(group, refused) => return Err(group),
+                Err(group)
+                    if drained == 0
+                        && levels.is_below(group, refused)
+                        && !self.has_moved_since(moves) =>
+                {
+                    return Err(group);
+                }
                 Err(group) => refused = group,
             }
         }

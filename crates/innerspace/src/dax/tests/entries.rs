@@ -183,3 +183,22 @@ fn many_threads_lock_one_page_in_turn() {
     assert_eq!((entries.peek(9), entries.waits.len()), (Some(end), 0));
     entries.end();
 }
+
+// spec: D7
+#[test]
+fn who_waits_for_a_large_entry_is_woken() {
+    let pool = pool(64);
+    let entries = Arc::new(Entries::new(&pool, &pool.root_group()));
+    let held = locked(entries.lock(0, Wanted::Large).unwrap()).into_held();
+    // On its own: should it sleep for ever, the test still ends.
+    let waiter = std::thread::spawn({
+        let entries = entries.clone();
+        move || locked(entries.lock(300, Wanted::Cover).unwrap()).pages()
+    });
+    until(|| entries.waits.len() == 1);
+    entries
+        .adopt(held)
+        .replace(Entry::new(Size::Large, Content::Zero));
+    assert_eq!(entries.waits.len(), 0, "a waiter was passed over");
+    assert_eq!(waiter.join().unwrap(), 0..LARGE);
+}
