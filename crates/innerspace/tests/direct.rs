@@ -1,6 +1,6 @@
 //! Direct access files through the public calls: what is refused, and how.
 
-use innerspace::{DaxError, MIB, Map, Memory, SpaceError};
+use innerspace::{DaxError, FileAccess, MIB, Map, Memory, SpaceError};
 
 #[test]
 fn a_host_files_device_has_no_blocks_to_give() {
@@ -12,6 +12,16 @@ fn a_host_files_device_has_no_blocks_to_give() {
         .unwrap();
     let error = memory.direct_file(host.device(), "other.bin").unwrap_err();
     assert!(matches!(error, DaxError::Unsupported { .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_is_made_can_be_written_whatever_was_chosen_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Memory::with_limit(MIB).unwrap();
+    let options = memory.direct_options().access(FileAccess::ReadOnly);
+    let file = options.create(folder.path().join("data.bin")).unwrap();
+    file.write_all_at(&[7], 0).unwrap();
+    assert_eq!(file.len(), 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Size, Word};
 use super::grab::{self, Held, Place, RangeWords, Step, Wanted, range_start};
 use super::waits::{Waits, Wake};
-use crate::cache::{Index, Inserted, Word as IndexWord};
+use crate::cache::index::{Index, Inserted, Word as IndexWord};
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};

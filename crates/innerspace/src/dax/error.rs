@@ -210,12 +210,6 @@ pub enum DaxError {
         /// What the system said.
         source: Arc<io::Error>,
     },
-    /// The last handle on the file was dropped.
-    #[error("{file}: the file was closed")]
-    Closed {
-        /// The file.
-        file: Arc<str>,
-    },
 }
 
 struct Pinned(PinHolder);
@@ -264,7 +258,6 @@ impl DaxError {
             #[cfg(not(target_family = "wasm"))]
             DaxError::Open(error) => error.kind(),
             DaxError::Io { source, .. } => source.kind(),
-            DaxError::Closed { .. } => ErrorKind::NotConnected,
         }
     }
 
@@ -297,7 +290,7 @@ mod tests {
     use super::*;
     use crate::store::{Holder, OpenError};
 
-    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 14] {
+    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 13] {
         use io::ErrorKind::*;
         let file: Arc<str> = "data.bin".into();
         let full = io::Error::new(StorageFull, "no space left");
@@ -409,11 +402,6 @@ mod tests {
                 DaxError::io(&file, DaxAction::Allocate, 8192, full),
                 "data.bin: allocate at 8,192 failed: no space left",
                 StorageFull,
-            ),
-            (
-                DaxError::Closed { file },
-                "data.bin: the file was closed",
-                NotConnected,
             ),
         ]
     }

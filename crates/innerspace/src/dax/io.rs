@@ -1,7 +1,7 @@
 //! Reads and writes by call: straight from and to the device. Holes read as zeros without touching it.
 //!
 //! A read takes no entry's lock: what it meets may be written meanwhile, as with any file, but not freed (`layout`). A write
-//! locks the entry of each page in turn, so that it never meets a sync or another allocation there.
+//! locks the entries of a few pages at a time, so that it never meets a sync or another allocation there.
 
 use std::io::ErrorKind;
 

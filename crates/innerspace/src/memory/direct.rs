@@ -7,6 +7,8 @@ use super::Memory;
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
+#[cfg(not(target_family = "wasm"))]
+use crate::store::Create;
 
 /// How to open a direct access file of a memory; made by [`Memory::direct_options`].
 #[derive(Clone, Debug)]
@@ -98,29 +100,21 @@ impl DirectOpener {
     /// As [`Memory::open_direct`].
     #[cfg(not(target_family = "wasm"))]
     pub fn open(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
-        let create = crate::store::Create::Never;
-        DaxFile::over_host(
-            &self.memory.0.pool,
-            &self.group,
-            path.as_ref(),
-            create,
-            self.setup,
-        )
+        self.over_host(path.as_ref(), Create::Never)
     }
 
-    /// Makes a host file, or empties an existing one that nobody has open.
+    #[cfg(not(target_family = "wasm"))]
+    fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
+        DaxFile::over_host(&self.memory.0.pool, &self.group, path, create, self.setup)
+    }
+
+    /// Makes a host file, or empties an existing one that nobody has open, for reading and writing.
     ///
     /// # Errors
     /// As [`Memory::open_direct`].
     #[cfg(not(target_family = "wasm"))]
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
-        let create = crate::store::Create::Truncate;
-        DaxFile::over_host(
-            &self.memory.0.pool,
-            &self.group,
-            path.as_ref(),
-            create,
-            self.setup,
-        )
+        self.access(FileAccess::ReadWrite)
+            .over_host(path.as_ref(), Create::Truncate)
     }
 }
