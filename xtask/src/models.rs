@@ -74,6 +74,7 @@ pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
             "--all-features",
             "--lib",
             "--tests",
+            "--no-fail-fast",
         ])
         .args(["-Zbuild-std", "--target", HOST])
         .args(filter)

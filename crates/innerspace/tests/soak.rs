@@ -25,6 +25,10 @@ const LIMIT: u64 = 48 * MIB;
 /// paged in.
 const BESIDE: u64 = 8 * MIB;
 
+/// Whether the process has what resident memory is compared with. ThreadSanitizer, whose build is the one with `portable`, keeps
+/// a shadow of several times all that is touched.
+const WITHOUT_SHADOW: bool = cfg!(not(portable));
+
 /// Rounds of each thread in the suite.
 const ROUNDS: u64 = 400;
 
@@ -206,7 +210,11 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
                     round += 1;
                     if round % 16 == 0 {
                         assert_under(&memory);
-                        assert!(status("VmRSS") - start <= LIMIT + BESIDE, "round {round}");
+                        let resident = status("VmRSS") - start;
+                        assert!(
+                            !WITHOUT_SHADOW || resident <= LIMIT + BESIDE,
+                            "round {round}"
+                        );
                     }
                 }
                 (round, tenant.refused)
@@ -225,7 +233,10 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
         LIMIT / MIB,
         BESIDE / MIB
     );
-    assert!(peak <= LIMIT + BESIDE, "{peak} bytes resident at the peak");
+    assert!(
+        !WITHOUT_SHADOW || peak <= LIMIT + BESIDE,
+        "{peak} bytes resident at the peak"
+    );
     // The run has filled the memory, or it has shown nothing.
     assert!(peak >= LIMIT / 2, "{peak} bytes resident at the peak");
     assert!(memory.stats().totals.pgsteal > 1000);
