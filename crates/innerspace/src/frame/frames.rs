@@ -154,6 +154,12 @@ impl Frames {
         self.allocator.free_frames()
     }
 
+    /// Free frames that are in no magazine.
+    #[cfg(test)]
+    pub(crate) fn listed_frames(&self) -> u32 {
+        self.allocator.listed_frames()
+    }
+
     /// Frames that only [`Source::Reserve`] may take.
     pub(crate) fn reserve(&self) -> u32 {
         self.allocator.reserve()

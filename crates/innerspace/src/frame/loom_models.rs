@@ -10,11 +10,13 @@ use super::flags::FlagSet;
 use super::hold::{Dropped, HoldState, PutView};
 use super::lock::{FrameLock, LockResult, ReadEnd};
 use super::meta::{Kind, Meta};
+use super::stack::{CAPACITY, Stack};
 use super::wait_table::{Bit, WaitTable};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::keep::KeepSelf;
-use crate::sync::{Arc, thread};
+use crate::sync::owned::{Drains, Owned};
+use crate::sync::{Arc, Mutex, thread};
 
 /// A frame, its bytes, and the table its waiters sleep in.
 struct World {
@@ -514,5 +516,71 @@ fn a_published_frame_has_what_its_owner_set_and_loses_nothing() {
             marked.load(Ordering::Relaxed) == 1,
             "a mark was lost"
         );
+    });
+}
+
+/// A thread's magazine, and the lists behind it.
+struct Free {
+    drains: Drains,
+    own: [Owned<Stack>; 1],
+    listed: Mutex<Vec<u32>>,
+}
+
+impl Free {
+    /// As `Allocator::give`.
+    fn give(&self, id: u32) {
+        match self.own[0].enter(&self.drains) {
+            Some(magazine) if magazine.len() < CAPACITY => magazine.push(FrameId(id)),
+            Some(magazine) => {
+                let mut listed = self.listed.lock();
+                magazine.take_coldest(CAPACITY / 2, |id| listed.push(id.0));
+                drop(listed);
+                magazine.push(FrameId(id));
+            }
+            None => self.listed.lock().push(id),
+        }
+    }
+
+    /// As `Allocator::take`.
+    fn take(&self) -> Option<u32> {
+        let own = self.own[0].enter(&self.drains);
+        own.and_then(|magazine| magazine.pop())
+            .map(|id| id.0)
+            .or_else(|| self.listed.lock().pop())
+    }
+
+    /// As `Allocator::drain_magazines`.
+    fn drain(&self) {
+        let draining = self.drains.begin(&self.own);
+        let mut listed = self.listed.lock();
+        self.own[0]
+            .look()
+            .take_coldest(CAPACITY, |id| listed.push(id.0));
+        assert_eq!(self.own[0].look().len(), 0, "an owner is at its magazine");
+        drop(listed);
+        drop(draining);
+    }
+}
+
+/// The owner fills its magazine and overfills it, and takes a frame again, while another thread drains: no frame is lost, and none is in
+/// two places.
+#[test]
+fn a_magazine_loses_nothing_to_who_empties_it() {
+    model(3, || {
+        let free = Arc::new(Free {
+            drains: Drains::new(),
+            own: [Owned::new(Stack::new())],
+            listed: Mutex::new(Vec::new()),
+        });
+        let theirs = free.clone();
+        let drainer = thread::spawn(move || theirs.drain());
+        (1..=3).for_each(|id| free.give(id));
+        let taken = free.take();
+        drainer.join().unwrap();
+        let mut all = std::mem::take(&mut *free.listed.lock());
+        all.extend(free.own[0].look().iter().map(|id| id.0));
+        all.extend(taken);
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3]);
     });
 }

@@ -1,25 +1,32 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
-//! A magazine is a stack of up to 32 free frames in a slot of its own cache lines. A thread uses the slot its number
-//! chooses; the slots outlive all threads, so a thread that ends leaves nothing behind and needs no destructor. Two
-//! threads may share a slot: its mutex makes that safe, and rare contention makes it cheap. Frames come back last in,
-//! first out, while they are warm in the processor's cache. An empty magazine takes half a load from the buddy lists, a
-//! full one gives its colder half back.
+//! A magazine is a stack of up to 32 free frames on cache lines of its own. A thread has the one of its number, which it alone uses, with
+//! plain loads and stores (`sync::owned` has the protocol); threads beyond those share a few, each with a mutex. The magazines
+//! outlive all threads: the next thread with a number finds what the last one left, so a thread that ends loses nothing and needs
+//! no destructor. Frames come back last in, first out, while they are warm in the processor's cache. An empty magazine takes half
+//! a load from the buddy lists, a full one gives its colder half back.
+//!
+//! **Draining.** Who finds too little in the lists empties the magazines of all threads into them: owners are kept away meanwhile, and go
+//! to the lists themselves. So a frame that was in a magazine when the drain began is in the lists when it ends, and one that was
+//! given in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes it when no owner is at its own any
+//! more: an owner may wait for that mutex in its turn.
 //!
 //! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames. `Source::Reserve` may, and
 //! frames that are freed while the lists are below the reserve go to them and not to a magazine.
 //!
-//! Locks: a slot's mutex, then the buddy mutex; nothing is taken inside either.
+//! Locks: a shared magazine's mutex, then the buddy mutex; nothing is taken inside either.
 
 use super::buddy::Buddy;
 use super::meta::{Kind, Meta};
+use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::owned::{Drains, OWNED, Owned};
 use crate::sync::{Mutex, Rank, thread};
 
-/// The most frames a magazine holds.
-const CAPACITY: usize = 32;
+/// Magazines that all further threads share.
+const SHARED: usize = 4;
 
 /// Whether an allocation may use the frames kept for writeback and bounce buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,47 +37,13 @@ pub(crate) enum Source {
     Reserve,
 }
 
-/// A stack of free frames.
-#[derive(Debug)]
-struct Magazine {
-    frames: [u32; CAPACITY],
-    len: usize,
-}
-
-impl Magazine {
-    const EMPTY: Magazine = Magazine {
-        frames: [0; CAPACITY],
-        len: 0,
-    };
-
-    fn push(&mut self, id: FrameId) {
-        self.frames[self.len] = id.0;
-        self.len += 1;
-    }
-
-    fn pop(&mut self) -> Option<FrameId> {
-        self.len = self.len.checked_sub(1)?;
-        Some(FrameId(self.frames[self.len]))
-    }
-
-    /// Hands the `count` coldest frames to `each`.
-    fn take_coldest(&mut self, count: usize, mut each: impl FnMut(FrameId)) {
-        let count = count.min(self.len);
-        self.frames[..count]
-            .iter()
-            .for_each(|&id| each(FrameId(id)));
-        self.frames.copy_within(count..self.len, 0);
-        self.len -= count;
-    }
-}
-
-/// One magazine on cache lines of its own (two: the adjacent line is prefetched with it).
+/// A magazine that threads share, on cache lines of its own.
 #[repr(align(128))]
 #[derive(Debug)]
-struct Slot {
-    magazine: Mutex<Magazine>,
-    /// The magazine's length, written under its mutex, read by whoever counts.
-    len: AtomicU32,
+struct Shared {
+    lock: Mutex<()>,
+    /// Changed with the mutex held.
+    magazine: Stack,
 }
 
 /// Hands out and takes back frames. It knows nothing of charges.
@@ -79,7 +52,12 @@ pub(super) struct Allocator {
     buddy: Mutex<Buddy>,
     /// Frames in the buddy lists, written under their mutex, read without.
     listed: AtomicU32,
-    slots: Box<[Slot]>,
+    /// Who is emptying magazines.
+    drains: Drains,
+    /// Those of the threads with small numbers.
+    owned: Box<[Owned<Stack>]>,
+    /// Those of all others.
+    shared: Box<[Shared]>,
     /// Frames a magazine may hold here: less than `CAPACITY` in small arenas, down to 0.
     capacity: usize,
     reserve: u32,
@@ -90,18 +68,19 @@ impl Allocator {
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
         let threads = thread::available_parallelism().map_or(2, usize::from);
-        let slots = (2 * threads).next_power_of_two().clamp(4, 64);
-        // All magazines together keep at most a sixteenth of the arena from blocks and from other threads.
-        let capacity = (metas.len() / (16 * slots)).min(CAPACITY);
+        let busy = (2 * threads).next_power_of_two().clamp(4, 64);
+        // The magazines of as many threads as are busy at once keep at most a sixteenth of the arena from blocks and from others.
+        let capacity = (metas.len() / (16 * busy)).min(CAPACITY);
+        let shared = || Shared {
+            lock: Mutex::ranked(Rank::Magazine, ()),
+            magazine: Stack::new(),
+        };
         Allocator {
             listed: AtomicU32::new(buddy.free()),
             buddy: Mutex::ranked(Rank::Buddy, buddy),
-            slots: (0..slots)
-                .map(|_| Slot {
-                    magazine: Mutex::ranked(Rank::Magazine, Magazine::EMPTY),
-                    len: AtomicU32::new(0),
-                })
-                .collect(),
+            drains: Drains::new(),
+            owned: (0..OWNED).map(|_| Owned::new(Stack::new())).collect(),
+            shared: (0..SHARED).map(|_| shared()).collect(),
             capacity: if capacity < 2 { 0 } else { capacity },
             reserve,
         }
@@ -114,23 +93,39 @@ impl Allocator {
 
     /// Free frames, in lists and magazines; exact when nobody allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
-        let loaded: u32 = self
-            .slots
-            .iter()
-            .map(|slot| slot.len.load(Ordering::Relaxed))
-            .sum();
-        self.listed.load(Ordering::Relaxed) + loaded
+        let loaded: usize = self.magazines().map(Stack::len).sum();
+        self.listed.load(Ordering::Relaxed) + loaded as u32
+    }
+
+    /// Free frames in lists.
+    #[cfg(test)]
+    pub(super) fn listed_frames(&self) -> u32 {
+        self.listed.load(Ordering::Relaxed)
+    }
+
+    /// All magazines, to look at.
+    fn magazines(&self) -> impl Iterator<Item = &Stack> {
+        let shared = self.shared.iter().map(|shared| &shared.magazine);
+        self.owned.iter().map(Owned::look).chain(shared)
     }
 
     /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that order, even after the
     /// magazines were drained.
+    #[inline]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
             && self.capacity > 0
-            && let Some(id) = self.take_single(metas)
+            && let Some(Some(id)) = self.with_magazine(|magazine| {
+                magazine.pop().or_else(|| self.take_load(metas, magazine))
+            })
         {
             return Some(id);
         }
+        self.take_listed(metas, order, source)
+    }
+
+    #[cold]
+    fn take_listed(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if let Some(id) = self.take_block(metas, order, source) {
             return Some(id);
         }
@@ -139,56 +134,86 @@ impl Allocator {
     }
 
     /// Takes a block back.
+    #[inline]
     pub(super) fn give(&self, metas: &[Meta], id: FrameId, order: u8) {
         let short = self.listed.load(Ordering::Relaxed) < self.reserve;
-        if order > 0 || self.capacity == 0 || short {
+        let given = order == 0
+            && self.capacity > 0
+            && !short
+            && self
+                .with_magazine(|magazine| {
+                    if magazine.len() == self.capacity {
+                        self.give_load(metas, magazine);
+                    }
+                    magazine.push(id);
+                })
+                .is_some();
+        if !given {
             self.with_buddy(|buddy| buddy.give(metas, id, order));
-            return;
         }
-        let slot = self.slot();
-        let mut magazine = slot.magazine.lock();
-        if magazine.len == self.capacity {
-            self.with_buddy(|buddy| {
-                magazine.take_coldest(self.capacity / 2, |id| buddy.give(metas, id, 0));
-            });
-        }
-        magazine.push(id);
-        slot.len.store(magazine.len as u32, Ordering::Relaxed);
     }
 
-    /// Returns the frames of all magazines to the buddy lists.
-    pub(super) fn drain_magazines(&self, metas: &[Meta]) {
-        for slot in &self.slots {
-            let mut magazine = slot.magazine.lock();
-            if magazine.len > 0 {
-                self.with_buddy(|buddy| {
-                    magazine.take_coldest(CAPACITY, |id| buddy.give(metas, id, 0));
-                });
-                slot.len.store(0, Ordering::Relaxed);
+    /// Runs `work` on the magazine of the calling thread; `None` while magazines are emptied.
+    #[inline(always)]
+    fn with_magazine<R>(&self, work: impl FnOnce(&Stack) -> R) -> Option<R> {
+        // A schedule that is replayed must meet the same magazine; sharing one gives the most contention.
+        let number = if cfg!(shuttle) {
+            OWNED
+        } else {
+            thread_number()
+        };
+        match self.owned.get(number) {
+            Some(own) => own.enter(&self.drains).map(|magazine| work(&magazine)),
+            None => {
+                let shared = &self.shared[number % SHARED];
+                let _alone = shared.lock.lock();
+                Some(work(&shared.magazine))
             }
         }
     }
 
-    fn take_single(&self, metas: &[Meta]) -> Option<FrameId> {
-        let slot = self.slot();
-        let mut magazine = slot.magazine.lock();
-        if magazine.len == 0 {
-            self.with_buddy(|buddy| {
-                let spare = buddy.free().saturating_sub(self.reserve) as usize;
-                for _ in 0..spare.min(self.capacity / 2) {
-                    match buddy.take(metas, 0) {
-                        Some(id) => magazine.push(id),
-                        None => break,
-                    }
-                }
-                // The lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
-                let filled = magazine.len;
-                magazine.frames[..filled].reverse();
-            });
+    /// Returns the frames of all magazines to the buddy lists.
+    pub(super) fn drain_magazines(&self, metas: &[Meta]) {
+        let draining = self.drains.begin(&self.owned);
+        self.with_buddy(|buddy| {
+            for own in &self.owned {
+                empty(own.look(), buddy, metas);
+            }
+        });
+        drop(draining);
+        for shared in &self.shared {
+            let _alone = shared.lock.lock();
+            if shared.magazine.len() > 0 {
+                self.with_buddy(|buddy| empty(&shared.magazine, buddy, metas));
+            }
         }
-        let id = magazine.pop()?;
-        slot.len.store(magazine.len as u32, Ordering::Relaxed);
-        Some(id)
+    }
+
+    /// Fills an empty magazine by half and takes a frame of that.
+    #[cold]
+    fn take_load(&self, metas: &[Meta], magazine: &Stack) -> Option<FrameId> {
+        let mut load = [FrameId(0); CAPACITY];
+        let taken = self.with_buddy(|buddy| {
+            let spare = buddy.free().saturating_sub(self.reserve) as usize;
+            let wanted = spare.min(self.capacity / 2);
+            let places = load[..wanted].iter_mut();
+            let taken = places.map_while(|place| {
+                *place = buddy.take(metas, 0)?;
+                Some(())
+            });
+            taken.count()
+        });
+        // The lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
+        load[..taken].iter().rev().for_each(|id| magazine.push(*id));
+        magazine.pop()
+    }
+
+    /// Gives the colder half of a full magazine back.
+    #[cold]
+    fn give_load(&self, metas: &[Meta], magazine: &Stack) {
+        self.with_buddy(|buddy| {
+            magazine.take_coldest(self.capacity / 2, |id| buddy.give(metas, id, 0));
+        });
     }
 
     fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
@@ -211,27 +236,13 @@ impl Allocator {
         result
     }
 
-    fn slot(&self) -> &Slot {
-        // A schedule that is replayed must meet the same slots; sharing one gives the most contention.
-        let number = if cfg!(shuttle) { 0 } else { thread_number() };
-        &self.slots[number & (self.slots.len() - 1)]
-    }
-
     /// Checks lists, magazines and counts, and calls `block` for each free block. Nobody may allocate or free meanwhile.
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
-        for slot in &self.slots {
-            let magazine = slot.magazine.lock();
-            assert_eq!(
-                magazine.len,
-                slot.len.load(Ordering::Relaxed) as usize,
-                "a magazine's length"
-            );
-            for &id in &magazine.frames[..magazine.len] {
-                let meta = &metas[id as usize];
-                assert_eq!(meta.kind(), Kind::Magazine, "frame {id} is in a magazine");
-                assert_eq!(meta.order(), 0, "frame {id} is in a magazine");
-                block(FrameId(id), 0);
-            }
+        for id in self.magazines().flat_map(Stack::iter) {
+            let meta = &metas[id.index()];
+            assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
+            assert_eq!(meta.order(), 0, "{id:?} is in a magazine");
+            block(id, 0);
         }
         let buddy = self.buddy.lock();
         assert_eq!(
@@ -241,4 +252,9 @@ impl Allocator {
         );
         buddy.validate(metas, block);
     }
+}
+
+/// Gives all frames of a magazine back; its owner is kept away.
+fn empty(magazine: &Stack, buddy: &mut Buddy, metas: &[Meta]) {
+    magazine.take_coldest(CAPACITY, |id| buddy.give(metas, id, 0));
 }

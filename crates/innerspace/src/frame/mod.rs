@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `arena` | the mapping; numbers to addresses and back |
-//! | `buddy`, `magazine` | free blocks; free single frames per thread; the reserve |
+//! | `buddy`, `magazine`, `stack` | free blocks; free single frames per thread, and their stack; the reserve |
 //! | `meta`, `meta_array` | one cache line per frame; all of them |
 //! | `flags`, `hold`, `list` | the flags byte and the hold word in it; lists threaded through it |
 //! | `owned` | the frame nobody else can see |
@@ -21,8 +21,8 @@
 //! [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
 //! charged, listed or freed (I4).
 //!
-//! **Locks**, all innermost: a queue of the wait table; a magazine, and inside it the buddy lists. No foreign code (a
-//! waker, a drop) runs with one of them held.
+//! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside it the buddy lists. No foreign
+//! code (a waker, a drop) runs with one of them held. A thread's own magazine has no lock (`sync::owned`).
 //!
 //! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group` charges, `reclaim` wraps
 //! allocation with charges and keeps the LRU lists, `cache` and `space` use the frames. This layer does not know files,
@@ -57,6 +57,7 @@ pub(crate) mod old_ways;
 mod owned;
 #[cfg(not(loom))]
 mod pinned;
+mod stack;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 mod wait_table;

@@ -3,8 +3,9 @@
 use loom::model::Builder;
 
 use super::GroupId;
-use super::stock::{Levels, OWNED, Stocked, Stocks};
+use super::stock::{Levels, Stocked, Stocks};
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::owned::OWNED;
 use crate::sync::{Arc, thread};
 
 const BATCH: u32 = 4;

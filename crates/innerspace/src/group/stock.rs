@@ -3,7 +3,7 @@
 //! A *slot* is one word: a group, and how many of its pages are charged but in nobody's hands. The pages of a slot count in the
 //! `usage` of the group and of all above it, so limits hold as if they were in use; whoever reports usage takes them off. A slot with
 //! pages keeps its group's number from being used again. Each thread has a few slots, chosen by the group's number, which it alone
-//! uses: [`owned`] has the protocol. Threads beyond those share stripes of slots, by compare-and-swap.
+//! uses: `sync::owned` has the protocol. Threads beyond those share stripes of slots, by compare-and-swap.
 //!
 //! | bits | name | meaning |
 //! |---|---|---|
@@ -30,13 +30,9 @@
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at the mark while it is at its slots; who shares
 //! a stripe looks again after it stocked pages. One of the two finds the other's.
 
-mod owned;
-
-pub(super) use owned::OWNED;
-use owned::{Draining, Drains, Owned};
-
 use super::GroupId;
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::sync::owned::{Draining, Drains, OWNED, Owned};
 use crate::sync::thread;
 
 /// Stripes that all further threads share.
@@ -107,20 +103,27 @@ impl Slot {
     }
 }
 
+/// The slots of a stripe.
+type Slots = [AtomicU32; WAYS];
+
+fn empty_slots() -> Slots {
+    std::array::from_fn(|_| AtomicU32::new(0))
+}
+
 /// The slots of a stripe that threads share, on a line of their own.
 #[repr(align(64))]
-struct Shared([AtomicU32; WAYS]);
+struct Shared(Slots);
 
 /// Whose slots a thread has.
 enum Place<'a> {
-    Owned(&'a Owned),
-    Shared(&'a [AtomicU32; WAYS]),
+    Owned(&'a Owned<Slots>),
+    Shared(&'a Slots),
 }
 
 /// All stocks of one tree.
 pub(super) struct Stocks {
     drains: Drains,
-    owned: Box<[Owned; OWNED]>,
+    owned: Box<[Owned<Slots>; OWNED]>,
     shared: Box<[Shared]>,
     /// Pages of a batch; 0 for no stock at all.
     batch: u32,
@@ -162,18 +165,17 @@ enum Change {
 }
 
 #[inline(always)]
-fn way(slots: &[AtomicU32; WAYS], group: GroupId) -> &AtomicU32 {
+fn way(slots: &Slots, group: GroupId) -> &AtomicU32 {
     &slots[usize::from(group.0) % WAYS]
 }
 
 impl Stocks {
     pub(super) fn new(batch: u32) -> Stocks {
         assert!(batch <= BATCH, "a slot's count has eight bits");
-        let shared = || Shared(std::array::from_fn(|_| AtomicU32::new(0)));
         Stocks {
             drains: Drains::new(),
-            owned: Box::new(std::array::from_fn(|_| Owned::new())),
-            shared: (0..SHARED).map(|_| shared()).collect(),
+            owned: Box::new(std::array::from_fn(|_| Owned::new(empty_slots()))),
+            shared: (0..SHARED).map(|_| Shared(empty_slots())).collect(),
             batch,
             moving: AtomicU32::new(0),
             moves: AtomicU32::new(0),
@@ -189,9 +191,9 @@ impl Stocks {
     }
 
     #[inline(always)]
-    fn slots(&self, number: usize) -> &[AtomicU32; WAYS] {
+    fn slots(&self, number: usize) -> &Slots {
         match self.place(number) {
-            Place::Owned(owned) => &owned.slots,
+            Place::Owned(owned) => owned.look(),
             Place::Shared(slots) => slots,
         }
     }
@@ -401,7 +403,7 @@ impl Stocks {
     }
 
     fn all(&self) -> impl Iterator<Item = &AtomicU32> {
-        let owned = self.owned.iter().flat_map(|one| &one.slots);
+        let owned = self.owned.iter().flat_map(Owned::look);
         owned.chain(self.shared.iter().flat_map(|one| &one.0))
     }
 

@@ -46,6 +46,7 @@ pub(crate) mod domain;
 pub(crate) mod gate;
 pub(crate) mod keep;
 pub(crate) mod order;
+pub(crate) mod owned;
 pub(crate) mod published;
 mod shim;
 

@@ -312,6 +312,88 @@ fn threads_never_share_a_frame() {
     frames.validate();
 }
 
+/// Threads take frames, give them back, and end: what is left in their magazines is free, and whoever needs all frames has them.
+#[test]
+fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
+    let options = ArenaOptions {
+        reserve: 0,
+        ..ArenaOptions::new(2100)
+    };
+    let frames = Arc::new(Frames::new(&options).unwrap());
+    let all_there = Arc::new(std::sync::Barrier::new(8));
+    let work = |number: u32| {
+        let (frames, all_there) = (frames.clone(), all_there.clone());
+        move || {
+            let held: Vec<_> = (0..5 + number)
+                .map(|_| frames.alloc(0, Source::Ordinary).unwrap())
+                .collect();
+            all_there.wait(); // so no two had the same number
+            drop(held);
+            all_there.wait();
+            all_there.wait();
+        }
+    };
+    let all_are_had = || {
+        assert_eq!(frames.free_frames(), 2100);
+        frames.validate();
+        let all: Vec<_> = std::iter::from_fn(|| frames.alloc(0, Source::Ordinary)).collect();
+        assert_eq!((all.len(), frames.free_frames()), (2100, 0));
+    };
+    for _ in 0..2 {
+        let threads: Vec<_> = (0..7).map(|number| thread::spawn(work(number))).collect();
+        all_there.wait();
+        all_there.wait();
+        assert!(
+            frames.listed_frames() < 2100 - 7,
+            "each has some in its magazine"
+        );
+        all_are_had();
+        all_there.wait();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        all_are_had();
+    }
+    frames.validate();
+}
+
+/// More threads than have magazines of their own, and some that need blocks and so drain all the time.
+#[test]
+fn many_threads_and_many_drains_lose_no_frame() {
+    let (threads, rounds) = if cfg!(miri) { (6, 4) } else { (40, 300) };
+    let frames = Arc::new(arena(1024));
+    let all_there = Arc::new(std::sync::Barrier::new(threads));
+    let workers: Vec<_> = (0..threads)
+        .map(|number| {
+            let (frames, all_there) = (frames.clone(), all_there.clone());
+            thread::spawn(move || {
+                all_there.wait();
+                let mut random = Random(number as u64 + 1);
+                for _ in 0..rounds {
+                    let held: Vec<_> = (0..random.below(20))
+                        .filter_map(|_| frames.alloc(0, Source::Ordinary))
+                        .collect();
+                    let kinds = held.iter().map(|frame| frame.meta().kind());
+                    assert!(kinds.into_iter().all(|kind| kind == Kind::Owned));
+                    if random.below(8) == 0 {
+                        drop(frames.alloc(9, Source::Ordinary));
+                    }
+                    if random.below(50) == 0 {
+                        frames.drain_magazines();
+                    }
+                }
+            })
+        })
+        .collect();
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().unwrap());
+    assert_eq!(frames.free_frames(), frames.total());
+    frames.validate();
+    frames.drain_magazines();
+    frames.validate();
+}
+
 fn check_and_free(frames: &Frames, id: FrameId, mark: u8) {
     let block = frames.own(id);
     assert!(

@@ -1,0 +1,238 @@
+//! What one thread changes with plain loads and stores, and others may yet empty: stocks of charges, magazines of frames.
+//!
+//! The owner says that it is at it, and looks whether somebody wants to empty it; who wants to says so, and looks whether the
+//! owner is there. That is Dekker's once more, and the asymmetric barrier (`sys::barrier`) makes the owner's side free:
+//!
+//! ```text
+//!   owner                        drainer
+//!   busy := 1                    draining + 1
+//!   (light)                      (heavy)
+//!   draining = 0? else leave     wait until busy = 0, of every owner
+//!   read and write               read and change (there may be two drainers: that is between them)
+//!   busy := 0, Release           draining - 1, Release
+//! ```
+//!
+//! Either the owner sees `draining` and leaves, or the drainer sees `busy` and waits: never are both there. Who comes second sees
+//! what the first did: the drainer by its Acquire of `busy`, the owner by its Acquire of `draining`, which is 0 again only after the
+//! last drainer's subtraction (each continues the release sequence of those before). The owner sees as well what the drainer did
+//! before it came, deleting a group for one: that stands before the heavy barrier, and so does the fence in the owner's place or the
+//! owner's turn ended before it.
+//!
+//! A turn of the owner is short: a drainer waits for it, and so for whatever the owner waits for in it, which must never be something
+//! that a drainer holds when it begins. Where membarrier is refused both sides are fences, and the owner's costs what a
+//! compare-and-swap would.
+//!
+//! *The owner* is the thread whose number the place has (`stats::thread_number`: no two living threads have the same, and a number
+//! is handed on under a mutex, with all that the last one left there). Threads beyond [`OWNED`] share other places, in ways that the
+//! users of this have.
+
+use std::ops::Deref;
+
+use super::atomic::{AtomicU32, Ordering};
+use super::thread;
+use crate::sys::barrier::{self, BarrierMode};
+
+/// Threads that have places of their own. Few where each look at one is dear.
+pub(crate) const OWNED: usize = if cfg!(loom) {
+    2
+} else if cfg!(miri) {
+    4
+} else {
+    32
+};
+
+/// The place of one thread, on lines of its own (two: the adjacent line is prefetched with it).
+#[repr(align(128))]
+#[derive(Debug)]
+pub(crate) struct Owned<T> {
+    /// Whether the owner is there. Written by the owner alone.
+    busy: AtomicU32,
+    place: T,
+}
+
+impl<T> Owned<T> {
+    pub(crate) fn new(place: T) -> Owned<T> {
+        Owned {
+            busy: AtomicU32::new(0),
+            place,
+        }
+    }
+
+    /// The owner's place, until the result is dropped; `None` while somebody empties places. Called by the owner alone.
+    #[inline(always)]
+    pub(crate) fn enter(&self, drains: &Drains) -> Option<AtPlace<'_, T>> {
+        self.busy.store(1, Ordering::Relaxed);
+        let place = AtPlace(self);
+        drains.mode.light();
+        // Acquire: pairs with the end of a drain.
+        (drains.count.load(Ordering::Acquire) == 0).then_some(place)
+    }
+
+    /// The place, for drainers, and for who only looks: what is seen there may change meanwhile.
+    #[inline(always)]
+    pub(crate) fn look(&self) -> &T {
+        &self.place
+    }
+}
+
+/// See [`Owned::enter`].
+pub(crate) struct AtPlace<'a, T>(&'a Owned<T>);
+
+impl<T> Deref for AtPlace<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0.place
+    }
+}
+
+impl<T> Drop for AtPlace<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Release: pairs with `Drains::begin`.
+        self.0.busy.store(0, Ordering::Release);
+    }
+}
+
+/// Who is emptying places now. Read by every owner each time, so on a line of its own.
+#[repr(align(128))]
+#[derive(Debug)]
+pub(crate) struct Drains {
+    count: AtomicU32,
+    mode: BarrierMode,
+}
+
+impl Drains {
+    pub(crate) fn new() -> Drains {
+        Drains {
+            count: AtomicU32::new(0),
+            mode: barrier::mode(),
+        }
+    }
+
+    /// Whether anybody is.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    /// Until the result is dropped no owner is at its place. Held by the caller meanwhile: nothing that an owner waits for there.
+    pub(crate) fn begin<'a, T>(&'a self, owned: &[Owned<T>]) -> Draining<'a> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let draining = Draining(self);
+        self.mode.heavy();
+        // mutant: M5 (loom: loom_draining_beside_charges_neither_loses_nor_doubles_a_page; loom: a_magazine_loses_nothing_to_who_empties_it)
+        if cfg!(not(mutant = "M5")) {
+            for one in owned {
+                // Acquire: pairs with the drop of `AtPlace`.
+                while one.busy.load(Ordering::Acquire) != 0 {
+                    thread::yield_now();
+                }
+            }
+        }
+        draining
+    }
+}
+
+/// See [`Drains::begin`].
+#[derive(Debug)]
+#[must_use = "the owners come back when this is dropped"]
+pub(crate) struct Draining<'a>(&'a Drains);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the load in `Owned::enter`.
+        self.0.count.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::UnsafeCell;
+    use loom::model::Builder;
+
+    use super::*;
+    use crate::sync::{Arc, Mutex};
+
+    /// What is changed in place with no atomic at all: loom reports two accesses that are not ordered.
+    struct Plain(UnsafeCell<u32>);
+
+    // SAFETY: loom checks that no two threads use the cell at once; a race is the model's failure.
+    unsafe impl Sync for Plain {}
+    // SAFETY: as above.
+    unsafe impl Send for Plain {}
+
+    impl Plain {
+        fn add(&self, more: u32) {
+            // SAFETY: see `Sync`.
+            self.0.with_mut(|value| unsafe { *value += more });
+        }
+
+        fn take(&self) -> u32 {
+            // SAFETY: see `Sync`.
+            self.0
+                .with_mut(|value| unsafe { std::mem::take(&mut *value) })
+        }
+    }
+
+    struct World {
+        drains: Drains,
+        owned: [Owned<Plain>; 1],
+        /// What was taken out, and what an owner that was kept away brought here itself.
+        out: Mutex<u32>,
+    }
+
+    impl World {
+        fn add(&self) {
+            match self.owned[0].enter(&self.drains) {
+                Some(place) => place.add(1),
+                None => *self.out.lock() += 1,
+            }
+        }
+
+        fn drain(&self) {
+            let draining = self.drains.begin(&self.owned);
+            let mut out = self.out.lock(); // there may be two drainers
+            *out += self.owned[0].look().take();
+            drop(out);
+            drop(draining);
+        }
+    }
+
+    /// An owner beside a drainer; everything that was put there is there, or was taken out once.
+    fn owner_beside_drainer(owner: impl Fn(&World) + Send + Sync + 'static) {
+        let mut builder = Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let world = Arc::new(World {
+                drains: Drains::new(),
+                owned: [Owned::new(Plain(UnsafeCell::new(0)))],
+                out: Mutex::new(0),
+            });
+            let theirs = world.clone();
+            let drainer = thread::spawn(move || theirs.drain());
+            owner(&world);
+            drainer.join().unwrap();
+            let left = world.owned[0].look().take();
+            assert_eq!(*world.out.lock() + left, 2);
+        });
+    }
+
+    #[test]
+    fn an_owner_and_a_drainer_are_never_both_there() {
+        owner_beside_drainer(|world| {
+            world.add();
+            world.add();
+        });
+    }
+
+    #[test]
+    fn an_owner_that_drains_as_well_comes_back_when_both_drains_are_over() {
+        owner_beside_drainer(|world| {
+            world.add();
+            world.drain();
+            world.add();
+        });
+    }
+}
