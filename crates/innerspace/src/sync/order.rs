@@ -9,13 +9,24 @@
 //!
 //! Release builds and model checkers check nothing, and a rank takes no space there.
 
-/// Places in the lock order, outermost first. ARCHITECTURE.md has them as a tree.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-#[repr(u8)]
-pub(crate) enum Rank {
-    /// A leaf that is not checked.
-    #[default]
-    Leaf,
+macro_rules! ranks {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Places in the lock order, outermost first. ARCHITECTURE.md has them as a tree.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+        #[repr(u8)]
+        pub(crate) enum Rank {
+            /// A leaf that is not checked.
+            #[default]
+            Leaf,
+            $($(#[$doc])+ $name,)+
+        }
+
+        #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+        const RANKS: &[Rank] = &[Rank::Leaf, $(Rank::$name,)+];
+    };
+}
+
+ranks! {
     /// Table of open files.
     Registry,
     /// The writer mutex of a space's gate.
@@ -60,29 +71,7 @@ pub(crate) use checked::{Held, RankOf, may_wait};
 mod checked {
     use std::cell::Cell;
 
-    use super::Rank::{self, *};
-
-    const RANKS: [Rank; 19] = [
-        Leaf,
-        Registry,
-        SpaceWriter,
-        Append,
-        Invalidate,
-        Block,
-        Mappings,
-        Paths,
-        Dirty,
-        Index,
-        Batch,
-        Lists,
-        GroupTree,
-        Retire,
-        WaitQueue,
-        Participants,
-        Mailbox,
-        Magazine,
-        Buddy,
-    ];
+    use super::{RANKS, Rank};
 
     thread_local! {
         /// How many locks of each rank this thread holds.
