@@ -10,6 +10,10 @@
 //!
 //! Nodes are counted in a [`Ledger`], whose owner charges for them.
 
+mod gap;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
 use arrayvec::ArrayVec;
 
 use super::ledger::{Entry, Ledger};
@@ -309,21 +313,6 @@ impl<V: Ranged> RangeTree<V> {
         self.iter_from(0)
     }
 
-    /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to `align`.
-    pub(super) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
-        let mut search = Gap {
-            at: from,
-            len,
-            align,
-        };
-        let found = self
-            .root
-            .as_deref()
-            .and_then(|root| search.look(root))
-            .or_else(|| search.fits(u64::MAX))?;
-        (found.checked_add(len)? <= limit).then_some(found)
-    }
-
     /// Adds a range that overlaps none.
     pub(super) fn insert(&mut self, value: V) {
         self.len += 1;
@@ -552,174 +541,5 @@ impl<'a, V: Ranged> Iterator for Iter<'a, V> {
                 None => drop(self.above.pop()),
             }
         }
-    }
-}
-
-/// A search for a free range.
-struct Gap {
-    /// Everything below is looked at.
-    at: u64,
-    len: u64,
-    align: u64,
-}
-
-impl Gap {
-    /// Where it fits between `at` and `end`.
-    fn fits(&self, end: u64) -> Option<u64> {
-        let start = self.at.checked_next_multiple_of(self.align)?;
-        (start.checked_add(self.len)? <= end).then_some(start)
-    }
-
-    fn look<V: Ranged>(&mut self, node: &Node<V>) -> Option<u64> {
-        match &node.body {
-            Body::Leaf(row) => row.items[row.place(self.at)..].iter().find_map(|value| {
-                let found = self.fits(value.start());
-                self.at = self.at.max(value.end());
-                found
-            }),
-            Body::Inner(row) => row.items[row.place(self.at)..].iter().find_map(|child| {
-                let before = self.fits(child.start);
-                let inside = || (child.gap >= self.len).then(|| self.look(&child.node))?;
-                let found = before.or_else(inside);
-                self.at = self.at.max(child.end);
-                found
-            }),
-        }
-    }
-}
-
-#[cfg(all(test, not(shuttle)))]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    #[derive(Clone, Copy, PartialEq, Debug)]
-    struct Number {
-        start: u64,
-        end: u64,
-    }
-
-    impl Ranged for Number {
-        fn start(&self) -> u64 {
-            self.start
-        }
-
-        fn end(&self) -> u64 {
-            self.end
-        }
-    }
-
-    /// Ranges by start: what the tree must agree with.
-    #[derive(Clone, Default)]
-    struct Model(BTreeMap<u64, u64>);
-
-    impl Model {
-        fn find(&self, at: u64) -> Option<Number> {
-            let below = self.0.range(..=at).next_back();
-            let own = below.filter(|(_, end)| **end > at);
-            let found = own.or_else(|| self.0.range(at..).next());
-            found.map(|(&start, &end)| Number { start, end })
-        }
-
-        fn before(&self, at: u64) -> Option<Number> {
-            let ends_in_time = |(_, end): &(&u64, &u64)| **end <= at;
-            let found = self.0.range(..at).rev().find(ends_in_time);
-            found.map(|(&start, &end)| Number { start, end })
-        }
-
-        /// One address after the other.
-        fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
-            let free = |at: u64| self.find(at).is_none_or(|next| next.start >= at + len);
-            (from..limit)
-                .filter(|at| at.is_multiple_of(align) && at + len <= limit)
-                .find(|at| free(*at))
-        }
-    }
-
-    fn check(tree: &RangeTree<Number>, model: &Model, at: u64) {
-        for at in [at.saturating_sub(1), at, at + 1] {
-            assert_eq!(tree.find(at).copied(), model.find(at), "find {at}");
-            assert_eq!(tree.before(at).copied(), model.before(at), "before {at}");
-        }
-        let all: Vec<Number> = tree.iter().copied().collect();
-        let want = model.0.iter().map(|(&start, &end)| Number { start, end });
-        assert!(all.iter().copied().eq(want));
-        let tail: Vec<Number> = tree.iter_from(at).copied().collect();
-        assert!(tail.iter().eq(all.iter().filter(|one| one.end > at)));
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<(bool, u64, u64, u64)>> {
-        let step = (prop::bool::weighted(0.6), 0..600u64, 1..8u64, 1..12u64);
-        prop::collection::vec(step, 1..400)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
-
-        /// Boundaries: each step looks at the last address of the range, its end, and the one after.
-        // spec: V1
-        #[test]
-        fn the_tree_agrees_with_a_btree_map(steps in steps()) {
-            let ledger = Arc::new(Ledger::default());
-            let mut tree = RangeTree::new(ledger.clone());
-            let mut model = Model::default();
-            let mut snapshots = Vec::new();
-            for (index, (add, start, len, want)) in steps.into_iter().enumerate() {
-                let end = start + len;
-                let hit = tree.find(start).copied();
-                prop_assert_eq!(hit, model.find(start));
-                let free = hit.is_none_or(|hit| hit.start >= end);
-                if add && free {
-                    tree.insert(Number { start, end });
-                    model.0.insert(start, end);
-                } else if let Some(hit) = hit.filter(|hit| !add && hit.start <= start) {
-                    tree.remove(start);
-                    model.0.remove(&hit.start);
-                }
-                check(&tree, &model, start);
-                check(&tree, &model, end);
-                tree.validate();
-                let align = 1 << (want % 3);
-                prop_assert_eq!(
-                    tree.gap(start, 620, want, align),
-                    model.gap(start, 620, want, align)
-                );
-                if index % 50 == 0 {
-                    snapshots.push((tree.clone(), model.clone()));
-                }
-            }
-            for (tree, model) in &snapshots {
-                check(tree, model, 300); // what is shared never changes
-            }
-            drop(snapshots);
-            prop_assert!(ledger.nodes() * LEAST <= tree.len() + 2 * WIDTH);
-            drop(tree);
-            prop_assert_eq!(ledger.nodes(), 0);
-        }
-    }
-
-    #[test]
-    fn a_change_copies_one_path() {
-        let ledger = Arc::new(Ledger::default());
-        let mut tree = RangeTree::new(ledger.clone());
-        for number in 0..10_000u64 {
-            let start = number * 10;
-            tree.insert(Number {
-                start,
-                end: start + 5,
-            });
-        }
-        let before = ledger.nodes();
-        let kept = tree.clone();
-        tree.insert(Number {
-            start: 50_006,
-            end: 50_008,
-        });
-        tree.remove(70_000);
-        assert!(ledger.nodes() - before <= 12, "{}", ledger.nodes() - before);
-        assert_eq!((kept.len(), tree.len()), (10_000, 10_000));
-        kept.validate();
-        tree.validate();
     }
 }

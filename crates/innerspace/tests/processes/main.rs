@@ -4,6 +4,8 @@
 
 #![cfg(unix)]
 
+mod direct;
+
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -31,9 +33,9 @@ fn the_other_process() {
         "write" => write_and_sync(&path, std::env::var(SEED).unwrap().parse().unwrap()),
         "fill" => fill_the_disk(&path),
         "limit" => meet_the_size_limit(&path),
-        "hold direct" => hold_direct(&path),
-        "cut" => cut(&path),
-        "fill direct" => fill_the_disk_directly(&path),
+        "hold direct" => direct::hold_direct(&path),
+        "cut" => direct::cut(&path),
+        "fill direct" => direct::fill_the_disk_directly(&path),
         _ => panic!("no such part: {part}"),
     }
 }
@@ -432,178 +434,4 @@ fn a_file_that_may_not_grow_keeps_what_fits() {
         .spawn()
         .unwrap();
     assert!(ends_well(child), "see above");
-}
-
-// --- direct access files
-
-/// A page of a direct access file, by its number.
-fn page(number: u64) -> [u8; BLOCK] {
-    [number as u8 + 1; BLOCK]
-}
-
-fn hold_direct(path: &Path) {
-    let memory = Memory::with_limit(512 * KIB).unwrap();
-    let file = memory.direct_options().create(path).unwrap();
-    file.write_all_at(b"theirs", 0).unwrap();
-    file.sync_all().unwrap();
-    say("open");
-    io::stdin().read_line(&mut String::new()).unwrap();
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_direct_file_that_another_process_has_open_is_refused_and_kept() {
-    let folder = disk_folder();
-    let path = folder.path().join("data.bin");
-    let mut child = other(&[], "hold direct", &path).spawn().unwrap();
-    assert_eq!(said(&mut child).next().as_deref(), Some("open"));
-    let memory = Memory::with_limit(512 * KIB).unwrap();
-    let options = memory.direct_options();
-    for refused in [options.clone().open(&path), options.clone().create(&path)] {
-        let text = refused.unwrap_err().to_string();
-        assert!(
-            text.contains("data.bin is in use by another process"),
-            "{text}"
-        );
-    }
-    memory.open_rw(&path).unwrap_err();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let file = options.open(&path).unwrap();
-    file.write_all_at(b"ours", 0).unwrap();
-    drop(file);
-    assert_eq!(std::fs::read(&path).unwrap(), b"oursrs");
-}
-
-/// Cuts the file to 16 pages, lock or no lock.
-fn cut(path: &Path) {
-    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.set_len(16 * BLOCK as u64).unwrap();
-    say("done");
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
-    let folder = disk_folder();
-    let path = folder.path().join("data.bin");
-    let memory = Memory::with_limit(512 * KIB).unwrap();
-    let file = memory
-        .direct_options()
-        .on_shrink(OnShrink::Error)
-        .create(&path)
-        .unwrap();
-    for number in 0..32 {
-        file.write_all_at(&page(number), number * BLOCK as u64)
-            .unwrap();
-    }
-    file.sync_all().unwrap();
-    let space = memory.space().unwrap();
-    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut accessor = space.accessor();
-    let place = |number: u64| number * BLOCK as u64 + 8;
-    assert_eq!(accessor.load::<u8>(at + place(20)), Ok(21));
-
-    let child = other(&[], "cut", &path).spawn().unwrap();
-    assert!(ends_well(child), "see above");
-    let cut = "but the file now ends at 65,536 (it was 131,072 ";
-    let faults = [
-        accessor.load::<u8>(at + place(20)).map(drop),
-        accessor.store(at + place(20), 9_u8),
-    ];
-    for fault in faults {
-        let text = accessor.explain(fault.unwrap_err()).to_string();
-        assert!(text.contains(cut), "{text}");
-    }
-    let errors = [
-        file.read_exact_at(&mut [0; 8], place(20)),
-        file.write_all_at(&[9; 8], place(20)),
-    ];
-    for error in errors {
-        let error = error.unwrap_err();
-        assert!(matches!(error, DaxError::Shrank { .. }), "{error}");
-        let text = error.to_string();
-        assert!(
-            text.contains("data.bin: wanted ") && text.contains(cut),
-            "{text}"
-        );
-    }
-    // What lies before the cut is there, in the mapping, by call and on the disk; and what was cut did not come back.
-    for number in 0..16 {
-        assert_eq!(
-            accessor.load::<u8>(at + place(number)),
-            Ok(number as u8 + 1)
-        );
-    }
-    let stored = std::fs::read(&path).unwrap();
-    assert_eq!(stored.len(), 16 * BLOCK);
-    assert!((0..16).all(|number| stored[number * BLOCK..].starts_with(&page(number as u64))));
-}
-
-/// Runs in a file system of 256 KiB at `path`.
-fn fill_the_disk_directly(path: &Path) {
-    let memory = Memory::with_limit(512 * KIB).unwrap();
-    let data = path.join("data.bin");
-    let file = memory.direct_options().create(&data).unwrap();
-    file.set_len(64 << 20).unwrap();
-    let space = memory.space().unwrap();
-    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut accessor = space.accessor();
-    // Every second page, by call and by mapping in turn, until there is no room.
-    let mut written = 0;
-    let refused = loop {
-        let offset = written * 2 * BLOCK as u64;
-        let result = match written % 2 {
-            0 => file
-                .write_all_at(&page(written), offset)
-                .map_err(|e| e.to_string()),
-            _ => accessor
-                .write(at + offset, &page(written))
-                .map_err(|e| accessor.explain(e).to_string()),
-        };
-        match result {
-            Ok(()) => written += 1,
-            Err(text) => break text,
-        }
-        assert!(written <= 64, "more than the disk has");
-    };
-    assert!(written > 32, "{written}");
-    let expected = format!(
-        "data.bin: allocate at {} failed: ",
-        Grouped(written * 2 * BLOCK as u64)
-    );
-    assert!(refused.contains(&expected), "{refused}");
-    let error = file.write_all_at(&[1], 63 << 20).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
-    // Whatever has a block can be written, and all of it is there; the other pages are holes.
-    file.sync_all().unwrap();
-    file.write_all_at(&page(0), 0).unwrap();
-    let check = |file: &DaxFile, from: u64| {
-        let mut bytes = [0; BLOCK];
-        for number in from..written {
-            let offset = number * 2 * BLOCK as u64;
-            file.read_exact_at(&mut bytes, offset).unwrap();
-            assert!(bytes == page(number), "page {number} is lost");
-            file.read_exact_at(&mut bytes, offset + BLOCK as u64)
-                .unwrap();
-            assert!(bytes == [0; BLOCK], "a hole behind page {number}");
-        }
-    };
-    check(&file, 0);
-    // A hole makes room.
-    file.punch(0..BLOCK as u64).unwrap();
-    file.write_all_at(&page(7), 63 << 20).unwrap();
-    file.sync_all().unwrap();
-    drop((accessor, space, file));
-    check(&memory.open_direct(&data).unwrap(), 1);
-    say("done");
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_direct_file_on_a_full_disk_is_an_error_and_no_signal() {
-    let folder = disk_folder();
-    if let Some(child) = on_a_small_disk("fill direct", folder.path()) {
-        assert!(ends_well(child), "see above");
-    }
 }

@@ -1,0 +1,232 @@
+//! Mappings and the memory they take: advice, locks, limits, eviction.
+
+use super::*;
+
+// spec: V19
+#[test]
+fn advice_drops_reads_ahead_ages_and_evicts() {
+    let memory = memory();
+    let (file, store) = numbered(&memory, 8);
+    let space = memory.space().unwrap();
+    let own = space.map(Map::anonymous(4 * PAGE)).unwrap();
+    let private = space.map(Map::file(&file).private().writable()).unwrap();
+    let shared = space.map(Map::file(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    // DONTNEED: zeros again, the file again, and what is shared stays.
+    a.store(own + PAGE, 5u64).unwrap();
+    a.store(private, 50u8).unwrap();
+    a.store(shared + PAGE, 51u8).unwrap();
+    space.advise(own, 4 * PAGE, Advice::DontNeed).unwrap();
+    space.advise(private, 8 * PAGE, Advice::DontNeed).unwrap();
+    space.advise(shared, 8 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(space.stats().pages.resident, 0);
+    assert_eq!(a.load::<u64>(own + PAGE), Ok(0));
+    assert_eq!(a.load::<u8>(private), Ok(1));
+    assert_eq!(a.load::<u8>(shared + PAGE), Ok(51));
+    // WILLNEED: no fault reads the store afterwards.
+    file.sync_all().unwrap();
+    file.evict(..).unwrap();
+    space.advise(shared, 8 * PAGE, Advice::WillNeed).unwrap();
+    let before = memory.stats().totals.pgmajfault;
+    (0..8).for_each(|page| assert!(a.load::<u8>(shared + page * PAGE).is_ok()));
+    assert_eq!(memory.stats().totals.pgmajfault, before);
+    // COLD: present, and not used.
+    assert_eq!(space.mapping_at(shared).unwrap().pages.referenced, 8);
+    space.advise(shared, 8 * PAGE, Advice::Cold).unwrap();
+    let pages = space.mapping_at(shared).unwrap().pages;
+    assert_eq!((pages.referenced, pages.file), (0, 8));
+    // PAGEOUT: written, and gone from memory.
+    a.store(shared + 3 * PAGE, 52u8).unwrap();
+    space.advise(shared, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.mapping_at(shared).unwrap().pages.file, 0);
+    assert_eq!(store.to_vec()[3 * PAGE_SIZE], 52);
+    assert_eq!(a.load::<u8>(shared + 3 * PAGE), Ok(52));
+    let refused = space.advise(own, 64 * MIB, Advice::DontNeed);
+    assert!(matches!(refused, Err(SpaceError::NotMapped { .. })));
+    space.validate();
+    memory.validate();
+}
+
+// spec: V20
+#[test]
+fn populated_and_locked_pages_are_there_and_stay() {
+    let memory = memory();
+    let (file, _store) = numbered(&memory, 16);
+    let space = memory.space().unwrap();
+    let own = space.map(Map::anonymous(8 * PAGE).populated()).unwrap();
+    assert_eq!(space.mapping_at(own).unwrap().pages.own, 8);
+    let shown = space.map(Map::file(&file).shared()).unwrap();
+    space.populate(shown, 4 * PAGE).unwrap();
+    assert_eq!(space.mapping_at(shown).unwrap().pages.file, 4);
+    space.lock(shown, 8 * PAGE).unwrap();
+    assert_eq!(space.mapping_at(shown).unwrap().pages.file, 8);
+    while memory.reclaim(8 * MIB) > 0 {}
+    assert_eq!(
+        space.mapping_at(shown).unwrap().pages.file,
+        8,
+        "reclaim has to leave them"
+    );
+    let refused = space.advise(shown, PAGE, Advice::DontNeed);
+    assert!(matches!(refused, Err(SpaceError::Locked { .. })));
+    space.unlock(shown, 8 * PAGE).unwrap();
+    while memory.reclaim(8 * MIB) > 0 {}
+    assert_eq!(space.mapping_at(shown).unwrap().pages.file, 0);
+    space.validate();
+}
+
+// spec: V20
+#[test]
+fn more_than_the_group_may_hold_is_not_locked() {
+    let memory = memory();
+    let group = memory.group("small", 32 * PAGE).unwrap();
+    let space = memory.space_in(&group).unwrap();
+    let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
+    space.lock(own, 2 * PAGE).unwrap();
+    let refused = space.lock(own, 64 * PAGE).unwrap_err();
+    assert!(refused.to_string().contains("small"), "{refused}");
+    assert!(matches!(refused, SpaceError::Access { .. }));
+    // Those before are still locked, and no others.
+    assert!(space.advise(own, PAGE, Advice::DontNeed).is_err());
+    space
+        .advise(own + 2 * PAGE, 62 * PAGE, Advice::DontNeed)
+        .unwrap();
+    assert_eq!(
+        shape(&space).iter().map(|row| row.1).collect::<Vec<_>>(),
+        [2, 62]
+    );
+    let refused = space.map(Map::anonymous(64 * PAGE).populated());
+    assert!(refused.is_err());
+    assert_eq!(shape(&space).len(), 2, "nothing stays mapped");
+}
+
+// spec: V26
+#[test]
+fn a_full_group_fails_the_access_and_leaves_the_space_usable() -> Result<(), GroupError> {
+    let memory = memory();
+    let group = memory.group("small", 24 * PAGE)?;
+    let space = memory.space_in(&group).unwrap();
+    let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    let stored = (0..64)
+        .take_while(|page| a.store(own + page * PAGE, *page).is_ok())
+        .count() as u64;
+    assert!((4..24).contains(&stored), "{stored}");
+    for _ in 0..3 {
+        let fault = a.store(own + stored * PAGE, 1u64).unwrap_err();
+        assert!(fault.is_limit(), "{fault}");
+        assert!(a.explain(fault).to_string().contains("small"));
+    }
+    (0..stored).for_each(|page| assert_eq!(a.load::<u64>(own + page * PAGE), Ok(page)));
+    assert_eq!(
+        a.load::<u64>(own + 63 * PAGE),
+        Ok(0),
+        "the zero page costs nothing"
+    );
+    space.unmap(own, 2 * PAGE).unwrap();
+    a.store(own + stored * PAGE, 1u64).unwrap();
+    space.validate();
+    Ok(())
+}
+
+/// Two threads use a page that is mapped in many spaces, while it is evicted again and again.
+// spec: V23
+#[test]
+fn an_evicted_page_loses_every_translation_first() {
+    let memory = memory();
+    let (file, _store) = numbered(&memory, 4);
+    let origin = memory.space().unwrap();
+    let shown = origin.map(Map::file(&file).shared()).unwrap();
+    let mut spaces = vec![origin];
+    // Forks share the table, others have their own.
+    for _ in 0..4 {
+        spaces.push(spaces[0].fork().unwrap());
+        let other = memory.space().unwrap();
+        other.map(Map::file(&file).shared().at(shown)).unwrap();
+        spaces.push(other);
+    }
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let users: Vec<_> = spaces
+        .iter()
+        .take(4)
+        .map(|space| {
+            let (mut a, stop) = (space.accessor(), stop.clone());
+            std::thread::spawn(move || {
+                let mut rounds = 0u64;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) || rounds == 0 {
+                    for page in 0..4 {
+                        let got = a.load::<u64>(shown + page * PAGE);
+                        assert_eq!(
+                            got,
+                            Ok((page + 1) * 0x0101_0101_0101_0101),
+                            "another's bytes"
+                        );
+                    }
+                    rounds += 1;
+                }
+            })
+        })
+        .collect();
+    // The frames are used for something else at once.
+    let other = memory.space().unwrap();
+    let scratch = other.map(Map::anonymous(16 * PAGE)).unwrap();
+    let mut b = other.accessor();
+    let mut evicted = 0;
+    for round in 0..300 {
+        spaces
+            .iter()
+            .for_each(|space| assert!(space.accessor().load::<u8>(shown).is_ok()));
+        evicted += file.evict(..).unwrap().0;
+        for page in 0..16 {
+            b.store(scratch + page * PAGE, u64::MAX - round).unwrap();
+        }
+        other.advise(scratch, 16 * PAGE, Advice::DontNeed).unwrap();
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    users.into_iter().for_each(|user| user.join().unwrap());
+    assert!(evicted > 0);
+    file.evict(..).unwrap();
+    for space in &spaces {
+        assert_eq!(space.stats().pages.file, 0);
+        space.validate();
+    }
+    memory.validate();
+}
+
+/// What is used again and again stays, while ten times the memory is read past it.
+// spec: A12
+#[test]
+fn a_hot_set_stays_under_a_mapped_stream() {
+    let memory = memory();
+    let (hot, _store) = numbered(&memory, 200);
+    let stream_pages = 10 * 8 * MIB / PAGE;
+    let store = Arc::new(MemoryStore::with_len(stream_pages * PAGE));
+    // Holes would cost no memory.
+    for page in 0..stream_pages {
+        innerspace::store::Store::write_at(&*store, &[1], page * PAGE).unwrap();
+    }
+    let stream = memory.options().open_store(store).unwrap();
+    let space = memory.space().unwrap();
+    let (hot_at, stream_at) = (
+        space.map(Map::file(&hot)).unwrap(),
+        space.map(Map::file(&stream)).unwrap(),
+    );
+    let mut a = space.accessor();
+    let mut least = 200;
+    for page in 0..stream_pages {
+        assert_eq!(a.load::<u8>(stream_at + page * PAGE), Ok(1));
+        if page % 256 == 0 {
+            let resident = space.mapping_at(hot_at).unwrap().pages.file;
+            least = if page > 1024 {
+                least.min(resident)
+            } else {
+                least
+            };
+            (0..200).for_each(|page| assert!(a.load::<u8>(hot_at + page * PAGE).is_ok()));
+        }
+    }
+    assert!(
+        memory.stats().totals.pgsteal > stream_pages / 2,
+        "nothing was evicted"
+    );
+    assert!(least >= 190, "of 200 pages in use, {least} were left");
+}
