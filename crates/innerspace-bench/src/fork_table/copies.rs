@@ -24,8 +24,7 @@ fn store_every(
     Ok(())
 }
 
-/// The parent stores to one page in each `stride` while a child lives, here. A space of its own each round: what its leaves were
-/// copied from is kept until a store meets a page that is not copied yet, and here none is left.
+/// The parent stores to one page in each `stride` while a child lives, here, in a space of its own each round.
 fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
     let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `flags` | anybody who holds the frame, atomically; plain stores on owned frames alone (I2) |
 //! | `kind`, `order`, `group`, `owner`, `index` | the owner of an owned frame, and the allocator; read by anybody |
+//! | `owner`, `index` of leaves | the page table: where it borrows, and who borrows from it |
 //! | `hold` | anybody, atomically, by the table in [`super::hold`] |
 //! | `lru`, `uses` | the LRU of `reclaim` |
 //! | `fresh` | the allocator, for frames in nobody's hands: whether the block was never handed out before |
@@ -160,6 +161,35 @@ impl Meta {
             hold: Hold::new(HoldState::NONE),
             extra: AtomicU64::new(0),
         }
+    }
+
+    /// Of a leaf of a page table: the slot before which it borrows nothing.
+    pub(crate) fn borrowed_from(&self) -> usize {
+        self.owner.load(Ordering::Relaxed) as usize
+    }
+
+    /// Relaxed: every value that was stored is right until the leaf borrows again.
+    pub(crate) fn set_borrowed_from(&self, slot: usize) {
+        self.owner.store(slot as u32, Ordering::Relaxed);
+    }
+
+    /// Of a leaf of a page table: the borrower, if it has one alone; with several, nonsense. Relaxed: the hold word counts them,
+    /// and orders this.
+    pub(crate) fn borrowers(&self) -> Option<FrameId> {
+        let names = self.index.load(Ordering::Relaxed);
+        (names != 0).then_some(FrameId(names as u32))
+    }
+
+    /// A borrower comes, counted before, or goes, counted until later.
+    pub(crate) fn toggle_borrowers(&self, borrower: FrameId) {
+        self.index
+            .fetch_xor(u64::from(borrower.0), Ordering::Relaxed);
+    }
+
+    /// One borrower takes the place of another.
+    pub(crate) fn replace_borrower(&self, old: FrameId, new: FrameId) {
+        self.index
+            .fetch_xor(u64::from(old.0 ^ new.0), Ordering::Relaxed);
     }
 
     /// What the frame is used for. Acquire: who sees the kind sees what was set before it.

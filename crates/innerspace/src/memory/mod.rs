@@ -24,6 +24,8 @@ mod service;
 #[cfg(all(test, shuttle))]
 mod shuttle_direct;
 #[cfg(all(test, shuttle))]
+mod shuttle_forks;
+#[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod stats;
 

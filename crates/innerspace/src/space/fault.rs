@@ -292,12 +292,26 @@ impl<'space> FaultState<'space> {
                 let zero = nodes.pool.frames.host(FrameId::ZERO) as u64;
                 done_if(pte::replace(slot, old, Pte::zero(zero, self.validity())))
             }
-            (Holds::Nothing | Holds::Zero | Holds::Own | Holds::Borrowed, true) => {
-                self.install_anonymous(slot, old)
+            (Holds::Borrowed, true) => {
+                let step = self.install_anonymous(slot, old);
+                if let Step::Done = step {
+                    self.part_from_origin(leaf);
+                }
+                step
             }
+            (Holds::Nothing | Holds::Zero | Holds::Own, true) => self.install_anonymous(slot, old),
             (Holds::File | Holds::Direct, true) => {
                 unreachable!("a file page in anonymous memory")
             }
+        }
+    }
+
+    /// A page of the leaf's own has taken the place of a borrowed one: if that was the last, the leaf's origin is let go.
+    fn part_from_origin(&mut self, leaf: FrameId) {
+        let nodes = self.nodes();
+        if nodes.borrows_in_vain(leaf) {
+            let _paths = self.space.paths.lock();
+            self.replaced.origins.extend(nodes.part(leaf));
         }
     }
 

@@ -130,10 +130,18 @@ pub(super) fn load(slot: &AtomicU64) -> Pte {
     Pte(slot.load(Ordering::Acquire))
 }
 
+/// As [`load`], in one order with every [`replace`]: of two threads that each replace a slot and then look at the other's,
+/// one at least sees that it was replaced.
+pub(super) fn load_in_order(slot: &AtomicU64) -> Pte {
+    interleave();
+    Pte(slot.load(Ordering::SeqCst))
+}
+
 /// Replaces `old` by `new` if nobody was faster. Release: publishes the page's bytes; Acquire: a loser reads the winner's.
+/// SeqCst for [`load_in_order`].
 pub(super) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
     interleave();
-    slot.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+    slot.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
 }
 

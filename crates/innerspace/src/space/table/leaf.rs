@@ -2,12 +2,11 @@
 
 use super::{MAX_DEPTH, Nodes, child_word};
 use crate::FrameId;
-use crate::frame::Dropped;
-use crate::reclaim::{PoolFrame, Retired};
+use crate::reclaim::PoolFrame;
 use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::stats::Event;
 use crate::sync::atomic::fence;
-use crate::sync::raw::{AtomicU64, Ordering};
+use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
     /// A copy of a shared node, with one parent.
@@ -57,8 +56,7 @@ impl Nodes<'_> {
             copy
         });
         let origin = (borrows != 0).then(|| {
-            let counted = self.pool.frames.meta(old).hold.try_map();
-            assert!(counted, "a leaf has as many borrowers as a count can hold");
+            self.add_borrower(old, frame.id());
             (old, depth)
         });
         self.publish_leaf(frame, origin)
@@ -122,61 +120,12 @@ impl Nodes<'_> {
         };
         let word = &self.words(ours)[slot];
         let before = pte::take(word);
+        self.borrows_from(ours, slot);
         let replaced = pte::replace(word, Pte::EMPTY, shared);
         assert!(
             replaced,
             "I11: a leaf of the space's own changed with the gate closed"
         );
         Some(before)
-    }
-
-    /// Takes over the frames of a leaf's origin if nobody else has a use for it. The leaf is exclusive and `paths` held;
-    /// the origin is reached by nobody else, since it has no parent and this leaf is its one borrower.
-    pub(in crate::space) fn absorb_origin(self, leaf: FrameId) {
-        let Some(origin) = self.absorbable_origin(leaf) else {
-            return;
-        };
-        for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
-            let theirs = pte::take(from);
-            match theirs.holds() {
-                Holds::Own => self.take_over(theirs, to),
-                _ => self.retire_page(theirs),
-            }
-        }
-        self.set_origin(leaf, self.origin(origin));
-        self.set_origin(origin, None);
-        let last = self.pool.frames.meta(origin).hold.unmap();
-        assert_eq!(
-            last,
-            Dropped::Last,
-            "I11: an origin was found by somebody while absorbed"
-        );
-        self.pool.retire(Retired::Frame(origin));
-    }
-
-    /// Leaves that this one borrows through.
-    #[cfg(all(test, not(shuttle)))]
-    pub(in crate::space) fn borrowing_depth(self, leaf: FrameId) -> usize {
-        std::iter::successors(self.origin(leaf), |(origin, _)| self.origin(*origin)).count()
-    }
-
-    /// The origin that `absorb_origin` would take over. Once so, it stays so: nobody else can reach it.
-    pub(in crate::space) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
-        let (origin, _) = self.origin(leaf)?;
-        let state = self.state(origin);
-        (state.refs() == 0 && state.mapped() == 1).then_some(origin)
-    }
-
-    /// Moves the origin's ownership of one page to the slot that borrows it, or lets the page go.
-    fn take_over(self, theirs: Pte, to: &AtomicU64) {
-        loop {
-            let ours = pte::load(to);
-            if ours.holds() != Holds::Borrowed || ours.host() != theirs.host() {
-                return self.retire_page(theirs);
-            }
-            if pte::replace(to, ours, ours.owned()) {
-                return;
-            }
-        }
     }
 }

@@ -16,8 +16,9 @@
 //!
 //! A copied leaf names its origin, counts as one borrower there, and marks the anonymous pages it sees through it as
 //! borrowed. It touches no frame's metadata: the origin keeps the frames. File pages are not copied, they fault in again
-//! from the cache. An origin with borrowers is frozen: its other parents copy it too before they write. When it has lost
-//! its last parent, its file pages are let go; when one borrower is left, that one absorbs it at its next write fault. A
+//! from the cache. An origin with borrowers is frozen: its other parents copy it too before they write. A leaf that has copied
+//! all it borrowed lets its origin go. When an origin has lost its last parent, its file pages are let go, and what its only
+//! borrower has copied; when one borrower is left, that one absorbs it at its next write fault (`origin`). A
 //! chain longer than [`MAX_DEPTH`], or one whose next leaf is kept by borrowing alone, is cut by taking a ref on each frame
 //! instead.
 //!
@@ -29,6 +30,7 @@ mod compare;
 mod edit;
 mod leaf;
 mod moving;
+mod origin;
 mod pinned;
 mod report;
 mod still;
@@ -122,6 +124,8 @@ pub(super) struct Detached {
     nodes: Vec<(FrameId, u32)>,
     /// Words of leaf slots.
     pages: Vec<Pte>,
+    /// Leaves that a leaf borrowed from.
+    pub(super) origins: Vec<FrameId>,
 }
 
 /// The operations on nodes of one pool.
@@ -160,23 +164,9 @@ impl<'pool> Nodes<'pool> {
 
     fn publish_leaf(self, mut frame: PoolFrame<'_>, origin: Option<(FrameId, u64)>) -> FrameId {
         frame.set_kind(Kind::Table);
-        let extra = origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth);
+        let extra = origin::origin_word(origin);
         frame.meta().extra.store(extra, Ordering::Relaxed);
         frame.publish(HoldState::refs_only(1))
-    }
-
-    fn origin(self, leaf: FrameId) -> Option<(FrameId, u64)> {
-        let extra = self.pool.frames.meta(leaf).extra.load(Ordering::Relaxed);
-        (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & 0xff))
-    }
-
-    fn set_origin(self, leaf: FrameId, origin: Option<(FrameId, u64)>) {
-        let extra = origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth);
-        self.pool
-            .frames
-            .meta(leaf)
-            .extra
-            .store(extra, Ordering::Relaxed);
     }
 
     /// Walks to the leaf of `at`. Inside the gate.
@@ -302,22 +292,13 @@ impl<'pool> Nodes<'pool> {
             let _held = hold.put();
             let state = hold.load();
             if state.refs() == 0 && state.mapped() > 1 {
-                self.drop_file_pages(node);
+                self.trim(node);
             }
             if hold.unmap() == Dropped::Last {
                 self.free(node, level);
             }
         } else if hold.put() == Dropped::Last {
             self.free(node, level);
-        }
-    }
-
-    /// A leaf without parents is out of the reach of revokers: it keeps no file page.
-    fn drop_file_pages(self, leaf: FrameId) {
-        for word in self.words(leaf) {
-            if pte::load(word).holds() == Holds::File {
-                self.retire_page(pte::take(word));
-            }
         }
     }
 
@@ -334,10 +315,8 @@ impl<'pool> Nodes<'pool> {
             for word in words {
                 self.put_page(pte::take(word)); // a revoker may be in here still; one of us lets go
             }
-            if let Some((origin, _)) = self.origin(node)
-                && self.pool.frames.meta(origin).hold.unmap() == Dropped::Last
-            {
-                self.free(origin, 0);
+            if let Some(origin) = self.part(node) {
+                self.put_origin(origin);
             }
         }
         self.pool.retire(Retired::Frame(node));
@@ -350,6 +329,9 @@ impl<'pool> Nodes<'pool> {
         }
         for page in detached.pages {
             self.put_page(page);
+        }
+        for origin in detached.origins {
+            self.put_origin(origin);
         }
     }
 
@@ -375,7 +357,7 @@ pub(super) struct TooManyForks;
 
 impl Detached {
     pub(super) fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.pages.is_empty()
+        self.nodes.is_empty() && self.pages.is_empty() && self.origins.is_empty()
     }
 
     /// The number of subtrees.

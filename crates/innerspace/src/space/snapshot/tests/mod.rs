@@ -2,6 +2,7 @@
 
 mod cost;
 mod files;
+mod holding;
 mod model;
 mod pins;
 

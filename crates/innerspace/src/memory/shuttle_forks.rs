@@ -1,0 +1,127 @@
+//! How leaves of forks part, under random schedules: a leaf that borrows nothing any more, one that trims what its last borrower
+//! needs, one that is absorbed.
+
+use crate::sync::thread;
+use crate::{Accessor, Map, Memory, MemoryOptions, PAGE_SIZE, Space, Threads, VirtAddr};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Random schedules of a test.
+const SCHEDULES: usize = 200;
+
+fn explore(test: fn()) {
+    shuttle::check_random(test, SCHEDULES);
+}
+
+fn memory() -> Memory {
+    let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
+    options.build().unwrap()
+}
+
+/// A space with so many pages, each of which begins with its own number. At a low address: walks of a table come to it soon,
+/// and so at about the same time.
+fn numbered(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
+    let space = memory.space().unwrap();
+    let at = VirtAddr(16 * PAGE);
+    space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
+    let mut a = space.accessor();
+    (0..pages).for_each(|page| a.store(at + page * PAGE, page).unwrap());
+    (space, at)
+}
+
+fn load(a: &mut Accessor, at: VirtAddr, page: u64) -> u64 {
+    a.load::<u64>(at + page * PAGE).unwrap()
+}
+
+/// What is charged once nothing waits for a grace period.
+fn used(memory: &Memory) -> u64 {
+    memory.validate();
+    memory.validate(); // what the first one's flush retired
+    memory.root_group().usage()
+}
+
+// spec: F3, F4
+#[test]
+fn the_last_two_pages_copied_at_once_part_a_leaf_from_its_origin() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = numbered(&memory, 2);
+        let before = used(&memory);
+        let child = space.fork().unwrap();
+        let stores: Vec<_> = (0..2)
+            .map(|page| {
+                let mut a = space.accessor();
+                thread::spawn(move || {
+                    a.store(at + page * PAGE, 10 + page).unwrap();
+                    assert_eq!(load(&mut a, at, page), 10 + page);
+                })
+            })
+            .collect();
+        let mut c = child.accessor();
+        assert_eq!([0, 1].map(|page| load(&mut c, at, page)), [0, 1]);
+        drop((c, child));
+        stores.into_iter().for_each(|store| store.join().unwrap());
+        assert_eq!(used(&memory), before, "something is kept of the child");
+        drop(space);
+        assert_eq!(used(&memory), 0);
+    });
+}
+
+// spec: F3
+#[test]
+fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = numbered(&memory, 2);
+        let child = space.fork().unwrap();
+        let stores: Vec<_> = (0..2)
+            .map(|page| {
+                let mut a = space.accessor();
+                thread::spawn(move || a.store(at + page * PAGE, 10 + page).unwrap())
+            })
+            .collect();
+        let ending = thread::spawn(move || drop(child));
+        let second = space.fork().unwrap();
+        let mut b = second.accessor();
+        let seen = [0, 1].map(|page| load(&mut b, at, page));
+        assert!((0..2).all(|page| [page, 10 + page].contains(&seen[page as usize])));
+        b.store(at, 77u64).unwrap();
+        stores.into_iter().for_each(|store| store.join().unwrap());
+        assert_eq!([0, 1].map(|page| load(&mut b, at, page)), [77, seen[1]]);
+        let mut a = space.accessor();
+        assert_eq!([0, 1].map(|page| load(&mut a, at, page)), [10, 11]);
+        ending.join().unwrap();
+        space.validate();
+        second.validate();
+        drop((a, b, space, second));
+        assert_eq!(used(&memory), 0);
+    });
+}
+
+/// The first leaf asks the second what it is needed for, while the third absorbs the second.
+// spec: F3, F4
+#[test]
+fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
+    explore(|| {
+        let memory = memory();
+        let (first, at) = numbered(&memory, 4);
+        let second = first.fork().unwrap();
+        second.accessor().store(at, 10u64).unwrap();
+        let third = second.fork().unwrap();
+        let mut c = third.accessor();
+        c.store(at + PAGE, 11u64).unwrap();
+        drop(second);
+        let ending = thread::spawn(move || drop(first));
+        c.store(at + 2 * PAGE, 12u64).unwrap();
+        ending.join().unwrap();
+        memory.validate();
+        // What was let go by mistake is somebody else's now.
+        let (others, elsewhere) = numbered(&memory, 4);
+        let want = [10, 11, 12, 3];
+        assert_eq!([0, 1, 2, 3].map(|page| load(&mut c, at, page)), want);
+        third.validate();
+        let mut o = others.accessor();
+        assert_eq!([0, 3].map(|page| load(&mut o, elsewhere, page)), [0, 3]);
+        drop((c, o, third, others));
+        assert_eq!(used(&memory), 0);
+    });
+}

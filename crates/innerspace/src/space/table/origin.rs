@@ -1,0 +1,182 @@
+//! A leaf and the one it borrows from: what each of them knows of the other, and how they part.
+//!
+//! A leaf knows its origin, and a place before which it borrows nothing. An origin knows the exclusive or of its borrowers: the
+//! borrower, once there is one alone. They part in three ways:
+//!
+//! - The leaf has borrowed its last page: it lets the origin go ([`Nodes::part`]), after a grace period, since accessors may be
+//!   reading what it borrowed a moment ago.
+//! - The origin has no parent any more, and one borrower is left: the pages that the borrower does not borrow any more are of
+//!   use to nobody, and go at once ([`Nodes::trim`]). It may stop borrowing others at the same time; what it does not borrow
+//!   it never borrows again, for only a restore borrows again, from a leaf that has a parent.
+//! - The same, and the borrower meets a write fault: it takes over the pages it borrows ([`Nodes::absorb_origin`]).
+//!
+//! Whoever trims counts as a borrower, so the third way waits for the second. But the borrower of the leaf that is trimmed may
+//! itself be absorbed meanwhile, by a leaf that borrows from it: the words with which it borrows are left as they are, since they
+//! say what the trimmed leaf is needed for.
+
+use super::{Nodes, SLOTS};
+use crate::FrameId;
+use crate::frame::Dropped;
+use crate::reclaim::Retired;
+use crate::space::pte::{self, Holds, Pte};
+use crate::sync::raw::{AtomicU64, Ordering};
+
+/// The bits of a leaf's origin that say how many leaves it borrows through.
+const DEPTH: u64 = 0xff;
+
+/// The word that says where a leaf borrows.
+pub(super) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
+    origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth)
+}
+
+impl Nodes<'_> {
+    /// The leaf that this one borrows from, and through how many.
+    pub(super) fn origin(self, leaf: FrameId) -> Option<(FrameId, u64)> {
+        let extra = self.pool.frames.meta(leaf).extra.load(Ordering::Relaxed);
+        (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & DEPTH))
+    }
+
+    fn set_origin(self, leaf: FrameId, origin: Option<(FrameId, u64)>) {
+        let extra = &self.pool.frames.meta(leaf).extra;
+        extra.store(origin_word(origin), Ordering::Relaxed);
+    }
+
+    /// Counts a new leaf as a borrower of its origin, which has a parent.
+    pub(super) fn add_borrower(self, origin: FrameId, leaf: FrameId) {
+        let meta = self.pool.frames.meta(origin);
+        let counted = meta.hold.try_map();
+        assert!(counted, "a leaf has as many borrowers as a count can hold");
+        meta.toggle_borrowers(leaf);
+    }
+
+    /// Counts a leaf that has forgotten its origin as a borrower no more. Nobody is in a page that it borrowed.
+    pub(super) fn put_origin(self, origin: FrameId) {
+        let hold = &self.pool.frames.meta(origin).hold;
+        // Of two that end at once, neither may see the last one alone: then that one's next write fault does.
+        let state = hold.load();
+        if state.refs() == 0 && state.mapped() == 2 {
+            self.trim(origin);
+        }
+        if hold.unmap() == Dropped::Last {
+            self.free(origin, 0);
+        }
+    }
+
+    /// The leaf is to borrow at `slot`, or at any slot after it. The gate is closed.
+    pub(super) fn borrows_from(self, leaf: FrameId, slot: usize) {
+        let meta = self.pool.frames.meta(leaf);
+        if slot < meta.borrowed_from() {
+            meta.set_borrowed_from(slot);
+        }
+    }
+
+    /// Whether the leaf has an origin and borrows nothing, seen by whoever has just taken the last word that did. Looks at as
+    /// many words as a leaf has, in the leaf's whole life.
+    pub(in crate::space) fn borrows_in_vain(self, leaf: FrameId) -> bool {
+        if self.origin(leaf).is_none() {
+            return false;
+        }
+        let meta = self.pool.frames.meta(leaf);
+        let words = self.words(leaf);
+        let from = meta.borrowed_from();
+        let next =
+            (from..SLOTS).find(|slot| pte::load_in_order(&words[*slot]).holds() == Holds::Borrowed);
+        // Somebody else may set a lower one: as right, and a longer way.
+        if next != Some(from) {
+            meta.set_borrowed_from(next.unwrap_or(SLOTS));
+        }
+        next.is_none()
+    }
+
+    /// Has a leaf that borrows nothing forget its origin, which is returned: to be put after a grace period. The leaf is
+    /// exclusive and `paths` held.
+    pub(in crate::space) fn part(self, leaf: FrameId) -> Option<FrameId> {
+        let (origin, _) = self.origin(leaf)?;
+        self.pool.frames.meta(origin).toggle_borrowers(leaf);
+        self.set_origin(leaf, None);
+        Some(origin)
+    }
+
+    /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers do not reach it; and what its
+    /// borrower, if it has one alone, does not borrow. The caller counts as a borrower.
+    pub(super) fn trim(self, leaf: FrameId) {
+        // The borrower may end at any time: its frame, and the words it borrows by, stay for as long as the section.
+        let _section = self.pool.domain.reader();
+        let meta = self.pool.frames.meta(leaf);
+        // The count before the names: who is not counted any more is not named any more.
+        let alone = meta.hold.load().mapped() == 2;
+        let borrower = meta.borrowers().filter(|_| alone);
+        let borrower = borrower.map(|borrower| self.words(borrower));
+        for (slot, word) in self.words(leaf).iter().enumerate() {
+            let needed = match pte::load(word).holds() {
+                Holds::File => false,
+                Holds::Own => {
+                    borrower.is_none_or(|words| pte::load(&words[slot]).holds() == Holds::Borrowed)
+                }
+                _ => true,
+            };
+            if !needed {
+                self.retire_page(pte::take(word));
+            }
+        }
+    }
+
+    /// Takes over the frames of a leaf's origin if nobody else has a use for it. The leaf is exclusive and `paths` held;
+    /// the origin is reached by nobody else, since it has no parent and this leaf is its one borrower.
+    pub(in crate::space) fn absorb_origin(self, leaf: FrameId) {
+        let Some(origin) = self.absorbable_origin(leaf) else {
+            return;
+        };
+        for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
+            // mutant: F4 (shuttle: a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed)
+            if cfg!(not(mutant = "F4")) && pte::load(from).holds() == Holds::Borrowed {
+                continue; // `trim` may be looking
+            }
+            let theirs = pte::take(from);
+            match theirs.holds() {
+                Holds::Own => self.take_over(theirs, to),
+                _ => self.retire_page(theirs),
+            }
+        }
+        let next = self.origin(origin);
+        if let Some((next, _)) = next {
+            let meta = self.pool.frames.meta(next);
+            meta.replace_borrower(origin, leaf);
+        }
+        self.set_origin(leaf, next);
+        self.set_origin(origin, None);
+        let last = self.pool.frames.meta(origin).hold.unmap();
+        assert_eq!(
+            last,
+            Dropped::Last,
+            "I11: an origin was found by somebody while absorbed"
+        );
+        self.pool.retire(Retired::Frame(origin));
+    }
+
+    /// Leaves that this one borrows through.
+    #[cfg(all(test, not(shuttle)))]
+    pub(in crate::space) fn borrowing_depth(self, leaf: FrameId) -> usize {
+        std::iter::successors(self.origin(leaf), |(origin, _)| self.origin(*origin)).count()
+    }
+
+    /// The origin that `absorb_origin` would take over. Once so, it stays so: nobody else can reach it.
+    pub(in crate::space) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
+        let (origin, _) = self.origin(leaf)?;
+        let state = self.state(origin);
+        (state.refs() == 0 && state.mapped() == 1).then_some(origin)
+    }
+
+    /// Moves the origin's ownership of one page to the slot that borrows it, or lets the page go.
+    fn take_over(self, theirs: Pte, to: &AtomicU64) {
+        loop {
+            let ours = pte::load(to);
+            if ours.holds() != Holds::Borrowed || ours.host() != theirs.host() {
+                return self.retire_page(theirs);
+            }
+            if pte::replace(to, ours, ours.owned()) {
+                return;
+            }
+        }
+    }
+}
