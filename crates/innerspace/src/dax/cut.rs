@@ -12,7 +12,7 @@
 //! A fault that meets a cut gives its entry back and waits for `layout`.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::core::DaxCore;
 use super::entries::{Found, Locked};
@@ -20,6 +20,7 @@ use super::entry::{Content, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
+use crate::frame::deadline;
 use crate::sync::RwLockWriteGuard;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -141,7 +142,7 @@ impl DaxCore {
         what: DaxAction,
         patience: Duration,
     ) -> Result<RwLockWriteGuard<'_, ()>, DaxError> {
-        let mut deadline = None;
+        let mut until = None;
         loop {
             let layout = self.layout.write();
             let pages = self.widened(touched());
@@ -150,10 +151,7 @@ impl DaxCore {
             };
             drop(layout);
             let own = self.pins.holds_own(&pages);
-            let now = Instant::now();
-            let far = || now + Duration::from_secs(1 << 30);
-            let deadline =
-                *deadline.get_or_insert_with(|| now.checked_add(patience).unwrap_or_else(far));
+            let deadline = *until.get_or_insert_with(|| deadline(patience));
             if own || !self.pins.wait_for_end(&pages, deadline) {
                 return Err(DaxError::Busy {
                     file: self.name.clone(),

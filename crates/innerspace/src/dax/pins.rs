@@ -64,10 +64,14 @@ impl Pins {
         pins.any(|(pin, by)| *by == own && overlap(pin, pages))
     }
 
-    /// Waits until no pin has any of these pages; false if the deadline passes first.
-    pub(super) fn wait_for_end(&self, pages: &Range<u64>, deadline: Instant) -> bool {
+    /// Waits until no pin has any of these pages; false if the deadline, should there be one, passes first.
+    pub(super) fn wait_for_end(&self, pages: &Range<u64>, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while state.first_in(pages).is_some() {
+            let Some(deadline) = deadline else {
+                state = self.ended.wait(state);
+                continue;
+            };
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;

@@ -463,7 +463,7 @@ impl<'a> FrameLock<'a> {
 }
 
 /// The moment `timeout` from now; `None` (no deadline) when that is past the end of the clock.
-pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
+pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 

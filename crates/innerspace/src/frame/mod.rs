@@ -72,7 +72,7 @@ pub(crate) use hold::touched;
 pub(crate) use hold::{Dropped, Hold, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;
-pub(crate) use lock::{LockResult, ReadEnd, WaitResult, WakeToken};
+pub(crate) use lock::{LockResult, ReadEnd, WaitResult, WakeToken, deadline};
 #[cfg(not(loom))]
 pub(crate) use magazine::Source;
 pub(crate) use meta::{Kind, Meta, Uses};
