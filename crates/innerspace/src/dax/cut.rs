@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::core::DaxCore;
-use super::entries::{Found, Locked};
-use super::entry::{Content, LARGE_PAGES, Size};
+use super::entries::Locked;
+use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
@@ -27,9 +27,6 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// How long a truncate or punch waits for pins.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Entries that are locked at a time.
-const BATCH: usize = 64;
 
 impl DaxCore {
     /// Cuts or lengthens the file.
@@ -183,26 +180,13 @@ impl DaxCore {
 
     /// Takes the entries of `pages` away.
     fn cut_out(&self, pages: Range<u64>, removal: Removal) -> Result<(), DaxError> {
+        let goes = |entry: Entry| removal == Removal::Free || !entry.is_dirty();
+        let mut batch = Vec::new();
         let mut at = pages.start;
-        loop {
-            let mut batch = Vec::new();
-            while batch.len() < BATCH {
-                let Some(page) = self.entries.next(at, pages.end, |_, _| true) else {
-                    at = pages.end;
-                    break;
-                };
-                at = page + 1;
-                if let Found::Locked(locked) = self.entries.lock(page, Wanted::Present)? {
-                    at = locked.pages().end;
-                    if removal == Removal::Free || !locked.entry().is_dirty() {
-                        batch.push(locked);
-                    }
-                }
-            }
-            if batch.is_empty() {
-                break;
-            }
-            self.remove(batch, &pages, removal)?;
+        while at < pages.end {
+            self.entries
+                .lock_batch(&mut at, pages.end, goes, &mut batch);
+            self.remove(&mut batch, &pages, removal)?;
         }
         if removal == Removal::Free {
             // What nobody has an entry of.
@@ -215,15 +199,18 @@ impl DaxCore {
     /// Takes locked entries away, and frees those of their blocks that lie in `pages`.
     fn remove(
         &self,
-        batch: Vec<Locked<'_>>,
+        batch: &mut Vec<Locked<'_>>,
         pages: &Range<u64>,
         removal: Removal,
     ) -> Result<(), DaxError> {
-        for locked in &batch {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        for locked in &*batch {
             self.revoke(locked.pages(), locked.entry());
         }
         self.grace();
-        for locked in batch {
+        for locked in batch.drain(..) {
             let own = locked.pages();
             let inside = own.start >= pages.start && own.end <= pages.end;
             if let (Size::Large, Content::Block(block), false) =

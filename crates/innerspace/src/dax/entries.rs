@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Size, Word};
 use super::grab::{self, Held, Place, RangeWords, Step, Wanted, range_start};
-use super::waits::{Waits, Wake};
+use super::waits::Waits;
 use crate::cache::index::{Index, Inserted, Word as IndexWord};
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::group::{Group, LimitError};
@@ -24,6 +24,9 @@ use crate::units::FrameId;
 /// log2 of the ranges in an upper node.
 const UPPER_SHIFT: u32 = 9;
 const UPPER_RANGES: u64 = 1 << UPPER_SHIFT;
+
+/// Entries that are locked at a time: those of one range.
+const BATCH: usize = LARGE_PAGES as usize;
 
 /// See the module.
 pub(super) struct Entries {
@@ -165,6 +168,76 @@ impl Entries {
         }
     }
 
+    /// Locks what covers `page`, if there is anything. Sleeps, as [`Entries::lock`] does.
+    fn lock_present(&self, page: u64) -> Option<Locked<'_>> {
+        match self.lock(page, Wanted::Present) {
+            Ok(Found::Locked(locked)) => Some(locked),
+            Ok(Found::Absent) => None,
+            Ok(Found::InTheWay(_) | Found::Conflict) | Err(_) => {
+                unreachable!("what is there takes no node and is in nobody's way")
+            }
+        }
+    }
+
+    /// Locks the entries from `at` on and before `end` that are `wanted` once they are locked, in the order of their pages,
+    /// until `batch` has [`BATCH`] of them. Moves `at` behind the last one that was looked at. Sleeps on what others have: who
+    /// comes to something else then, or to nothing, passes it over.
+    pub(super) fn lock_batch<'e>(
+        &'e self,
+        at: &mut u64,
+        end: u64,
+        wanted: impl Fn(Entry) -> bool,
+        batch: &mut Vec<Locked<'e>>,
+    ) {
+        let may_be = |entry: Entry, locked: bool| locked || wanted(entry);
+        while batch.len() < BATCH {
+            let Some(page) = self.next(*at, end, may_be) else {
+                *at = end;
+                return;
+            };
+            let room = (BATCH - batch.len()) as u64;
+            let pages = page..end.min(page + room);
+            *at = self.lock_run(
+                pages,
+                |there| there.is_some_and(&wanted),
+                |locked| {
+                    batch.push(locked);
+                },
+            );
+            if *at > page {
+                continue;
+            }
+            *at = page + 1;
+            if let Some(locked) = self.lock_present(page) {
+                *at = locked.pages().end;
+                if wanted(locked.entry()) {
+                    batch.push(locked);
+                }
+            }
+        }
+    }
+
+    /// Locks entries of `pages` in one section, as [`grab::run`] does, as far as they are of the first one's range.
+    pub(super) fn lock_run<'e>(
+        &'e self,
+        pages: Range<u64>,
+        wanted: impl Fn(Option<Entry>) -> bool,
+        mut each: impl FnMut(Locked<'e>),
+    ) -> u64 {
+        let _section = self.pool.domain.reader();
+        let Some(range) = self.range_word(pages.start) else {
+            return pages.start;
+        };
+        let words = Words {
+            pool: &self.pool,
+            range,
+        };
+        let end = pages.end.min(range_start(pages.start) + LARGE_PAGES);
+        grab::run(&words, &self.waits, pages.start..end, wanted, |held| {
+            each(self.locked(held));
+        })
+    }
+
     /// Locks the entry of one page if that takes no waiting and no memory, and no more than the page.
     pub(super) fn try_lock_small(&self, page: u64) -> Option<Locked<'_>> {
         let Some(Step::Held(held)) = self.step(page, Wanted::IfFree, &mut None) else {
@@ -188,6 +261,15 @@ impl Entries {
             self.nodes.fetch_add(1, Ordering::Relaxed);
         }
         Some(step)
+    }
+
+    /// A place in the queue of a page's locked entry.
+    #[cfg(test)]
+    pub(super) fn queue_for(&self, page: u64) -> super::waits::Asleep {
+        match self.step(page, Wanted::Cover, &mut None) {
+            Some(Step::Wait(asleep, _)) => asleep,
+            _ => panic!("the entry of page {page} is not locked"),
+        }
     }
 
     /// The word of the page's range, once it is there.
@@ -274,10 +356,9 @@ impl Entries {
         }
     }
 
-    fn release(&self, held: Held, unlocked: u64, wake: Wake) {
-        let locked = held.entry.locked();
+    fn release(&self, held: Held, unlocked: u64) {
         let word = self.word_of(&held);
-        self.waits.release(word, held.first, locked, unlocked, wake);
+        held.release(&self.waits, word, unlocked);
     }
 
     /// Unlinks the nodes of the ranges that lie in `pages` and have no entry left.
@@ -425,33 +506,21 @@ impl<'e> Locked<'e> {
         self.first()..self.first() + self.entry().size().pages()
     }
 
-    /// Unlocks the entry as another one.
-    pub(super) fn replace(mut self, content: Entry) {
-        let held = self.held.take().expect("taken on the way out alone");
-        let wake = if held.entry.content() == content.content() {
-            Wake::One
-        } else {
-            Wake::All
-        };
-        self.entries.release(held, content.word(), wake);
+    /// Makes it another one, which others see once it is unlocked.
+    pub(super) fn become_locked(&mut self, entry: Entry) {
+        let held = self.held.as_mut().expect("taken on the way out alone");
+        held.entry = entry;
     }
 
-    /// The same entry, still locked, as another one.
-    pub(super) fn become_locked(&mut self, entry: Entry) {
-        use super::entry::{SharedWord, WAITERS};
-        let held = self.held.as_mut().expect("taken on the way out alone");
-        let word = self.entries.word_of(held);
-        let mut now = SharedWord::load(word);
-        while let Err(other) = word.exchange(now, entry.locked() | now & WAITERS) {
-            now = other;
-        }
-        held.entry = entry;
+    /// Unlocks the entry as another one.
+    pub(super) fn replace(mut self, content: Entry) {
+        self.become_locked(content);
     }
 
     /// Unlocks it by taking it away.
     pub(super) fn remove(mut self) {
         let held = self.held.take().expect("taken on the way out alone");
-        self.entries.release(held, 0, Wake::All);
+        self.entries.release(held, 0);
     }
 
     /// Keeps it locked without a borrow; [`Entries::adopt`] makes it a guard again.
@@ -464,11 +533,11 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
         // An entry that nobody put anything into does not stay.
-        let (word, wake) = match held.entry.content() {
-            Content::Empty => (0, Wake::All),
-            _ => (held.entry.word(), Wake::One),
+        let word = match held.entry.content() {
+            Content::Empty => 0,
+            _ => held.entry.word(),
         };
-        self.entries.release(held, word, wake);
+        self.entries.release(held, word);
     }
 }
 
@@ -488,7 +557,7 @@ impl Downgrade<'_> {
         let entries = locked.entries;
         let held = locked.held.take().expect("taken on the way out alone");
         entries.nodes.fetch_add(1, Ordering::Relaxed);
-        entries.release(held, Word::node(node), Wake::All);
+        entries.release(held, Word::node(node));
     }
 }
 

@@ -7,15 +7,11 @@
 use std::ops::Range;
 
 use super::core::DaxCore;
-use super::entries::{Found, Locked};
-use super::entry::{Content, LARGE_PAGES};
+use super::entries::Locked;
+use super::entry::{Content, Entry, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
-use super::grab::Wanted;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
-
-/// Entries that are locked at a time.
-const BATCH: usize = 64;
 
 impl DaxCore {
     /// Makes what was stored to these bytes durable: all of a page or a large block that they touch.
@@ -38,7 +34,7 @@ impl DaxCore {
         }
         if let Err(error) = self.extents.sync_metadata() {
             // The host may have lost what it was given: all of it is dirty again.
-            self.make_dirty_again(&cleaned)?;
+            self.make_dirty_again(cleaned);
             let error = self.host_error(DaxAction::Sync, bytes.start, error);
             first_error.get_or_insert(error);
         }
@@ -55,21 +51,8 @@ impl DaxCore {
         let mut at = pages.start;
         loop {
             let mut batch = Vec::new();
-            while batch.len() < BATCH {
-                let may_be_dirty = |entry: super::entry::Entry, locked| locked || entry.is_dirty();
-                let Some(page) = self.entries.next(at, pages.end, may_be_dirty) else {
-                    at = pages.end;
-                    break;
-                };
-                at = page + 1;
-                // What was punched or became another one meanwhile is not what was to be synced: it is passed over.
-                if let Found::Locked(locked) = self.entries.lock(page, Wanted::Present)? {
-                    at = locked.pages().end;
-                    if locked.entry().is_dirty() {
-                        batch.push(locked);
-                    }
-                }
-            }
+            self.entries
+                .lock_batch(&mut at, pages.end, Entry::is_dirty, &mut batch);
             if batch.is_empty() {
                 return Ok(left);
             }
@@ -121,26 +104,23 @@ impl DaxCore {
         }
         Ok(left)
     }
-}
 
-impl DaxCore {
     /// Blocks of these pages are dirty again, as far as they are still there.
-    fn make_dirty_again(&self, cleaned: &[Range<u64>]) -> Result<(), DaxError> {
+    fn make_dirty_again(&self, cleaned: Vec<Range<u64>>) {
+        let is_block = |entry: Entry| matches!(entry.content(), Content::Block(_));
+        let mut batch = Vec::new();
         for pages in cleaned {
             let mut at = pages.start;
-            while let Some(page) = self.entries.next(at, pages.end, |_, _| true) {
-                at = page + 1;
-                if let Found::Locked(mut locked) = self.entries.lock(page, Wanted::Present)? {
-                    at = locked.pages().end;
-                    if matches!(locked.content(), Content::Block(_)) {
-                        let dirty = locked.entry().dirty();
-                        self.note_dirty(page);
-                        locked.become_locked(dirty);
-                    }
+            while at < pages.end {
+                self.entries
+                    .lock_batch(&mut at, pages.end, is_block, &mut batch);
+                for mut locked in batch.drain(..) {
+                    let dirty = locked.entry().dirty();
+                    self.note_dirty(locked.first());
+                    locked.become_locked(dirty);
                 }
             }
         }
-        Ok(())
     }
 }
 

@@ -16,6 +16,8 @@
 //!
 //! A step runs in a section and never sleeps. A node that was replaced is reused after a grace period.
 
+use std::ops::Range;
+
 use super::entry::{Content, Entry, LARGE_SHIFT, LOCKED, SharedWord, Size, Word};
 use super::waits::{Asleep, Waits, Wake};
 use crate::units::FrameId;
@@ -60,7 +62,32 @@ pub(super) struct Held {
     pub(super) place: Place,
     /// The first page it covers; the key of those who wait.
     pub(super) first: u64,
+    /// What its word says as long as it is locked.
+    pub(super) found: Entry,
+    /// What its holder has made of it: what its word says once it is unlocked.
     pub(super) entry: Entry,
+}
+
+impl Held {
+    fn new(place: Place, first: u64, entry: Entry) -> Held {
+        Held {
+            place,
+            first,
+            found: entry,
+            entry,
+        }
+    }
+
+    /// Unlocks `word`, which is its own, as `unlocked`. One waiter is woken if it is what it was, and all of them if it became
+    /// another one or goes: each may find something else to do.
+    pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {
+        let same = match Word::decode(unlocked) {
+            Word::Entry { entry, .. } => entry.content() == self.found.content(),
+            Word::Absent | Word::Node { .. } => false,
+        };
+        let wake = if same { Wake::One } else { Wake::All };
+        waits.release(word, self.first, self.found.locked(), unlocked, wake);
+    }
 }
 
 /// What a step came to.
@@ -157,11 +184,7 @@ fn take(word: &impl SharedWord, now: u64, entry: Entry, place: Place, first: u64
         now | LOCKED
     };
     match word.exchange(now, locked) {
-        Ok(()) => Step::Held(Held {
-            place,
-            first,
-            entry,
-        }),
+        Ok(()) => Step::Held(Held::new(place, first, entry)),
         Err(_) => Step::Again,
     }
 }
@@ -193,19 +216,72 @@ fn one_page(
         Word::Entry { entry, .. } => entry,
         Word::Node { .. } => panic!("I1: a node in place of a page's entry"),
     };
+    match take_page(words, waits, now, (node, page), word, before, entry) {
+        Some(held) => Step::Held(held),
+        None => Step::Again,
+    }
+}
+
+/// Locks a page's word, which was `before` and not locked; nothing if somebody was faster, or wants the whole range.
+fn take_page<W: RangeWords>(
+    words: &W,
+    waits: &Waits,
+    now: u64,
+    (node, page): (FrameId, u64),
+    word: &W::Word,
+    before: u64,
+    entry: Entry,
+) -> Option<Held> {
     let Step::Held(held) = take(word, before, entry, Place::Page(node), page) else {
-        return Step::Again;
+        return None;
     };
     if words.range().load() == now {
-        return Step::Held(held);
+        return Some(held);
     }
     // Somebody wants the whole range, or has it.
-    let (before, wake) = match before {
-        0 => (0, Wake::All),
-        _ => (entry.word(), Wake::One),
+    let unlocked = if before == 0 { 0 } else { entry.word() };
+    held.release(waits, word, unlocked);
+    None
+}
+
+/// Locks the entries of `pages`, all of one range, that are `wanted` (`None`: there is none, and an empty one is made), in the
+/// order of their pages, up to the first that somebody else has. Answers with the first page that was not looked at; that is
+/// the first of all if the pages have no words of their own. Never waits.
+pub(super) fn run(
+    words: &impl RangeWords,
+    waits: &Waits,
+    pages: Range<u64>,
+    wanted: impl Fn(Option<Entry>) -> bool,
+    mut each: impl FnMut(Held),
+) -> u64 {
+    let now = words.range().load();
+    let Word::Node {
+        frame,
+        locked: false,
+    } = Word::decode(now)
+    else {
+        return pages.start;
     };
-    waits.release(word, page, held.entry.locked(), before, wake);
-    Step::Again
+    let all = words.pages(frame);
+    for page in pages.clone() {
+        let word = &all[page as usize % all.len()];
+        let before = word.load();
+        let there = match Word::decode(before) {
+            Word::Absent => None,
+            Word::Entry { locked: true, .. } => return page,
+            Word::Entry { entry, .. } => Some(entry),
+            Word::Node { .. } => panic!("I1: a node in place of a page's entry"),
+        };
+        if !wanted(there) {
+            continue;
+        }
+        let entry = there.unwrap_or(Entry::new(Size::Small, Content::Empty));
+        let Some(held) = take_page(words, waits, now, (frame, page), word, before, entry) else {
+            return page;
+        };
+        each(held);
+    }
+    pages.end
 }
 
 /// The whole range, whose pages have words of their own: if all are absent.
@@ -226,11 +302,7 @@ fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
     }
     let entry = Entry::new(Size::Large, Content::Empty);
     range.store(entry.locked());
-    let held = Held {
-        place: Place::Range,
-        first: range_start(page),
-        entry,
-    };
+    let held = Held::new(Place::Range, range_start(page), entry);
     Step::HeldInPlaceOf(held, node)
 }
 

@@ -6,7 +6,7 @@ use loom::model::Builder;
 
 use super::entry::{Content, Entry, Size, Word};
 use super::grab::{self, Held, Place, RangeWords, Step, Wanted};
-use super::waits::{Waits, Wake};
+use super::waits::Waits;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, hint, thread};
 use crate::units::FrameId;
@@ -58,7 +58,7 @@ impl World {
                 Step::Held(held) | Step::HeldInPlaceOf(held, _) => return Some(held),
                 Step::Downgrade(held) => {
                     let node = spare.take().expect("asked for before");
-                    self.release(held, Word::node(node), Wake::All);
+                    self.release(held, Word::node(node));
                 }
                 Step::Wait(asleep, _) => asleep.sleep(),
                 Step::Conflict | Step::Absent => return None,
@@ -71,13 +71,12 @@ impl World {
         }
     }
 
-    fn release(&self, held: Held, unlocked: u64, wake: Wake) {
+    fn release(&self, held: Held, unlocked: u64) {
         let word = match held.place {
             Place::Range => &self.range,
             Place::Page(node) => &self.nodes[node.index()][held.first as usize % PAGES],
         };
-        self.waits
-            .release(word, held.first, held.entry.locked(), unlocked, wake);
+        held.release(&self.waits, word, unlocked);
     }
 
     /// Writes the pages an entry covers, which its holder alone may do.
@@ -99,11 +98,7 @@ impl World {
             .expect("made where there is none");
         self.touch(&held);
         let zero = Entry::new(held.entry.size(), Content::Zero);
-        let wake = match held.entry.content() {
-            Content::Zero => Wake::One,
-            _ => Wake::All,
-        };
-        self.release(held, zero.word(), wake);
+        self.release(held, zero.word());
     }
 
     fn assert_at_rest(&self) {
@@ -146,7 +141,7 @@ fn d7_who_waits_for_a_large_entry_is_woken() {
         let other = spawn(&world, |w| w.read_fault(1, 1));
         world.touch(&large);
         let entry = Entry::new(Size::Large, Content::Zero);
-        world.release(large, entry.word(), Wake::All);
+        world.release(large, entry.word());
         other.join().unwrap();
         world.assert_at_rest();
     });
@@ -167,7 +162,7 @@ fn d7_a_large_fault_beside_a_locked_small_entry_falls_back() {
         other.join().unwrap();
         world.touch(&small);
         let zero = Entry::new(Size::Small, Content::Zero);
-        world.release(small, zero.word(), Wake::All);
+        world.release(small, zero.word());
         world.assert_at_rest();
     });
 }
@@ -183,16 +178,16 @@ fn d8_a_page_and_its_whole_range_are_never_held_at_once() {
                 .expect("made where there is none");
             w.touch(&small);
             match small.place {
-                Place::Page(_) => w.release(small, 0, Wake::All),
+                Place::Page(_) => w.release(small, 0),
                 Place::Range => {
                     let word = small.entry.word();
-                    w.release(small, word, Wake::One);
+                    w.release(small, word);
                 }
             }
         });
         if let Some(large) = world.lock(0, Wanted::Large, 2) {
             world.touch(&large);
-            world.release(large, 0, Wake::All);
+            world.release(large, 0);
         }
         other.join().unwrap();
         world.assert_at_rest();
@@ -214,7 +209,7 @@ fn d9_two_changes_of_a_large_hole_meet_in_one_node() {
             );
             w.touch(&held);
             let block = Entry::new(Size::Small, Content::Block(spare.into()));
-            w.release(held, block.word(), Wake::All);
+            w.release(held, block.word());
         };
         let other = spawn(&world, move |w| change(w, 1, 1));
         change(&world, 0, 2);
@@ -226,7 +221,47 @@ fn d9_two_changes_of_a_large_hole_meet_in_one_node() {
                 .expect("both are there");
             assert!(matches!(held.entry.content(), Content::Block(_)));
             let word = held.entry.word();
-            world.release(held, word, Wake::One);
+            world.release(held, word);
         }
+    });
+}
+
+// spec: D8
+#[test]
+fn d8_neighbours_locked_together_and_their_whole_range_are_never_held_at_once() {
+    model(3, || {
+        let world = World::new(Word::node(FrameId(0)));
+        let other = spawn(&world, |w| {
+            let mut all = Vec::new();
+            let end = grab::run(w, &w.waits, 0..2, |_| true, |held| all.push(held));
+            assert_eq!(end, all.len() as u64);
+            all.iter().for_each(|held| w.touch(held));
+            all.into_iter().for_each(|held| w.release(held, 0));
+        });
+        if let Some(large) = world.lock(0, Wanted::Large, 2) {
+            world.touch(&large);
+            world.release(large, 0);
+        }
+        other.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// spec: D6
+#[test]
+fn d6_one_who_waits_for_a_page_of_a_run_is_woken() {
+    model(2, || {
+        let world = World::new(Word::node(FrameId(0)));
+        let other = spawn(&world, |w| w.read_fault(1, 1));
+        let mut all = Vec::new();
+        grab::run(&*world, &world.waits, 0..2, |_| true, |held| all.push(held));
+        all.iter().for_each(|held| world.touch(held));
+        for mut held in all {
+            held.entry = Entry::new(Size::Small, Content::Block(7));
+            let word = held.entry.word();
+            world.release(held, word);
+        }
+        other.join().unwrap();
+        world.assert_at_rest();
     });
 }

@@ -202,3 +202,29 @@ fn who_waits_for_a_large_entry_is_woken() {
     assert_eq!(entries.waits.len(), 0, "a waiter was passed over");
     assert_eq!(waiter.join().unwrap(), 0..LARGE);
 }
+
+#[test]
+fn an_entry_that_became_another_one_wakes_all_who_wait() {
+    let pool = pool(64);
+    let entries = Entries::new(&pool, &pool.root_group());
+    put(&entries, 9, Wanted::Cover, Content::Zero);
+    let waiting_after = |change: &dyn Fn(&mut Locked<'_>)| {
+        let mut held = locked(entries.lock(9, Wanted::Cover).unwrap());
+        let queued = [(); 3].map(|()| entries.queue_for(9));
+        change(&mut held);
+        drop(held);
+        let left = entries.waits.len();
+        // Nobody sleeps: they are taken out by the unlocks that are left.
+        while entries.waits.len() > 0 {
+            drop(locked(entries.lock(9, Wanted::Cover).unwrap()));
+        }
+        drop(queued);
+        left
+    };
+    assert_eq!(waiting_after(&|_| {}), 2, "one is woken");
+    let block = Entry::new(Size::Small, Content::Block(5));
+    assert_eq!(waiting_after(&|held| held.become_locked(block)), 0);
+    assert_eq!(waiting_after(&|held| held.become_locked(block.dirty())), 2);
+    assert_eq!(entries.peek(9), Some(block.dirty()));
+    entries.end();
+}
