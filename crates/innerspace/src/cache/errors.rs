@@ -325,11 +325,20 @@ impl From<FileError> for io::Error {
 }
 
 /// The write errors of one file, numbered: each handle hears of each failure once, whoever met it (P18).
-#[derive(Debug, Default)]
-pub(crate) struct ErrorSequence {
+#[derive(Debug)]
+pub(crate) struct ErrorSequence<E = FileError> {
     /// Failures so far. Written under the lock of `last`.
     count: AtomicU64,
-    last: Mutex<Option<FileError>>,
+    last: Mutex<Option<E>>,
+}
+
+impl<E> Default for ErrorSequence<E> {
+    fn default() -> ErrorSequence<E> {
+        ErrorSequence {
+            count: AtomicU64::new(0),
+            last: Mutex::new(None),
+        }
+    }
 }
 
 /// How far one handle has heard of its file's failures.
@@ -343,9 +352,9 @@ impl ErrorCursor {
     }
 }
 
-impl ErrorSequence {
+impl<E: Clone> ErrorSequence<E> {
     /// Notes a failure that every open handle must hear of.
-    pub(crate) fn record(&self, error: FileError) {
+    pub(crate) fn record(&self, error: E) {
         let mut last = self.last.lock();
         *last = Some(error);
         // Release: pairs with the load in `check`, though the lock carries the error itself.
@@ -358,7 +367,7 @@ impl ErrorSequence {
     }
 
     /// The latest failure, if the cursor has not heard of it; it has, afterwards.
-    pub(crate) fn check(&self, cursor: &ErrorCursor) -> Result<(), FileError> {
+    pub(crate) fn check(&self, cursor: &ErrorCursor) -> Result<(), E> {
         if self.count.load(Ordering::Acquire) == cursor.0.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -375,7 +384,7 @@ impl ErrorSequence {
     }
 
     /// The latest failure, whoever has heard of it.
-    pub(crate) fn latest(&self) -> Option<FileError> {
+    pub(crate) fn latest(&self) -> Option<E> {
         self.last.lock().clone()
     }
 

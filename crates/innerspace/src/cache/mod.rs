@@ -95,6 +95,7 @@ pub use array::{Array, Element};
 pub use blocks::BlockReader;
 pub use cursor::Cursor;
 pub use dirty::WriteOrder;
+pub(crate) use errors::{ErrorCursor, ErrorSequence};
 pub use errors::{FileError, HeldReason, StoreAction};
 pub(crate) use fault::{FaultKind, FaultPage, HoleToken, LockedBlock};
 pub(crate) use file::FileInner;

@@ -12,10 +12,10 @@ use super::extents::ExtentMap;
 use super::grab::range_start;
 use super::open::HostFile;
 use super::pins::Pins;
-use crate::cache::{FileAccess, MapperId, MapperList, Mappers, Revoke};
+use crate::cache::{ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke};
 use crate::group::Group;
 use crate::reclaim::Pool;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, RwLock, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -101,6 +101,10 @@ pub(crate) struct DaxCore {
     pub(super) cut: Mutex<Vec<Range<u64>>>,
     /// One sync at a time, so that none returns before the flush it relies on is done.
     pub(super) syncing: Mutex<()>,
+    /// Failures to make stores durable: each handle hears of each once.
+    pub(super) errors: ErrorSequence<DaxError>,
+    /// Whether the host may take what is dirty for clean, since it failed to write.
+    pub(super) host_forgot: AtomicBool,
     /// The first pages of 2 MiB ranges in which some entry may be dirty.
     dirty: Mutex<BTreeSet<u64>>,
     pub(super) pins: Pins,
@@ -164,6 +168,8 @@ impl DaxCore {
             cuts: AtomicU64::new(0),
             cut: Mutex::new(Vec::new()),
             syncing: Mutex::new(()),
+            errors: ErrorSequence::default(),
+            host_forgot: AtomicBool::new(false),
             dirty: Mutex::ranked(Rank::Dirty, BTreeSet::new()),
             pins: Pins::default(),
             counts: Counts::default(),
@@ -264,6 +270,11 @@ impl DaxCore {
     /// Remembers that an entry of this page's range became dirty. Its lock is held.
     pub(super) fn note_dirty(&self, page: u64) {
         self.dirty.lock().insert(range_start(page));
+    }
+
+    /// The ranges that may have dirty entries.
+    pub(super) fn all_dirty(&self) -> Vec<u64> {
+        self.dirty.lock().iter().copied().collect()
     }
 
     /// Takes the ranges out that may have dirty entries in `pages`.

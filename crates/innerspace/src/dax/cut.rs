@@ -103,6 +103,8 @@ impl DaxCore {
     /// Forgets what is known of clean pages, so that the next access asks the extent map again. Dirty entries stay.
     pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
         let _layout = self.layout.write();
+        // What a sync has cleaned becomes dirty again if it fails: until it is done, clean says nothing.
+        let _no_sync = self.syncing.lock();
         self.cut_out(pages, Removal::ForgetClean)
     }
 
@@ -223,7 +225,7 @@ impl DaxCore {
                     let flushed = self.device.flush(block << PAGE_SHIFT, len);
                     flushed
                         .and_then(|()| self.device.fence())
-                        .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
+                        .map_err(|error| self.host_failed(offset, error))?;
                 }
             }
             if removal == Removal::Free {

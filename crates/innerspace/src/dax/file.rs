@@ -16,9 +16,9 @@ use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
 #[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
-use crate::cache::FaultKind;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
+use crate::cache::{ErrorCursor, FaultKind};
 use crate::group::Group;
 use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
@@ -55,7 +55,15 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct DaxFile(Arc<DaxCore>);
+pub struct DaxFile(Arc<Handle>);
+
+/// One handle's own state; its clones share it.
+#[derive(Debug)]
+struct Handle {
+    core: Arc<DaxCore>,
+    /// The failed syncs that it has heard of.
+    cursor: ErrorCursor,
+}
 
 /// What a direct access file has, and has done. Sizes in pages of 4 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -113,7 +121,8 @@ impl std::fmt::Display for DaxStats {
 impl DaxFile {
     /// A handle on a file that is open.
     pub(crate) fn new(core: Arc<DaxCore>) -> DaxFile {
-        DaxFile(core)
+        let cursor = core.errors.sample();
+        DaxFile(Arc::new(Handle { core, cursor }))
     }
 
     /// An empty file in blocks of `device`, which other files may share.
@@ -143,7 +152,7 @@ impl DaxFile {
             most: MAX_SIZE,
             host: None,
         };
-        Ok(DaxFile(DaxCore::new(pool, group, parts, setup)))
+        Ok(DaxFile::new(DaxCore::new(pool, group, parts, setup)))
     }
 
     /// A host file: its own bytes.
@@ -174,21 +183,21 @@ impl DaxFile {
             device,
             host: Some(host),
         };
-        Ok(DaxFile(DaxCore::new(pool, group, parts, setup)))
+        Ok(DaxFile::new(DaxCore::new(pool, group, parts, setup)))
     }
 
     pub(crate) fn core(&self) -> &Arc<DaxCore> {
-        &self.0
+        &self.0.core
     }
 
     /// The name in messages.
     pub fn name(&self) -> &str {
-        self.0.name()
+        self.0.core.name()
     }
 
     /// The length in bytes.
     pub fn len(&self) -> u64 {
-        self.0.size()
+        self.0.core.size()
     }
 
     /// Whether it has no bytes.
@@ -198,7 +207,7 @@ impl DaxFile {
 
     /// The device its bytes are on.
     pub fn device(&self) -> &DaxDevice {
-        &self.0.device
+        &self.0.core.device
     }
 
     /// Reads up to `buf.len()` bytes at `offset`; fewer at the end of the file alone. Holes read as zeros, and nothing is
@@ -207,7 +216,7 @@ impl DaxFile {
     /// # Errors
     /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::OnShrink::Error), [`DaxError::Shrank`] for what another process has cut off.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
-        self.0.read_at(buf, offset)
+        self.0.core.read_at(buf, offset)
     }
 
     /// Reads exactly `buf.len()` bytes.
@@ -217,7 +226,7 @@ impl DaxFile {
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DaxError> {
         match self.read_at(buf, offset)? {
             got if got == buf.len() => Ok(()),
-            _ => Err(self.0.past_end(offset, buf.len() as u64)),
+            _ => Err(self.0.core.past_end(offset, buf.len() as u64)),
         }
     }
 
@@ -228,7 +237,7 @@ impl DaxFile {
     /// [`DaxError::DeviceFull`] when nothing was written; [`DaxError::ReadOnly`], [`DaxError::TooLong`],
     /// [`DaxError::Limit`], [`DaxError::Io`].
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
-        self.0.write_at(buf, offset)
+        self.0.core.write_at(buf, offset)
     }
 
     /// Writes all of `buf`.
@@ -251,7 +260,7 @@ impl DaxFile {
     /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own; [`DaxError::ReadOnly`],
     /// [`DaxError::TooLong`], [`DaxError::Io`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
-        self.0.set_len(len, PATIENCE)
+        self.0.core.set_len(len, PATIENCE)
     }
 
     /// Like [`DaxFile::set_len`], waiting so long for pins.
@@ -259,7 +268,7 @@ impl DaxFile {
     /// # Errors
     /// As there.
     pub fn set_len_within(&self, len: u64, patience: Duration) -> Result<(), DaxError> {
-        self.0.set_len(len, patience)
+        self.0.core.set_len(len, patience)
     }
 
     /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits for pins as
@@ -268,13 +277,15 @@ impl DaxFile {
     /// # Errors
     /// As [`DaxFile::set_len`].
     pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        self.0.punch(bytes, PATIENCE)
+        self.0.core.punch(bytes, PATIENCE)
     }
 
-    /// Makes everything that was stored durable: flushes the cache lines of what is dirty.
+    /// Makes everything that was stored durable: flushes the cache lines of what is dirty, or has the host write it.
     ///
     /// # Errors
-    /// [`DaxError::Io`]: what could not be flushed stays dirty, and the next sync tries again.
+    /// [`DaxError::Io`]: what could not be made durable stays dirty, and the next sync tries again. Each handle (opened by itself,
+    /// not cloned) hears of each failure once, whoever met it: so this can fail for an earlier sync by another handle, though all
+    /// is durable by now.
     pub fn sync_all(&self) -> Result<(), DaxError> {
         self.sync_range(..)
     }
@@ -284,7 +295,11 @@ impl DaxFile {
     /// # Errors
     /// As [`DaxFile::sync_all`].
     pub fn sync_range(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
-        self.0.sync_bytes(self.clip(&bytes))
+        let core = &self.0.core;
+        let done = core.sync_bytes(self.clip(&bytes));
+        // Heard of by this, too, if it is the one that just failed.
+        let heard = core.errors.check(&self.0.cursor);
+        done.and(heard)
     }
 
     /// Forgets what is known about bytes that are not dirty, so that the next access asks the host file again where its holes
@@ -295,7 +310,7 @@ impl DaxFile {
     pub fn invalidate(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
         let bytes = self.clip(&bytes);
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
-        self.0.invalidate(pages)
+        self.0.core.invalidate(pages)
     }
 
     /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device that hold these bytes. Holes get
@@ -304,7 +319,7 @@ impl DaxFile {
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`], [`DaxError::Limit`], [`DaxError::Io`].
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
-        let core = &self.0;
+        let core = &self.0.core;
         core.check_writable(bytes.start)?;
         let _layout = core.layout.read();
         if bytes.start > bytes.end || bytes.end > core.size() {
@@ -340,7 +355,7 @@ impl DaxFile {
 
     /// What it has, and has done. Walks the entries: its cost grows with them.
     pub fn stats(&self) -> DaxStats {
-        let core = &self.0;
+        let core = &self.0.core;
         let counts = &core.counts;
         let read = |count: &crate::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         let mut stats = DaxStats {

@@ -1,15 +1,24 @@
 //! Sync: what was stored is made durable.
 //!
 //! For each dirty entry: lock it, take the right to store away, wait a grace period, flush the cache lines of all of it, fence,
-//! clear dirty, unlock. Entries are taken in batches, so that one grace period serves many. Who stores again faults again,
-//! waits for the entry, and makes it dirty again. A pinned page stays dirty: foreign code may store to it at any time.
+//! clear dirty, unlock. The entries of a 2 MiB range are taken together, so that one grace period serves all of them, and one
+//! request where the host writes. Who stores again faults again, waits for the entry, and makes it dirty again. A pinned page
+//! stays dirty: foreign code may store to it at any time.
+//!
+//! **When the host fails.** It reports a failed write once, whosoever page it was, and takes the page for clean from then on:
+//! asked again, it would write nothing and say that all is well. So what a failed sync has cleaned becomes dirty again, and the
+//! host is made to see all that is dirty as changed ([`DaxCore::remind_host`]): at once, since what it takes for clean it may
+//! drop, and if that cannot be, before the next sync. Every handle hears of the failure once.
 
+use std::io;
 use std::ops::Range;
 
 use super::core::DaxCore;
+use super::device::Durability;
 use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
+use super::pins::overlap;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -18,6 +27,10 @@ impl DaxCore {
     pub(super) fn sync_bytes(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let _one = self.syncing.lock();
+        // Looked at first: a failure of somebody else's that comes later may be about a page of ours.
+        let failures = self.errors.count();
+        self.remind_host()
+            .map_err(|error| self.host_failed(bytes.start, error))?;
         let mut first_error = None;
         let mut cleaned = Vec::new();
         for range in self.take_dirty(&pages) {
@@ -33,12 +46,27 @@ impl DaxCore {
             }
         }
         if let Err(error) = self.extents.sync_metadata() {
-            // The host may have lost what it was given: all of it is dirty again.
-            self.make_dirty_again(cleaned);
-            let error = self.host_error(DaxAction::Sync, bytes.start, error);
-            first_error.get_or_insert(error);
+            first_error.get_or_insert(self.host_failed(bytes.start, error));
         }
-        first_error.map_or(Ok(()), Err)
+        if self.errors.count() == failures {
+            return Ok(());
+        }
+        self.make_dirty_again(cleaned);
+        // Should it fail, the next sync begins with it.
+        let _ = self.remind_host();
+        match first_error.or_else(|| self.errors.latest()) {
+            Some(error) => Err(error),
+            None => unreachable!("a failure is counted with its error"),
+        }
+    }
+
+    /// The host could not write, and may have forgotten what it had to.
+    pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
+        let error = self.host_error(DaxAction::Sync, offset, error);
+        // Before it is counted: a sync that sees the count unchanged sees this the next time.
+        self.host_forgot.store(true, Ordering::SeqCst);
+        self.errors.record(error.clone());
+        error
     }
 
     /// The dirty entries of a part of a 2 MiB range.
@@ -48,15 +76,16 @@ impl DaxCore {
         cleaned: &mut Vec<Range<u64>>,
     ) -> Result<Left, DaxError> {
         let mut left = Left::Nothing;
+        let mut batch = Vec::new();
         let mut at = pages.start;
         loop {
-            let mut batch = Vec::new();
+            let dirty = |entry: Entry| entry.is_dirty();
             self.entries
-                .lock_batch(&mut at, pages.end, Entry::is_dirty, &mut batch);
+                .lock_batch(&mut at, pages.end, dirty, &mut batch);
             if batch.is_empty() {
                 return Ok(left);
             }
-            if self.flush(batch, cleaned)? == Left::Dirty {
+            if self.flush(&mut batch, cleaned)? == Left::Dirty {
                 left = Left::Dirty;
             }
         }
@@ -65,44 +94,64 @@ impl DaxCore {
     /// Flushes locked dirty entries, and unlocks them clean.
     fn flush(
         &self,
-        batch: Vec<Locked<'_>>,
+        batch: &mut Vec<Locked<'_>>,
         cleaned: &mut Vec<Range<u64>>,
     ) -> Result<Left, DaxError> {
-        for pages in runs(&batch) {
-            self.revoke_write(pages);
+        let runs = runs(batch);
+        for pages in &runs {
+            self.revoke_write(pages.clone());
         }
         self.grace();
-        // Counted afterwards: an atomic operation between them would wait for each page's lines by itself.
-        let mut flushed = 0;
-        for locked in &batch {
-            let Content::Block(block) = locked.content() else {
-                panic!("D14: {:?} is dirty", locked.entry());
-            };
-            let len = locked.entry().size().pages() << PAGE_SHIFT;
-            let offset = DaxCore::offset(locked.first());
-            self.device
-                .flush(block << PAGE_SHIFT, len)
-                .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
-            flushed += len;
-        }
-        let offset = batch
-            .first()
-            .map_or(0, |first| DaxCore::offset(first.first()));
-        self.device
-            .fence()
-            .map_err(|error| self.host_error(DaxAction::Sync, offset, error))?;
+        let flushed = self.flush_blocks(batch).map_err(|error| {
+            let offset = DaxCore::offset(runs[0].start);
+            self.host_failed(offset, error)
+        })?;
         self.counts.flushed.fetch_add(flushed, Ordering::Relaxed);
-        cleaned.extend(runs(&batch));
+        let covered = runs[0].start..runs[runs.len() - 1].end;
+        cleaned.extend(runs);
+        // Looked up once: who pins a page from now on makes it dirty once we have unlocked it.
+        let pinned = self.pins.in_range(&covered);
         let mut left = Left::Nothing;
-        for locked in batch {
-            if self.pins.covers(&locked.pages()) {
+        for mut locked in batch.drain(..) {
+            let own = locked.pages();
+            if pinned.iter().any(|pin| overlap(pin, &own)) {
                 left = Left::Dirty;
                 continue;
             }
             let clean = locked.entry().clean();
-            locked.replace(clean);
+            locked.become_locked(clean);
         }
         Ok(left)
+    }
+
+    /// Makes the blocks of locked entries durable; how many bytes.
+    fn flush_blocks(&self, batch: &[Locked<'_>]) -> io::Result<u64> {
+        let mut flushed = 0;
+        let mut hull: Option<Range<u64>> = None;
+        for locked in batch {
+            let Content::Block(block) = locked.content() else {
+                panic!("D14: {:?} is dirty", locked.entry());
+            };
+            let (at, len) = (
+                block << PAGE_SHIFT,
+                locked.entry().size().pages() << PAGE_SHIFT,
+            );
+            flushed += len;
+            match self.device.durability() {
+                // Nothing between them: an atomic operation would wait for each block's lines by itself.
+                Durability::Lines => self.device.flush(at, len)?,
+                // One request for all of them. What lies between is written early, which harms nobody.
+                Durability::HostSync => {
+                    let all = hull.get_or_insert(at..at);
+                    *all = all.start.min(at)..all.end.max(at + len);
+                }
+            }
+        }
+        if let Some(all) = hull {
+            self.device.flush(all.start, all.end - all.start)?;
+        }
+        self.device.fence()?;
+        Ok(flushed)
     }
 
     /// Blocks of these pages are dirty again, as far as they are still there.
@@ -121,6 +170,64 @@ impl DaxCore {
                 }
             }
         }
+    }
+
+    /// Makes the host see every dirty block of the file as changed, if it may have forgotten that.
+    fn remind_host(&self) -> io::Result<()> {
+        if !self.host_forgot.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let shown = self.show_dirty();
+        if shown.is_err() {
+            self.host_forgot.store(true, Ordering::SeqCst);
+        }
+        shown
+    }
+
+    fn show_dirty(&self) -> io::Result<()> {
+        if self.device.durability() != Durability::HostSync {
+            return Ok(()); // nobody else is asked to write
+        }
+        let mut batch = Vec::new();
+        for range in self.all_dirty() {
+            let (mut at, end) = (range, range + LARGE_PAGES);
+            let dirty = |entry: Entry| entry.is_dirty();
+            while at < end {
+                self.entries.lock_batch(&mut at, end, dirty, &mut batch);
+                for locked in batch.drain(..) {
+                    self.touch(&locked)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores to each page of a locked block what it holds, so that the host takes it for changed.
+    fn touch(&self, locked: &Locked<'_>) -> io::Result<()> {
+        let Content::Block(block) = locked.content() else {
+            return Ok(());
+        };
+        // What others have cut off is gone, and a store there would be a signal.
+        let end = match &self.host {
+            Some(host) => host.len_now()?,
+            None => u64::MAX,
+        };
+        for (page, block) in locked.pages().zip(block..) {
+            let offset = DaxCore::offset(page);
+            if offset >= end {
+                break;
+            }
+            match self.host.as_ref().filter(|_| self.is_guarded()) {
+                None => self.device.touch(block << PAGE_SHIFT),
+                // All stores to a guarded file are calls that lock the entry: none comes between.
+                Some(host) => {
+                    let mut byte = [0];
+                    host.read_at(&mut byte, offset)?;
+                    host.write_at(&byte, offset)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ struct State {
     pins: BTreeMap<u64, (Range<u64>, thread::ThreadId)>,
 }
 
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
@@ -46,9 +46,11 @@ impl Pins {
         self.ended.notify_all();
     }
 
-    /// Whether a pin covers any of these pages.
-    pub(super) fn covers(&self, pages: &Range<u64>) -> bool {
-        self.first_in(pages).is_some()
+    /// The pins with any of these pages.
+    pub(super) fn in_range(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
+        let state = self.state.lock();
+        let pins = state.pins.values().map(|(pin, _)| pin);
+        pins.filter(|pin| overlap(pin, pages)).cloned().collect()
     }
 
     /// The first pin with any of these pages.

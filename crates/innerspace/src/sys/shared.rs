@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | shared mapping | mmap(2), `MAP_SYNC` asked for first | `Unsupported` |
 //! | write out | msync(2) | |
+//! | make it write a page again | a store of what is there | |
 //! | a file in memory | memfd_create(2), sealed | `Unsupported` |
 //! | blocks ahead of writes | fallocate(2) | `Unsupported` |
 //!
@@ -131,6 +132,26 @@ pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File>
 /// `StorageFull` when there is no room; `Unsupported` where the file system cannot.
 pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     platform::allocate(file, offset, len)
+}
+
+/// Stores to a byte what it holds, in one step, so that the system takes its page for changed. An atomic operation that changes
+/// nothing will not do: the compiler may make a load of it.
+///
+/// # Safety
+/// The byte is mapped for stores for the time of the call. Others may read and write it.
+pub(crate) unsafe fn touch(byte: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's promise; the byte stays what it is.
+    unsafe {
+        std::arch::asm!("lock or byte ptr [{}], 0", in(reg) byte, options(nostack))
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let nothing = std::hint::black_box(0);
+        // SAFETY: as above.
+        unsafe { std::sync::atomic::AtomicU8::from_ptr(byte) }
+            .fetch_or(nothing, std::sync::atomic::Ordering::SeqCst);
+    }
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -411,6 +432,42 @@ mod tests {
         let readable = File::open("/proc/self/exe").unwrap();
         let error = SharedMapping::new(&readable, 4096, Rights::ReadWrite).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_touched_page_is_written_to_as_far_as_the_system_knows() {
+        // A private mapping of zeros gets a page of its own when it is stored to, not when it is read.
+        let mapping = super::super::memory::Mapping::new(4 * HUGE_PAGE).unwrap();
+        let start = mapping.base().addr();
+        let own_pages = || {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let mut lines = maps.lines().skip_while(|line| {
+                let range = line
+                    .split_once(' ')
+                    .and_then(|(range, _)| range.split_once('-'));
+                let range = range.and_then(|(from, to)| {
+                    let number = |text| usize::from_str_radix(text, 16).ok();
+                    Some(number(from)?..number(to)?)
+                });
+                !range.is_some_and(|range| range.contains(&start))
+            });
+            let line = lines.find(|line| line.starts_with("Anonymous:")).unwrap();
+            line.split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
+        let mut byte = [9];
+        // SAFETY: inside the mapping, which nobody else has.
+        unsafe { copy::copy_in(&mut byte, mapping.base()) };
+        let before = own_pages();
+        // SAFETY: as above.
+        unsafe { touch(mapping.base().add(PAGE as usize)) };
+        assert!(own_pages() > before, "it was only read");
+        // SAFETY: as above.
+        unsafe { copy::copy_in(&mut byte, mapping.base().add(PAGE as usize)) };
+        assert_eq!(byte, [0]);
     }
 
     #[test]

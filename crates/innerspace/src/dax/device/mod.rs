@@ -7,6 +7,8 @@
 //! of that only what is no hole or was allocated: whoever knows the file sees to it.
 
 #[cfg(test)]
+mod forgetful;
+#[cfg(test)]
 mod power;
 
 use std::{fmt, io};
@@ -62,6 +64,9 @@ struct DeviceInner {
     /// What a power cut would leave.
     #[cfg(test)]
     power: Option<power::PowerCut>,
+    /// A host that writes out, and fails on order.
+    #[cfg(test)]
+    host: Option<forgetful::Host>,
 }
 
 /// Where the bytes are. Immutable: they stay at their address as long as the device lives.
@@ -141,6 +146,8 @@ impl DaxDevice {
             blocks: None,
             #[cfg(test)]
             power: None,
+            #[cfg(test)]
+            host: None,
         })))
     }
 
@@ -153,6 +160,8 @@ impl DaxDevice {
             durability: Durability::Lines,
             #[cfg(test)]
             power: None,
+            #[cfg(test)]
+            host: None,
         };
         DaxDevice(Arc::new(inner))
     }
@@ -235,6 +244,17 @@ impl DaxDevice {
         unsafe { copy::fill(to, 0, len as usize) }
     }
 
+    /// Makes the host take a page for changed: a byte of it is stored to, as it is.
+    pub(crate) fn touch(&self, offset: u64) {
+        let at = self.address(offset, 1);
+        #[cfg(test)]
+        if let Some(host) = &self.0.host {
+            host.touched(offset);
+        }
+        // SAFETY: as in `read`; the byte stays what it is.
+        unsafe { shared::touch(at) }
+    }
+
     /// Begins to make a range durable, in whole lines or pages; done after a [`fence`](DaxDevice::fence) by this thread.
     ///
     /// # Errors
@@ -245,6 +265,10 @@ impl DaxDevice {
         #[cfg(test)]
         if let Some(power) = &self.0.power {
             power.flush(self, offset, len);
+        }
+        #[cfg(test)]
+        if let Some(host) = &self.0.host {
+            return host.sync(self, offset, len);
         }
         match (self.0.durability, &self.0.bytes) {
             (Durability::HostSync, Bytes::Shared(shared)) => {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::super::device::DaxDevice;
 use super::{Extent, ExtentMap, LARGE_PAGES, ScatteredMap, Used};
 use crate::sync::Mutex;
+use crate::units::PAGE_SIZE;
 
 /// What goes wrong. The default: nothing.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +21,8 @@ pub(crate) struct Plan {
     pub(crate) misplace_large: Misplace,
     /// Freeing fails with this kind, and frees nothing.
     pub(crate) fail_free: Option<io::ErrorKind>,
+    /// Syncs fail with this kind, and the device's host forgets what it had to write.
+    pub(crate) fail_sync: Option<io::ErrorKind>,
 }
 
 /// Where a large allocation goes.
@@ -144,6 +147,11 @@ impl ExtentMap for Faulty {
     }
 
     fn sync_metadata(&self) -> io::Result<()> {
+        if let Some(kind) = self.state.lock().0.fail_sync {
+            self.device.fail_syncs(1);
+            self.device.flush(0, PAGE_SIZE as u64).unwrap_err();
+            return Err(kind.into());
+        }
         self.map.sync_metadata()
     }
 }

@@ -220,3 +220,83 @@ fn a_failed_allocation_is_reported_and_leaves_the_entry_free() {
     let calls = extents.calls();
     assert_eq!((calls.allocated, calls.kept, calls.dropped), (1, 1, 0));
 }
+
+/// A file on a device whose host forgets what it could not write, and the map, which can have its syncs fail.
+fn forgetful_file(pool: &Arc<Pool>, pages: u64) -> (DaxDevice, Arc<Faulty>, DaxFile) {
+    let device = DaxDevice::with_forgetful_host(pages * PAGE).unwrap();
+    let extents = Arc::new(Faulty::new(&device));
+    let file = file_over(pool, &device, extents.clone(), pages, DaxSetup::default());
+    (device, extents, file)
+}
+
+// spec: D11
+#[test]
+fn what_a_host_failed_to_write_is_written_by_the_next_sync() {
+    let pool = pool(64);
+    let (device, extents, file) = forgetful_file(&pool, 8);
+    let on_medium = |page| after_power_cut(&*extents, &device.medium_image(), page)[0];
+    file.write_all_at(&[1; 3 * PAGE_SIZE], 0).unwrap();
+    device.fail_syncs(1);
+    let error = file.sync_range(..PAGE).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "data.bin: sync at 0 failed: a write was lost"
+    );
+    assert_eq!((file.stats().dirty, file.stats().flushed), (3, 0));
+    // All of them, those included that the failed sync was not about: the host forgets whatever it likes.
+    file.sync_range(PAGE..).unwrap();
+    assert_eq!([0, 1, 2].map(on_medium), [0, 1, 1]);
+    file.sync_all().unwrap();
+    assert_eq!([0, 1, 2].map(on_medium), [1; 3]);
+    assert_eq!(file.stats().dirty, 0);
+}
+
+// spec: D11
+#[test]
+fn what_was_cleaned_before_the_host_failed_is_written_again() {
+    let pool = pool(64);
+    let (device, extents, file) = forgetful_file(&pool, 8);
+    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    extents.plan(|plan| plan.fail_sync = Some(std::io::ErrorKind::TimedOut));
+    for _ in 0..2 {
+        let error = file.sync_all().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(file.stats().dirty, 1);
+    }
+    extents.plan(|plan| plan.fail_sync = None);
+    file.write_all_at(&[2; PAGE_SIZE], PAGE).unwrap();
+    file.sync_all().unwrap();
+    let image = device.medium_image();
+    let first = |page| after_power_cut(&*extents, &image, page)[0];
+    assert_eq!([0, 1].map(first), [1, 2]);
+    assert_eq!(file.stats().dirty, 0);
+}
+
+#[test]
+fn each_handle_hears_of_a_failed_sync_once() {
+    let pool = pool(64);
+    let (device, _, file) = forgetful_file(&pool, 8);
+    let (other, clone) = (DaxFile::new(file.core().clone()), file.clone());
+    file.write_all_at(&[1; 10], 0).unwrap();
+    device.fail_syncs(1);
+    file.sync_all().unwrap_err();
+    clone.sync_all().unwrap();
+    let later = DaxFile::new(file.core().clone());
+    let error = other.sync_all().unwrap_err();
+    assert!(error.to_string().ends_with("a write was lost"), "{error}");
+    other.sync_all().unwrap();
+    later.sync_all().unwrap();
+}
+
+#[test]
+fn pages_of_one_range_are_one_request_to_the_host() {
+    let pool = pool(64);
+    let device = DaxDevice::with_forgetful_host(LARGE * PAGE).unwrap();
+    let extents = Faulty::new(&device);
+    let file = file_over(&pool, &device, extents, LARGE, DaxSetup::default());
+    for page in (0..LARGE).step_by(7) {
+        file.write_all_at(&[1; 10], page * PAGE).unwrap();
+    }
+    file.sync_all().unwrap();
+    assert_eq!((device.host_syncs(), file.stats().dirty), (1, 0));
+}

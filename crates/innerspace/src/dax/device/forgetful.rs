@@ -1,0 +1,97 @@
+//! A device that a host writes out, and a host that forgets what it could not write.
+//!
+//! The fault model is that of systems that take a page for clean once its write has failed: of a sync that fails, nothing
+//! reaches the medium, and no page of the device is to be written any more until it is stored to again. The host knows a page
+//! as changed when its bytes are others than it has seen, or when it was touched.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use super::{Bytes, DaxDevice, DaxError, Durability, memory};
+use crate::sync::{Arc, Mutex};
+use crate::units::PAGE_SIZE;
+
+/// What the host knows of a device, and its medium.
+pub(super) struct Host(Mutex<State>);
+
+struct State {
+    /// What is durable.
+    medium: Vec<u8>,
+    /// The bytes that the host takes for written.
+    seen: Vec<u8>,
+    /// First bytes of pages that were touched since.
+    touched: BTreeSet<usize>,
+    /// Syncs so far.
+    syncs: u64,
+    /// So many fail from now on.
+    failures: u64,
+}
+
+impl Host {
+    pub(super) fn sync(&self, device: &DaxDevice, offset: u64, len: u64) -> io::Result<()> {
+        let state = &mut *self.0.lock();
+        state.syncs += 1;
+        let fails = state.failures > 0;
+        state.failures -= u64::from(fails);
+        for at in (0..state.medium.len()).step_by(PAGE_SIZE) {
+            let mut now = [0; PAGE_SIZE];
+            device.read(at as u64, &mut now);
+            let page = at..at + PAGE_SIZE;
+            let asked = (offset..offset + len).contains(&(at as u64));
+            let changed = state.seen[page.clone()] != now || state.touched.contains(&at);
+            if asked && changed && !fails {
+                state.medium[page.clone()].copy_from_slice(&now);
+            }
+            if asked || fails {
+                state.touched.remove(&at);
+                state.seen[page].copy_from_slice(&now);
+            }
+        }
+        match fails {
+            true => Err(io::Error::other("a write was lost")),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn touched(&self, offset: u64) {
+        let page = offset as usize / PAGE_SIZE * PAGE_SIZE;
+        self.0.lock().touched.insert(page);
+    }
+}
+
+impl DaxDevice {
+    /// A memory device that such a host writes out.
+    pub(crate) fn with_forgetful_host(len: u64) -> Result<DaxDevice, DaxError> {
+        let device = DaxDevice::new("forgetful device", Bytes::Memory(memory(len)?));
+        let mut inner = Arc::into_inner(device.0).expect("nobody else has it yet");
+        inner.durability = Durability::HostSync;
+        inner.host = Some(Host(Mutex::new(State {
+            medium: vec![0; len as usize],
+            seen: vec![0; len as usize],
+            touched: BTreeSet::new(),
+            syncs: 0,
+            failures: 0,
+        })));
+        Ok(DaxDevice(Arc::new(inner)))
+    }
+
+    fn host_state(&self) -> &Mutex<State> {
+        let host = self.0.host.as_ref();
+        &host.expect("made by `with_forgetful_host`").0
+    }
+
+    /// The next syncs fail, so many of them.
+    pub(crate) fn fail_syncs(&self, count: u64) {
+        self.host_state().lock().failures = count;
+    }
+
+    /// Syncs that the host was asked for.
+    pub(crate) fn host_syncs(&self) -> u64 {
+        self.host_state().lock().syncs
+    }
+
+    /// What the host has written.
+    pub(crate) fn medium_image(&self) -> Vec<u8> {
+        self.host_state().lock().medium.clone()
+    }
+}
