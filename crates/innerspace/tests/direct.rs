@@ -1,6 +1,6 @@
 //! Direct access files through the public calls: what is refused, and how.
 
-use innerspace::{DaxError, FileAccess, MIB, Map, Memory, SpaceError};
+use innerspace::{DaxError, FileAccess, MIB, Map, Memory, OnShrink, SpaceError};
 
 #[test]
 fn a_host_files_device_has_no_blocks_to_give() {
@@ -27,16 +27,21 @@ fn a_file_that_is_made_can_be_written_whatever_was_chosen_before() {
 #[test]
 fn a_file_of_another_memory_is_not_mapped() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("data.bin");
-    std::fs::write(&path, [7; 10_000]).unwrap();
+    let paths = ["cached.bin", "direct.bin"].map(|name| folder.path().join(name));
+    paths
+        .iter()
+        .for_each(|path| std::fs::write(path, [7; 10_000]).unwrap());
     let (here, there) = (
         Memory::with_limit(MIB).unwrap(),
         Memory::with_limit(MIB).unwrap(),
     );
     let space = here.space().unwrap();
-    let cached = there.open(&path).unwrap();
-    let direct = there.open_direct(&path).unwrap();
-    for map in [Map::file(&cached), Map::direct(&direct)] {
+    let cached = there.open(&paths[0]).unwrap();
+    let direct = there.open_direct(&paths[1]).unwrap();
+    for (map, path) in [Map::file(&cached), Map::direct(&direct)]
+        .into_iter()
+        .zip(&paths)
+    {
         let error = space.map(map).unwrap_err();
         assert!(
             matches!(error, SpaceError::OtherMemorysFile { .. }),
@@ -73,4 +78,51 @@ fn a_host_file_keeps_its_bytes_and_its_holes() {
     file.set_len(2 * MIB).unwrap();
     drop(file);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * MIB);
+}
+
+// spec: P27
+#[test]
+fn a_host_file_that_is_open_is_the_same_file_or_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, [7; 10_000]).unwrap();
+    let memory = Memory::with_limit(MIB).unwrap();
+    let options = memory.direct_options();
+    let refused = |error: DaxError, how: &str| {
+        let text = format!("{}: is open already {how}; close", path.display());
+        assert!(error.to_string().starts_with(&text), "{error}");
+    };
+    let reader = options.clone().access(FileAccess::ReadOnly);
+    {
+        let _first = reader.clone().open(&path).unwrap();
+        refused(memory.open_direct(&path).unwrap_err(), "read-only");
+    }
+    let writer = memory.open_direct(&path).unwrap();
+    let second = reader.open(&path).unwrap();
+    writer.set_len(20_000).unwrap();
+    writer.write_all_at(b"seen", 15_000).unwrap();
+    let mut bytes = [0; 4];
+    second.read_exact_at(&mut bytes, 15_000).unwrap();
+    assert_eq!((&bytes, second.len()), (b"seen", 20_000));
+    memory.open_direct(&path).unwrap();
+    let guarded = options.clone().on_shrink(OnShrink::Error).open(&path);
+    refused(
+        guarded.unwrap_err(),
+        "with another choice for being cut short",
+    );
+    refused(options.create(&path).unwrap_err(), "and would be emptied");
+    let cached = memory.open(&path).unwrap_err().to_string();
+    assert!(
+        cached.contains("is open already for direct access"),
+        "{cached}"
+    );
+    assert!(memory.create(&path).is_err());
+    drop((writer, second));
+    let cached = memory.open(&path).unwrap();
+    refused(
+        memory.open_direct(&path).unwrap_err(),
+        "through the page cache",
+    );
+    drop(cached);
+    assert_eq!(memory.open_direct(&path).unwrap().len(), 20_000);
 }

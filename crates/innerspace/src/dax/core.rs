@@ -83,7 +83,7 @@ pub(crate) struct DaxCore {
     pub(super) access: FileAccess,
     pub(super) hole_writes: HoleWrites,
     pub(super) host: Option<Arc<HostFile>>,
-    on_shrink: OnShrink,
+    pub(crate) on_shrink: OnShrink,
     /// The most bytes it can have.
     pub(super) most: u64,
     /// The length in bytes when it was opened.

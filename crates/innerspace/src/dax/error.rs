@@ -171,6 +171,14 @@ pub enum DaxError {
         /// Who pins it.
         holder: PinHolder,
     },
+    /// The same host file is open in this memory already, in another way.
+    #[error("{file}: is open already {how}; close it first, or open it the same way")]
+    OpenOtherwise {
+        /// The file.
+        file: Arc<str>,
+        /// How it is open.
+        how: &'static str,
+    },
     /// The file was opened for reading only.
     #[error("{file}: is open read-only; nothing was written at {}", Grouped(*offset))]
     ReadOnly {
@@ -252,6 +260,7 @@ impl DaxError {
                 PinHolder::ThisThread => ErrorKind::Deadlock,
                 PinHolder::Other => ErrorKind::ResourceBusy,
             },
+            DaxError::OpenOtherwise { .. } => ErrorKind::ResourceBusy,
             DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
             DaxError::Limit(_) => ErrorKind::OutOfMemory,
             DaxError::TooLong { .. } => ErrorKind::FileTooLarge,
@@ -290,7 +299,7 @@ mod tests {
     use super::*;
     use crate::store::{Holder, OpenError};
 
-    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 13] {
+    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 14] {
         use io::ErrorKind::*;
         let file: Arc<str> = "data.bin".into();
         let full = io::Error::new(StorageFull, "no space left");
@@ -369,6 +378,14 @@ mod tests {
                 busy(DaxAction::Resize, PinHolder::Other),
                 "data.bin: cannot resize bytes 4,096..8,192: another thread has pinned them and did \
                  not let go in time",
+                ResourceBusy,
+            ),
+            (
+                DaxError::OpenOtherwise {
+                    file: file.clone(),
+                    how: "read-only",
+                },
+                "data.bin: is open already read-only; close it first, or open it the same way",
                 ResourceBusy,
             ),
             (

@@ -22,7 +22,7 @@ use crate::cache::{ErrorCursor, FaultKind};
 use crate::group::Group;
 use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{Access, Create};
+use crate::store::{Access, Create, Identity};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -188,6 +188,12 @@ impl DaxFile {
 
     pub(crate) fn core(&self) -> &Arc<DaxCore> {
         &self.0.core
+    }
+
+    /// What its host file is known by.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.0.core.host.as_ref().and_then(|host| host.identity())
     }
 
     /// The name in messages.

@@ -112,14 +112,14 @@ impl DaxCore {
         // Looked up once: who pins a page from now on makes it dirty once we have unlocked it.
         let pinned = self.pins.in_range(&covered);
         let mut left = Left::Nothing;
-        for mut locked in batch.drain(..) {
+        for locked in batch.drain(..) {
             let own = locked.pages();
             if pinned.iter().any(|pin| overlap(pin, &own)) {
                 left = Left::Dirty;
                 continue;
             }
             let clean = locked.entry().clean();
-            locked.become_locked(clean);
+            locked.replace(clean);
         }
         Ok(left)
     }

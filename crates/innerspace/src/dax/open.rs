@@ -21,7 +21,7 @@ use std::io;
 use std::path::Path;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{self, Access, Create};
+use crate::store::{self, Access, Create, Identity};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::units::PAGE_SIZE;
@@ -35,6 +35,7 @@ pub(crate) struct HostFile {
     name: Arc<str>,
     /// The length when it was opened.
     opened_len: u64,
+    identity: Option<Identity>,
 }
 
 impl HostFile {
@@ -52,6 +53,7 @@ impl HostFile {
             access,
             name: path.display().to_string().into(),
             opened_len: metadata.len(),
+            identity: store::identity_of(&metadata),
             file,
         };
         match sys::block_size(&metadata) {
@@ -80,6 +82,11 @@ impl HostFile {
     /// The length when it was opened.
     pub(crate) fn opened_len(&self) -> u64 {
         self.opened_len
+    }
+
+    /// What it is known by, however it is opened.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     /// The length that the host says the file has.

@@ -4,11 +4,17 @@
 use std::path::Path;
 
 use super::Memory;
+#[cfg(not(target_family = "wasm"))]
+use super::MemoryInner;
+#[cfg(not(target_family = "wasm"))]
+use super::open::{OpenFile, note_open};
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::Create;
+use crate::store::{Create, FileStore, Identity};
+#[cfg(not(target_family = "wasm"))]
+use crate::sync::Arc;
 
 /// How to open a direct access file of a memory; made by [`Memory::direct_options`].
 #[derive(Clone, Debug)]
@@ -30,8 +36,12 @@ impl Memory {
     /// An existing host file, its own bytes mapped: best on tmpfs or a DAX file system, where the host has no second copy
     /// of them. For reading and writing; other processes are kept out by an advisory lock.
     ///
+    /// A file that is open for direct access in this memory already is the same file again, with what was chosen for it then: one
+    /// that was opened for writing can be written by who asks for reading alone, too.
+    ///
     /// # Errors
-    /// [`DaxError::Open`], [`DaxError::Unsupported`].
+    /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when it is open through the page cache, or
+    /// read-only, or with another choice for being cut short.
     #[cfg(not(target_family = "wasm"))]
     pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.direct_options().open(path)
@@ -105,7 +115,62 @@ impl DirectOpener {
 
     #[cfg(not(target_family = "wasm"))]
     fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
-        DaxFile::over_host(&self.memory.0.pool, &self.group, path, create, self.setup)
+        let inner = &*self.memory.0;
+        // Held while it is opened: a second writable open would meet our own lock.
+        let mut files = inner.files.lock();
+        if let Ok(Some(identity)) = FileStore::identify(path)
+            && let Some(open) = files.get(&identity)
+            && let Some(same) = self.already_open(inner, identity, open, create)?
+        {
+            return Ok(same);
+        }
+        let file = DaxFile::over_host(&inner.pool, &self.group, path, create, self.setup)?;
+        if let Some(identity) = file.identity() {
+            let open = OpenFile::Direct(Arc::downgrade(file.core()));
+            note_open(&mut files, identity, open);
+        }
+        Ok(file)
+    }
+
+    /// The file that is open, if it is open in the way wanted; nothing if its last handle is gone.
+    #[cfg(not(target_family = "wasm"))]
+    fn already_open(
+        &self,
+        inner: &MemoryInner,
+        identity: Identity,
+        open: &OpenFile,
+        create: Create,
+    ) -> Result<Option<DaxFile>, DaxError> {
+        let otherwise = |file: &str, how| {
+            Err(DaxError::OpenOtherwise {
+                file: file.into(),
+                how,
+            })
+        };
+        let core = match open {
+            OpenFile::Direct(core) => core.upgrade(),
+            OpenFile::Cached(file) => match file.upgrade() {
+                Some(file) => return otherwise(file.name(), "through the page cache"),
+                None => {
+                    // It may still be writing, with its lock held.
+                    inner.cache.wait_closed(identity);
+                    None
+                }
+            },
+        };
+        let Some(core) = core else {
+            return Ok(None);
+        };
+        if create == Create::Truncate {
+            return otherwise(core.name(), "and would be emptied");
+        }
+        if self.setup.access == FileAccess::ReadWrite && !core.writable() {
+            return otherwise(core.name(), "read-only");
+        }
+        if self.setup.on_shrink != core.on_shrink {
+            return otherwise(core.name(), "with another choice for being cut short");
+        }
+        Ok(Some(DaxFile::new(core)))
     }
 
     /// Makes a host file, or empties an existing one that nobody has open, for reading and writing.

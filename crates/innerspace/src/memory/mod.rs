@@ -5,7 +5,7 @@
 //! | `options` | [`MemoryOptions`]: limit, threads; what is refused |
 //! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
 //! | `direct` | opening direct access files |
-//! | `open` | opening files: one file per store identity (P27) |
+//! | `open` | opening files: one file per store identity (P27), cached or direct |
 //! | `service` | the service thread, and `tick()` in its place |
 //! | `stats` | [`MemoryStats`]: everything that counts itself, for people, programs and Prometheus |
 //!
@@ -31,15 +31,16 @@ mod stats;
 
 use std::collections::HashMap;
 
-use crate::cache::{Cache, ErrorHook, FileError, FileInner, PagedFile};
+use crate::cache::{Cache, ErrorHook, FileError, PagedFile};
 use crate::group::{Group, GroupError, LimitError, Pressure};
 use crate::reclaim::{MissCurve, Pool};
 use crate::space::{Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions};
 use crate::store::Identity;
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex};
 
 pub use self::direct::DirectOpener;
 pub use self::limit::Limit;
+use self::open::OpenFile;
 pub use self::open::{FileOpener, OpenError};
 pub use self::options::{MINIMUM_LIMIT, MemoryError, MemoryOptions, Threads};
 pub use self::stats::{LimitParts, MemoryStats};
@@ -69,7 +70,7 @@ struct MemoryInner {
     limit: u64,
     threads: Threads,
     /// Open files by what they are stored in.
-    files: Mutex<HashMap<Identity, Weak<FileInner>>>,
+    files: Mutex<HashMap<Identity, OpenFile>>,
 }
 
 impl Memory {

@@ -1,5 +1,6 @@
 //! Opening files: by path or over any store, each store once.
 
+use std::collections::HashMap;
 #[cfg(not(target_family = "wasm"))]
 use std::path::Path;
 
@@ -7,11 +8,32 @@ use thiserror::Error;
 
 use super::{Memory, MemoryInner};
 use crate::cache::{FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
+#[cfg(not(target_family = "wasm"))]
+use crate::dax::DaxCore;
 use crate::group::Group;
-use crate::store::Store;
 #[cfg(not(target_family = "wasm"))]
 use crate::store::{self, Create, FileStore};
-use crate::sync::Arc;
+use crate::store::{Identity, Store};
+use crate::sync::{Arc, Weak};
+
+/// A file that is open, or was: its last handle may be gone.
+pub(super) enum OpenFile {
+    /// Through the page cache.
+    Cached(Weak<FileInner>),
+    /// For direct access.
+    #[cfg(not(target_family = "wasm"))]
+    Direct(Weak<DaxCore>),
+}
+
+impl OpenFile {
+    fn is_open(&self) -> bool {
+        match self {
+            OpenFile::Cached(file) => file.strong_count() > 0,
+            #[cfg(not(target_family = "wasm"))]
+            OpenFile::Direct(file) => file.strong_count() > 0,
+        }
+    }
+}
 
 /// Why a file could not be opened.
 #[derive(Debug, Error)]
@@ -136,15 +158,12 @@ impl FileOpener {
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
-        if let Some(open) = files.get(&identity).and_then(|file| file.upgrade()) {
+        if let Some(open) = inner.cached_file(&files, identity)? {
             return self.same_file(&open);
         }
-        if files.contains_key(&identity) {
-            inner.cache.wait_closed(identity);
-        }
         let file = FileInner::open(&inner.cache, store, &self.options)?;
-        files.retain(|_, file| file.strong_count() > 0);
-        files.insert(identity, Arc::downgrade(file.inner()));
+        let open = OpenFile::Cached(Arc::downgrade(file.inner()));
+        note_open(&mut files, identity, open);
         Ok(file)
     }
 
@@ -170,7 +189,7 @@ impl FileOpener {
     #[cfg(not(target_family = "wasm"))]
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
         // A second writable open of one file would meet our own lock: look before.
-        if let Some(open) = self.memory.0.open_file(path) {
+        if let Some(open) = self.memory.0.open_file(path)? {
             if create == Create::Never {
                 return self.same_file(&open);
             }
@@ -209,15 +228,49 @@ impl FileOpener {
     }
 }
 
+/// Notes a file that was just opened, and forgets those that are closed.
+pub(super) fn note_open(
+    files: &mut HashMap<Identity, OpenFile>,
+    identity: Identity,
+    open: OpenFile,
+) {
+    files.retain(|_, file| file.is_open());
+    files.insert(identity, open);
+}
+
 impl MemoryInner {
-    #[cfg(not(target_family = "wasm"))]
-    fn open_file(&self, path: &Path) -> Option<Arc<FileInner>> {
-        let identity = FileStore::identify(path).ok().flatten()?;
-        let open = self.files.lock().get(&identity)?.upgrade();
-        if open.is_none() {
-            // Its last handle is gone, but it may still be writing, with its lock held.
-            self.cache.wait_closed(identity);
+    /// The cached file with this identity, if it is open. If its last handle is gone, but it still writes, with its lock held,
+    /// that is waited for.
+    pub(super) fn cached_file(
+        &self,
+        files: &HashMap<Identity, OpenFile>,
+        identity: Identity,
+    ) -> Result<Option<Arc<FileInner>>, OpenError> {
+        match files.get(&identity) {
+            Some(OpenFile::Cached(file)) => {
+                let open = file.upgrade();
+                if open.is_none() {
+                    self.cache.wait_closed(identity);
+                }
+                Ok(open)
+            }
+            #[cfg(not(target_family = "wasm"))]
+            Some(OpenFile::Direct(file)) => match file.upgrade() {
+                Some(open) => Err(OpenError::OpenOtherwise {
+                    file: open.name().to_string(),
+                    how: "for direct access",
+                }),
+                None => Ok(None),
+            },
+            None => Ok(None),
         }
-        open
+    }
+
+    #[cfg(not(target_family = "wasm"))]
+    fn open_file(&self, path: &Path) -> Result<Option<Arc<FileInner>>, OpenError> {
+        match FileStore::identify(path) {
+            Ok(Some(identity)) => self.cached_file(&self.files.lock(), identity),
+            Ok(None) | Err(_) => Ok(None),
+        }
     }
 }

@@ -120,7 +120,7 @@ impl FileStore {
 }
 
 /// The identity of what is in a regular file, however it is opened.
-fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
+pub(crate) fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
     sys::identity(metadata).map(|numbers| Identity::new("file", numbers))
 }
 
