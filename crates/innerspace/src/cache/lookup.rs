@@ -10,8 +10,9 @@ use super::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use super::core::FileCore;
 use super::errors::FileError;
 use super::index::{Inserted, Word};
+use super::spare_nodes::SpareNodes;
 use super::stats::count;
-use crate::frame::{Bit, Dropped, FlagSet, HoldState, Kind};
+use crate::frame::{Bit, Dropped, FlagSet, Kind};
 use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::raw;
@@ -393,19 +394,19 @@ impl FileCore {
         get: Get,
         basis: Basis,
     ) -> Result<bool, FileError> {
-        let mut spares = Vec::new();
+        let mut spares = SpareNodes::new(&self.pool, self.group.id());
         let result = loop {
             match self.try_insert(block, frame, basis, &mut spares) {
                 Some(Inserted::Done(shadow)) => break Ok(Some(shadow)),
                 Some(Inserted::Occupied(_)) | None => break Ok(None),
                 Some(Inserted::NeedNodes(count)) => {
-                    if let Err(error) = self.add_spares(&mut spares, count, get.alloc_mode()) {
-                        break Err(error);
+                    if let Err(error) = spares.have(count, get.alloc_mode()) {
+                        break Err(FileError::from(error));
                     }
                 }
             }
         };
-        self.free_spares(spares);
+        drop(spares);
         match result {
             Ok(Some(shadow)) => {
                 self.note_refault(frame, shadow, get);
@@ -429,41 +430,11 @@ impl FileCore {
         block: u64,
         frame: FrameId,
         basis: Basis,
-        spares: &mut Vec<FrameId>,
+        spares: &mut SpareNodes<'_>,
     ) -> Option<Inserted> {
         let mut writer = self.index.write();
         let holds = self.holds(basis);
-        holds.then(|| writer.insert(self.frames(), block, frame, spares))
-    }
-
-    /// Gives nodes back that were not needed.
-    pub(super) fn free_spares(&self, spares: Vec<FrameId>) {
-        for spare in spares {
-            self.free_node(spare);
-        }
-    }
-
-    /// Makes spare nodes until there are `count`. No leaf lock is held.
-    pub(super) fn add_spares(
-        &self,
-        spares: &mut Vec<FrameId>,
-        count: usize,
-        mode: AllocMode,
-    ) -> Result<(), FileError> {
-        while spares.len() < count {
-            let mut node = self.pool.alloc(self.group.id(), 0, mode)?;
-            node.zero();
-            node.set_kind(Kind::IndexNode);
-            spares.push(node.publish(HoldState::refs_only(1)));
-        }
-        Ok(())
-    }
-
-    /// Frees a node that no reader can know.
-    fn free_node(&self, node: FrameId) {
-        if self.frames().meta(node).hold.put() == Dropped::Last {
-            self.pool.free(node);
-        }
+        holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
     }
 
     /// A block that comes back soon after its eviction was wanted: it starts on the active list, unless it is only to be

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `file`, `options`, `array`, `blocks`, `cursor`, `ready` | the public side: handle, choices, typed access, a thread's last blocks, `std::io`, futures |
 //! | `core`, `stats`, `service` | a file's state; its counters; what files share |
-//! | `index`, `lookup`, `block` | block number to frame; the one lookup and its flags; guards |
+//! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `write` | zero-copy and copies; writers that move away from views |
 //! | `dirty`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
@@ -82,6 +82,7 @@ mod owner;
 mod read;
 mod ready;
 mod service;
+mod spare_nodes;
 mod stats;
 mod stream;
 mod syncs;
@@ -104,6 +105,7 @@ pub(crate) use mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 pub use options::{FileAccess, FileOptions};
 pub use ready::Ready;
 pub(crate) use service::{Cache, ErrorHook};
+pub(crate) use spare_nodes::SpareNodes;
 pub use stats::FileStats;
 pub use view::View;
 

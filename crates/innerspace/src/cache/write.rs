@@ -15,6 +15,7 @@ use super::fill::Filled;
 use super::index::Inserted;
 use super::lookup::{Basis, Get, Got, marks_after_publishing};
 use super::mappers::Revoke;
+use super::spare_nodes::SpareNodes;
 use super::stats::count;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
@@ -291,7 +292,7 @@ impl FileCore {
         end: u64,
         basis: Basis,
     ) -> Result<bool, FileError> {
-        let mut spares = Vec::new();
+        let mut spares = SpareNodes::new(&self.pool, self.group.id());
         let result = loop {
             let mut dirty = self.dirty.lock();
             match self.try_insert(block, frame, basis, &mut spares) {
@@ -305,13 +306,13 @@ impl FileCore {
                 Some(Inserted::Occupied(_)) | None => break Ok(None),
                 Some(Inserted::NeedNodes(count)) => {
                     drop(dirty);
-                    if let Err(error) = self.add_spares(&mut spares, count, AllocMode::Wait) {
+                    if let Err(error) = spares.have(count, AllocMode::Wait) {
                         break Err(error);
                     }
                 }
             }
         };
-        self.free_spares(spares);
+        drop(spares);
         let shadow = result?;
         if let Some(shadow) = shadow {
             self.note_refault(frame, shadow, Get::WRITE);

@@ -12,8 +12,8 @@ use std::ops::Range;
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Size, Word};
 use super::grab::{self, Held, Place, RangeWords, Step, Wanted, range_start};
 use super::waits::Waits;
+use crate::cache::SpareNodes;
 use crate::cache::index::{Index, Inserted, Word as IndexWord};
-use crate::frame::{Dropped, HoldState, Kind};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +62,7 @@ pub(super) enum Found<'e> {
 #[derive(Debug)]
 pub(super) struct Downgrade<'e> {
     locked: Locked<'e>,
-    node: Spare<'e>,
+    node: SpareNodes<'e>,
 }
 
 /// The words of one range, in a section.
@@ -83,28 +83,6 @@ impl RangeWords for Words<'_> {
     }
 }
 
-/// A node that is not linked; freed when dropped.
-#[derive(Debug)]
-struct Spare<'p> {
-    pool: &'p Pool,
-    node: Option<FrameId>,
-}
-
-impl Drop for Spare<'_> {
-    fn drop(&mut self) {
-        if let Some(node) = self.node {
-            free_node(self.pool, node);
-        }
-    }
-}
-
-/// Frees a node that nobody can know.
-fn free_node(pool: &Pool, node: FrameId) {
-    if pool.frames.meta(node).hold.put() == Dropped::Last {
-        pool.free(node);
-    }
-}
-
 impl Entries {
     pub(super) fn new(pool: &Arc<Pool>, group: &Group) -> Entries {
         Entries {
@@ -122,14 +100,11 @@ impl Entries {
     /// When a node cannot be had.
     pub(super) fn lock(&self, page: u64, wanted: Wanted) -> Result<Found<'_>, LimitError> {
         order::may_wait(Rank::Block);
-        let mut spare = Spare {
-            pool: &self.pool,
-            node: None,
-        };
+        let mut spare = self.no_spares();
         let mut backoff = Backoff::new();
         let mut woken_by = None;
         loop {
-            match self.step(page, wanted, &mut spare.node) {
+            match self.step(page, wanted, spare.nodes()) {
                 None if wanted == Wanted::Present => return Ok(Found::Absent),
                 None => self.add_upper(page)?,
                 Some(Step::Held(held)) => return Ok(Found::Locked(self.locked(held))),
@@ -152,15 +127,14 @@ impl Entries {
                         return Ok(Found::Absent);
                     }
                 }
-                Some(Step::NeedNode) => match self.new_node() {
-                    Ok(node) => spare.node = Some(node),
-                    Err(error) => {
+                Some(Step::NeedNode) => {
+                    if let Err(error) = spare.have(1, AllocMode::Wait) {
                         if let Some(key) = woken_by {
                             self.waits.pass_on(key);
                         }
                         return Err(error);
                     }
-                },
+                }
                 Some(Step::Conflict) => return Ok(Found::Conflict),
                 Some(Step::Absent) => return Ok(Found::Absent),
                 Some(Step::Again) => backoff.snooze(),
@@ -240,7 +214,7 @@ impl Entries {
 
     /// Locks the entry of one page if that takes no waiting and no memory, and no more than the page.
     pub(super) fn try_lock_small(&self, page: u64) -> Option<Locked<'_>> {
-        let Some(Step::Held(held)) = self.step(page, Wanted::IfFree, &mut None) else {
+        let Some(Step::Held(held)) = self.step(page, Wanted::IfFree, &mut Vec::new()) else {
             return None;
         };
         let locked = self.locked(held);
@@ -248,8 +222,8 @@ impl Entries {
     }
 
     /// One step in a section; `None`: the range has no word yet.
-    fn step(&self, page: u64, wanted: Wanted, spare: &mut Option<FrameId>) -> Option<Step> {
-        let had = spare.is_some();
+    fn step(&self, page: u64, wanted: Wanted, spare: &mut Vec<FrameId>) -> Option<Step> {
+        let had = spare.len();
         let _section = self.pool.domain.reader();
         let range = self.range_word(page)?;
         let words = Words {
@@ -257,7 +231,7 @@ impl Entries {
             range,
         };
         let step = grab::step(&words, &self.waits, page, wanted, spare);
-        if had && spare.is_none() {
+        if spare.len() < had {
             self.nodes.fetch_add(1, Ordering::Relaxed);
         }
         Some(step)
@@ -266,7 +240,7 @@ impl Entries {
     /// A place in the queue of a page's locked entry.
     #[cfg(test)]
     pub(super) fn queue_for(&self, page: u64) -> super::waits::Asleep {
-        match self.step(page, Wanted::Cover, &mut None) {
+        match self.step(page, Wanted::Cover, &mut Vec::new()) {
             Some(Step::Wait(asleep, _)) => asleep,
             _ => panic!("the entry of page {page} is not locked"),
         }
@@ -282,49 +256,29 @@ impl Entries {
         Some(&self.pool.frames.words(node)[(range % UPPER_RANGES) as usize])
     }
 
-    fn new_node(&self) -> Result<FrameId, LimitError> {
-        let mut node = self.pool.alloc(self.group.id(), 0, AllocMode::Wait)?;
-        node.zero();
-        node.set_kind(Kind::IndexNode);
-        Ok(node.publish(HoldState::refs_only(1)))
+    fn no_spares(&self) -> SpareNodes<'_> {
+        SpareNodes::new(&self.pool, self.group.id())
     }
 
     /// Makes the node that the word of the page's range is in.
     fn add_upper(&self, page: u64) -> Result<(), LimitError> {
         let key = page >> LARGE_SHIFT >> UPPER_SHIFT;
-        let node = self.new_node()?;
-        let mut spares = Vec::new();
-        let end = loop {
-            let inserted = self
-                .upper
-                .write()
-                .insert(&self.pool.frames, key, node, &mut spares);
+        let (mut own, mut spares) = (self.no_spares(), self.no_spares());
+        own.have(1, AllocMode::Wait)?;
+        let node = own.nodes()[0];
+        loop {
+            let mut writer = self.upper.write();
+            let inserted = writer.insert(&self.pool.frames, key, node, spares.nodes());
+            drop(writer);
             match inserted {
-                Inserted::Done(_) => break Ok(()),
-                Inserted::Occupied(_) => {
-                    free_node(&self.pool, node);
-                    break Ok(());
+                Inserted::Done(_) => {
+                    own.nodes().clear();
+                    return Ok(());
                 }
-                Inserted::NeedNodes(count) => {
-                    while spares.len() < count {
-                        match self.new_node() {
-                            Ok(spare) => spares.push(spare),
-                            Err(error) => {
-                                free_node(&self.pool, node);
-                                spares
-                                    .into_iter()
-                                    .for_each(|spare| free_node(&self.pool, spare));
-                                return Err(error);
-                            }
-                        }
-                    }
-                }
+                Inserted::Occupied(_) => return Ok(()),
+                Inserted::NeedNodes(count) => spares.have(count, AllocMode::Wait)?,
             }
-        };
-        spares
-            .into_iter()
-            .for_each(|spare| free_node(&self.pool, spare));
-        end
+        }
     }
 
     fn locked(&self, held: Held) -> Locked<'_> {
@@ -553,7 +507,7 @@ impl Downgrade<'_> {
             mut locked,
             mut node,
         } = self;
-        let node = node.node.take().expect("a step asks for it before");
+        let node = node.nodes().pop().expect("a step asks for it before");
         let entries = locked.entries;
         let held = locked.held.take().expect("taken on the way out alone");
         entries.nodes.fetch_add(1, Ordering::Relaxed);

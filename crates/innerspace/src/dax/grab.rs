@@ -120,7 +120,7 @@ pub(super) fn step(
     waits: &Waits,
     page: u64,
     wanted: Wanted,
-    spare: &mut Option<FrameId>,
+    spare: &mut Vec<FrameId>,
 ) -> Step {
     let range = words.range();
     let now = range.load();
@@ -132,11 +132,11 @@ pub(super) fn step(
                 take(range, 0, entry, Place::Range, range_start(page))
             }
             Wanted::Cover | Wanted::Change | Wanted::IfFree => {
-                let Some(node) = *spare else {
+                let Some(&node) = spare.last() else {
                     return Step::NeedNode;
                 };
                 if range.exchange(0, Word::node(node)).is_ok() {
-                    *spare = None;
+                    spare.pop();
                 }
                 Step::Again
             }
@@ -161,7 +161,7 @@ pub(super) fn step(
         } => {
             let is_hole = matches!(entry.content(), Content::Zero | Content::Empty);
             let in_the_way = wanted == Wanted::Change && is_hole;
-            if in_the_way && spare.is_none() {
+            if in_the_way && spare.is_empty() {
                 return Step::NeedNode;
             }
             match take(range, now, entry, Place::Range, range_start(page)) {

@@ -52,12 +52,12 @@ impl World {
 
     /// Locks what is wanted; `spare` is a node of the caller's own. `None`: a conflict.
     fn lock(&self, page: u64, wanted: Wanted, spare: u32) -> Option<Held> {
-        let mut spare = Some(FrameId(spare));
+        let mut spare = vec![FrameId(spare)];
         loop {
             match grab::step(self, &self.waits, page, wanted, &mut spare) {
                 Step::Held(held) | Step::HeldInPlaceOf(held, _) => return Some(held),
                 Step::Downgrade(held) => {
-                    let node = spare.take().expect("asked for before");
+                    let node = spare.pop().expect("asked for before");
                     self.release(held, Word::node(node));
                 }
                 Step::Wait(asleep, _) => asleep.sleep(),

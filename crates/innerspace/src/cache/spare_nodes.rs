@@ -1,0 +1,52 @@
+//! Nodes for an index, allocated before they are wanted: who holds an index's lock, or is in a section, cannot allocate.
+
+use crate::frame::{Dropped, HoldState, Kind};
+use crate::group::{GroupId, LimitError};
+use crate::reclaim::{AllocMode, Pool};
+use crate::units::FrameId;
+
+/// Nodes that are charged and zeroed, and linked nowhere. Those that are left are freed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct SpareNodes<'p> {
+    pool: &'p Pool,
+    group: GroupId,
+    nodes: Vec<FrameId>,
+}
+
+impl<'p> SpareNodes<'p> {
+    /// None yet. The ones to come are charged to `group`.
+    pub(crate) fn new(pool: &'p Pool, group: GroupId) -> SpareNodes<'p> {
+        SpareNodes {
+            pool,
+            group,
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Makes nodes until there are `count`. No leaf lock is held, and no section open.
+    pub(crate) fn have(&mut self, count: usize, mode: AllocMode) -> Result<(), LimitError> {
+        while self.nodes.len() < count {
+            let mut node = self.pool.alloc(self.group, 0, mode)?;
+            node.zero();
+            node.set_kind(Kind::IndexNode);
+            self.nodes.push(node.publish(HoldState::refs_only(1)));
+        }
+        Ok(())
+    }
+
+    /// The nodes. Who links one takes it out.
+    pub(crate) fn nodes(&mut self) -> &mut Vec<FrameId> {
+        &mut self.nodes
+    }
+}
+
+impl Drop for SpareNodes<'_> {
+    fn drop(&mut self) {
+        for node in self.nodes.drain(..) {
+            // Nobody can know it.
+            if self.pool.frames.meta(node).hold.put() == Dropped::Last {
+                self.pool.free(node);
+            }
+        }
+    }
+}
