@@ -17,7 +17,7 @@
 //! | `flush` | sync |
 //! | `cut` | truncate, punch, invalidate |
 //! | `pins` | ranges that foreign code has the addresses of |
-//! | `open` | host files: opening, what can happen to them under us |
+//! | `open`, `open_nowhere` | host files: opening, what can happen to them under us; in its place where there are none |
 //! | `error` | what can go wrong |
 //!
 //! # States and transitions

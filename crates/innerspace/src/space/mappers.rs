@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
-use super::table::Nodes;
+use super::table::{LEAF_BYTES, Nodes};
 use super::translate::leaf_number;
 use super::vma::{MappedFile, Residence, Vma};
 use super::{SpaceInner, Tables};
@@ -17,9 +17,6 @@ use crate::reclaim::Retired;
 use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, Weak};
-
-/// Bytes that one leaf shows.
-const LARGE: usize = 2 << 20;
 
 /// Pages looked at in one section.
 const PAGES_A_SECTION: u64 = 512;
@@ -150,9 +147,9 @@ impl SpaceInner {
     /// our accessors: they are told in any case.
     fn revoke_tables(&self, tables: Tables<'_>, addresses: Range<u64>) {
         let nodes = Nodes { pool: &self.pool };
-        for at in addresses.step_by(LARGE) {
+        for at in addresses.step_by(LEAF_BYTES as usize) {
             nodes.unlink_zero_leaf(tables.root, at);
-            self.code.changed(&(at..at + LARGE as u64));
+            self.code.changed(&(at..at + LEAF_BYTES));
             self.post(Post::One(leaf_number(at)));
         }
     }

@@ -24,6 +24,7 @@ mod tests;
 use std::io;
 use std::ops::Range;
 
+pub(crate) use super::entry::LARGE_PAGES;
 use super::error::{DaxAction, DaxError, DaxFeature};
 use crate::store::KnownSince;
 use crate::sync::Arc;
@@ -33,9 +34,6 @@ pub(crate) use blocks::Blocks;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use identity::IdentityMap;
 pub(crate) use scattered::ScatteredMap;
-
-/// Pages in a large extent: 2 MiB.
-pub(crate) const LARGE_PAGES: u64 = 512;
 
 /// A run of pages of a file that lie one behind the other on the device, or of a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,13 +12,14 @@ use crate::space::device::Inside;
 use crate::space::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::page_start;
 use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use crate::space::table::slot_index;
+use crate::space::table::{LEAF_BYTES, slot_index};
 use crate::space::vma::{MappedFile, Sharing, Vma};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-const LEAF_BYTES: u64 = LARGE_PAGES * PAGE_SIZE as u64;
+// What a large entry covers, one leaf shows.
+const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
     /// Locks the entry. No section is open.

@@ -66,6 +66,9 @@ pub(super) const fn span(level: u32) -> u64 {
     1 << (PAGE_SHIFT + 9 * level)
 }
 
+/// The bytes that a leaf shows.
+pub(super) const LEAF_BYTES: u64 = span(1);
+
 /// Which word of a node at `level` leads to `at`.
 pub(super) fn slot_index(at: u64, level: u32) -> usize {
     (at >> (PAGE_SHIFT + 9 * level)) as usize % SLOTS
