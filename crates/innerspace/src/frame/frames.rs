@@ -17,6 +17,7 @@ use super::owned::{Bytes, OwnedFrame};
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
+use crate::sys::copy;
 use crate::{FrameId, Grouped, PAGE_SIZE};
 
 /// The reserve unless told otherwise, in frames.
@@ -378,7 +379,14 @@ impl Frames {
         assert_eq!(
             (zero.kind(), zero.hold.load()),
             (Kind::Zero, HoldState::NONE),
-            "I4"
+            "I4: the zero frame was counted"
+        );
+        let mut bytes = [1; PAGE_SIZE];
+        // SAFETY: the zero frame is 4096 bytes of the arena, to which nobody writes.
+        unsafe { copy::copy_in(&mut bytes, self.host(FrameId::ZERO)) };
+        assert!(
+            bytes.iter().all(|byte| *byte == 0),
+            "I4: the zero frame was written to"
         );
         let mut id = 1;
         while id < self.arena.frames() {
