@@ -126,3 +126,54 @@ fn a_host_file_that_is_open_is_the_same_file_or_is_refused() {
     drop(cached);
     assert_eq!(memory.open_direct(&path).unwrap().len(), 20_000);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_another_process_put_into_a_hole_is_seen_after_an_invalidation() {
+    use std::os::unix::fs::FileExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    let memory = Memory::with_limit(MIB).unwrap();
+    let file = memory.direct_options().create(&path).unwrap();
+    file.set_len(4 * MIB).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u64>(at + MIB).unwrap(), 0);
+    let mut bytes = [1; 8];
+    file.read_exact_at(&mut bytes, 2 * MIB).unwrap();
+    assert_eq!(bytes, [0; 8]);
+    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    other.write_all_at(&[7; 8], MIB).unwrap();
+    other.write_all_at(&[7; 8], 2 * MIB).unwrap();
+    file.invalidate(..).unwrap();
+    assert_eq!(a.load::<u64>(at + MIB).unwrap(), u64::from_ne_bytes([7; 8]));
+    file.read_exact_at(&mut bytes, 2 * MIB).unwrap();
+    assert_eq!(bytes, [7; 8]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn several_hundred_host_files_are_open_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Memory::with_limit(8 * MIB).unwrap();
+    let open: Vec<_> = (0..400u64)
+        .map(|number| {
+            let path = folder.path().join(number.to_string());
+            let file = memory.direct_options().create(path).unwrap();
+            file.write_all_at(&number.to_le_bytes(), 4096 * number)
+                .unwrap();
+            file
+        })
+        .collect();
+    for (number, file) in (0..).zip(&open) {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 4096 * number).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), number);
+    }
+    let error = open[0].set_len(1 << 40).unwrap_err();
+    assert!(matches!(error, DaxError::TooLong { .. }), "{error}");
+    let options = memory.direct_options().capacity(1 << 40);
+    let long = options.create(folder.path().join("long")).unwrap();
+    long.set_len(1 << 40).unwrap();
+}

@@ -13,11 +13,14 @@ use super::grab::range_start;
 use super::open::HostFile;
 use super::pins::Pins;
 use crate::cache::{ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke};
-use crate::group::Group;
-use crate::reclaim::Pool;
+use crate::group::{Group, LimitError};
+use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, RwLock, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+
+/// What a range takes in the set of dirty ones: nodes have room for 11 and are two thirds full.
+const DIRTY_RANGE_BYTES: u64 = 16;
 
 /// The largest size of a file in bytes, over any device.
 pub(super) const MAX_SIZE: u64 = 1 << 47;
@@ -49,8 +52,8 @@ pub(crate) struct DaxSetup {
     pub(crate) access: FileAccess,
     pub(crate) hole_writes: HoleWrites,
     pub(crate) on_shrink: OnShrink,
-    /// The most bytes a host file can grow to.
-    pub(crate) capacity: u64,
+    /// The most bytes a host file can grow to; by its length if not said.
+    pub(crate) capacity: Option<u64>,
 }
 
 impl Default for DaxSetup {
@@ -59,7 +62,7 @@ impl Default for DaxSetup {
             access: FileAccess::ReadWrite,
             hole_writes: HoleWrites::default(),
             on_shrink: OnShrink::default(),
-            capacity: 1 << 40,
+            capacity: None,
         }
     }
 }
@@ -107,6 +110,8 @@ pub(crate) struct DaxCore {
     pub(super) host_forgot: AtomicBool,
     /// The first pages of 2 MiB ranges in which some entry may be dirty.
     dirty: Mutex<BTreeSet<u64>>,
+    /// What the extent map and the set of dirty ranges take on the heap. A leaf, but for who reclaims to charge it.
+    heap: Mutex<HeapCharge>,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
 }
@@ -171,6 +176,7 @@ impl DaxCore {
             errors: ErrorSequence::default(),
             host_forgot: AtomicBool::new(false),
             dirty: Mutex::ranked(Rank::Dirty, BTreeSet::new()),
+            heap: Mutex::new(HeapCharge::new(pool, group)),
             pins: Pins::default(),
             counts: Counts::default(),
         })
@@ -269,7 +275,25 @@ impl DaxCore {
 
     /// Remembers that an entry of this page's range became dirty. Its lock is held.
     pub(super) fn note_dirty(&self, page: u64) {
-        self.dirty.lock().insert(range_start(page));
+        if self.dirty.lock().insert(range_start(page)) {
+            self.must_pay_for_heap();
+        }
+    }
+
+    /// Charges for what the extent map and the set of dirty ranges take. An entry is locked: no I/O.
+    pub(super) fn pay_for_heap(&self) -> Result<(), LimitError> {
+        self.heap.lock().settle(self.heap_bytes(), AllocMode::NoIo)
+    }
+
+    /// The same, above the limit if need be: what there is cannot be given up. Gives back what is charged too much.
+    pub(super) fn must_pay_for_heap(&self) {
+        let paid = self.heap.lock().settle(self.heap_bytes(), AllocMode::Must);
+        paid.expect("a charge that must be never fails");
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        let ranges = self.dirty.lock().len() as u64;
+        self.extents.heap_bytes() + ranges * DIRTY_RANGE_BYTES
     }
 
     /// The ranges that may have dirty entries.
@@ -287,6 +311,8 @@ impl DaxCore {
         for range in &found {
             dirty.remove(range);
         }
+        drop(dirty);
+        self.must_pay_for_heap();
         found
     }
 

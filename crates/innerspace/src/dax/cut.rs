@@ -105,6 +105,7 @@ impl DaxCore {
         let _layout = self.layout.write();
         // What a sync has cleaned becomes dirty again if it fails: until it is done, clean says nothing.
         let _no_sync = self.syncing.lock();
+        self.extents.forget(pages.clone());
         self.cut_out(pages, Removal::ForgetClean)
     }
 
@@ -240,7 +241,9 @@ impl DaxCore {
         let offset = DaxCore::offset(pages.start);
         self.extents
             .free(pages)
-            .map_err(|error| self.host_error(DaxAction::Punch, offset, error))
+            .map_err(|error| self.host_error(DaxAction::Punch, offset, error))?;
+        self.must_pay_for_heap();
+        Ok(())
     }
 }
 

@@ -27,6 +27,11 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
+/// The address space that a writable host file takes at least, unless told otherwise: two thousand such files are what a
+/// processor with addresses of 47 bits has room for.
+#[cfg(not(target_family = "wasm"))]
+const CAPACITY: u64 = 64 << 30;
+
 /// A file whose bytes are addressable themselves: it takes no page cache. Clones are the same file.
 ///
 /// [`Map::direct`](crate::Map::direct) shows the device's own bytes in a space. Reads of a hole, by mapping or by call, cost no
@@ -172,7 +177,10 @@ impl DaxFile {
         let size = host.opened_len();
         let capacity = match setup.access {
             FileAccess::ReadOnly => size,
-            FileAccess::ReadWrite => setup.capacity.max(size),
+            FileAccess::ReadWrite => match setup.capacity {
+                Some(bytes) => bytes.max(size),
+                None => CAPACITY.max(size.saturating_mul(4)),
+            },
         };
         let device = DaxDevice::host_file(&host, capacity)?;
         let parts = Parts {

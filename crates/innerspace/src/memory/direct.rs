@@ -89,10 +89,11 @@ impl DirectOpener {
         self
     }
 
-    /// The most bytes that a host file can grow to: so much address space is taken for it. 1 TiB by default, and at least
-    /// what the file has.
+    /// The most bytes that a host file can grow to while it is open: so much address space is taken for it, and at least for what
+    /// it has. By default 64 GiB, or four times its length if that is more, so that a process (which has 128 TiB) can have hundreds
+    /// of files open. Where address space is limited (`ulimit -v`), less has to be said here.
     pub fn capacity(mut self, bytes: u64) -> DirectOpener {
-        self.setup.capacity = bytes;
+        self.setup.capacity = Some(bytes);
         self
     }
 

@@ -53,6 +53,7 @@ mod aging;
 mod alloc;
 mod background;
 mod batch;
+mod heap;
 mod holders;
 mod lru;
 mod miss_curve;
@@ -71,6 +72,7 @@ mod tests;
 
 pub(crate) use alloc::{AllocMode, PoolFrame};
 pub(crate) use background::{FlushRequest, Step};
+pub(crate) use heap::HeapCharge;
 pub(crate) use lru::{Evictable, Place};
 pub use miss_curve::MissCurve;
 pub(crate) use owners::{Aged, CleanCount, EvictCount, Owner, OwnerId};

@@ -4,9 +4,8 @@
 //! fork still has it; the ledger's group is charged for whole pages of them. The first few are free, so that a space with a
 //! handful of mappings costs no page for them.
 
-use crate::PageCount;
 use crate::group::{Group, LimitError};
-use crate::reclaim::{AllocMode, Pool};
+use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
 
@@ -17,29 +16,13 @@ const FREE: usize = 8;
 #[derive(Default)]
 pub(super) struct Ledger {
     nodes: AtomicUsize,
-    paid: Mutex<Option<Paid>>,
-}
-
-struct Paid {
-    pool: Arc<Pool>,
-    group: Group,
-    pages: PageCount,
-}
-
-impl Drop for Paid {
-    fn drop(&mut self) {
-        self.pool.groups.uncharge(self.group.id(), self.pages);
-    }
+    paid: Mutex<Option<HeapCharge>>,
 }
 
 impl Ledger {
     /// A ledger whose nodes `group` pays for.
     pub(super) fn new(pool: &Arc<Pool>, group: &Group) -> Arc<Ledger> {
-        let paid = Paid {
-            pool: pool.clone(),
-            group: group.clone(),
-            pages: PageCount(0),
-        };
+        let paid = HeapCharge::new(pool, group);
         Arc::new(Ledger {
             nodes: AtomicUsize::new(0),
             paid: Mutex::new(Some(paid)),
@@ -58,24 +41,12 @@ impl Ledger {
         let Some(paid) = paid.as_mut() else {
             return Ok(());
         };
-        let wanted = || PageCount::floor((self.nodes().saturating_sub(FREE) * bytes) as u64);
-        if wanted().0 > paid.pages.0 {
+        let wanted = || (self.nodes().saturating_sub(FREE) * bytes) as u64;
+        if paid.is_too_little_for(wanted()) {
             // Some may be waiting for a grace period alone.
-            paid.pool.flush_retired();
+            paid.pool().flush_retired();
         }
-        let wanted = wanted();
-        let id = paid.group.id();
-        if wanted.0 > paid.pages.0 {
-            let more = PageCount(wanted.0 - paid.pages.0);
-            let _group = paid.pool.charge(id, more, AllocMode::Wait)?.commit();
-            paid.pages = wanted;
-        } else if wanted.0 + 1 < paid.pages.0 {
-            // One page stays, so that a change to and fro does not charge each time.
-            let less = PageCount(paid.pages.0 - wanted.0 - 1);
-            paid.pool.groups.uncharge(id, less);
-            paid.pages.0 -= less.0;
-        }
-        Ok(())
+        paid.settle(wanted(), AllocMode::Wait)
     }
 }
 

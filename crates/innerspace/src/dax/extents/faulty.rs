@@ -142,6 +142,10 @@ impl ExtentMap for Faulty {
         self.map.free(pages)
     }
 
+    fn heap_bytes(&self) -> u64 {
+        self.map.heap_bytes()
+    }
+
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.map.set_len(bytes)
     }

@@ -7,7 +7,7 @@
 //!
 //! **What is known.** The last few answers are kept, as runs of data or hole. Allocating and freeing change them; an answer
 //! that was on its way while that happened is not kept: `changes` says so. Others who write the file, against the lock, are
-//! not seen.
+//! not seen before `forget`.
 
 use std::io;
 use std::ops::Range;
@@ -234,6 +234,14 @@ impl ExtentMap for IdentityMap {
         let content = done.is_ok().then_some(Content::Hole);
         self.known.lock().change(pages, content);
         done
+    }
+
+    fn forget(&self, pages: Range<u64>) {
+        self.known.lock().change(pages, None);
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        (KNOWN_RUNS * size_of::<Run>()) as u64
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -72,6 +72,13 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// Makes pages a hole. Nobody can reach them any more.
     fn free(&self, pages: Range<u64>) -> io::Result<()>;
 
+    /// What is remembered of these pages is asked for anew: somebody else may have changed it. A map that nobody else can change
+    /// has nothing to forget.
+    fn forget(&self, _pages: Range<u64>) {}
+
+    /// The map's memory on the heap in bytes, about.
+    fn heap_bytes(&self) -> u64;
+
     /// The file is `bytes` long from now on. Nobody can reach what is cut off any more; bytes that come to it are zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 

@@ -10,6 +10,9 @@ use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock, Used};
 use crate::sync::RwLock;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
+/// What a run takes in the tree: nodes have room for 11 and are two thirds full.
+const RUN_BYTES: u64 = 48;
+
 /// The map of one file; its blocks go back to the device when it is dropped.
 pub(crate) struct ScatteredMap {
     device: DaxDevice,
@@ -218,6 +221,10 @@ impl ExtentMap for ScatteredMap {
     fn free(&self, pages: Range<u64>) -> io::Result<()> {
         self.remove(pages);
         Ok(())
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        self.state.read().runs.len() as u64 * RUN_BYTES
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::super::extents::faulty::{Faulty, Misplace};
 use super::super::{DaxError, HoleWrites, PinHolder, Reach};
 use super::*;
-use crate::cache::FaultKind;
+use crate::cache::{FaultKind, Mappers, Revoke, Revoked};
+use crate::group::Group;
 
 #[test]
 fn bytes_come_back_and_holes_are_zeros_that_cost_nothing() {
@@ -379,4 +380,74 @@ fn what_asks_for_nothing_changes_nothing() {
         (file.len(), device.free_pages(), file.stats().tables),
         (4 * PAGE, 16, 0)
     );
+}
+
+/// Notes what was taken away from it.
+#[derive(Default)]
+struct Recorder(std::sync::Mutex<Vec<Range<u64>>>);
+
+impl Mappers for Recorder {
+    fn revoke(&self, pages: Range<u64>, _: Revoke) -> Revoked {
+        self.0.lock().unwrap().push(pages);
+        Revoked::default()
+    }
+}
+
+// spec: D4
+#[test]
+fn new_bytes_are_put_into_a_block_when_nobody_sees_the_hole_any_more() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    let core = file.core();
+    let reach = Reach::Pages { end: 4 };
+    drop(core.fault(3, FaultKind::Read, reach).unwrap());
+    let recorder: Arc<Recorder> = Arc::default();
+    let mapper: Arc<dyn Mappers> = recorder.clone();
+    core.add_mapper(Arc::downgrade(&mapper));
+    let mut locked = core.lock_page(3, FaultKind::Write).unwrap();
+    let filled = core.make_block(&mut locked, 3, |_| {
+        assert_eq!(*recorder.0.lock().unwrap(), [3..4], "a mapping shows zeros");
+        Err(core.past_end(0, 0))
+    });
+    assert!(filled.is_err());
+    drop(locked);
+    let stats = file.stats();
+    assert_eq!((stats.zero, stats.present, stats.allocated), (1, 0, 0));
+    assert_eq!(device.free_pages(), 16, "a block that was not filled");
+}
+
+#[test]
+fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
+    let pool = pool(512);
+    let device = device(2_500);
+    let group = pool.root_group().child("tenant", 24 * PAGE).unwrap();
+    let setup = DaxSetup::default();
+    let file = DaxFile::on_device(&pool, &group, &device, "data.bin", setup).unwrap();
+    file.set_len(1 << 30).unwrap();
+    // No two of them lie one behind the other on the device.
+    let mut written = 0;
+    let error = loop {
+        match file.write_at(&[1; PAGE_SIZE], written * PAGE) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, DaxError::Limit(_)), "{error}");
+    assert!((1_000..2_000).contains(&written), "{written}");
+    let stats = file.stats();
+    assert_eq!(
+        (stats.present, 2_500 - device.free_pages()),
+        (written, written)
+    );
+    // 48 bytes for each, whole pages of them.
+    let usage = |group: &Group| group.stats().usage.0;
+    assert!(usage(&group) >= stats.tables + written * 48 / PAGE);
+    file.punch(0..1 << 30).unwrap();
+    file.sync_all().unwrap();
+    pool.flush_retired();
+    assert!(usage(&group) <= file.stats().tables + 1);
+    drop(file);
+    pool.flush_retired();
+    assert_eq!(usage(&group), 0);
 }

@@ -70,6 +70,14 @@ impl<T: ExtentMap> ExtentMap for Arc<T> {
         (**self).free(pages)
     }
 
+    fn forget(&self, pages: Range<u64>) {
+        (**self).forget(pages);
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        (**self).heap_bytes()
+    }
+
     fn set_len(&self, bytes: u64) -> std::io::Result<()> {
         (**self).set_len(bytes)
     }

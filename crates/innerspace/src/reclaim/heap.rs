@@ -1,0 +1,61 @@
+//! What layers above keep on the heap, in things smaller than a page, and who pays for it.
+
+use super::{AllocMode, Pool};
+use crate::group::{Group, LimitError};
+use crate::sync::Arc;
+use crate::units::PageCount;
+
+/// Pages that a group is charged for memory on the heap. Given back when dropped.
+pub(crate) struct HeapCharge {
+    pool: Arc<Pool>,
+    group: Group,
+    pages: PageCount,
+}
+
+impl HeapCharge {
+    /// Nothing yet.
+    pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> HeapCharge {
+        HeapCharge {
+            pool: pool.clone(),
+            group: group.clone(),
+            pages: PageCount(0),
+        }
+    }
+
+    /// Whether more would be charged for so many bytes.
+    pub(crate) fn is_too_little_for(&self, bytes: u64) -> bool {
+        PageCount::floor(bytes).0 > self.pages.0
+    }
+
+    /// Charges for so many bytes, the last ones short of a page excepted, or gives back what is too much. Outside every section,
+    /// and may reclaim, as `mode` says.
+    ///
+    /// # Errors
+    /// As [`Pool::charge`]; then nothing has changed. Giving back, and [`AllocMode::Must`], never fail.
+    pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
+        let wanted = PageCount::floor(bytes);
+        let id = self.group.id();
+        if wanted.0 > self.pages.0 {
+            let more = PageCount(wanted.0 - self.pages.0);
+            let _group = self.pool.charge(id, more, mode)?.commit();
+            self.pages = wanted;
+        } else if wanted.0 + 1 < self.pages.0 {
+            // One page stays, so that a change to and fro does not charge each time.
+            let less = PageCount(self.pages.0 - wanted.0 - 1);
+            self.pool.groups.uncharge(id, less);
+            self.pages.0 -= less.0;
+        }
+        Ok(())
+    }
+
+    /// What it is part of.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Drop for HeapCharge {
+    fn drop(&mut self) {
+        self.pool.groups.uncharge(self.group.id(), self.pages);
+    }
+}
