@@ -212,7 +212,7 @@ impl DaxCore {
     }
 
     /// Makes a small or large entry a dirty block, allocated if there is none. `fill` is called with the block's first device
-    /// page, before a new block can be reached; if it fails, the entry is what it was.
+    /// page, when no mapping shows a hole there any more; if it fails, the entry is what it was.
     pub(super) fn make_block(
         &self,
         locked: &mut Locked<'_>,
@@ -235,17 +235,25 @@ impl DaxCore {
     ) -> Result<(u64, BecameDirty), DaxError> {
         // mutant: D5 (test: two_write_faults_on_one_hole_keep_both_stores) what another fault put there is not seen
         let known = cfg!(not(mutant = "D5"));
-        let block = match (locked.content(), self.block_at(locked, page)?) {
-            (Content::Block(block), _) | (_, Some(block)) if known => {
-                fill(block)?;
-                block
-            }
-            _ => self.new_block(locked, page, fill)?,
+        let (block, is_new) = match (locked.content(), self.block_at(locked, page)?) {
+            (Content::Block(block), _) | (_, Some(block)) if known => (block, false),
+            _ => (self.new_block(locked, page)?, true),
         };
         if locked.content() == Content::Zero {
             self.revoke(locked.pages(), locked.entry());
             self.grace();
         }
+        // After the grace period: while a mapping shows the hole's zeros, a read by call finds zeros in the block, too.
+        let filled = fill(block);
+        if is_new {
+            let used = if filled.is_ok() {
+                Used::Kept
+            } else {
+                Used::Dropped
+            };
+            self.end_allocation(locked, used);
+        }
+        filled?;
         let before = locked.entry();
         let dirty = Entry::new(before.size(), Content::Block(block)).dirty();
         if before == dirty {
@@ -267,37 +275,31 @@ impl DaxCore {
         Ok(extent.at)
     }
 
-    /// A block for a locked entry that is a hole or empty, zeroed and then filled.
-    fn new_block(
-        &self,
-        locked: &Locked<'_>,
-        page: u64,
-        fill: impl FnOnce(u64) -> Result<(), DaxError>,
-    ) -> Result<u64, DaxError> {
+    /// A block of zeros for a locked entry that is a hole or empty. What becomes of it is told by
+    /// [`DaxCore::end_allocation`].
+    fn new_block(&self, locked: &Locked<'_>, page: u64) -> Result<u64, DaxError> {
         let (first, pages) = (locked.first(), locked.entry().size().pages());
-        let block = self
-            .extents
-            .allocate(first, pages)
-            .map_err(|error| self.host_error(DaxAction::Allocate, DaxCore::offset(page), error))?;
+        let failed = |error| self.host_error(DaxAction::Allocate, DaxCore::offset(page), error);
+        let block = self.extents.allocate(first, pages).map_err(failed)?;
         let misplaced = pages == LARGE_PAGES && block % LARGE_PAGES != 0;
-        let filled = match misplaced {
-            true => Err(self.host_error(
-                DaxAction::Allocate,
-                DaxCore::offset(page),
-                std::io::ErrorKind::StorageFull.into(),
-            )),
-            false => fill(block),
+        let refused = match misplaced {
+            true => Some(failed(std::io::ErrorKind::StorageFull.into())),
+            false => self.pay_for_heap().err().map(DaxError::from),
         };
-        match filled {
-            Ok(()) => {
-                self.extents.finish(first, pages, Used::Kept);
-                self.counts.allocated.fetch_add(pages, Ordering::Relaxed);
-                Ok(block)
-            }
-            Err(error) => {
-                self.extents.finish(first, pages, Used::Dropped);
+        match refused {
+            None => Ok(block),
+            Some(error) => {
+                self.end_allocation(locked, Used::Dropped);
                 Err(error)
             }
+        }
+    }
+
+    fn end_allocation(&self, locked: &Locked<'_>, used: Used) {
+        let pages = locked.entry().size().pages();
+        self.extents.finish(locked.first(), pages, used);
+        if used == Used::Kept {
+            self.counts.allocated.fetch_add(pages, Ordering::Relaxed);
         }
     }
 
