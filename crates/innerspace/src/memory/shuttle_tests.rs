@@ -11,15 +11,15 @@ use crate::{
     Protection, Space, SpaceError, Threads, VirtAddr,
 };
 
-const PAGE: u64 = PAGE_SIZE as u64;
+pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 /// Random schedules of a test.
 const SCHEDULES: usize = 200;
 
-fn explore(test: fn()) {
+pub(super) fn explore(test: fn()) {
     shuttle::check_random(test, SCHEDULES);
 }
 
-fn memory() -> Memory {
+pub(super) fn memory() -> Memory {
     let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
     options.build().unwrap()
 }
@@ -35,14 +35,14 @@ fn numbered(memory: &Memory, group: &Group, pages: u64) -> (PagedFile, Arc<Memor
     (options.open_store(store.clone()).unwrap(), store)
 }
 
-fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
+pub(super) fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
     (space, at)
 }
 
 /// Everybody is gone: what is kept adds up, and nothing is left.
-fn assert_nothing_left(memory: Memory) {
+pub(super) fn assert_nothing_left(memory: Memory) {
     memory.validate();
     memory.validate(); // what the first one's flush retired
     assert_eq!(memory.root_group().usage(), 0);

@@ -1,0 +1,96 @@
+//! Changes of mappings under random schedules: pages that move under stores, code that is stored to while it is watched.
+
+use super::shuttle_tests::{PAGE, anonymous, assert_nothing_left, explore, memory};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, thread};
+use crate::{FaultKind, Map, Protection, Remap, VirtAddr};
+
+#[test]
+fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address() {
+    explore(|| {
+        let memory = memory();
+        let (space, from) = anonymous(&memory, 2);
+        let to = VirtAddr(from.0 + 8 * PAGE);
+        let mut storer = space.accessor();
+        storer.store(from, 1u64).unwrap();
+        storer.store(from + PAGE, 1u64).unwrap();
+        // The first page is stored to, and so copied, beside the move or before it; the second moves as it is borrowed.
+        let child = space.fork().unwrap();
+        let storing = thread::spawn(move || {
+            let mut last = 1;
+            for value in 2..5u64 {
+                match storer.store(from, value) {
+                    Ok(()) => last = value,
+                    Err(fault) => {
+                        assert_eq!(fault.kind(), FaultKind::NotMapped);
+                        break;
+                    }
+                }
+            }
+            (last, storer.load::<u64>(to))
+        });
+        let moved = space.remap(from, 2 * PAGE, 2 * PAGE, Remap::Replacing(to));
+        assert_eq!(moved.unwrap(), to);
+        let mut a = space.accessor();
+        let gone = a.load::<u64>(from).unwrap_err();
+        assert_eq!(gone.kind(), FaultKind::NotMapped);
+        let seen = a.load::<u64>(to).unwrap();
+        let (last, found) = storing.join().unwrap();
+        assert_eq!(seen, last, "a store was lost, or came after the move");
+        if let Ok(found) = found {
+            assert_eq!(found, last);
+        }
+        assert_eq!(a.load::<u64>(to), Ok(last));
+        assert_eq!(a.load::<u64>(to + PAGE), Ok(1));
+        let mut c = child.accessor();
+        assert_eq!(c.load::<u64>(from), Ok(1), "the fork has what was there");
+        assert_eq!(c.load::<u64>(from + PAGE), Ok(1));
+        space.validate();
+        child.validate();
+        drop((a, c, child, space));
+        assert_nothing_left(memory);
+    });
+}
+
+#[test]
+fn what_was_fetched_before_a_store_is_not_current_after_it() {
+    explore(|| {
+        let memory = memory();
+        let space = memory.space().unwrap();
+        let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
+        let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
+        let mut storer = space.accessor();
+        storer.store(at, 0u64).unwrap();
+        let stored = Arc::new(AtomicU64::new(0));
+        let tells = stored.clone();
+        let storing = thread::spawn(move || {
+            for value in 1..4u64 {
+                storer.store(at, value).unwrap();
+                tells.store(value, Ordering::Release);
+            }
+        });
+        let mut a = space.accessor();
+        let mut translated = Vec::new();
+        for _ in 0..2 {
+            let page = a.watch_code(at).unwrap();
+            let fetched = a.fetch::<u64>(at).unwrap();
+            if stored.load(Ordering::Acquire) > fetched {
+                assert!(!page.is_current(), "{fetched} is not what is there");
+            }
+            translated.push((page, fetched));
+        }
+        storing.join().unwrap();
+        for (page, fetched) in translated {
+            assert!(fetched == 3 || !page.is_current(), "{fetched} is current");
+        }
+        // Nobody stores: it stays current until somebody does.
+        let page = a.watch_code(at).unwrap();
+        assert_eq!(a.fetch::<u64>(at), Ok(3));
+        assert!(page.is_current());
+        a.store(at, 4u64).unwrap();
+        assert!(!page.is_current());
+        space.validate();
+        drop((a, space));
+        assert_nothing_left(memory);
+    });
+}
