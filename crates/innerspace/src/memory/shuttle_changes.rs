@@ -18,7 +18,7 @@ fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address()
         let child = space.fork().unwrap();
         let storing = thread::spawn(move || {
             let mut last = 1;
-            for value in 2..5u64 {
+            for value in 2..9u64 {
                 match storer.store(from, value) {
                     Ok(()) => last = value,
                     Err(fault) => {
@@ -64,30 +64,28 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
         let stored = Arc::new(AtomicU64::new(0));
         let tells = stored.clone();
         let storing = thread::spawn(move || {
-            for value in 1..4u64 {
+            for value in 1..=8u64 {
                 storer.store(at, value).unwrap();
                 tells.store(value, Ordering::Release);
             }
         });
         let mut a = space.accessor();
-        let mut translated = Vec::new();
-        for _ in 0..2 {
+        for _ in 0..8 {
             let page = a.watch_code(at).unwrap();
             let fetched = a.fetch::<u64>(at).unwrap();
-            if stored.load(Ordering::Acquire) > fetched {
-                assert!(!page.is_current(), "{fetched} is not what is there");
+            // Looked at before the next one is watched, which would count by itself.
+            for _ in 0..4 {
+                if stored.load(Ordering::Acquire) > fetched {
+                    assert!(!page.is_current(), "{fetched} is not what is there");
+                }
             }
-            translated.push((page, fetched));
         }
         storing.join().unwrap();
-        for (page, fetched) in translated {
-            assert!(fetched == 3 || !page.is_current(), "{fetched} is current");
-        }
         // Nobody stores: it stays current until somebody does.
         let page = a.watch_code(at).unwrap();
-        assert_eq!(a.fetch::<u64>(at), Ok(3));
+        assert_eq!(a.fetch::<u64>(at), Ok(8));
         assert!(page.is_current());
-        a.store(at, 4u64).unwrap();
+        a.store(at, 9u64).unwrap();
         assert!(!page.is_current());
         space.validate();
         drop((a, space));

@@ -1,24 +1,11 @@
 //! Direct access files under random schedules: faults against each other, calls, cuts and sync.
 
+use super::shuttle_tests::{PAGE, SCHEDULES, explore, memory};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{
-    DaxDevice, DaxFile, HoleWrites, Map, Memory, MemoryOptions, PAGE_SIZE, Space, Threads, VirtAddr,
-};
+use crate::{DaxDevice, DaxFile, HoleWrites, Map, Memory, PAGE_SIZE, Space, VirtAddr};
 
-const PAGE: u64 = PAGE_SIZE as u64;
 const LARGE: u64 = 512 * PAGE;
-/// Random schedules of a test.
-const SCHEDULES: usize = 200;
-
-fn explore(test: fn()) {
-    shuttle::check_random(test, SCHEDULES);
-}
-
-fn memory() -> Memory {
-    let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
-    options.build().unwrap()
-}
 
 /// A hole of `len` bytes on a device, mapped for stores.
 fn mapped(memory: &Memory, device: &DaxDevice, len: u64) -> (DaxFile, Space, VirtAddr) {

@@ -1,21 +1,9 @@
 //! How leaves of forks part, under random schedules: a leaf that borrows nothing any more, one that trims what its last borrower
 //! needs, one that is absorbed.
 
+use super::shuttle_tests::{PAGE, explore, memory};
 use crate::sync::thread;
-use crate::{Accessor, Map, Memory, MemoryOptions, PAGE_SIZE, Space, Threads, VirtAddr};
-
-const PAGE: u64 = PAGE_SIZE as u64;
-/// Random schedules of a test.
-const SCHEDULES: usize = 200;
-
-fn explore(test: fn()) {
-    shuttle::check_random(test, SCHEDULES);
-}
-
-fn memory() -> Memory {
-    let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
-    options.build().unwrap()
-}
+use crate::{Accessor, Map, Memory, Space, VirtAddr};
 
 /// A space with so many pages, each of which begins with its own number. At a low address: walks of a table come to it soon,
 /// and so at about the same time.

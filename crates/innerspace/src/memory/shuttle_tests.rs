@@ -13,7 +13,7 @@ use crate::{
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 /// Random schedules of a test.
-const SCHEDULES: usize = 200;
+pub(super) const SCHEDULES: usize = 200;
 
 pub(super) fn explore(test: fn()) {
     shuttle::check_random(test, SCHEDULES);
