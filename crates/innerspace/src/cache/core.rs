@@ -15,7 +15,7 @@ use super::stats::FileCounters;
 use super::stream::Stream;
 use super::syncs::Syncs;
 use super::trouble::Trouble;
-use crate::frame::{Dropped, FlagSet, Frames};
+use crate::frame::{Dropped, FlagSet, FrameOffset, Frames};
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
@@ -43,8 +43,10 @@ pub(crate) struct FileCore {
     pub(super) groups: Vec<GroupId>,
     /// log2 of the pages in a block.
     pub(super) order: u8,
-    /// The bytes in a block.
-    bytes_in_block: u64,
+    /// log2 of the bytes in a block.
+    block_shift: u32,
+    /// The last byte in a block.
+    last_in_block: u64,
     pub(super) access: FileAccess,
     pub(super) write_order: WriteOrder,
     /// The store's length when it was opened.
@@ -145,7 +147,8 @@ impl FileCore {
             group,
             groups,
             order,
-            bytes_in_block: (PAGE_SIZE as u64) << order,
+            block_shift: PAGE_SHIFT + u32::from(order),
+            last_in_block: ((PAGE_SIZE as u64) << order) - 1,
             access: options.access,
             write_order: options.write_order,
             opened_len: len,
@@ -209,13 +212,19 @@ impl FileCore {
     /// log2 of the block size in bytes.
     #[inline]
     pub(super) fn block_shift(&self) -> u32 {
-        PAGE_SHIFT + u32::from(self.order)
+        self.block_shift
     }
 
     /// The block size in bytes.
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
-        self.bytes_in_block
+        self.last_in_block + 1
+    }
+
+    /// The offset in its block of a byte of the file.
+    #[inline]
+    pub(super) fn inside_block(&self, offset: u64) -> u64 {
+        offset & self.last_in_block
     }
 
     /// Pages in a block.
@@ -555,8 +564,12 @@ impl Drop for FileCore {
 }
 
 impl Nodes for Frames {
-    fn words(&self, node: FrameId) -> &[crate::sync::raw::AtomicU64; super::index::NODE_WORDS] {
-        Frames::words(self, node)
+    #[inline(always)]
+    fn words_at(
+        &self,
+        node: FrameOffset,
+    ) -> Option<&[crate::sync::raw::AtomicU64; super::index::NODE_WORDS]> {
+        Frames::words_at(self, node)
     }
 
     fn live(&self, node: FrameId) -> u32 {

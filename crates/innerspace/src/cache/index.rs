@@ -1,11 +1,13 @@
 //! The index of a file: block number to word, a radix tree whose nodes are frames of the arena.
 //!
-//! | word | bits 0..4 | bits 4..36 | bits 36..40 |
+//! | word | bits 0..4 | bits 4..12 | bits 12..44 |
 //! |---|---|---|---|
 //! | empty | 0 | 0 | 0 |
-//! | block | 1 | frame | 0 |
+//! | block | 1 | 0 | frame |
 //! | shadow of an evicted block | 2 | when it was evicted, in evictions (60 bits) | |
-//! | node | 3 | frame | height: 1 for a node of block words, one more for each level above |
+//! | node | 3 | height: 1 for a node of block words, one more for each level above | frame |
+//!
+//! So the upper bits of a block's or node's word are the offset of its bytes in the arena ([`FrameOffset`]).
 //!
 //! The root word is a node, or the word of block 0 itself: a file of one block needs no node.
 //!
@@ -19,6 +21,9 @@ mod writer;
 
 pub(crate) use writer::IndexWriter;
 
+use std::hint::cold_path;
+
+use crate::frame::FrameOffset;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Rank};
 use crate::units::FrameId;
@@ -51,11 +56,11 @@ impl Word {
     /// Takes a word apart.
     #[inline]
     pub(crate) fn decode(word: u64) -> Word {
-        let frame = FrameId((word >> 4) as u32);
+        let frame = FrameOffset::in_word(word).id();
         match word & 15 {
             TAG_BLOCK => Word::Block(frame),
             TAG_SHADOW => Word::Shadow(word >> 4),
-            TAG_NODE => Word::Node(frame, (word >> 36) as u32 & 15),
+            TAG_NODE => Word::Node(frame, (word & FrameOffset::LOW_BITS) as u32 >> 4),
             _ => Word::Empty,
         }
     }
@@ -65,19 +70,30 @@ impl Word {
     pub(crate) fn encode(self) -> u64 {
         match self {
             Word::Empty => 0,
-            Word::Block(frame) => u64::from(frame.0) << 4 | TAG_BLOCK,
+            Word::Block(frame) => FrameOffset::of(frame).bytes() | TAG_BLOCK,
             Word::Shadow(when) => when << 4 | TAG_SHADOW,
             Word::Node(frame, height) => {
-                u64::from(height) << 36 | u64::from(frame.0) << 4 | TAG_NODE
+                FrameOffset::of(frame).bytes() | u64::from(height) << 4 | TAG_NODE
             }
         }
+    }
+
+    /// The first frame of the block that a word names; if it names none, what is in no arena.
+    #[inline(always)]
+    pub(crate) fn block_at(word: u64) -> FrameOffset {
+        FrameOffset::in_form(word, TAG_BLOCK)
     }
 }
 
 /// Where nodes live.
 pub(crate) trait Nodes {
     /// The words of a node.
-    fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS];
+    fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS] {
+        let words = self.words_at(FrameOffset::of(node));
+        words.unwrap_or_else(|| panic!("node {node:?} is outside the arena"))
+    }
+    /// The same, where a word names the node; `None` where there can be none.
+    fn words_at(&self, node: FrameOffset) -> Option<&[AtomicU64; NODE_WORDS]>;
     /// The node's count of words that are blocks or nodes. Touched under the index mutex only.
     fn live(&self, node: FrameId) -> u32;
     /// Sets the count.
@@ -119,12 +135,10 @@ pub(crate) enum Inserted {
     NeedNodes(usize),
 }
 
-/// The node that a word names, if it is of the given height.
+/// The node of the given height that a word names; if it names none, what is in no arena.
 #[inline(always)]
-fn node_of_height(word: u64, height: u32) -> Option<FrameId> {
-    let form = Word::Node(FrameId(0), height).encode();
-    let not_frame = !(u64::from(u32::MAX) << 4);
-    (word & not_frame == form).then_some(FrameId((word >> 4) as u32))
+fn node_of_height(word: u64, height: u32) -> FrameOffset {
+    FrameOffset::in_form(word, Word::Node(FrameId(0), height).encode())
 }
 
 /// Levels needed for a block number.
@@ -152,38 +166,43 @@ fn height_of(word: u64) -> u32 {
 
 impl Index {
     /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section is open.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
         // Acquire, here and below: pairs with the release stores of `IndexWriter`; a node's words were written before its link.
         let root = self.root.load(Ordering::Acquire);
         // The usual size, 2 MiB to 1 GiB in small blocks, without a loop: the instructions of a hit are counted.
-        let Some(top) = node_of_height(root, 2) else {
+        let Some(top) = nodes.words_at(node_of_height(root, 2)) else {
+            cold_path();
             return self.slot_at_any_height(nodes, root, block);
         };
-        let link = nodes.words(top).get((block >> NODE_SHIFT) as usize)?;
-        let bottom = node_of_height(link.load(Ordering::Acquire), 1)?;
-        Some(&nodes.words(bottom)[block as usize & (NODE_WORDS - 1)])
+        let link = top.get((block >> NODE_SHIFT) as usize)?;
+        let bottom = node_of_height(link.load(Ordering::Acquire), 1);
+        Some(&nodes.words_at(bottom)?[block as usize & (NODE_WORDS - 1)])
     }
 
-    #[inline(never)]
+    // Inlined: a call would have what it is called from save registers at each of its own.
+    #[inline(always)]
     fn slot_at_any_height<'a>(
         &'a self,
         nodes: &'a impl Nodes,
         root: u64,
         block: u64,
     ) -> Option<&'a AtomicU64> {
-        let Word::Node(node, height) = Word::decode(root) else {
+        let Word::Node(_, height) = Word::decode(root) else {
             return (block == 0).then_some(&self.root);
         };
         let mut shift = (height - 1) * NODE_SHIFT;
         // None: the tree is not so high.
-        let mut slot = nodes.words(node).get((block >> shift) as usize)?;
+        let words = nodes.words_at(FrameOffset::in_word(root))?;
+        let mut slot = words.get((block >> shift) as usize)?;
         while shift > 0 {
-            let Word::Node(node, _) = Word::decode(slot.load(Ordering::Acquire)) else {
+            let word = slot.load(Ordering::Acquire);
+            let Word::Node(..) = Word::decode(word) else {
                 return None;
             };
             shift -= NODE_SHIFT;
-            slot = &nodes.words(node)[(block >> shift) as usize & (NODE_WORDS - 1)];
+            slot = &nodes.words_at(FrameOffset::in_word(word))?
+                [(block >> shift) as usize & (NODE_WORDS - 1)];
         }
         Some(slot)
     }

@@ -213,9 +213,10 @@ impl FileCore {
     pub(super) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let section = self.pool.domain.reader();
-            let looked = self.look_in_section(block);
-            drop(section);
+            let looked = match self.pool.domain.look() {
+                Some(_section) => self.look_in_section(block),
+                None => self.look_in_reader(block),
+            };
             match looked {
                 Looked::Held(frame) => return Some(BlockRef::new(self, frame, block)),
                 Looked::Absent => return None,
@@ -225,9 +226,16 @@ impl FileCore {
         }
     }
 
+    #[inline(never)]
+    fn look_in_reader(&self, block: u64) -> Looked {
+        let _section = self.pool.domain.reader();
+        self.look_in_section(block)
+    }
+
     #[inline(always)]
     fn look_in_section(&self, block: u64) -> Looked {
-        let Some(slot) = self.index.slot(self.frames(), block) else {
+        let frames = self.frames();
+        let Some(slot) = self.index.slot(frames, block) else {
             return Looked::Absent;
         };
         let word = slot.load(raw::Ordering::Acquire);
@@ -235,7 +243,7 @@ impl FileCore {
             return Looked::Absent;
         };
         interleave();
-        if !self.frames().meta(frame).hold.try_get_cached() {
+        if !frames.meta(frame).hold.try_get_cached() {
             return Looked::Dying;
         }
         if slot.load(raw::Ordering::Acquire) != word {

@@ -17,7 +17,9 @@ use super::fill::Present;
 use super::index::Word;
 use super::mappers::Revoke;
 use super::stats::count;
-use crate::frame::{Dropped, FlagSet, HoldState, Kind, MAX_ORDER, Pinned, Writing};
+use crate::frame::{
+    Aside, Dropped, FlagSet, Grip, Here, HoldState, Kind, MAX_ORDER, Pinned, Taken, Try, Writing,
+};
 use crate::reclaim::{AllocMode, Evictable, Pool};
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -81,6 +83,15 @@ pub(super) enum Wait {
     No,
 }
 
+/// What a second look at the index said of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    /// It is there still.
+    Still,
+    /// Something else is, or nothing.
+    Changed,
+}
+
 impl Handle {
     /// A view of `range`, which is inside the file's size at some moment of the call. What a hit takes is compiled into the
     /// caller, so that the view's parts stay in registers: moved through memory they cost more than the look-up.
@@ -103,16 +114,14 @@ impl Handle {
     #[inline(always)]
     fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
-        let block = range.start >> core.block_shift();
-        let last = core.block_bytes() - 1;
-        let start = range.start & last;
-        let len = range.end.wrapping_sub(range.start);
-        // Not empty, and not over the block's end.
-        if range.end > core.size() || len.wrapping_sub(1) > last - start {
+        if range.is_empty() {
             cold_path();
             return None;
         }
-        self.pin(block, start as usize..(start + len) as usize)
+        let len = usize::try_from(range.end - range.start).ok()?;
+        Pinned::find(&*core.pool, len, |pool| {
+            core.hit(pool, range.start, range.end)
+        })
     }
 
     #[cold]
@@ -152,25 +161,16 @@ impl Handle {
         }
     }
 
-    /// The hit: a view of part of a cached block, if it can be had with nothing but a look at the index.
-    #[inline(always)]
-    fn pin(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
-        let section = self.core.pool.domain.look()?;
-        let found = self.core.pin_in_section(block, inside);
-        drop(section);
-        let (frame, pinned, flags) = found?;
-        self.core.pool.mark_accessed_at(frame, flags);
-        Some(pinned)
-    }
-
-    /// Like [`Handle::pin`], where a section takes more.
+    /// Like [`Handle::hit`], where a section takes more.
     fn pin_slowly(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
-        let section = self.core.pool.domain.reader();
-        let found = self.core.pin_in_section(block, inside);
-        drop(section);
-        let (frame, pinned, flags) = found?;
-        self.core.pool.mark_accessed_at(frame, flags);
-        Some(pinned)
+        let core = &*self.core;
+        Pinned::find(&*core.pool, inside.len(), |pool| {
+            let section = pool.keeper().domain.reader();
+            let found = core.take_in_section(pool, block, inside.start, Try::Again);
+            drop(section);
+            let (taken, seen) = found?;
+            take_unusual(taken.aside(), inside.start, seen)
+        })
     }
 
     #[cold]
@@ -266,27 +266,71 @@ impl Handle {
     }
 }
 
+/// What is left to do with a view that was taken of a block that may be another one, not up to date, or to be marked.
+#[cold]
+#[inline(never)]
+fn take_unusual<'id>(
+    taken: Aside<'id, Pool>,
+    inside: usize,
+    seen: Seen,
+) -> Option<Grip<'id, Pool>> {
+    if seen == Seen::Changed {
+        taken.give_back();
+        return None;
+    }
+    let (pool, frame, flags) = (taken.keeper(), taken.frame(), taken.flags());
+    let grip = taken.up_to_date(inside)?;
+    pool.mark_accessed_at(frame, flags);
+    Some(grip)
+}
+
 impl FileCore {
-    /// A view of part of a cached block, with the block's frame and flags; in a section.
-    #[inline(always)]
-    fn pin_in_section(
-        &self,
-        block: u64,
-        inside: Range<usize>,
-    ) -> Option<(FrameId, Pinned<Pool>, FlagSet)> {
-        let slot = self.index.slot(self.frames(), block)?;
-        let word = slot.load(raw::Ordering::Acquire);
-        let Word::Block(frame) = Word::decode(word) else {
-            cold_path();
-            return None;
-        };
-        let (pinned, flags) = Pinned::try_with_flags(&self.pool, frame, inside)?;
-        // I10: the frame was this block when the view was taken.
-        if slot.load(raw::Ordering::Acquire) != word {
+    /// The hit: a view from `start` of the block there, if it can be had with nothing but a look at the index, and the file goes on
+    /// to `end`, which is after `start`.
+    ///
+    /// A function of its own, which returns what fits in registers: in its callers it would fight for them with what they keep
+    /// there. Whatever is unusual is left to a call that is its last step, so that it has nothing to save. The instructions are
+    /// counted (see `BENCHMARKS.md`).
+    #[inline(never)]
+    fn hit<'id>(&self, pool: Here<'id, Pool>, start: u64, end: u64) -> Option<Grip<'id, Pool>> {
+        if end > self.size() {
             cold_path();
             return None;
         }
-        Some((frame, pinned, flags))
+        let section = pool.keeper().domain.look()?;
+        let block = start >> self.block_shift();
+        let inside = self.inside_block(start) as usize;
+        let found = self.take_in_section(pool, block, inside, Try::Once);
+        drop(section);
+        let (taken, seen) = found?;
+        if seen == Seen::Changed || pool.keeper().samples() {
+            cold_path();
+            return take_unusual(taken.aside(), inside, seen);
+        }
+        match taken.in_use() {
+            Ok(grip) => Some(grip),
+            Err(taken) => take_unusual(taken.aside(), inside, seen),
+        }
+    }
+
+    /// A view of the block that is cached at `block`, from `inside` bytes in it, and whether it still was that block when the view
+    /// was taken (I10); in a section of the file's pool.
+    #[inline(always)]
+    fn take_in_section<'id>(
+        &self,
+        pool: Here<'id, Pool>,
+        block: u64,
+        inside: usize,
+        try_: Try,
+    ) -> Option<(Taken<'id, Pool>, Seen)> {
+        let slot = self.index.slot(&pool.keeper().frames, block)?;
+        let word = slot.load(raw::Ordering::Acquire);
+        let taken = pool.take(Word::block_at(word), inside, try_)?;
+        let seen = match slot.load(raw::Ordering::Acquire) == word {
+            true => Seen::Still,
+            false => Seen::Changed,
+        };
+        Some((taken, seen))
     }
 
     /// Takes the right to store away from every mapping of a locked block, and waits until none is used.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::arena::Arena;
+use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
 use super::hold::{Dropped, HoldState};
 use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
@@ -18,7 +18,7 @@ use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy;
-use crate::{FrameId, Grouped, PAGE_SIZE};
+use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
 /// The reserve unless told otherwise, in frames.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
@@ -208,12 +208,13 @@ impl Frames {
         &self.metas[id.index()]
     }
 
-    /// A frame's metadata, and the address of its first byte.
+    /// A frame's metadata, and the address of its first byte; `None` outside the arena.
     #[inline(always)]
-    pub(super) fn locate(&self, id: FrameId) -> (&Meta, NonNull<u8>) {
-        let meta = self.meta(id);
-        // SAFETY: a frame with metadata is inside the arena.
-        (meta, unsafe { self.arena.start_of(id) })
+    pub(super) fn locate(&self, at: FrameOffset) -> Option<(&Meta, NonNull<u8>)> {
+        let start = self.arena.start_of(at)?;
+        let place = at.bytes().rotate_right(PAGE_SHIFT) as usize;
+        // SAFETY: the frame is inside the arena, which has one element of metadata a frame.
+        Some((unsafe { self.metas.get_unchecked(place) }, start))
     }
 
     /// The frame whose metadata this is.
@@ -261,15 +262,24 @@ impl Frames {
     /// The words of a table or index node.
     #[inline]
     pub(crate) fn words(&self, id: FrameId) -> &[AtomicU64; 512] {
+        let words = self.words_at(FrameOffset::of(id));
+        words.unwrap_or_else(|| self.arena.outside(id))
+    }
+
+    /// Like [`Frames::words`], for a node that a word names by its offset; `None` outside the arena.
+    #[inline(always)]
+    pub(crate) fn words_at(&self, at: FrameOffset) -> Option<&[AtomicU64; 512]> {
+        let start = self.arena.start_of(at)?;
         debug_assert!(
-            self.meta(id).kind().has_words(),
-            "{id:?} is {:?}",
-            self.meta(id).kind()
+            self.meta(at.id()).kind().has_words(),
+            "{:?} is {:?}",
+            at.id(),
+            self.meta(at.id()).kind()
         );
         // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory of the arena, which lives as long as
         // `self`. Frames of these kinds are only ever reached through their words, until their owner has waited for
         // their readers and freed them (I6).
-        unsafe { &*self.host(id).cast() }
+        Some(unsafe { start.cast().as_ref() })
     }
 
     fn lock_of(&self, id: FrameId) -> FrameLock<'_> {

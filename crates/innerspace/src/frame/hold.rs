@@ -1,8 +1,8 @@
 //! The hold word: who keeps a frame from being freed, and who may see its bytes stand still.
 //!
 //! ```text
-//!  63 62      61     60     59..40   39..20  19..0
-//!  -- WMAPPED WRITER CACHED  mapped    refs   views
+//!  63     62      61     60 59..40   39..20  19..0
+//!  CACHED WMAPPED WRITER --  mapped    refs   views
 //! ```
 //!
 //! | field | counts |
@@ -60,7 +60,8 @@ const MAPPED: u64 = 1 << 40;
 /// The top bit of `views`: with it set the count is full. A bit, so that one comparison of the word says all that a new view
 /// has to know.
 const VIEWS_FULL: u64 = 1 << 19;
-const CACHED: u64 = 1 << 60;
+/// The sign: what a drop of a view asks, the processor's flags say after the operation itself.
+const CACHED: u64 = 1 << 63;
 const WRITER: u64 = 1 << 61;
 const WMAPPED: u64 = 1 << 62;
 
@@ -288,6 +289,19 @@ impl Hold {
         .is_ok()
     }
 
+    /// Like [`Hold::try_view`], and fails also when another thread changes the word meanwhile.
+    #[inline(always)]
+    pub(crate) fn try_view_once(&self) -> bool {
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
+        let now = self.0.load(Ordering::Relaxed);
+        now & (CACHED | WRITER | WMAPPED | VIEWS_FULL) == CACHED
+            && self
+                .0
+                .compare_exchange(now, now + VIEW, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    }
+
     /// Takes one more view for somebody who has one; fails only when the count is full. Relaxed: what the new view may
     /// read, the old one could.
     #[inline]
@@ -317,8 +331,12 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
-        // CACHED and a view: one comparison for what nearly every drop is. A cached block has its index's reference, too.
-        if before.0 & (CACHED | FIELD) > CACHED {
+        // CACHED. Nor was it 0; asked so, it is the sign of the difference, which costs no instruction.
+        if before.0 as i64 <= 0 {
+            debug_assert!(
+                before.views() > 0,
+                "put of a view that nobody had: {before:?}"
+            );
             return PutView::Kept;
         }
         before.put_view_outside()

@@ -63,6 +63,8 @@ mod tests;
 mod wait_table;
 
 #[cfg(not(loom))]
+pub(crate) use arena::FrameOffset;
+#[cfg(not(loom))]
 pub(crate) use buddy::MAX_ORDER;
 pub(crate) use flags::{FlagSet, Flags};
 #[cfg(not(loom))]
@@ -79,5 +81,5 @@ pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
-pub(crate) use pinned::{Filling, Keeper, Pinned, Writing};
+pub(crate) use pinned::{Aside, Filling, Grip, Here, Keeper, Pinned, Taken, Try, Writing};
 pub(crate) use wait_table::{Bit, DEFAULT_PATIENCE, Sleeper, WaitTable};

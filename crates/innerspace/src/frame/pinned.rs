@@ -17,12 +17,12 @@ use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{Dropped, FlagSet, Frames, Meta, PutView, ReadEnd};
+use super::{Dropped, FlagSet, FrameOffset, Frames, Meta, PutView, ReadEnd};
 use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// Something shared that has an arena, and knows what to do with a frame that nobody holds any more.
+/// Something that has an arena, and knows what to do with a frame that nobody holds any more. It is shared: in an `Arc`.
 ///
 /// A view does not count on its keeper, which would cost two read-modify-writes a view on a line that all threads share. The
 /// keeper stays for as long as it has a viewed block, because of who else keeps it:
@@ -63,54 +63,222 @@ unsafe impl<K: Keeper> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
 unsafe impl<K: Keeper> Sync for Pinned<K> {}
 
+/// The keeper of one call of [`Pinned::find`]. The lifetime is nobody else's, so that a [`Grip`] goes back to the keeper it came
+/// from.
+pub(crate) struct Here<'id, K> {
+    keeper: &'id K,
+    _only: PhantomData<fn(&'id ()) -> &'id ()>,
+}
+
+impl<K> Clone for Here<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Here<'_, K> {}
+
+/// A view in two words, which a function returns in registers: that of a block that is up to date, from a byte inside it. It
+/// gives nothing back by itself.
+#[must_use = "it counts as a view"]
+pub(crate) struct Grip<'id, K> {
+    start: NonNull<u8>,
+    meta: NonNull<Meta>,
+    here: PhantomData<Here<'id, K>>,
+}
+
+/// How often a view is tried that loses to other changes of the hold word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Try {
+    /// Once, with nothing kept for another time.
+    Once,
+    /// Until nobody comes between.
+    Again,
+}
+
+/// A view that was just taken of whatever block is there. It gives nothing back by itself.
+#[must_use = "it counts as a view"]
+pub(crate) struct Taken<'id, K> {
+    /// Of the block.
+    start: NonNull<u8>,
+    meta: &'id Meta,
+    inside: usize,
+    /// The view keeps the block from being freed: these are of this life.
+    flags: FlagSet,
+    here: Here<'id, K>,
+}
+
+/// A [`Taken`] in two words.
+#[must_use = "it counts as a view"]
+pub(crate) struct Aside<'id, K> {
+    meta: &'id Meta,
+    here: Here<'id, K>,
+}
+
+impl<'id, K: Keeper> Here<'id, K> {
+    /// The keeper.
+    #[inline(always)]
+    pub(crate) fn keeper(self) -> &'id K {
+        self.keeper
+    }
+
+    /// Takes a view of the block at `at`, from `inside` bytes in it. `None` when the frame is not cached, being written or mapped
+    /// writable, or, when it is tried once, another thread changed its hold word meanwhile.
+    #[inline(always)]
+    pub(crate) fn take(self, at: FrameOffset, inside: usize, try_: Try) -> Option<Taken<'id, K>> {
+        let (meta, start) = self.keeper.frames().locate(at)?;
+        let viewed = match try_ {
+            Try::Once => meta.hold.try_view_once(),
+            Try::Again => meta.hold.try_view(),
+        };
+        if !viewed {
+            cold_path();
+            return None;
+        }
+        Some(Taken {
+            start,
+            meta,
+            inside,
+            flags: meta.flags.load(),
+            here: self,
+        })
+    }
+}
+
+impl<'id, K: Keeper> Taken<'id, K> {
+    /// The view, if the block is in use ([`FlagSet::IN_USE`]) and the byte in its first page: what a hit looks for.
+    #[inline(always)]
+    pub(crate) fn in_use(self) -> Result<Grip<'id, K>, Taken<'id, K>> {
+        const { assert!(FlagSet::IN_USE.contains(FlagSet::UPTODATE)) };
+        if self.flags.contains(FlagSet::IN_USE) && self.inside < PAGE_SIZE {
+            Ok(self.grip())
+        } else {
+            cold_path();
+            Err(self)
+        }
+    }
+
+    /// The same view in two words, for a function that is called with it.
+    #[inline(always)]
+    pub(crate) fn aside(self) -> Aside<'id, K> {
+        Aside {
+            meta: self.meta,
+            here: self.here,
+        }
+    }
+
+    /// The byte is inside the block, which is up to date.
+    #[inline(always)]
+    fn grip(self) -> Grip<'id, K> {
+        Grip {
+            // SAFETY: inside the block, which is inside the arena.
+            start: unsafe { self.start.add(self.inside) },
+            meta: NonNull::from_ref(self.meta),
+            here: PhantomData,
+        }
+    }
+}
+
+impl<'id, K: Keeper> Aside<'id, K> {
+    /// The keeper.
+    pub(crate) fn keeper(&self) -> &'id K {
+        self.here.keeper
+    }
+
+    /// The block's first frame.
+    pub(crate) fn frame(&self) -> FrameId {
+        self.here.keeper.frames().id_of(self.meta)
+    }
+
+    /// The block's flags now.
+    pub(crate) fn flags(&self) -> FlagSet {
+        self.meta.flags.load()
+    }
+
+    /// The view from `inside` bytes in the block, if that is up to date and the byte inside it; else it is given back.
+    pub(crate) fn up_to_date(self, inside: usize) -> Option<Grip<'id, K>> {
+        let size = PAGE_SIZE << self.meta.order();
+        if !self.flags().contains(FlagSet::UPTODATE) || inside >= size {
+            self.give_back();
+            return None;
+        }
+        let start = NonNull::new(self.here.keeper.frames().host(self.frame()))?;
+        Some(Grip {
+            // SAFETY: inside the block, which is inside the arena.
+            start: unsafe { start.add(inside) },
+            meta: NonNull::from_ref(self.meta),
+            here: PhantomData,
+        })
+    }
+
+    /// Drops the view.
+    pub(crate) fn give_back(self) {
+        drop(Pinned::of_block(self.here.keeper, self.meta, &[]));
+    }
+}
+
 impl<K: Keeper> Pinned<K> {
     /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame is not cached, not
     /// up to date, being written or mapped writable, or when `range` is not inside the block (it may be another block by
     /// now: the caller looks again where it found the frame).
-    #[inline]
     pub(crate) fn try_new(
         keeper: &Arc<K>,
         frame: FrameId,
         range: Range<usize>,
     ) -> Option<Pinned<K>> {
-        Pinned::try_with_flags(keeper, frame, range).map(|(pinned, _)| pinned)
+        let len = range.end.checked_sub(range.start)?;
+        Pinned::find(&**keeper, len, |here| {
+            let taken = here.take(FrameOffset::of(frame), range.start, Try::Again)?;
+            taken.aside().up_to_date(range.start)
+        })
     }
 
-    /// Like [`Pinned::try_new`], and the flags of the block a moment later.
+    /// The view of `len` bytes that begins where `find` says; `None` if it finds nothing, or they reach over the block's end.
     #[inline(always)]
-    pub(crate) fn try_with_flags(
-        keeper: &Arc<K>,
-        frame: FrameId,
-        range: Range<usize>,
-    ) -> Option<(Pinned<K>, FlagSet)> {
-        let keeper = &**keeper;
-        let (meta, start) = keeper.frames().locate(frame);
-        if !meta.hold.try_view() {
-            cold_path();
+    pub(crate) fn find(
+        keeper: &K,
+        len: usize,
+        find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
+    ) -> Option<Pinned<K>> {
+        let here = Here {
+            keeper,
+            _only: PhantomData,
+        };
+        let grip = find(here)?;
+        let in_page = PAGE_SIZE - (grip.start.addr().get() & (PAGE_SIZE - 1));
+        if len > in_page && !Pinned::reaches(keeper, grip.meta, grip.start, len) {
             return None;
         }
-        // From here on a drop gives the view back.
-        let mut pinned = Pinned {
-            bytes: NonNull::from_ref(&[]),
+        Some(Pinned {
+            bytes: NonNull::slice_from_raw_parts(grip.start, len),
+            block: Some(grip.meta),
+            owner: std::ptr::from_ref(keeper).cast(),
+            _of: PhantomData,
+        })
+    }
+
+    /// Whether `len` bytes from where a view begins are in its block; if not, the view is given back.
+    #[inline(never)]
+    fn reaches(keeper: &K, meta: NonNull<Meta>, start: NonNull<u8>, len: usize) -> bool {
+        // SAFETY: the arena's metadata, see `Keeper`.
+        let meta = unsafe { meta.as_ref() };
+        let frames = keeper.frames();
+        let first = frames.host(frames.id_of(meta)) as usize;
+        let inside = start.addr().get() - first;
+        let reaches = len <= (PAGE_SIZE << meta.order()) - inside;
+        if !reaches {
+            drop(Pinned::of_block(keeper, meta, &[]));
+        }
+        reaches
+    }
+
+    fn of_block(keeper: &K, meta: &Meta, bytes: &'static [u8]) -> Pinned<K> {
+        Pinned {
+            bytes: NonNull::from_ref(bytes),
             block: Some(NonNull::from_ref(meta)),
             owner: std::ptr::from_ref(keeper).cast(),
             _of: PhantomData,
-        };
-        // The view keeps the block from being freed: order and flags are those of this life. A part of the first page needs no
-        // look at the order.
-        let flags = meta.flags.load();
-        if range.start > range.end || !flags.contains(FlagSet::UPTODATE) {
-            cold_path();
-            return None;
         }
-        if range.end > PAGE_SIZE && range.end > PAGE_SIZE << meta.order() {
-            cold_path();
-            return None;
-        }
-        // SAFETY: the range is inside the block, which is inside the arena.
-        let start = unsafe { start.add(range.start) };
-        pinned.bytes = NonNull::slice_from_raw_parts(start, range.end - range.start);
-        Some((pinned, flags))
     }
 
     /// Bytes that need no keeping.

@@ -34,12 +34,26 @@ impl Pool {
     /// Like [`Pool::mark_accessed`], with the block's flags as they were just now.
     #[inline(always)]
     pub(crate) fn mark_accessed_at(&self, id: FrameId, flags: FlagSet) {
-        if let Some(sampler) = &self.sampler {
-            let meta = self.frames.meta(id);
-            sampler.see(meta, || pages_of(meta));
+        if self.samples() {
+            self.sample(id);
         }
         if !flags.contains(FlagSet::REFERENCED | FlagSet::ACTIVE) {
             self.mark_changed(id, flags);
+        }
+    }
+
+    /// Whether uses are sampled, those of marked blocks, too.
+    #[inline(always)]
+    pub(crate) fn samples(&self) -> bool {
+        self.sampler.is_some()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sample(&self, id: FrameId) {
+        if let Some(sampler) = &self.sampler {
+            let meta = self.frames.meta(id);
+            sampler.see(meta, || pages_of(meta));
         }
     }
 

@@ -26,8 +26,8 @@ impl Drop for Own {
 crate::sync::thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
 
-    /// The domain with an asymmetric barrier in which this thread had a section last, and its participant there: what is
-    /// looked up for every view. It needs no destructor, so that reading it costs a load and a comparison. The address is
+    /// The domain with an asymmetric barrier in which this thread had a section last, and its participant there, while it has no
+    /// [`Reader`] there: what is looked up for every view. It needs no destructor, so that reading it costs a load and a comparison. The address is
     /// nobody else's as long as the thread's list has its `Weak`.
     static LAST: Cell<(*const Domain, *const Participant)> = const { Cell::new(NOBODY) };
 }
@@ -46,8 +46,6 @@ pub(crate) struct Reader<'domain> {
 #[derive(Debug)]
 pub(crate) struct Look<'domain> {
     participant: *const Participant,
-    /// The state outside it.
-    after: u64,
     _domain: PhantomData<&'domain Domain>,
 }
 
@@ -57,7 +55,16 @@ impl Drop for Look<'_> {
         // SAFETY: as in `Reader::participant`.
         let participant = unsafe { &*self.participant };
         // Release, as in `Reader::drop`.
-        participant.state.store(self.after, Ordering::Release);
+        participant.step(Ordering::Release);
+    }
+}
+
+impl Participant {
+    /// Adds one to `state`, as its owner alone may: one instruction, which keeps no register from one to the next.
+    #[inline(always)]
+    fn step(&self, order: Ordering) {
+        let state = self.state.load(Ordering::Relaxed);
+        self.state.store(state + 1, order);
     }
 }
 
@@ -74,17 +81,14 @@ impl Domain {
         }
         // SAFETY: as in `Reader::participant`.
         let participant = unsafe { &*pointer };
-        // Relaxed: only this thread changes it.
-        let state = participant.state.load(Ordering::Relaxed);
-        if state & 1 == 1 {
-            cold_path();
-            return None;
-        }
-        participant.state.store(state + 1, Ordering::Release);
+        debug_assert!(
+            participant.state.load(Ordering::Relaxed) & 1 == 0,
+            "a look inside a section"
+        );
+        participant.step(Ordering::Release);
         BarrierMode::Membarrier.light();
         Some(Look {
             participant: pointer,
-            after: state + 2,
             _domain: PhantomData,
         })
     }
@@ -100,18 +104,14 @@ impl Domain {
         reader
     }
 
-    /// This thread's participant, which is the last one from now on.
+    /// This thread's participant.
     fn own_participant(self: &Arc<Domain>) -> *const Participant {
         let known = OWN.with(|own| {
             let own = own.borrow();
             let known = own.iter().find(|own| own.domain_id == self.id);
             known.map(|own| Arc::as_ptr(&own.participant))
         });
-        let participant = known.unwrap_or_else(|| self.register_thread());
-        if self.mode == BarrierMode::Membarrier {
-            LAST.with(|last| last.set((Arc::as_ptr(self), participant)));
-        }
-        participant
+        known.unwrap_or_else(|| self.register_thread())
     }
 
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
@@ -153,6 +153,8 @@ impl Reader<'_> {
         if depth > 0 {
             return;
         }
+        // No look until it is over. That of another domain may be forgotten: the next reader there remembers it again.
+        LAST.with(|last| last.set(NOBODY));
         let state = participant.state.load(Ordering::Relaxed);
         debug_assert!(state & 1 == 0, "a section inside a look");
         participant.set_state(state + 1, mode);
@@ -171,6 +173,9 @@ impl Drop for Reader<'_> {
         if depth == 1 {
             let even = participant.state.load(Ordering::Relaxed) + 1;
             participant.set_state(even, self.domain.mode);
+            if self.domain.mode == BarrierMode::Membarrier {
+                LAST.with(|last| last.set((self.domain, self.participant)));
+            }
         }
     }
 }
