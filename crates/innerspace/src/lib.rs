@@ -99,6 +99,7 @@
 //!
 //! - `test-util`: `store::FaultyStore`, a store that fails, hangs, tears, loses and rots on order.
 //! - `serde`: `Serialize` for the structs of counters.
+//! - `layout`: where an accessor keeps its translations, for programs that generate code (`TranslationLayout`).
 //! - `zerocopy_0_8`: loads and stores of a program's own types, by the traits of `zerocopy` 0.8.
 #![warn(missing_docs)]
 
@@ -146,6 +147,8 @@ pub use memory::{
 };
 #[cfg(not(loom))]
 pub use reclaim::{EvictionPolicy, MissCurve};
+#[cfg(all(feature = "layout", not(any(loom, shuttle))))]
+pub use space::TranslationLayout;
 #[cfg(not(loom))]
 pub use space::{
     AccessKind, Accessor, AddressWidth, Advice, AtFork, CodePage, Device, DeviceError, Explanation,

@@ -45,6 +45,8 @@ mod error;
 mod fault;
 mod fork;
 mod gather;
+#[cfg(all(feature = "layout", not(shuttle)))]
+mod layout;
 mod ledger;
 mod map;
 mod mappers;
@@ -94,6 +96,8 @@ pub use self::advise::Advice;
 pub use self::code::CodePage;
 pub use self::device::{Device, DeviceError};
 pub use self::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
+#[cfg(all(feature = "layout", not(shuttle)))]
+pub use self::layout::TranslationLayout;
 pub use self::map::Map;
 pub use self::options::{AddressWidth, SpaceOptions};
 pub use self::pin::{AtFork, Pinned};

@@ -25,8 +25,8 @@ use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Leaves remembered, a power of two: 512 MiB of address space in 6 KiB.
-const LEAVES: usize = 256;
-const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
+pub(super) const LEAVES: usize = 256;
+pub(super) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 /// A tag that no address has.
 const NO_LEAF: u64 = u64::MAX;
 /// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the next hit.
@@ -84,6 +84,17 @@ impl Translator {
 
     /// Bytes a translator takes, its participant and a full mailbox included.
     pub(super) const SIZE: usize = size_of::<Leaves>() + 1024;
+
+    /// Where generated code finds what `hit` reads.
+    #[cfg(all(feature = "layout", not(shuttle)))]
+    pub(super) fn layout(&self) -> super::layout::TranslationLayout {
+        super::layout::TranslationLayout {
+            mail: self.sections.mail().as_ptr(),
+            read_tags: self.leaves.read_tags.as_ptr(),
+            write_tags: self.leaves.write_tags.as_ptr(),
+            words: self.leaves.words.as_ptr().cast(),
+        }
+    }
 
     /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
     #[inline(always)]

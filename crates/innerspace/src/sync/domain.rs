@@ -331,6 +331,12 @@ impl Sections {
         self.participant.pending.load(Ordering::Relaxed) != 0
     }
 
+    /// The word that `has_mail` looks at; as long-lived as the participant.
+    #[cfg(all(feature = "layout", not(any(loom, shuttle))))]
+    pub(crate) fn mail(&self) -> &AtomicU64 {
+        &self.participant.pending
+    }
+
     /// Takes the mail out, oldest first, and hands each message to `forget`.
     #[cold]
     pub(crate) fn drain(&mut self, mut forget: impl FnMut(Post)) {
