@@ -1,9 +1,12 @@
 //! Which blocks of a file are dirty and which are being written: the dirty index, and who may write what when.
 
+mod runs;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, Range};
+use std::ops::Range;
 
 use super::errors::HeldReason;
+use runs::Runs;
 
 /// When a file's dirty blocks go to its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,7 +50,7 @@ pub(super) struct Dirty {
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly when it carries WRITEBACK.
 #[derive(Debug, Default)]
 pub(super) struct DirtyIndex {
-    dirty: BTreeMap<u64, Dirty>,
+    dirty: Runs,
     /// Block to the number of its write.
     writing: BTreeMap<u64, u64>,
     writes: u64,
@@ -67,15 +70,14 @@ impl DirtyIndex {
             true => entry.since,
             false => self.oldest.min(entry.since),
         };
-        let known = self.dirty.entry(block).or_insert(entry);
-        known.barrier = known.barrier.max(entry.barrier);
+        self.dirty.note(block, entry);
     }
 
     /// Forgets a block that was removed from the file.
     pub(super) fn remove(&mut self, block: u64) -> Option<Dirty> {
         self.accepted.remove(&block);
         self.doubted.remove(&block);
-        self.dirty.remove(&block)
+        self.dirty.remove(block)
     }
 
     /// Notes that the store has accepted a block that it may lose before a sync.
@@ -121,7 +123,7 @@ impl DirtyIndex {
     }
 
     pub(super) fn contains(&self, block: u64) -> bool {
-        self.dirty.contains_key(&block)
+        self.dirty.contains(block)
     }
 
     /// Dirty blocks.
@@ -136,12 +138,12 @@ impl DirtyIndex {
 
     /// The dirty blocks in a range, ascending.
     pub(super) fn blocks(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
-        self.dirty.range(range).map(|(block, _)| *block)
+        self.dirty.range(range).map(|(block, _)| block)
     }
 
     /// The highest dirty block.
     pub(super) fn last(&self) -> Option<u64> {
-        self.dirty.last_key_value().map(|(block, _)| *block)
+        self.dirty.last()
     }
 
     /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let go now.
@@ -159,9 +161,9 @@ impl DirtyIndex {
         let mut oldest = u64::MAX;
         for (block, entry) in self.dirty.range(range) {
             oldest = oldest.min(entry.since);
-            let adjacent = run.last().is_none_or(|last| last + 1 == *block);
-            match (adjacent, rules.allow(entry)) {
-                (true, true) => run.push(*block),
+            let adjacent = run.last().is_none_or(|last| last + 1 == block);
+            match (adjacent, rules.allow(&entry)) {
+                (true, true) => run.push(block),
                 _ if !run.is_empty() => break,
                 _ => {}
             }
@@ -179,8 +181,8 @@ impl DirtyIndex {
     /// Moves a block from dirty to being written if the rules let it go; its entry comes back for the case that the write
     /// fails.
     pub(super) fn begin_write_if(&mut self, block: u64, rules: &WriteRules) -> Option<Dirty> {
-        let entry = *self.dirty.get(&block).filter(|entry| rules.allow(entry))?;
-        self.dirty.remove(&block);
+        let entry = self.dirty.get(block).filter(|entry| rules.allow(entry))?;
+        self.dirty.remove(block);
         self.writes += 1;
         let before = self.writing.insert(block, self.writes);
         debug_assert!(before.is_none(), "I5: two writes of block {block} at once");
@@ -211,11 +213,8 @@ impl DirtyIndex {
     pub(super) fn held(&self, range: Range<u64>, rules: &WriteRules) -> Option<(u64, HeldReason)> {
         let mut held = 0;
         let mut lowest = u64::MAX;
-        for (_, entry) in self
-            .dirty
-            .range((Bound::Included(range.start), Bound::Excluded(range.end)))
-        {
-            if !rules.order_allows(entry) {
+        for (_, entry) in self.dirty.range(range) {
+            if !rules.order_allows(&entry) {
                 held += 1;
                 lowest = lowest.min(entry.barrier);
             }
