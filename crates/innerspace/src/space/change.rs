@@ -266,6 +266,8 @@ impl SpaceInner {
                 continue;
             }
             nodes.apply(self.root, range, edit, &mut detached);
+            #[cfg(all(test, not(shuttle)))]
+            super::midway::reached();
             self.publish(vmas, changed);
             if !(range.start | range.end).is_multiple_of(table::span(1)) {
                 domain.synchronize();

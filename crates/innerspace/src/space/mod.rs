@@ -50,6 +50,8 @@ mod layout;
 mod ledger;
 mod map;
 mod mappers;
+#[cfg(all(test, not(shuttle)))]
+mod midway;
 mod options;
 mod pin;
 mod pte;

@@ -1,6 +1,7 @@
 //! Spaces of anonymous memory, against what they should be; files are tested through the facade.
 
 mod direct;
+mod midway;
 mod vmas;
 
 use std::sync::atomic::Ordering::SeqCst;

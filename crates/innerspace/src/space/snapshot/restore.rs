@@ -92,6 +92,8 @@ impl Space {
         let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
             space.changes.end(&space.pool, space.group_id());
             let plan = nodes.plan_restore(space.root, image.root)?;
+            #[cfg(all(test, not(shuttle)))]
+            crate::space::midway::reached();
             nodes.apply_plan(plan, detached);
             space.changes.set(Record::new(image.id, revision));
             Ok::<(), TooManyForks>(())

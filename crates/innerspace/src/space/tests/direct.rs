@@ -5,18 +5,23 @@ use std::sync::Barrier;
 use super::*;
 use crate::dax::{DaxDevice, DaxFile, DaxSetup, HoleWrites};
 
-const LARGE: u64 = 2 * crate::MIB;
+pub(super) const LARGE: u64 = 2 * crate::MIB;
 
-fn device(bytes: u64) -> DaxDevice {
+pub(super) fn device(bytes: u64) -> DaxDevice {
     DaxDevice::memory(bytes).unwrap()
 }
 
 /// A file of so many bytes, all of it a hole.
-fn hole(pool: &Arc<Pool>, device: &DaxDevice, bytes: u64) -> DaxFile {
+pub(super) fn hole(pool: &Arc<Pool>, device: &DaxDevice, bytes: u64) -> DaxFile {
     hole_with(pool, device, bytes, HoleWrites::OnePage)
 }
 
-fn hole_with(pool: &Arc<Pool>, device: &DaxDevice, bytes: u64, hole_writes: HoleWrites) -> DaxFile {
+pub(super) fn hole_with(
+    pool: &Arc<Pool>,
+    device: &DaxDevice,
+    bytes: u64,
+    hole_writes: HoleWrites,
+) -> DaxFile {
     let setup = DaxSetup {
         hole_writes,
         ..DaxSetup::default()
@@ -26,7 +31,7 @@ fn hole_with(pool: &Arc<Pool>, device: &DaxDevice, bytes: u64, hole_writes: Hole
     file
 }
 
-fn shared(file: &DaxFile) -> Map {
+pub(super) fn shared(file: &DaxFile) -> Map {
     Map::direct(file).shared().writable()
 }
 
