@@ -243,6 +243,12 @@ impl Frames {
         self.arena.host(id)
     }
 
+    /// Has a frame's bytes on their way to the processor: they are to be copied soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: FrameId) {
+        copy::prefetch_page(self.host(id));
+    }
+
     /// The address of the first byte of the `1 << order` frames that start at `id`, all inside the arena.
     pub(super) fn block(&self, id: FrameId, order: u8) -> *mut u8 {
         let last = id.0.checked_add((1 << order) - 1);

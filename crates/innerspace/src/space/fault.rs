@@ -370,6 +370,10 @@ impl<'space> FaultState<'space> {
 
     /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf is the space's own.
     fn install_anonymous(&mut self, slot: &AtomicU64, old: Pte) -> Step {
+        if matches!(old.holds(), Holds::Own | Holds::Borrowed) {
+            let nodes = self.nodes();
+            nodes.pool.frames.prefetch(nodes.frame_of(old));
+        }
         let Some(mut page) = self.page_at_hand() else {
             return Step::Page;
         };

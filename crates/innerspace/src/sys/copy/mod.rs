@@ -181,6 +181,20 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     unsafe { Native::words_across(dst.cast(), src.cast(), PAGE_SIZE / WORD) }
 }
 
+/// Has the processor fetch the first quarter of a page that is to be copied after some hundred instructions. A hint. More of it
+/// is no faster, for by then the processor fetches ahead by itself.
+#[inline]
+pub(crate) fn prefetch_page(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
+    for offset in (0..PAGE_SIZE / 4).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: touches no memory, and is right for every address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(offset).cast()) }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(portable, shuttle, miri)))))]
+    let _ = address;
+}
+
 /// How many of `len` bytes at `address` stand before the first aligned word; all when there is none.
 fn head_of(address: *const u8, len: usize) -> usize {
     (address.addr().wrapping_neg() % WORD).min(len)
