@@ -119,12 +119,11 @@ impl Accessor {
         for _ in 0..ROUNDS {
             let seen = generation.load(Ordering::Acquire);
             space.pool.domain.synchronize();
-            let mut writer = space.gate.write();
+            let _writer = space.gate.write();
             if !space.end_writes(page) {
                 return Ok(CodePage { generation, seen });
             }
-            // A restore in place goes by the write validity: it is to drop what was changed instead.
-            writer.revision += 1;
+            space.changes.doubt();
         }
         // It is being written all the time: stale as it is.
         let seen = generation.fetch_add(1, Ordering::AcqRel);

@@ -8,7 +8,8 @@
 //!
 //! What changes pages other than by stores (mapping, unmapping, dropping, moving, restoring) ends the watch of its range.
 //! The next take names all that is mapped there, as for a page that nobody has asked about before. So does a range where
-//! there was no memory for the log. A restore in place copies back what was stored to since, whose bits are set already.
+//! there was no memory for the log. A restore in place copies back what was stored to since: the
+//! bits of that are set already, or, if they were taken, set again.
 //!
 //! The mutex of the log is taken inside sections and under the gate's writer, and nothing is taken under it.
 
@@ -257,21 +258,19 @@ impl Space {
         let space = &*self.0;
         space.check_live(WHAT)?;
         let range = checked_range(WHAT, at, len, space.end())?;
-        let mut writer = space.gate.write();
+        let writer = space.gate.write();
         space.make_room_in_log();
         let domain = &space.pool.domain;
         let closed = writer.close(domain, &range, || ());
         let taken = space.dirty.take(space, &range);
-        let ended = space.end_writes_of(&taken);
+        if space.end_writes_of(&taken) {
+            space.changes.doubt();
+        }
         // Whoever else may have taken the write validity, a store may be under way by what it was.
         if !taken.is_empty() {
             domain.synchronize();
         }
         drop(closed);
-        if ended {
-            // A restore in place goes by the write validity: it is to drop what was changed instead.
-            writer.revision += 1;
-        }
         let has_pages = |vma: &&Vma| !matches!(vma.backing, Backing::Device { .. });
         let mut named: Vec<Range<u64>> = Vec::new();
         for unknown in &taken.unknown {

@@ -410,7 +410,9 @@ impl<'space> FaultState<'space> {
         self.space.written(self.at.0);
         if pte::replace(slot, old, Pte::own(host)) {
             // In the section, so that a restore, with the gate closed, knows of every page.
-            self.space.changes.record(self.space, page_start(self.at.0));
+            let leaf = self.leaf.expect("found before its slot");
+            let page = page_start(self.at.0);
+            self.space.changes.record(self.space, page, leaf);
             self.nodes().retire_page(old);
             return Step::Done;
         }

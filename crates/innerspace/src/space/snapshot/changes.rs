@@ -5,9 +5,11 @@
 //! structure: it has the number of the space's structural changes.
 
 use super::ghosts::Ghosts;
+use crate::FrameId;
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool};
 use crate::space::SpaceInner;
+use crate::space::table::Image;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{PAGE_SIZE, PageCount};
@@ -26,6 +28,10 @@ const NOBODY: u64 = 0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changed {
     pub(super) at: u64,
+    /// The leaf that has it: the space's alone, and in its place, for as long as the record is good.
+    pub(super) leaf: FrameId,
+    /// What the snapshot has there, once that was looked up; it does not change.
+    pub(super) image: Option<Image>,
     /// Restores in a row before which it was stored to.
     pub(super) streak: u8,
     /// Restores in a row before which it was not.
@@ -53,6 +59,8 @@ pub(super) struct Record {
     pub(super) ghosts: Option<Ghosts>,
     /// Restores in place since the record began.
     pub(super) restores: u32,
+    /// Whether write validity was taken from pages since the last restore: then none is no sign that nothing was stored.
+    pub(super) doubtful: bool,
 }
 
 /// The record of a space.
@@ -64,17 +72,24 @@ pub(in crate::space) struct Changes {
 }
 
 impl Changes {
-    /// A fault has given the space a page of its own. In its section, inside the gate.
+    /// A fault has given the space a page of its own, in this leaf. In its section, inside the gate.
     #[inline]
-    pub(in crate::space) fn record(&self, space: &SpaceInner, at: u64) {
+    pub(in crate::space) fn record(&self, space: &SpaceInner, at: u64, leaf: FrameId) {
         // Relaxed: the gate orders it.
         if self.recording.load(Ordering::Relaxed) {
-            self.push(space, at);
+            self.push(space, at, leaf);
+        }
+    }
+
+    /// Somebody takes write validity from pages, for a reason of their own. The gate's writer is held.
+    pub(in crate::space) fn doubt(&self) {
+        if let Some(known) = &mut *self.record.lock() {
+            known.doubtful = true;
         }
     }
 
     #[cold]
-    fn push(&self, space: &SpaceInner, at: u64) {
+    fn push(&self, space: &SpaceInner, at: u64, leaf: FrameId) {
         let mut record = self.record.lock();
         let Some(known) = &mut *record else { return };
         if known.snapshot == NOBODY {
@@ -100,6 +115,8 @@ impl Changes {
         }
         known.pages.push(Changed {
             at,
+            leaf,
+            image: None,
             streak: 0,
             idle: 0,
         });
@@ -143,6 +160,7 @@ impl Record {
             charged: 0,
             ghosts: None,
             restores: 0,
+            doubtful: false,
         }
     }
 

@@ -19,6 +19,8 @@
 //! | not stored to | stays as it is | a short fault |
 //! | not stored to, [`IDLE`] times in a row | is given back | copies the page |
 //!
+//! Where somebody else has taken write validity since (`take_dirty`, `watch_code`), pages without are compared.
+//!
 //! Every [`AUDIT`]th time, the steady pages are compared first; one that is as in the snapshot counts as not stored to.
 //!
 //! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves [`GATE_MAIL`]: no access hits
@@ -32,8 +34,9 @@ use crate::PAGE_SIZE;
 use crate::space::change::{EVERYWHERE, Structure};
 use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::space::table::{Image, Nodes, TooManyForks, slot_index};
-use crate::space::translate::{GATE_MAIL, leaf_number};
-use crate::space::{Role, Space, SpaceError, SpaceInner, Tables};
+use crate::space::translate::GATE_MAIL;
+use crate::space::vma_set::VmaSet;
+use crate::space::{Role, Space, SpaceError, SpaceInner};
 use crate::stats::Event;
 use crate::sync::gate::Writer;
 use crate::sync::raw::AtomicU64;
@@ -134,18 +137,23 @@ impl SpaceInner {
         if known.snapshot != image.id || known.revision + 1 != writer.revision {
             return false; // something else has changed the structure
         }
-        let tables = Tables {
-            root: self.root,
-            vmas: &writer.vmas,
-        };
-        let mut walk = Walk::new(nodes, tables, image.root);
-        if !known.pages.iter().all(|page| walk.can_overwrite(page.at)) {
+        let is_alone = |page: &Changed| nodes.frame_alone(Walk::load(nodes, page)).is_some();
+        if !known.pages.iter().all(is_alone) {
             return false;
         }
         known.restores = known.restores.wrapping_add(1);
-        walk.audit = known.restores.is_multiple_of(AUDIT);
-        walk.ghosts = known.ghosts.take();
-        walk.restore = known.restores;
+        let mut walk = Walk {
+            space: self,
+            nodes,
+            vmas: &writer.vmas,
+            theirs: image.root,
+            audit: known.restores.is_multiple_of(AUDIT),
+            doubtful: std::mem::take(&mut known.doubtful),
+            copied: 0,
+            freed: Vec::new(),
+            ghosts: known.ghosts.take(),
+            restore: known.restores,
+        };
         known.pages.retain_mut(|page| walk.bring_back(page));
         known.ghosts = walk.ghosts.take();
         let freed = std::mem::take(&mut walk.freed);
@@ -161,15 +169,17 @@ impl SpaceInner {
     }
 }
 
-/// Looks pages up in the space's table and in the image's.
+/// Brings pages back.
 struct Walk<'a> {
+    space: &'a SpaceInner,
     nodes: Nodes<'a>,
-    tables: Tables<'a>,
+    vmas: &'a VmaSet,
+    /// The image's root.
     theirs: FrameId,
-    /// The leaves looked at last: number, the space's, the image's.
-    leaf: Option<(u64, FrameId, Option<FrameId>)>,
     /// Whether steady pages are compared.
     audit: bool,
+    /// Whether pages without write validity are.
+    doubtful: bool,
     /// Pages copied back so far.
     copied: u64,
     /// Pages of the space's own that are not any more, with their addresses.
@@ -180,110 +190,78 @@ struct Walk<'a> {
     restore: u32,
 }
 
-/// A page of the space's own and what it is to be.
-struct Pair<'a> {
-    word: &'a AtomicU64,
-    page: Pte,
-    image: Option<Image>,
-    ours: FrameId,
-    /// Where the image has the page.
-    theirs: Option<FrameId>,
-    slot: usize,
-}
-
 impl<'a> Walk<'a> {
-    fn new(nodes: Nodes<'a>, tables: Tables<'a>, theirs: FrameId) -> Walk<'a> {
-        Walk {
-            nodes,
-            tables,
-            theirs,
-            leaf: None,
-            audit: false,
-            copied: 0,
-            freed: Vec::new(),
-            ghosts: None,
-            restore: 0,
-        }
+    fn word(nodes: Nodes<'a>, known: &Changed) -> &'a AtomicU64 {
+        &nodes.words(known.leaf)[slot_index(known.at, 0)]
     }
 
-    fn leaves(&mut self, at: u64) -> Option<(FrameId, Option<FrameId>)> {
-        let number = leaf_number(at);
-        match self.leaf {
-            Some((known, ours, theirs)) if known == number => Some((ours, theirs)),
-            _ => {
-                let ours = self.nodes.find(self.tables.root, at);
-                let ours = ours.filter(|leaf| leaf.exclusive)?.frame;
-                let theirs = self.nodes.find(self.theirs, at).map(|leaf| leaf.frame);
-                self.leaf = Some((number, ours, theirs));
-                Some((ours, theirs))
+    fn load(nodes: Nodes<'a>, known: &Changed) -> Pte {
+        pte::load(Walk::word(nodes, known))
+    }
+
+    /// What the image has at `at`; `None` if that is a file's.
+    #[cold]
+    fn look_up(&self, at: u64) -> Option<Image> {
+        let leaf = self.nodes.find(self.theirs, at);
+        let their = leaf.map(|leaf| pte::load(&self.nodes.words(leaf.frame)[slot_index(at, 0)]));
+        match their.map(|page| (page, page.holds())) {
+            Some((page, Holds::Own | Holds::Borrowed)) => {
+                Some(Image::Page(self.nodes.frame_of(page)))
             }
-        }
-    }
-
-    /// The page at `at` if it is the space's alone, in a leaf of its own.
-    fn pair(&mut self, at: u64) -> Option<Pair<'a>> {
-        let (ours, theirs) = self.leaves(at)?;
-        let slot = slot_index(at, 0);
-        let word = &self.nodes.words(ours)[slot];
-        let page = pte::load(word);
-        if page.holds() != Holds::Own || !self.nodes.is_sole_owner(page) {
-            return None;
-        }
-        let their = theirs.map_or(Pte::EMPTY, |leaf| pte::load(&self.nodes.words(leaf)[slot]));
-        let image = match their.holds() {
-            Holds::Own | Holds::Borrowed => Some(Image::Page(self.nodes.frame_of(their))),
             _ if self.shows_file(at) => None,
             _ => Some(Image::Zeros),
-        };
-        Some(Pair {
-            word,
-            page,
-            image,
-            ours,
-            theirs,
-            slot,
-        })
+        }
     }
 
     fn shows_file(&self, at: u64) -> bool {
-        let vma = self.tables.vmas.find_containing(at);
+        let vma = self.vmas.find_containing(at);
         vma.is_none_or(|vma| vma.file().is_some())
     }
 
-    fn can_overwrite(&mut self, at: u64) -> bool {
-        self.pair(at).is_some()
-    }
-
-    /// Makes the page as in the image; false if the space no longer has one of its own.
+    /// Makes the page as in the image; false if the space no longer has one of its own. Whether it can be was seen before.
+    #[inline]
     fn bring_back(&mut self, known: &mut Changed) -> bool {
-        let pair = self.pair(known.at).expect("checked before");
-        let Some(image) = pair.image else {
+        let word = Walk::word(self.nodes, known);
+        debug_assert!(
+            self.nodes
+                .find(self.space.root, known.at)
+                .is_some_and(|leaf| leaf.exclusive && leaf.frame == known.leaf)
+        );
+        if self.doubtful {
+            // The bit of a stored page may have been taken; it is going to be another page now.
+            self.space.written(known.at);
+        }
+        if known.image.is_none() {
+            known.image = self.look_up(known.at);
+        }
+        let Some(image) = known.image else {
             // The file has it.
-            self.freed.push((known.at, pte::take(pair.word)));
+            self.freed.push((known.at, pte::take(word)));
             return false;
         };
-        if known.is_new() && !self.was_given_back(known.at) && self.give_back(known, &pair, image) {
+        if known.is_new() && !self.was_given_back(known.at) && self.give_back(known, word, image) {
             return false;
         }
-        let steady = known.streak >= STEADY;
-        let stored = match steady && self.audit {
-            true => !self.nodes.is_as(pair.page, image),
-            false => pair.page.has(VALID_W),
+        let page = pte::load(word);
+        let stored = match known.streak >= STEADY {
+            true if self.audit => !self.nodes.is_as(page, image),
+            _ if page.has(VALID_W) => true,
+            _ => self.doubtful && !self.nodes.is_as(page, image),
         };
         if stored {
             known.streak = known.streak.saturating_add(1);
             known.idle = 0;
-            self.nodes.overwrite(pair.page, image);
+            self.nodes.overwrite(page, image);
             self.copied += 1;
             if known.streak < STEADY {
-                pte::take_valid(pair.word, VALID_W);
+                pte::take_valid(word, VALID_W);
             }
             return true;
         }
         known.streak = 0;
         known.idle += 1;
-        pte::take_valid(pair.word, VALID_W);
-        known.idle < IDLE || !self.give_back(known, &pair, image)
+        pte::take_valid(word, VALID_W);
+        known.idle < IDLE || !self.give_back(known, word, image)
     }
 
     /// Whether a page was given back at one of the last restores.
@@ -295,10 +273,15 @@ impl<'a> Walk<'a> {
 
     /// Lets the page go for the image's; false if that has as many owners as can be counted.
     #[cold]
-    fn give_back(&mut self, known: &Changed, pair: &Pair<'_>, image: Image) -> bool {
-        let given = match (image, pair.theirs) {
-            (Image::Page(_), Some(theirs)) => self.nodes.share_page(pair.ours, theirs, pair.slot),
-            _ => Some(pte::take(pair.word)),
+    fn give_back(&mut self, known: &Changed, word: &AtomicU64, image: Image) -> bool {
+        let given = match image {
+            Image::Page(_) => {
+                let theirs = self.nodes.find(self.theirs, known.at);
+                let theirs = theirs.expect("the image has a page there").frame;
+                self.nodes
+                    .share_page(known.leaf, theirs, slot_index(known.at, 0))
+            }
+            Image::Zeros => Some(pte::take(word)),
         };
         self.freed.extend(given.map(|page| (known.at, page)));
         given.is_some()

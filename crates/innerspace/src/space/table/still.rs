@@ -92,26 +92,34 @@ impl Nodes<'_> {
         })
     }
 
+    /// The frame of a leaf's own page, if nobody else has a use for it: no other leaf, no view, no pin.
+    #[inline]
+    pub(in crate::space) fn frame_alone(self, page: Pte) -> Option<FrameId> {
+        if page.holds() != Holds::Own {
+            return None;
+        }
+        let frame = self.frame_of(page);
+        (self.state(frame) == HoldState::refs_only(1)).then_some(frame)
+    }
+
     /// Makes the bytes of a page as the image's. The gate of the page's space is closed.
     ///
     /// # Panics
     /// If others than its leaf have the page.
+    #[inline]
     pub(in crate::space) fn overwrite(self, page: Pte, image: Image) {
-        assert!(
-            page.holds() == Holds::Own
-                && self.state(self.frame_of(page)) == HoldState::refs_only(1),
-            "I11: overwriting a page that others see"
-        );
+        let frame = self.frame_alone(page);
+        let frame = frame.expect("I11: overwriting a page that others see");
         let frames = &self.pool.frames;
-        let to = frames.host(self.frame_of(page));
+        let to = frames.host(frame);
         match image {
             // SAFETY: a whole frame of the arena; no slice of it exists, since it has no views, and no access is under
             // way, since the gate is closed.
-            Image::Zeros => unsafe { copy::fill(to, 0, PAGE_SIZE) },
+            Image::Zeros => unsafe { copy::zero_page(to) },
             Image::Page(from) => {
-                assert_ne!(frames.host(from), to, "a page restored from itself");
+                assert_ne!(from, frame, "a page restored from itself");
                 // SAFETY: as above; two different frames do not overlap.
-                unsafe { copy::copy_shared(to, frames.host(from), PAGE_SIZE) }
+                unsafe { copy::copy_page(to, frames.host(from)) }
             }
         }
     }

@@ -3,6 +3,7 @@
 mod cost;
 mod files;
 mod holding;
+mod in_place;
 mod model;
 mod pins;
 

@@ -1,0 +1,72 @@
+//! Restores in place, where others than stores and restores take write validity.
+
+use super::*;
+
+fn in_place(pool: &Arc<Pool>) -> u64 {
+    pool.counters.totals().restore_in_place
+}
+
+/// Eight pages, the first two stored to before each of so many restores.
+fn restored(pool: &Arc<Pool>, restores: u64) -> (Space, VirtAddr, Accessor, Snapshot) {
+    let space = space(pool);
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space.map(Map::anonymous(8 * PAGE).protection(all)).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 1u64).unwrap();
+    let snapshot = space.freeze().unwrap();
+    for value in 0..restores {
+        a.store(at, 100 + value).unwrap();
+        a.store(at + PAGE, 100 + value).unwrap();
+        space.restore(&snapshot).unwrap();
+    }
+    (space, at, a, snapshot)
+}
+
+// spec: F7
+#[test]
+fn pages_taken_as_dirty_are_restored_in_place_and_named_again() {
+    // Given back, copied back, steady.
+    for restores in [1, 2, 3, 6, 20] {
+        let pool = pool(512);
+        let (space, at, mut a, snapshot) = restored(&pool, restores);
+        let mut expected = in_place(&pool);
+        for round in 0..20 {
+            let first = space.take_dirty(at, 8 * PAGE).unwrap();
+            assert!(round == 0 || first == [at..at + 2 * PAGE], "{first:?}");
+            for page in 0..2 {
+                a.store(at + page * PAGE, 7u64).unwrap();
+            }
+            // Takes the bits of what was stored, and the write validity.
+            assert_eq!(space.take_dirty(at, 8 * PAGE).unwrap(), [at..at + 2 * PAGE]);
+            space.restore(&snapshot).unwrap();
+            expected += 1;
+            assert_eq!(in_place(&pool), expected, "{restores} restores before");
+            let seen = [0, 1].map(|page| a.load::<u64>(at + page * PAGE));
+            assert_eq!(seen, [Ok(1), Ok(0)]);
+        }
+        space.validate();
+        drop((a, space, snapshot));
+        assert_nothing_left(&pool);
+    }
+}
+
+// spec: F7
+#[test]
+fn code_that_a_restore_in_place_takes_back_is_stale() {
+    for restores in [1, 2, 6] {
+        let pool = pool(512);
+        let (space, at, mut a, snapshot) = restored(&pool, restores);
+        for _ in 0..8 {
+            a.store(at, 7u64).unwrap();
+            let code = a.watch_code(at).unwrap();
+            assert!(code.is_current());
+            let before = in_place(&pool);
+            space.restore(&snapshot).unwrap();
+            assert_eq!(in_place(&pool), before + 1);
+            assert!(!code.is_current(), "the page is another now");
+            assert_eq!(a.fetch::<u64>(at), Ok(1));
+        }
+        drop((a, space, snapshot));
+        assert_nothing_left(&pool);
+    }
+}
