@@ -32,6 +32,9 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
             rows.add(content.synced_writes(by, blocks)?)?;
         }
     }
+    for blocks in [HoleWrites::OnePage, HoleWrites::Large] {
+        rows.add(content.synced_stores(blocks)?)?;
+    }
     Ok(())
 }
 
@@ -160,10 +163,7 @@ impl Content {
             }),
             By::Mapping => synced_mapping(&memory, &file, bytes, &source),
         });
-        let size = match blocks {
-            HoleWrites::Large => "2 MiB",
-            _ => "4 KiB",
-        };
+        let size = size(blocks);
         Ok(Row {
             name: format!("sequential writes by {by:?} and a sync, blocks of {size}, each page")
                 .to_lowercase(),
@@ -173,6 +173,70 @@ impl Content {
             baseline: FLUSHED,
             budget: Budget::Ratio(1.3),
         })
+    }
+}
+
+impl Content {
+    /// Stores of 8 bytes at random, and a sync; beside the same in ordinary memory, where the lines that were stored to alone
+    /// are flushed.
+    fn synced_stores(&self, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
+        let bytes = self.bytes;
+        let count = bytes / PAGE as u64 / 4;
+        let memory = super::memory(16 * MIB)?;
+        let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
+        let options = memory.direct_options().hole_writes(blocks);
+        let file = options.on(&device, "stored")?;
+        file.set_len(bytes)?;
+        file.write_all_at(&vec![1; bytes as usize], 0)?;
+        file.sync_all()?;
+        let space = memory.space()?;
+        let at = space.map(Map::direct(&file).shared().writable())?;
+        let accessor = RefCell::new(space.accessor());
+        let ours = Contender::new("innerspace", move || {
+            let seed = self.seeds.borrow_mut().next();
+            let places = Places::new(Order::Random, bytes, seed).take(count as usize);
+            let accessor = &mut *accessor.borrow_mut();
+            let _kept = (&space, &memory);
+            thread_time(count, || {
+                for place in places {
+                    accessor.store(at + place, place)?;
+                }
+                Ok(file.sync_all()?)
+            })
+        });
+        let mut region = Region::anonymous(bytes as usize, HostPages::Huge)?;
+        let flushed = Contender::new(FLUSHED, move || {
+            let seed = self.seeds.borrow_mut().next();
+            let places = Places::new(Order::Random, bytes, seed).take(count as usize);
+            thread_time(count, || {
+                for place in places {
+                    let word = &mut region.bytes_mut()[place as usize..][..8];
+                    word.copy_from_slice(&place.to_ne_bytes());
+                    if !flush_lines(word) {
+                        return Err("this processor cannot flush lines".into());
+                    }
+                }
+                Ok(())
+            })
+        });
+        Ok(Row {
+            name: format!(
+                "random stores to a quarter of the pages and a sync, blocks of {}, each store",
+                size(blocks)
+            ),
+            unit: Unit::Nanoseconds,
+            contenders: vec![flushed, ours],
+            subject: "innerspace",
+            baseline: FLUSHED,
+            budget: Budget::None,
+        })
+    }
+}
+
+fn size(blocks: HoleWrites) -> &'static str {
+    match blocks {
+        HoleWrites::Large => "2 MiB",
+        _ => "4 KiB",
     }
 }
 

@@ -20,6 +20,8 @@ use crate::units::PAGE_SIZE;
 
 /// Pages of a hole that one fault maps, the first of them included.
 const AROUND: u64 = 16;
+/// Pages that one fault of a long store maps, the first of them included.
+const STORES_AROUND: u64 = 64;
 
 /// How much a fault can map at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +40,7 @@ pub(crate) enum Reach {
 pub(crate) struct DaxPages {
     file: Arc<DaxCore>,
     first: Option<Held>,
-    /// Holes that follow, each with its own entry.
+    /// The pages that follow, each with its own entry: holes if the first is one, else dirty blocks.
     around: Vec<Held>,
 }
 
@@ -71,21 +73,26 @@ impl DaxPages {
 
     /// Copies a page of the file out.
     pub(crate) fn copy_to(&self, page: u64, to: &mut [u8]) {
-        let first = self.first.as_ref().expect("held until dropped");
-        match first.entry.content() {
-            Content::Block(block) => {
-                let at = DaxCore::offset(block + (page - first.first));
-                self.file.device.read(at, to);
-            }
-            Content::Zero | Content::Empty => to.fill(0),
+        match self.device_page(page) {
+            Some(at) => self.file.device.read(DaxCore::offset(at), to),
+            None => to.fill(0),
         }
     }
 
     /// The address of a page of the file; `None`: it is a hole.
     pub(crate) fn host(&self, page: u64) -> Option<u64> {
+        self.device_page(page).map(|at| self.file.device.host(at))
+    }
+
+    fn device_page(&self, page: u64) -> Option<u64> {
         let first = self.first.as_ref().expect("held until dropped");
-        match first.entry.content() {
-            Content::Block(block) => Some(self.file.device.host(block + (page - first.first))),
+        let behind = page.checked_sub(first.first + first.entry.size().pages());
+        let held = match behind {
+            Some(place) => &self.around[place as usize],
+            None => first,
+        };
+        match held.entry.content() {
+            Content::Block(block) => Some(block + (page - held.first)),
             Content::Zero | Content::Empty => None,
         }
     }
@@ -107,12 +114,14 @@ pub(super) enum BecameDirty {
 }
 
 impl DaxCore {
-    /// What to map at `page` of the file. Sleeps; no section is open and no entry locked.
+    /// What to map at `page` of the file, for an access that goes on to `more` pages behind it. Sleeps; no section is open and no
+    /// entry locked.
     pub(crate) fn fault(
         self: &Arc<DaxCore>,
         page: u64,
         kind: FaultKind,
         reach: Reach,
+        more: u64,
     ) -> Result<DaxPages, DaxError> {
         count(&self.counts.faults);
         if kind == FaultKind::Write {
@@ -137,10 +146,15 @@ impl DaxCore {
             FaultKind::Write => self.make_block(&mut locked, page, |_| Ok(()))?,
         }
         let mut around = Vec::new();
-        if locked.content() == Content::Zero {
+        let is_hole = locked.content() == Content::Zero;
+        if is_hole {
             count(&self.counts.zero_maps);
-            if let (Reach::Pages { end }, Size::Small) = (reach, locked.entry().size()) {
-                around = self.holes_behind(page, end);
+        }
+        if let (Reach::Pages { end }, Size::Small) = (reach, locked.entry().size()) {
+            match kind {
+                FaultKind::Read if is_hole => around = self.holes_behind(page, end),
+                FaultKind::Write => around = self.blocks_behind(page, end.min(page + 1 + more)),
+                FaultKind::Read => {}
             }
         }
         Ok(DaxPages {
@@ -385,6 +399,34 @@ impl DaxCore {
             Some(block) if block % LARGE_PAGES == 0 => Some(Content::Block(block)),
             Some(_) => None,
         })
+    }
+
+    /// Entries of the blocks that follow `page`, which are about to be stored to: locked, and dirty. Never waits for another's
+    /// entry, and allocates nothing.
+    fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
+        let end = end.min(page + STORES_AROUND).min(self.pages());
+        let mut held = Vec::new();
+        if page + 1 >= end {
+            return held;
+        }
+        let is_block = |there: Option<Entry>| {
+            there.is_some_and(|entry| matches!(entry.content(), Content::Block(_)))
+        };
+        let mut became_dirty = false;
+        self.entries
+            .lock_run(page + 1..end, is_block, |mut locked| {
+                let next = page + 1 + held.len() as u64;
+                if locked.first() == next {
+                    let dirty = locked.entry().dirty();
+                    became_dirty |= dirty != locked.entry();
+                    locked.become_locked(dirty);
+                    held.push(locked.into_held());
+                }
+            });
+        if became_dirty {
+            self.note_dirty(page);
+        }
+        held
     }
 
     /// Entries of the holes that follow `page`, locked: those that are there for nothing. Never waits for another's entry.

@@ -4,6 +4,7 @@
 //! locks the entries of a few pages at a time, so that it never meets a sync or another allocation there.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
@@ -25,6 +26,9 @@ const RUN: usize = 17;
 /// Neighbouring entries that a write has locked, in the order of their pages.
 #[derive(Default)]
 struct Run<'e> {
+    /// The first page that is written.
+    first: u64,
+    /// One for each page from `first` on, or a large one for all of them.
     locked: ArrayVec<Locked<'e>, RUN>,
     /// Where on the device the bytes go, and how many.
     places: ArrayVec<(u64, usize), RUN>,
@@ -123,8 +127,9 @@ impl DaxCore {
         Ok(done)
     }
 
-    /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their entries are locked together, so that
-    /// the bytes are copied without an atomic operation in between: each would wait until the stores before it are done.
+    /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their entries are locked together: by one
+    /// descent, and so that the bytes are copied without an atomic operation in between, each of which would wait until the
+    /// stores before it are done.
     fn write_run(&self, bytes: &[u8], offset: u64) -> Result<usize, DaxError> {
         let first = offset >> PAGE_SHIFT;
         if self.is_guarded() {
@@ -137,10 +142,14 @@ impl DaxCore {
         // In one range: the first entry has made the node for the others, so no memory is asked for with entries locked.
         let range_end = (range_start(first) + LARGE_PAGES).min(first + RUN as u64) * PAGE;
         let len = bytes.len().min((range_end - offset) as usize);
-        let mut run = Run::default();
+        let mut run = Run {
+            first,
+            ..Run::default()
+        };
+        self.lock_run(&mut run, first..(offset + len as u64).div_ceil(PAGE))?;
         let mut failed = None;
         for (page, inside, part) in pieces(offset, len) {
-            match self.lock_in_run(&mut run, page) {
+            match self.put_in_run(&mut run, page) {
                 Ok(at) => run.places.push((at + inside as u64, part)),
                 Err(error) => {
                     failed = Some(error);
@@ -162,13 +171,34 @@ impl DaxCore {
         }
     }
 
-    /// Locks the next page of a run as a dirty block; where it is on the device.
-    fn lock_in_run<'e>(&'e self, run: &mut Run<'e>, page: u64) -> Result<u64, DaxError> {
-        let covers = |locked: &Locked<'_>| locked.pages().contains(&page);
-        if !run.locked.last().is_some_and(covers) {
-            run.locked.push(self.lock_for_write(page)?);
+    /// Locks the entries of a run: neighbours by one descent, where nobody has them.
+    fn lock_run<'e>(&'e self, run: &mut Run<'e>, pages: Range<u64>) -> Result<(), DaxError> {
+        let mut next = pages.start;
+        while next < pages.end {
+            let left = next..pages.end;
+            let locked = &mut run.locked;
+            let reached = self
+                .entries
+                .lock_run(left, |_| true, |entry| locked.push(entry));
+            if reached == next {
+                let locked = self.lock_for_write(next)?;
+                next = locked.pages().end;
+                run.locked.push(locked);
+            } else {
+                next = reached;
+            }
         }
-        let locked = run.locked.last_mut().expect("one was just put there");
+        Ok(())
+    }
+
+    /// Makes the entry of a page of a run a dirty block; where the page is on the device.
+    fn put_in_run(&self, run: &mut Run<'_>, page: u64) -> Result<u64, DaxError> {
+        let covers = |locked: &&mut Locked<'_>| locked.pages().contains(&page);
+        let locked = match run.locked.len() {
+            1 => run.locked.first_mut(),
+            _ => run.locked.get_mut((page - run.first) as usize),
+        };
+        let locked = locked.filter(covers).expect("locked with the run");
         let (block, became) = self.put_block(locked, page, |_| Ok(()))?;
         run.became_dirty |= became == BecameDirty::Now;
         Ok((block + (page - locked.first())) * PAGE)
@@ -271,7 +301,7 @@ impl DaxCore {
         &self,
         locked: &mut Locked<'_>,
         page: u64,
-        bytes: std::ops::Range<usize>,
+        bytes: Range<usize>,
     ) -> Result<(), DaxError> {
         if !matches!(locked.content(), Content::Block(_)) {
             return Ok(());

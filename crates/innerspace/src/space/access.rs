@@ -41,6 +41,8 @@ pub(super) struct What {
     reported: u8,
     /// Bytes to look up, in one page.
     size: u16,
+    /// Pages behind it that the access goes on to.
+    more: u32,
 }
 
 impl What {
@@ -50,6 +52,7 @@ impl What {
             access,
             reported: size_of::<T>() as u8,
             size: size_of::<T>() as u16,
+            more: 0,
         }
     }
 
@@ -68,6 +71,17 @@ impl What {
             access,
             reported: 0,
             size: size as u16,
+            more: 0,
+        }
+    }
+
+    /// The same, of an access that goes on to so many bytes behind the page.
+    #[inline(always)]
+    pub(super) fn with_more(self, bytes: usize) -> What {
+        let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);
+        What {
+            more: pages as u32,
+            ..self
         }
     }
 
@@ -236,6 +250,7 @@ impl Core {
                 at,
                 what.access,
                 what.reported.into(),
+                what.more.into(),
             );
             self.translator.sections.enter();
             if let Err(fault) = end {

@@ -62,7 +62,7 @@ impl Core {
     ) -> Result<(), Fault> {
         for (at, len) in self.space.pieces(at, bytes.len()) {
             let (piece, rest) = bytes.split_at(len);
-            let what = What::buffer(AccessKind::Store, len);
+            let what = What::buffer(AccessKind::Store, len).with_more(rest.len());
             let at = VirtAddr(at);
             let done = self.access::<S, ()>(at, what, |page| page.write(piece));
             done.or_else(|fault| self.device_write::<S>(at, piece, fault))?;

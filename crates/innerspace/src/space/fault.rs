@@ -74,6 +74,8 @@ struct FaultState<'space> {
     at: VirtAddr,
     access: AccessKind,
     bytes: usize,
+    /// Pages behind this one that the access goes on to.
+    more: u64,
     // What has been had so far.
     spares: Spares<'space>,
     page: Option<PoolFrame<'space>>,
@@ -95,6 +97,7 @@ pub(super) fn handle(
     at: VirtAddr,
     access: AccessKind,
     bytes: usize,
+    more: u64,
 ) -> Result<(), Fault> {
     space.pool.counters.count(Event::PgFault);
     let mut fault = FaultState {
@@ -102,6 +105,7 @@ pub(super) fn handle(
         at,
         access,
         bytes,
+        more,
         spares: Spares {
             aside: Vec::new(),
             at_once: Some((&space.pool, space.group_id())),

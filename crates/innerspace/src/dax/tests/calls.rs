@@ -149,7 +149,7 @@ fn an_invalidation_keeps_what_is_dirty() {
     file.write_all_at(&[2; 100], PAGE).unwrap();
     drop(
         file.core()
-            .fault(5, FaultKind::Read, Reach::Pages { end: 6 })
+            .fault(5, FaultKind::Read, Reach::Pages { end: 6 }, 0)
             .unwrap(),
     );
     let before = file.stats();
@@ -168,7 +168,7 @@ fn past_the_end_is_an_error_and_a_large_entry_there_falls_back() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, LARGE + 100);
-    let fault = |page, reach| file.core().fault(page, FaultKind::Read, reach);
+    let fault = |page, reach| file.core().fault(page, FaultKind::Read, reach, 0);
     assert!(fault(3, Reach::Leaf).unwrap().is_large());
     let small = fault(LARGE + 3, Reach::Leaf).unwrap();
     assert!(!small.is_large() && small.pages().end <= LARGE + 100);
@@ -197,7 +197,7 @@ fn extents_that_are_short_unaligned_or_misplaced_fall_back() {
     };
     let extents = Arc::new(Faulty::new(&device));
     let file = file_over(&pool, &device, extents.clone(), 4 * LARGE, large);
-    let fault = |page, kind| file.core().fault(page, kind, Reach::Leaf).unwrap();
+    let fault = |page, kind| file.core().fault(page, kind, Reach::Leaf, 0).unwrap();
     // A run that does not begin at a multiple of 2 MiB on the device.
     extents.map.place_at(0, 100..100 + LARGE);
     assert!(!fault(7, FaultKind::Read).is_large());
@@ -291,7 +291,7 @@ fn a_look_ahead_leaves_nobody_in_a_queue() {
     let file = file(&pool, &device, 32);
     let core = file.core();
     let fault = |page, end| {
-        core.fault(page, FaultKind::Read, Reach::Pages { end })
+        core.fault(page, FaultKind::Read, Reach::Pages { end }, 0)
             .unwrap()
     };
     let held = fault(6, 7);
@@ -313,7 +313,11 @@ fn a_pinned_part_of_a_large_block_keeps_it_from_being_cut() {
     };
     let file = DaxFile::on_device(&pool, &pool.root_group(), &device, "data.bin", large).unwrap();
     file.set_len(LARGE * PAGE).unwrap();
-    drop(file.core().fault(0, FaultKind::Write, Reach::Leaf).unwrap());
+    drop(
+        file.core()
+            .fault(0, FaultKind::Write, Reach::Leaf, 0)
+            .unwrap(),
+    );
     let pin = file.pin_raw(0..PAGE).unwrap();
     let busy = file.set_len(100 * PAGE).unwrap_err();
     assert!(matches!(busy, DaxError::Busy { .. }), "{busy}");
@@ -374,7 +378,9 @@ fn what_asks_for_nothing_changes_nothing() {
     for page in 1..20 {
         let past = page << 20;
         let reach = Reach::Pages { end: past + 1 };
-        file.core().fault(past, FaultKind::Read, reach).unwrap_err();
+        file.core()
+            .fault(past, FaultKind::Read, reach, 0)
+            .unwrap_err();
     }
     assert_eq!(
         (file.len(), device.free_pages(), file.stats().tables),
@@ -401,7 +407,7 @@ fn new_bytes_are_put_into_a_block_when_nobody_sees_the_hole_any_more() {
     let file = file(&pool, &device, 8);
     let core = file.core();
     let reach = Reach::Pages { end: 4 };
-    drop(core.fault(3, FaultKind::Read, reach).unwrap());
+    drop(core.fault(3, FaultKind::Read, reach, 0).unwrap());
     let recorder: Arc<Recorder> = Arc::default();
     let mapper: Arc<dyn Mappers> = recorder.clone();
     core.add_mapper(Arc::downgrade(&mapper));
@@ -451,4 +457,41 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     drop(file);
     pool.flush_retired();
     assert_eq!(usage(&group), 0);
+}
+
+// spec: D11
+#[test]
+fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 16);
+    file.write_all_at(&[1; 6 * PAGE_SIZE], 0).unwrap();
+    file.write_all_at(&[1; 4 * PAGE_SIZE], 7 * PAGE).unwrap();
+    file.sync_all().unwrap();
+    let core = file.core();
+    let had = |page, more| {
+        let reach = Reach::Pages { end: 16 };
+        let pages = core.fault(page, FaultKind::Write, reach, more).unwrap();
+        let had = pages.pages();
+        for page in had.clone() {
+            let mut bytes = [0; PAGE_SIZE];
+            pages.copy_to(page, &mut bytes);
+            assert_eq!(bytes[0], 1, "page {page} is another block");
+        }
+        had
+    };
+    assert_eq!(had(0, 0), 0..1);
+    assert_eq!(file.stats().dirty, 1);
+    assert_eq!(had(1, 2), 1..4);
+    assert_eq!(file.stats().dirty, 4);
+    // Up to the hole, which is allocated by a fault of its own.
+    assert_eq!(had(4, 9), 4..6);
+    // Nobody's entry is waited for.
+    let held = core.fault(9, FaultKind::Write, Reach::Pages { end: 10 }, 0);
+    assert_eq!(had(7, 9), 7..9);
+    drop(held);
+    assert_eq!(had(7, 9), 7..11);
+    assert_eq!((file.stats().dirty, file.stats().present), (10, 10));
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 0);
 }

@@ -80,7 +80,12 @@ fn a_sync_of_the_middle_of_a_large_block_flushes_all_of_it() {
     let file = file_over(&pool, &device, extents.clone(), LARGE, setup);
     let large = file
         .core()
-        .fault(5, crate::cache::FaultKind::Write, super::super::Reach::Leaf)
+        .fault(
+            5,
+            crate::cache::FaultKind::Write,
+            super::super::Reach::Leaf,
+            0,
+        )
         .unwrap();
     assert!(large.is_large());
     drop(large);

@@ -32,7 +32,7 @@ impl FaultState<'_> {
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
         let _inside = Inside::quiet(self.space);
-        let pages = file.fault(page, kind, reach);
+        let pages = file.fault(page, kind, reach, self.more);
         self.file = FilePage::Direct(pages.map_err(|error| self.direct_error(error))?);
         Ok(())
     }
@@ -164,7 +164,16 @@ impl FaultState<'_> {
                     let at = (self.at.0 >> PAGE_SHIFT) + other - page;
                     self.space.written(at << PAGE_SHIFT);
                 }
-                let _mapped_already = pte::replace(&words[place], Pte::EMPTY, word(other));
+                let (old, new) = (pte::load(&words[place]), word(other));
+                let new = match old.holds() {
+                    Holds::Nothing => new,
+                    // A sync has taken the right to store away.
+                    Holds::Direct if kind == FileAccessKind::Write && old.host() == new.host() => {
+                        old.with(valid)
+                    }
+                    _ => continue,
+                };
+                let _changed_meanwhile = pte::replace(&words[place], old, new);
             }
         }
         done_if(true)

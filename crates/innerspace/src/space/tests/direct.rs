@@ -666,3 +666,36 @@ fn execution_taken_from_one_space_stays_taken_beside_a_fork_that_has_it() {
     assert_eq!(a.load::<u64>(at), Ok(7));
     assert_eq!(a.fetch::<u64>(at).unwrap_err().kind(), FaultKind::Forbidden);
 }
+
+// spec: D11
+#[test]
+fn a_long_store_after_a_sync_takes_one_fault_for_all_its_pages() {
+    let pool = pool(256);
+    let device = device(64 * PAGE);
+    let file = hole(&pool, &device, 64 * PAGE);
+    let space = space(&pool);
+    let at = space.map(shared(&file)).unwrap();
+    let mut a = space.accessor();
+    let mut bytes: Vec<u8> = (0..40 * PAGE).map(|i| (i / 7) as u8).collect();
+    a.write(at + 100, &bytes).unwrap();
+    for round in 1..4u8 {
+        file.sync_all().unwrap();
+        assert_eq!(file.stats().dirty, 0);
+        let before = file.stats().faults;
+        bytes.iter_mut().for_each(|byte| *byte ^= round);
+        a.write(at + 100, &bytes).unwrap();
+        assert_eq!(file.stats().faults - before, 1);
+        assert_eq!(file.stats().dirty, 41);
+        let mut found = vec![0; bytes.len()];
+        file.read_exact_at(&mut found, 100).unwrap();
+        assert!(found == bytes, "round {round}");
+    }
+    // A store of one page makes no other one dirty.
+    file.sync_all().unwrap();
+    a.store(at + 3 * PAGE, 5u64).unwrap();
+    assert_eq!(file.stats().dirty, 1);
+    drop(a);
+    space.validate();
+    drop((space, file));
+    assert_all_given_back(&pool);
+}
