@@ -31,7 +31,8 @@ pub enum HoleWrites {
     /// The page that is written.
     #[default]
     OnePage,
-    /// 2 MiB at once, where as much is a hole, aligned, and free on the device in one piece.
+    /// 2 MiB at once, for a store through a mapping that shows as much, where it is a hole, aligned, and free on the device in
+    /// one piece. A write by call allocates pages in any case.
     Large,
 }
 
