@@ -1,6 +1,6 @@
 //! Direct access files through the public calls: what is refused, and how.
 
-use innerspace::{DaxError, FileAccess, MIB, Map, Memory, OnShrink, SpaceError};
+use innerspace::{DaxError, Fault, FaultKind, FileAccess, MIB, Map, Memory, OnShrink, SpaceError};
 
 #[test]
 fn a_host_files_device_has_no_blocks_to_give() {
@@ -176,4 +176,47 @@ fn several_hundred_host_files_are_open_at_once() {
     let options = memory.direct_options().capacity(1 << 40);
     let long = options.create(folder.path().join("long")).unwrap();
     long.set_len(1 << 40).unwrap();
+}
+
+#[test]
+fn a_guarded_mapping_fails_as_a_file_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    let memory = Memory::with_limit(MIB).unwrap();
+    let options = memory.direct_options().on_shrink(OnShrink::Error);
+    let file = options.create(&path).unwrap();
+    file.write_all_at(&[7; 8192], 0).unwrap();
+    let space = memory.space().unwrap();
+    let map = Map::direct(&file).shared().writable();
+    let at = space.map(map.range(0..16_384)).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u8>(at + 8191), Ok(7));
+    let name = path.display();
+    let explain = |fault: Fault, kind, expected: &str| {
+        assert_eq!(fault.kind(), kind, "{fault}");
+        let text = space.explain(fault).to_string();
+        assert!(
+            text.ends_with(expected) && !text.contains("device"),
+            "{text}"
+        );
+    };
+    let end = format!("{name}: wanted 8 bytes at 8,192 but the file ends at 8,192");
+    explain(
+        a.load::<u64>(at + 8192).unwrap_err(),
+        FaultKind::PastEnd,
+        &end,
+    );
+    explain(
+        a.store(at + 8192, 1_u64).unwrap_err(),
+        FaultKind::PastEnd,
+        &end,
+    );
+    let swapped = a.swap(at + 4096, 1_u32, std::sync::atomic::Ordering::SeqCst);
+    let atomic = format!("{name}: no atomic access at 4,096: each access is a call of the host");
+    explain(swapped.unwrap_err(), FaultKind::Forbidden, &atomic);
+    explain(
+        a.fetch::<u8>(at).unwrap_err(),
+        FaultKind::Forbidden,
+        &format!("{name} rw shared"),
+    );
 }

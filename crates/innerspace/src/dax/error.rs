@@ -81,9 +81,10 @@ impl fmt::Display for DaxFeature {
 /// Who pins a range that was to be taken away.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PinHolder {
-    /// The thread that asked: it would wait for itself.
+    /// The thread that asks made the pin: if it has it still, it would wait for itself. A pin that was handed to another thread
+    /// counts as that of the thread which made it.
     ThisThread,
-    /// Another thread, which has not unpinned it in time.
+    /// Another thread made it, and nobody has unpinned it in time.
     Other,
 }
 
@@ -179,6 +180,15 @@ pub enum DaxError {
         /// How it is open.
         how: &'static str,
     },
+    /// An atomic access to a mapping of a file with [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call, and
+    /// the host has none that reads and writes in one step.
+    #[error("{file}: no atomic access at {}: each access is a call of the host", Grouped(*offset))]
+    NotAtomic {
+        /// The file.
+        file: Arc<str>,
+        /// Where.
+        offset: u64,
+    },
     /// The file was opened for reading only.
     #[error("{file}: is open read-only; nothing was written at {}", Grouped(*offset))]
     ReadOnly {
@@ -260,6 +270,7 @@ impl DaxError {
                 PinHolder::ThisThread => ErrorKind::Deadlock,
                 PinHolder::Other => ErrorKind::ResourceBusy,
             },
+            DaxError::NotAtomic { .. } => ErrorKind::Unsupported,
             DaxError::OpenOtherwise { .. } => ErrorKind::ResourceBusy,
             DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
             DaxError::Limit(_) => ErrorKind::OutOfMemory,
@@ -299,7 +310,7 @@ mod tests {
     use super::*;
     use crate::store::{Holder, OpenError};
 
-    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 14] {
+    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 15] {
         use io::ErrorKind::*;
         let file: Arc<str> = "data.bin".into();
         let full = io::Error::new(StorageFull, "no space left");
@@ -379,6 +390,14 @@ mod tests {
                 "data.bin: cannot resize bytes 4,096..8,192: another thread has pinned them and did \
                  not let go in time",
                 ResourceBusy,
+            ),
+            (
+                DaxError::NotAtomic {
+                    file: file.clone(),
+                    offset: 4096,
+                },
+                "data.bin: no atomic access at 4,096: each access is a call of the host",
+                Unsupported,
             ),
             (
                 DaxError::OpenOtherwise {

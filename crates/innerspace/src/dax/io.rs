@@ -334,6 +334,14 @@ impl DaxCore {
         written.map(drop)
     }
 
+    /// The error of an atomic access to a guarded mapping.
+    pub(crate) fn no_atomic_access(&self, offset: u64) -> DaxError {
+        DaxError::NotAtomic {
+            file: self.name.clone(),
+            offset,
+        }
+    }
+
     fn check_page(&self, offset: u64, len: usize) -> Result<(), DaxError> {
         match offset >> PAGE_SHIFT < self.pages() {
             true => Ok(()),

@@ -1,4 +1,5 @@
-//! Device ranges: loads and stores that are calls.
+//! Device ranges: loads and stores that are calls. A direct access file that is guarded against being cut short is mapped in the
+//! same way; what fails there is a fault of the file, not of a device.
 //!
 //! A mapping of a device has no pages. An access there finds no translation, ever, so it comes to the fault, which finds
 //! the mapping and its protection and hands the device back; the access then calls it, outside every section and with no
@@ -15,6 +16,7 @@ use super::SpaceInner;
 use super::access::{Core, Sectioned};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::VirtAddr;
+use crate::dax::DaxFile;
 use crate::sync::Arc;
 
 /// Something that answers loads and stores of a range of addresses; see [`Map::device`](crate::Map::device).
@@ -57,13 +59,62 @@ impl DeviceError {
     }
 }
 
-/// A device as mappings refer to it.
+/// What answers the accesses of a mapping by calls, as mappings refer to it.
 #[derive(Clone)]
-pub(super) struct DeviceRef(Arc<Box<dyn Device>>);
+pub(super) struct DeviceRef(Arc<Target>);
+
+enum Target {
+    Device(Box<dyn Device>),
+    /// A direct access file, guarded against being cut short.
+    File(DaxFile),
+}
 
 impl DeviceRef {
     pub(super) fn new(device: impl Device) -> DeviceRef {
-        DeviceRef(Arc::new(Box::new(device)))
+        DeviceRef(Arc::new(Target::Device(Box::new(device))))
+    }
+
+    pub(super) fn guarded(file: &DaxFile) -> DeviceRef {
+        DeviceRef(Arc::new(Target::File(file.clone())))
+    }
+
+    /// The file whose bytes it answers with, if it is no device.
+    pub(super) fn file(&self) -> Option<&DaxFile> {
+        match &*self.0 {
+            Target::Device(_) => None,
+            Target::File(file) => Some(file),
+        }
+    }
+
+    fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Cause> {
+        match &*self.0 {
+            Target::Device(device) => device.load(offset, bytes).map_err(Cause::Device),
+            Target::File(file) => {
+                let loaded = file.core().load_guarded(bytes, offset);
+                loaded.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
+            }
+        }
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Cause> {
+        match &*self.0 {
+            Target::Device(device) => device.store(offset, bytes).map_err(Cause::Device),
+            Target::File(file) => {
+                let stored = file.core().store_guarded(bytes, offset);
+                stored.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
+            }
+        }
+    }
+
+    /// Neither has a read-modify-write.
+    fn no_exchange(&self, offset: u64) -> Cause {
+        match &*self.0 {
+            Target::Device(_) => Cause::Device(DeviceError::new("a device has no atomic access")),
+            Target::File(file) => {
+                let error = file.core().no_atomic_access(offset);
+                Cause::Direct(std::sync::Arc::new(error))
+            }
+        }
     }
 
     pub(super) fn is(&self, other: &DeviceRef) -> bool {
@@ -81,20 +132,28 @@ impl DeviceState {
     /// Asks the device, which is mapped in `space`. With no lock held.
     pub(super) fn of(space: &SpaceInner, device: DeviceRef) -> DeviceState {
         let _inside = Inside::new(space);
-        let state = device.0.snapshot();
+        let state = match &*device.0 {
+            Target::Device(device) => device.snapshot(),
+            Target::File(_) => Vec::new(), // its bytes are the file's
+        };
         DeviceState { device, state }
     }
 
     /// Takes the device back, which is mapped in `space`. With no lock held.
     pub(super) fn bring_back(&self, space: &SpaceInner) {
         let _inside = Inside::new(space);
-        self.device.0.restore(&self.state);
+        if let Target::Device(device) = &*self.device.0 {
+            device.restore(&self.state);
+        }
     }
 }
 
 impl fmt::Debug for DeviceRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Device")
+        match &*self.0 {
+            Target::Device(_) => f.write_str("device"),
+            Target::File(file) => f.write_str(file.name()),
+        }
     }
 }
 
@@ -174,16 +233,17 @@ impl Core {
     fn call<S: Sectioned>(
         &mut self,
         wanted: Fault,
-        act: impl FnOnce() -> Result<(), DeviceError>,
+        act: impl FnOnce() -> Result<(), Cause>,
     ) -> Result<(), Fault> {
         S::suspend(&mut self.translator);
         let inside = Inside::new(&self.space);
         let done = act();
         drop(inside);
         S::unsuspend(&mut self.translator);
-        done.map_err(|refused| {
-            self.space.remember(wanted, Cause::Device(refused));
-            wanted
+        done.map_err(|cause| {
+            let fault = wanted.of_kind(cause.kind());
+            self.space.remember(fault, cause);
+            fault
         })
     }
 
@@ -195,7 +255,7 @@ impl Core {
         fault: Fault,
     ) -> Result<(), Fault> {
         let DeviceCall { device, offset } = self.device_of(fault)?;
-        self.call::<S>(fault, || device.0.load(offset, bytes))
+        self.call::<S>(fault, || device.load(offset, bytes))
     }
 
     /// A store of a value that met `fault`.
@@ -206,7 +266,7 @@ impl Core {
         fault: Fault,
     ) -> Result<(), Fault> {
         let DeviceCall { device, offset } = self.device_of(fault)?;
-        self.call::<S>(fault, || device.0.store(offset, bytes))
+        self.call::<S>(fault, || device.store(offset, bytes))
     }
 
     /// A bulk load inside one page that met `fault`.
@@ -221,7 +281,7 @@ impl Core {
         for (start, size) in calls(at.0, bytes.len()) {
             let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Load, 0);
             let piece = &mut bytes[start..start + size];
-            self.call::<S>(wanted, || device.0.load(offset + start as u64, piece))?;
+            self.call::<S>(wanted, || device.load(offset + start as u64, piece))?;
         }
         Ok(())
     }
@@ -238,7 +298,7 @@ impl Core {
         for (start, size) in calls(at.0, bytes.len()) {
             let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Store, 0);
             let piece = &bytes[start..start + size];
-            self.call::<S>(wanted, || device.0.store(offset + start as u64, piece))?;
+            self.call::<S>(wanted, || device.store(offset + start as u64, piece))?;
         }
         Ok(())
     }
@@ -246,10 +306,12 @@ impl Core {
     /// A read-modify-write that met `fault`: no device has any.
     #[cold]
     pub(super) fn device_exchange(&mut self, fault: Fault) -> Fault {
-        if self.device_of(fault).is_ok() {
-            let refused = DeviceError::new("a device has no atomic access");
-            self.space.remember(fault, Cause::Device(refused));
-        }
+        let Ok(DeviceCall { device, offset }) = self.device_of(fault) else {
+            return fault;
+        };
+        let cause = device.no_exchange(offset);
+        let fault = fault.of_kind(cause.kind());
+        self.space.remember(fault, cause);
         fault
     }
 }

@@ -51,7 +51,8 @@ impl AccessKind {
 pub enum FaultKind {
     /// Nothing is mapped there.
     NotMapped,
-    /// The mapping's protection forbids it.
+    /// The mapping's protection forbids it, or it was an atomic access to a file with
+    /// [`OnShrink::Error`](crate::OnShrink::Error), which has none.
     Forbidden,
     /// The mapping shows a part of its file that is past the file's end, or was cut off by somebody else: what would be
     /// SIGBUS.
@@ -92,6 +93,11 @@ impl Fault {
             kind,
             what: (access as u8) << 6 | bytes,
         }
+    }
+
+    /// The same access, failed for another reason.
+    pub(super) fn of_kind(self, kind: FaultKind) -> Fault {
+        Fault { kind, ..self }
     }
 
     /// The address that could not be accessed: the first failing byte of a buffer, the first byte of a value. Addresses past
@@ -171,6 +177,27 @@ pub(super) enum Cause {
     Direct(Arc<DaxError>),
     Limit(LimitError),
     Device(DeviceError),
+}
+
+impl Cause {
+    /// The kind of the fault that it is behind.
+    pub(super) fn kind(&self) -> FaultKind {
+        match self {
+            Cause::File(error) => match &**error {
+                FileError::PastEnd { .. } | FileError::Shrank { .. } => FaultKind::PastEnd,
+                FileError::Limit(_) => FaultKind::Limit,
+                _ => FaultKind::Io,
+            },
+            Cause::Direct(error) => match &**error {
+                DaxError::PastEnd { .. } | DaxError::Shrank { .. } => FaultKind::PastEnd,
+                DaxError::Limit(_) => FaultKind::Limit,
+                DaxError::ReadOnly { .. } | DaxError::NotAtomic { .. } => FaultKind::Forbidden,
+                _ => FaultKind::Io,
+            },
+            Cause::Limit(_) => FaultKind::Limit,
+            Cause::Device(_) => FaultKind::Device,
+        }
+    }
 }
 
 impl fmt::Display for Cause {

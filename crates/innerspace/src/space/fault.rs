@@ -161,12 +161,16 @@ impl<'space> FaultState<'space> {
         fault
     }
 
+    fn error_of(&self, cause: Cause) -> Fault {
+        self.error(cause.kind(), Some(cause))
+    }
+
     fn allocate(&self) -> Result<PoolFrame<'space>, Fault> {
         let allocated = self
             .space
             .pool
             .alloc(self.space.group_id(), 0, AllocMode::Wait);
-        allocated.map_err(|error| self.error(FaultKind::Limit, Some(Cause::Limit(error))))
+        allocated.map_err(|error| self.error_of(Cause::Limit(error)))
     }
 
     fn have_node(&mut self) -> Result<(), Fault> {
@@ -196,12 +200,7 @@ impl<'space> FaultState<'space> {
     }
 
     fn file_error(&self, error: FileError) -> Fault {
-        let kind = match &error {
-            FileError::PastEnd { .. } | FileError::Shrank { .. } => FaultKind::PastEnd,
-            FileError::Limit(_) => FaultKind::Limit,
-            _ => FaultKind::Io,
-        };
-        self.error(kind, Some(Cause::File(std::sync::Arc::new(error))))
+        self.error_of(Cause::File(std::sync::Arc::new(error)))
     }
 
     /// One step, inside a section with the gate open at the address.

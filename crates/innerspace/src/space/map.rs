@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-use super::device::{Device, DeviceError, DeviceRef};
+use super::device::{Device, DeviceRef};
 use super::table::{ADDRESS_BITS, Edit};
 use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
 use super::vma_set::VmaSet;
@@ -362,7 +362,7 @@ impl Map {
         Ok((Backing::File { file, first_page }, ceiling, self.sharing))
     }
 
-    /// A guarded file is shown as a device: each access is a call, and what another process has cut off is an error.
+    /// A guarded file is shown as devices are: each access is a call, and what another process has cut off is an error.
     fn guarded_backing(
         &self,
         file: &DaxFile,
@@ -376,7 +376,7 @@ impl Map {
             _ => Protection::READ,
         };
         self.check_ceiling(ceiling, file.name())?;
-        let device = DeviceRef::new(GuardedFile(file.clone()));
+        let device = DeviceRef::guarded(file);
         Ok((
             Backing::Device { device, first_page },
             ceiling,
@@ -407,21 +407,6 @@ impl Map {
                 wanted: self.protection,
             }),
         }
-    }
-}
-
-/// Loads and stores of a file as calls.
-struct GuardedFile(DaxFile);
-
-impl Device for GuardedFile {
-    fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        let loaded = self.0.core().load_guarded(bytes, offset);
-        loaded.map_err(|error| DeviceError::new(error.to_string()))
-    }
-
-    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let stored = self.0.core().store_guarded(bytes, offset);
-        stored.map_err(|error| DeviceError::new(error.to_string()))
     }
 }
 

@@ -318,7 +318,7 @@ impl fmt::Display for Vma {
         match &self.backing {
             Backing::Anonymous => write!(f, "anonymous")?,
             Backing::File { file, .. } => write!(f, "{}", file.name())?,
-            Backing::Device { .. } => write!(f, "device")?,
+            Backing::Device { device, .. } => write!(f, "{device:?}")?,
         }
         write!(f, " {} {sharing}", self.protection)?;
         match self.residence {

@@ -78,8 +78,13 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
         accessor.store(at + place(20), 9_u8),
     ];
     for fault in faults {
-        let text = accessor.explain(fault.unwrap_err()).to_string();
-        assert!(text.contains(cut), "{text}");
+        let fault = fault.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::PastEnd);
+        let text = accessor.explain(fault).to_string();
+        assert!(
+            text.contains(cut) && text.contains("data.bin: wanted "),
+            "{text}"
+        );
     }
     let errors = [
         file.read_exact_at(&mut [0; 8], place(20)),

@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 
 use innerspace::store::{self, Holder, StoreErrorKind};
 use innerspace::{
-    DaxError, DaxFile, FileError, Grouped, KIB, Map, Memory, MemoryOptions, OnShrink, OpenError,
-    PagedFile, StoreAction,
+    DaxError, DaxFile, FaultKind, FileError, Grouped, KIB, Map, Memory, MemoryOptions, OnShrink,
+    OpenError, PagedFile, StoreAction,
 };
 
 const PART: &str = "INNERSPACE_TEST_PART";

@@ -9,7 +9,7 @@ use crate::FrameId;
 use crate::cache::FaultKind as FileAccessKind;
 use crate::dax::{DaxCore, DaxError, DaxPages, LARGE_PAGES, Reach};
 use crate::space::device::Inside;
-use crate::space::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::space::error::{AccessKind, Cause, Fault};
 use crate::space::page_start;
 use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::table::{LEAF_BYTES, slot_index};
@@ -38,12 +38,7 @@ impl FaultState<'_> {
     }
 
     fn direct_error(&self, error: DaxError) -> Fault {
-        let kind = match &error {
-            DaxError::PastEnd { .. } | DaxError::Shrank { .. } => FaultKind::PastEnd,
-            DaxError::Limit(_) => FaultKind::Limit,
-            _ => FaultKind::Io,
-        };
-        self.error(kind, Some(Cause::Direct(std::sync::Arc::new(error))))
+        self.error_of(Cause::Direct(std::sync::Arc::new(error)))
     }
 
     /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none.

@@ -268,7 +268,15 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
                 return Err(SnapshotFileError::Direct { name, at });
             }
         },
-        Backing::Device { .. } => return Err(SnapshotFileError::Device { at }),
+        Backing::Device { device, .. } => {
+            return Err(match device.file() {
+                None => SnapshotFileError::Device { at },
+                Some(file) => SnapshotFileError::Direct {
+                    name: file.name().to_owned(),
+                    at,
+                },
+            });
+        }
     };
     payload.extend(first_page.to_le_bytes());
     let sharing = u8::from(vma.sharing == Sharing::Shared);
