@@ -173,23 +173,24 @@ impl Meta {
         self.owner.store(slot as u32, Ordering::Relaxed);
     }
 
-    /// Of a leaf of a page table: the borrower, if it has one alone; with several, nonsense. Relaxed: the hold word counts them,
-    /// and orders this.
+    /// Of a leaf of a page table: the borrower, if it has one alone; with several, nonsense. Acquire: whoever
+    /// reads a name sees the words with which that leaf borrows.
     pub(crate) fn borrowers(&self) -> Option<FrameId> {
-        let names = self.index.load(Ordering::Relaxed);
+        let names = self.index.load(Ordering::Acquire);
         (names != 0).then_some(FrameId(names as u32))
     }
 
-    /// A borrower comes, counted before, or goes, counted until later.
+    /// A borrower comes, counted before, or goes, counted until later. Release: pairs with `borrowers`; each continues the
+    /// release sequence of those before.
     pub(crate) fn toggle_borrowers(&self, borrower: FrameId) {
         self.index
-            .fetch_xor(u64::from(borrower.0), Ordering::Relaxed);
+            .fetch_xor(u64::from(borrower.0), Ordering::Release);
     }
 
-    /// One borrower takes the place of another.
+    /// One borrower takes the place of another. Release, as above.
     pub(crate) fn replace_borrower(&self, old: FrameId, new: FrameId) {
         self.index
-            .fetch_xor(u64::from(old.0 ^ new.0), Ordering::Relaxed);
+            .fetch_xor(u64::from(old.0 ^ new.0), Ordering::Release);
     }
 
     /// What the frame is used for. Acquire: who sees the kind sees what was set before it.

@@ -56,6 +56,33 @@ fn the_last_two_pages_copied_at_once_part_a_leaf_from_its_origin() {
 
 // spec: F3
 #[test]
+fn a_store_beside_a_copy_is_not_lost_when_the_other_sharer_ends() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = numbered(&memory, 3);
+        let child = space.fork().unwrap();
+        let ending = thread::spawn(move || drop(child));
+        let stores: Vec<_> = (0..2)
+            .map(|page| {
+                let mut a = space.accessor();
+                thread::spawn(move || {
+                    a.store(at + page * PAGE, 10 + page).unwrap();
+                    assert_eq!(load(&mut a, at, page), 10 + page);
+                })
+            })
+            .collect();
+        stores.into_iter().for_each(|store| store.join().unwrap());
+        ending.join().unwrap();
+        let mut a = space.accessor();
+        assert_eq!([0, 1, 2].map(|page| load(&mut a, at, page)), [10, 11, 2]);
+        space.validate();
+        drop((a, space));
+        assert_eq!(used(&memory), 0);
+    });
+}
+
+// spec: F3
+#[test]
 fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
     explore(|| {
         let memory = memory();

@@ -271,8 +271,11 @@ impl<'space> FaultState<'space> {
         let mut old = pte::load(slot);
         let borrowed = old.holds() == Holds::Borrowed;
         if borrowed && self.access.writes() && nodes.absorbable_origin(leaf).is_some() {
-            let _paths = self.space.paths.lock();
+            let paths = self.space.paths.lock();
             nodes.absorb_origin(leaf);
+            drop(paths);
+            // It may borrow nothing from the next one.
+            self.part_from_origin(leaf);
             old = pte::load(slot);
         }
         match (old.holds(), self.access.writes()) {
@@ -309,7 +312,7 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// A page of the leaf's own has taken the place of a borrowed one: if that was the last, the leaf's origin is let go.
+    /// The leaf borrows less than before: if nothing is left, its origin is let go.
     fn part_from_origin(&mut self, leaf: FrameId) {
         let nodes = self.nodes();
         if nodes.borrows_in_vain(leaf) {

@@ -100,7 +100,7 @@ impl Walk<'_, '_> {
                 self.detached.nodes.push((child, level - 1));
                 continue;
             }
-            if self.nodes.is_shared(child) {
+            if self.nodes.keep_if_shared(child, level - 1, self.detached) {
                 let copy = self.nodes.copy(child, level - 1, spares.take()?);
                 word.store(child_word(copy), Ordering::Release);
                 self.detached.nodes.push((child, level - 1));

@@ -154,6 +154,34 @@ impl<'pool> Nodes<'pool> {
         state.refs() > 1 || state.mapped() > 0
     }
 
+    /// Whether a child of a node that is the space's alone is shared, before it is copied; `paths` is held. If it is, it
+    /// stays so until `replaced` is released, though the others who share it may end at any time: who finds it the space's
+    /// alone changes its words with no lock, and what came after the copy would be lost. The ref is taken before the count is
+    /// looked at: who found the child unshared before that makes us find it so, and nobody does after.
+    pub(super) fn keep_if_shared(
+        self,
+        child: FrameId,
+        level: u32,
+        replaced: &mut Detached,
+    ) -> bool {
+        // mutant: F3 (shuttle: a_store_beside_a_copy_is_not_lost_when_the_other_sharer_ends)
+        if self.is_zero_leaf(child) || cfg!(mutant = "F3") {
+            return self.is_shared(child);
+        }
+        let hold = &self.pool.frames.meta(child).hold;
+        if !hold.try_get() {
+            return true; // as many as can be counted do not all end meanwhile
+        }
+        let state = hold.load();
+        if state.refs() > 2 || state.mapped() > 0 {
+            replaced.nodes.push((child, level));
+            return true;
+        }
+        let dropped = hold.put();
+        assert_ne!(dropped, Dropped::Last, "I11: a child without a parent");
+        false
+    }
+
     /// The child that `word` leads to. Acquire: pairs with the release that linked it.
     fn child(self, word: &AtomicU64) -> Option<FrameId> {
         interleave();
@@ -237,8 +265,9 @@ impl<'pool> Nodes<'pool> {
             let word = &self.words(node)[slot_index(at, level)];
             node = match self.child(word) {
                 None => self.link_new(word, spares)?,
-                Some(child) if !self.is_shared(child) => child,
+                Some(child) if !self.keep_if_shared(child, level - 1, replaced) => child,
                 Some(child) => {
+                    interleave();
                     let copy = self.copy(child, level - 1, spares.take()?);
                     // Release: publishes the copy's words. Nobody else writes a word of a node that is ours alone
                     // and not empty: `paths` is held.
