@@ -79,7 +79,9 @@ impl<'f> OwnedFrame<'f> {
     /// Clears the bytes, unless they are known to be clear.
     pub(crate) fn zero(&mut self) {
         if self.bytes == Bytes::Unknown {
-            self.bytes_mut().fill(0);
+            let bytes = self.bytes_mut();
+            // SAFETY: the slice is borrowed exclusively.
+            unsafe { copy::fill(bytes.as_mut_ptr(), 0, bytes.len()) }
         }
     }
 

@@ -101,6 +101,10 @@ impl Form for Assembly {
             // SAFETY: the trait's promise, word for word.
             return unsafe { Words::words_fill(dst, value, words) };
         }
+        if wide::available() {
+            // SAFETY: as above, and the processor has the moves.
+            return unsafe { wide::words_fill(dst, value, words) };
+        }
         // SAFETY: writes `words` words at `dst`, which the trait's promise covers. The direction flag
         // is clear at every assembly block.
         unsafe {

@@ -12,7 +12,7 @@
 //! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
 //!   ThreadSanitizer (`--cfg portable`) understand.
 //! - [`assembly::Assembly`], x86-64: aligned moves of 64 bytes where the processor has them; else `rep movsq`
-//!   where both sides are aligned alike, moves of 16 bytes where they are not. `rep stosq`. `rep movsb` promises
+//!   where both sides are aligned alike, moves of 16 bytes where they are not; `rep stosq`. `rep movsb` promises
 //!   nothing about words, and serves [`copy_still`] alone; `rep movsq` is defined as a sequence of moves of 8 bytes, and
 //!   aligned moves of 8 bytes are atomic.
 //!

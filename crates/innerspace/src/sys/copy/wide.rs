@@ -27,7 +27,7 @@ fn head_of(shared: *const u64, words: usize) -> usize {
     (shared.addr().wrapping_neg() % 64 / WORD).min(words)
 }
 
-/// The loop of all three: 256 bytes at a time, then 64. Loads and stores are given; registers 16 and up leave nothing behind
+/// The loop of the three that copy: 256 bytes at a time, then 64. Loads and stores are given; registers 16 and up leave nothing behind
 /// that has to be cleaned.
 macro_rules! move_lines {
     ($dst:ident, $src:ident, $lines:expr, $load:literal, $store:literal) => {{
@@ -110,5 +110,44 @@ pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) 
         let (to, from) = (dst.add(head), src.add(head));
         move_lines!(to, from, lines, "vmovdqa64", "vmovdqa64");
         Words::words_across(dst.add(tail), src.add(tail), words - tail);
+    }
+}
+
+/// [`Form::words_fill`]. Safety: as there, and [`available`].
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn words_fill(dst: *mut u64, value: u64, words: usize) {
+    let head = head_of(dst, words);
+    let lines = (words - head) / LINE;
+    let tail = head + lines * LINE;
+    // SAFETY: head, lines and tail are the parts of the range the caller vouches for.
+    unsafe {
+        Words::words_fill(dst, value, head);
+        let mut to = dst.add(head);
+        for _ in 0..lines / 4 {
+            asm!(
+                "vpbroadcastq zmm16, {value}",
+                "vmovdqa64 [{to}], zmm16",
+                "vmovdqa64 [{to} + 64], zmm16",
+                "vmovdqa64 [{to} + 128], zmm16",
+                "vmovdqa64 [{to} + 192], zmm16",
+                to = in(reg) to,
+                value = in(reg) value,
+                out("zmm16") _,
+                options(nostack, preserves_flags),
+            );
+            to = to.add(4 * LINE);
+        }
+        for _ in 0..lines % 4 {
+            asm!(
+                "vpbroadcastq zmm16, {value}",
+                "vmovdqa64 [{to}], zmm16",
+                to = in(reg) to,
+                value = in(reg) value,
+                out("zmm16") _,
+                options(nostack, preserves_flags),
+            );
+            to = to.add(LINE);
+        }
+        Words::words_fill(dst.add(tail), value, words - tail);
     }
 }
