@@ -3,10 +3,11 @@
 //! A magazine is a stack of up to 32 free frames on cache lines of its own. A thread has the one of its number, which it alone uses, with
 //! plain loads and stores (`sync::owned` has the protocol); threads beyond those share a few, each with a mutex. The magazines
 //! outlive all threads: the next thread with a number finds what the last one left, so a thread that ends loses nothing and needs
-//! no destructor. Frames come back last in, first out, while they are warm in the processor's cache. An empty magazine takes half
-//! a load from the buddy lists, a full one gives its colder half back.
+//! no destructor. Frames come back last in, first out, while they are warm in the processor's cache. A full magazine gives its colder half away as one *load*, an empty one takes
+//! the load that was given last, or as many frames from the buddy lists. A load is an array: its frames are not merged and split
+//! again on their way from one thread to another, or back. There is a bound to their number; above it they are merged.
 //!
-//! **Draining.** Who finds too little in the lists empties the magazines of all threads into them: owners are kept away meanwhile, and go
+//! **Draining.** Who finds too little in the lists empties the loads and the magazines of all threads into them: owners are kept away meanwhile, and go
 //! to the lists themselves. So a frame that was in a magazine when the drain began is in the lists when it ends, and one that was
 //! given in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes it when no owner is at its own any
 //! more: an owner may wait for that mutex in its turn.
@@ -24,6 +25,12 @@ use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::owned::{Drains, OWNED, Owned};
 use crate::sync::{Mutex, Rank, thread};
+
+/// Frames of a load, at most.
+const LOAD: usize = CAPACITY / 2;
+
+/// The most loads that are kept: 16 MiB.
+const LOADS: usize = 256;
 
 /// Magazines that all further threads share.
 const SHARED: usize = 4;
@@ -46,12 +53,24 @@ struct Shared {
     magazine: Stack,
 }
 
+/// What all threads share.
+#[derive(Debug)]
+struct Lists {
+    buddy: Buddy,
+    /// Those of [`LOAD`] frames, or half of what a magazine of a small arena holds; the warmest last.
+    loads: Vec<[FrameId; LOAD]>,
+}
+
 /// Hands out and takes back frames. It knows nothing of charges.
 #[derive(Debug)]
 pub(super) struct Allocator {
-    buddy: Mutex<Buddy>,
+    lists: Mutex<Lists>,
     /// Frames in the buddy lists, written under their mutex, read without.
     listed: AtomicU32,
+    /// Frames in loads, likewise.
+    loaded: AtomicU32,
+    /// The most loads here.
+    loads: usize,
     /// Who is emptying magazines.
     drains: Drains,
     /// Those of the threads with small numbers.
@@ -71,13 +90,23 @@ impl Allocator {
         let busy = (2 * threads).next_power_of_two().clamp(4, 64);
         // The magazines of as many threads as are busy at once keep at most a sixteenth of the arena from blocks and from others.
         let capacity = (metas.len() / (16 * busy)).min(CAPACITY);
+        // And the loads as much again.
+        let loads = (metas.len() / (16 * LOAD)).min(LOADS);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
             magazine: Stack::new(),
         };
         Allocator {
             listed: AtomicU32::new(buddy.free()),
-            buddy: Mutex::ranked(Rank::Buddy, buddy),
+            loaded: AtomicU32::new(0),
+            loads,
+            lists: Mutex::ranked(
+                Rank::Buddy,
+                Lists {
+                    buddy,
+                    loads: Vec::with_capacity(loads),
+                },
+            ),
             drains: Drains::new(),
             owned: (0..OWNED).map(|_| Owned::new(Stack::new())).collect(),
             shared: (0..SHARED).map(|_| shared()).collect(),
@@ -93,8 +122,9 @@ impl Allocator {
 
     /// Free frames, in lists and magazines; exact when nobody allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
-        let loaded: usize = self.magazines().map(Stack::len).sum();
-        self.listed.load(Ordering::Relaxed) + loaded as u32
+        let magazines: usize = self.magazines().map(Stack::len).sum();
+        let apart = self.loaded.load(Ordering::Relaxed) + magazines as u32;
+        self.listed.load(Ordering::Relaxed) + apart
     }
 
     /// Free frames in lists.
@@ -111,7 +141,7 @@ impl Allocator {
 
     /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that order, even after the
     /// magazines were drained.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
             && self.capacity > 0
@@ -133,6 +163,26 @@ impl Allocator {
         self.take_block(metas, order, source)
     }
 
+    /// Takes single frames back.
+    pub(super) fn give_all(&self, metas: &[Meta], ids: &[FrameId]) {
+        let short = self.listed.load(Ordering::Relaxed) < self.reserve;
+        let given = self.capacity > 0
+            && !short
+            && self
+                .with_magazine(|magazine| {
+                    for id in ids {
+                        if magazine.len() == self.capacity {
+                            self.give_load(metas, magazine);
+                        }
+                        magazine.push(*id);
+                    }
+                })
+                .is_some();
+        if !given {
+            self.with_lists(|lists| ids.iter().for_each(|id| lists.buddy.give(metas, *id, 0)));
+        }
+    }
+
     /// Takes a block back.
     #[inline]
     pub(super) fn give(&self, metas: &[Meta], id: FrameId, order: u8) {
@@ -149,7 +199,7 @@ impl Allocator {
                 })
                 .is_some();
         if !given {
-            self.with_buddy(|buddy| buddy.give(metas, id, order));
+            self.with_lists(|lists| lists.buddy.give(metas, id, order));
         }
     }
 
@@ -172,52 +222,76 @@ impl Allocator {
         }
     }
 
-    /// Returns the frames of all magazines to the buddy lists.
+    /// Returns the frames of all loads and magazines to the buddy lists.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) {
         let draining = self.drains.begin(&self.owned);
-        self.with_buddy(|buddy| {
+        self.with_lists(|lists| {
+            let half = self.half();
+            while let Some(load) = lists.loads.pop() {
+                let ids = load[..half].iter();
+                ids.for_each(|id| lists.buddy.give(metas, *id, 0));
+            }
             for own in &self.owned {
-                empty(own.look(), buddy, metas);
+                empty(own.look(), &mut lists.buddy, metas);
             }
         });
         drop(draining);
         for shared in &self.shared {
             let _alone = shared.lock.lock();
             if shared.magazine.len() > 0 {
-                self.with_buddy(|buddy| empty(&shared.magazine, buddy, metas));
+                self.with_lists(|lists| empty(&shared.magazine, &mut lists.buddy, metas));
             }
         }
+    }
+
+    /// Frames of a load.
+    fn half(&self) -> usize {
+        self.capacity / 2
     }
 
     /// Fills an empty magazine by half and takes a frame of that.
     #[cold]
     fn take_load(&self, metas: &[Meta], magazine: &Stack) -> Option<FrameId> {
-        let mut load = [FrameId(0); CAPACITY];
-        let taken = self.with_buddy(|buddy| {
-            let spare = buddy.free().saturating_sub(self.reserve) as usize;
-            let wanted = spare.min(self.capacity / 2);
-            let places = load[..wanted].iter_mut();
-            let taken = places.map_while(|place| {
-                *place = buddy.take(metas, 0)?;
-                Some(())
-            });
-            taken.count()
+        self.with_lists(|lists| {
+            if let Some(load) = lists.loads.pop() {
+                load[..self.half()].iter().for_each(|id| magazine.push(*id));
+                return;
+            }
+            let spare = lists.buddy.free().saturating_sub(self.reserve) as usize;
+            let mut load = [FrameId(0); LOAD];
+            let mut taken = 0;
+            while taken < spare.min(self.half())
+                && let Some(id) = lists.buddy.take(metas, 0)
+            {
+                load[taken] = id;
+                taken += 1;
+            }
+            // The lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
+            load[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
-        // The lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
-        load[..taken].iter().rev().for_each(|id| magazine.push(*id));
         magazine.pop()
     }
 
-    /// Gives the colder half of a full magazine back.
+    /// Gives the colder half of a full magazine away.
     #[cold]
     fn give_load(&self, metas: &[Meta], magazine: &Stack) {
-        self.with_buddy(|buddy| {
-            magazine.take_coldest(self.capacity / 2, |id| buddy.give(metas, id, 0));
+        self.with_lists(|lists| {
+            if lists.loads.len() == self.loads {
+                magazine.take_coldest(self.half(), |id| lists.buddy.give(metas, id, 0));
+                return;
+            }
+            let mut load = [FrameId(0); LOAD];
+            let mut places = load.iter_mut();
+            magazine.take_coldest(self.half(), |id| {
+                *places.next().expect("a load is half a magazine") = id;
+            });
+            lists.loads.push(load);
         });
     }
 
     fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
-        self.with_buddy(|buddy| {
+        self.with_lists(|lists| {
+            let buddy = &mut lists.buddy;
             let keep = match source {
                 Source::Ordinary => self.reserve,
                 Source::Reserve => 0,
@@ -229,28 +303,37 @@ impl Allocator {
         })
     }
 
-    fn with_buddy<R>(&self, work: impl FnOnce(&mut Buddy) -> R) -> R {
-        let mut buddy = self.buddy.lock();
-        let result = work(&mut buddy);
-        self.listed.store(buddy.free(), Ordering::Relaxed);
+    fn with_lists<R>(&self, work: impl FnOnce(&mut Lists) -> R) -> R {
+        let mut lists = self.lists.lock();
+        let result = work(&mut lists);
+        self.listed.store(lists.buddy.free(), Ordering::Relaxed);
+        let loaded = lists.loads.len() * self.half();
+        self.loaded.store(loaded as u32, Ordering::Relaxed);
         result
     }
 
     /// Checks lists, magazines and counts, and calls `block` for each free block. Nobody may allocate or free meanwhile.
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
-        for id in self.magazines().flat_map(Stack::iter) {
+        let lists = self.lists.lock();
+        let half = self.half();
+        let loaded = lists.loads.iter().flat_map(|load| &load[..half]).copied();
+        assert_eq!(
+            loaded.clone().count(),
+            self.loaded.load(Ordering::Relaxed) as usize,
+            "frames in loads"
+        );
+        for id in self.magazines().flat_map(Stack::iter).chain(loaded) {
             let meta = &metas[id.index()];
             assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
             assert_eq!(meta.order(), 0, "{id:?} is in a magazine");
             block(id, 0);
         }
-        let buddy = self.buddy.lock();
         assert_eq!(
-            buddy.free(),
+            lists.buddy.free(),
             self.listed.load(Ordering::Relaxed),
             "listed frames"
         );
-        buddy.validate(metas, block);
+        lists.buddy.validate(metas, block);
     }
 }
 
