@@ -168,6 +168,7 @@ impl Frames {
 
     /// Takes a block of `1 << order` frames (order 0 to 9), aligned to its size. `None` when no such block is free. Never
     /// sleeps for memory.
+    #[inline(always)]
     pub(crate) fn alloc(&self, order: u8, source: Source) -> Option<OwnedFrame<'_>> {
         assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
         let id = self.allocator.take(&self.metas, order, source)?;
@@ -186,6 +187,16 @@ impl Frames {
         let meta = self.meta(id);
         meta.end(id);
         self.allocator.give(&self.metas, id, meta.order());
+    }
+
+    /// Frees blocks of one frame. Their hold words must be 0.
+    pub(crate) fn free_singles(&self, ids: &[FrameId]) {
+        for &id in ids {
+            let meta = self.meta(id);
+            meta.end(id);
+            debug_assert_eq!(meta.order(), 0, "{id:?} is a block");
+        }
+        self.allocator.give_all(&self.metas, ids);
     }
 
     /// Makes a block owned again that its caller has frozen, or whose last hold it dropped.

@@ -4,7 +4,8 @@
 //! frames and hand them back; when a group (or the arena) is full, the pool evicts what was used least.
 //!
 //! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a request may go; [`Owner`]: the
-//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period.
+//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period; [`Freeing`]:
+//! references dropped in runs.
 //!
 //! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per stripe of threads, and are
 //! moved to their list fifteen at a time. `Meta::lru` says where a frame is ([`Place`]); the flag ACTIVE says which list it is on,
@@ -53,6 +54,7 @@ mod aging;
 mod alloc;
 mod background;
 mod batch;
+mod freeing;
 mod heap;
 mod holders;
 mod lru;
@@ -72,6 +74,7 @@ mod tests;
 
 pub(crate) use alloc::{AllocMode, PoolFrame};
 pub(crate) use background::{FlushRequest, Step};
+pub(crate) use freeing::Freeing;
 pub(crate) use heap::HeapCharge;
 pub(crate) use lru::{Evictable, Place};
 pub use miss_curve::MissCurve;

@@ -3,6 +3,8 @@
 #[cfg(not(shuttle))]
 mod accessed;
 #[cfg(not(shuttle))]
+mod freeing;
+#[cfg(not(shuttle))]
 mod groups;
 #[cfg(not(shuttle))]
 mod limits;

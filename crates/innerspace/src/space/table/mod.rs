@@ -40,7 +40,7 @@ use super::pte::{self, Holds, Pte};
 use super::translate::leaf_number;
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::group::GroupId;
-use crate::reclaim::{Pool, PoolFrame, Retired};
+use crate::reclaim::{Freeing, Pool, PoolFrame, Retired};
 use crate::sync::domain::Post;
 use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -147,9 +147,11 @@ impl<'pool> Nodes<'pool> {
     }
 
     fn is_shared(self, node: FrameId) -> bool {
-        if self.is_zero_leaf(node) {
-            return true;
-        }
+        self.is_zero_leaf(node) || self.is_held_twice(node)
+    }
+
+    /// Whether there is another parent, or somebody borrows.
+    fn is_held_twice(self, node: FrameId) -> bool {
         let state = self.state(node);
         state.refs() > 1 || state.mapped() > 0
     }
@@ -206,11 +208,11 @@ impl<'pool> Nodes<'pool> {
         let mut exclusive = true;
         for level in (1..=ROOT_LEVEL).rev() {
             node = self.child(&self.words(node)[slot_index(at, level)])?;
-            exclusive &= !self.is_shared(node);
+            exclusive &= !self.is_held_twice(node);
         }
         Some(Leaf {
             frame: node,
-            exclusive,
+            exclusive: exclusive && !self.is_zero_leaf(node),
         })
     }
 
@@ -312,6 +314,17 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
+    /// Lets pages go at once: nobody can be using them.
+    fn put_pages(self, pages: impl Iterator<Item = Pte>) {
+        let mut freeing = Freeing::new(self.pool);
+        for page in pages {
+            match page.holds() {
+                Holds::Own => freeing.put(self.frame_of(page)),
+                _ => self.put_page(page),
+            }
+        }
+    }
+
     /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this parent can be in it.
     pub(super) fn put(self, node: FrameId, level: u32) {
         if self.is_zero_leaf(node) {
@@ -344,9 +357,14 @@ impl<'pool> Nodes<'pool> {
                 }
             }
         } else {
-            for word in words {
-                self.put_page(pte::take(word)); // a revoker may be in here still; one of us lets go
-            }
+            self.put_pages(words.iter().map(|word| match pte::load(word) {
+                // Nobody else is there who would change such a word.
+                page if matches!(page.holds(), Holds::Nothing | Holds::Own | Holds::Borrowed) => {
+                    page
+                }
+                // A revoker may be in here still; one of us lets go.
+                _ => pte::take(word),
+            }));
             if let Some(origin) = self.part(node) {
                 self.put_origin(origin);
             }
@@ -359,9 +377,7 @@ impl<'pool> Nodes<'pool> {
         for (node, level) in detached.nodes {
             self.put(node, level);
         }
-        for page in detached.pages {
-            self.put_page(page);
-        }
+        self.put_pages(detached.pages.into_iter());
         for origin in detached.origins {
             self.put_origin(origin);
         }

@@ -1,0 +1,70 @@
+//! Freeing many frames at once: one change of the books and one turn at the magazine for a run of them.
+
+use super::lru::Place;
+use super::pool::Pool;
+use crate::frame::Dropped;
+use crate::group::GroupId;
+use crate::stats::Event;
+use crate::units::{FrameId, PageCount};
+
+/// Frames of a run.
+const RUN: usize = 32;
+
+/// References that are dropped one after the other; what they were the last of is freed in runs. Nothing is left over when this is
+/// dropped. What is in a run is in nobody's hands and still charged.
+#[must_use = "frames are freed when this is dropped"]
+pub(crate) struct Freeing<'p> {
+    pool: &'p Pool,
+    /// Who pays for those of the run.
+    group: GroupId,
+    run: [FrameId; RUN],
+    len: usize,
+}
+
+impl<'p> Freeing<'p> {
+    pub(crate) fn new(pool: &'p Pool) -> Freeing<'p> {
+        Freeing {
+            pool,
+            group: GroupId::ROOT,
+            run: [FrameId(0); RUN],
+            len: 0,
+        }
+    }
+
+    /// Drops a reference that the caller has; frees the block if it was the last hold.
+    #[inline]
+    pub(crate) fn put(&mut self, id: FrameId) {
+        let meta = self.pool.frames.meta(id);
+        if meta.hold.put() != Dropped::Last {
+            return;
+        }
+        if meta.order() > 0 || meta.kind().has_words() || Place::load(meta) != Place::None {
+            return self.pool.free(id);
+        }
+        let group = GroupId(meta.group());
+        if self.len == RUN || group != self.group {
+            self.free_run();
+            self.group = group;
+        }
+        self.run[self.len] = id;
+        self.len += 1;
+    }
+
+    /// Back to the arena, and then off the group's account, so that a charge that succeeds finds a frame.
+    fn free_run(&mut self) {
+        let run = &self.run[..std::mem::take(&mut self.len)];
+        if run.is_empty() {
+            return;
+        }
+        self.pool.frames.free_singles(run);
+        let pages = run.len() as u64;
+        self.pool.groups.uncharge(self.group, PageCount(pages));
+        self.pool.counters.add(Event::PgFree, pages);
+    }
+}
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        self.free_run();
+    }
+}
