@@ -25,6 +25,15 @@ pub(crate) struct Charge<'t> {
     group: GroupId,
     pages: PageCount,
     over_high: Option<GroupId>,
+    source: Source,
+}
+
+/// Where a charge came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// A stock: no level has changed.
+    Stock,
+    Levels,
 }
 
 impl std::fmt::Debug for Charge<'_> {
@@ -48,6 +57,12 @@ impl Charge<'_> {
     #[inline]
     pub(crate) fn over_high(&self) -> Option<GroupId> {
         self.over_high
+    }
+
+    /// Whether it came from a stock, so that no group's usage has changed.
+    #[inline]
+    pub(crate) fn is_from_stock(&self) -> bool {
+        self.source == Source::Stock
     }
 
     /// The pages stay charged; whoever takes the number over gives them back by [`GroupTree::uncharge`].
@@ -130,15 +145,16 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
-        let over_high = match self.stocks.charge(number, group, pages.0) {
-            true => None,
-            false => self.charge_or_refuse(number, group, pages)?,
+        let (over_high, source) = match self.stocks.charge(number, group, pages.0) {
+            true => (None, Source::Stock),
+            false => (self.charge_or_refuse(number, group, pages)?, Source::Levels),
         };
         Ok(Charge {
             tree: self,
             group,
             pages,
             over_high,
+            source,
         })
     }
 
@@ -169,6 +185,7 @@ impl GroupTree {
             group,
             pages,
             over_high,
+            source: Source::Levels,
         })
     }
 
@@ -204,6 +221,7 @@ impl GroupTree {
             group,
             pages,
             over_high,
+            source: Source::Levels,
         }
     }
 

@@ -69,6 +69,7 @@ impl<'p> DerefMut for PoolFrame<'p> {
 
 impl PoolFrame<'_> {
     /// Makes the frame visible, held as `initial` says; it stays charged until [`Pool::free`].
+    #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
         let PoolFrame {
             frame,
@@ -158,14 +159,14 @@ impl Pool {
 
     /// A frame, if the charge fits and one is free, with nothing freed and nothing waited for: may be called inside a section.
     /// `None` says nothing about why; ask [`Pool::alloc`] outside.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
         let frame = self.attempt(group, 0).ok()?;
         frame.charge.over_high().is_none().then_some(frame)
     }
 
     /// Charges, then takes a frame: what is refused has touched none.
-    #[inline]
+    #[inline(always)]
     fn attempt(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
         // mutant: M1 (test: a_refused_request_moves_no_counter_and_takes_no_frame)
         #[cfg(mutant = "M1")]
@@ -197,7 +198,7 @@ impl Pool {
     }
 
     #[cfg(not(mutant = "M1"))]
-    #[inline]
+    #[inline(always)]
     fn attempt_charging_first(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
         let pages = PageCount(1 << order);
         let charge = self
@@ -208,10 +209,13 @@ impl Pool {
             .frames
             .alloc(order, Source::Ordinary)
             .ok_or(Stuck::NoFrame)?;
-        self.wake_background_if_low();
+        if !charge.is_from_stock() {
+            self.wake_background_if_low();
+        }
         Ok(self.wrap(frame, charge))
     }
 
+    #[inline(always)]
     fn wrap<'p>(&'p self, mut frame: OwnedFrame<'p>, charge: Charge<'p>) -> PoolFrame<'p> {
         frame.set_group(charge.group().0);
         PoolFrame {

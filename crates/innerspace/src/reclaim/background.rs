@@ -254,7 +254,7 @@ impl Pool {
         Step::Idle
     }
 
-    /// Asks for a background step when free pages run low. One load of a line that charging has in hand, usually.
+    /// Asks for a background step when free pages run low; asked whenever the root's usage has grown.
     #[inline]
     pub(super) fn wake_background_if_low(&self) {
         let background = &self.background;

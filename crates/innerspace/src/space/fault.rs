@@ -118,8 +118,13 @@ pub(super) fn handle(
     };
     let end = fault.run(translator, vmas);
     let FaultState { replaced, file, .. } = fault;
-    drop(file); // unlocks the block
-    space.let_go(replaced);
+    match file {
+        FilePage::None => {}
+        file => drop(file), // unlocks the block
+    }
+    if !replaced.is_empty() {
+        space.let_go(replaced);
+    }
     space.pool.safe_point();
     end
 }
@@ -208,11 +213,13 @@ impl<'space> FaultState<'space> {
         let mut named = None; // may be the last to keep a file open: dropped with no section open
         translator.enter_and_drain();
         let section = &translator.sections;
-        let step = if self.space.gate.is_open(section, self.at.0) {
-            let at = self.at.0;
-            let leaf = at & !(table::span(1) - 1);
-            let leaf = leaf..leaf.saturating_add(table::span(1));
-            self.around = match self.space.gate.is_open_in(section, &leaf) {
+        let at = self.at.0;
+        let leaf = at & !(table::span(1) - 1);
+        let leaf = leaf..leaf.saturating_add(table::span(1));
+        let gate = &self.space.gate;
+        let everywhere = gate.is_open_everywhere(section);
+        let step = if everywhere || gate.is_open(section, at) {
+            self.around = match everywhere || gate.is_open_in(section, &leaf) {
                 true => leaf,
                 false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
             };
@@ -380,9 +387,23 @@ impl<'space> FaultState<'space> {
             let nodes = self.nodes();
             nodes.pool.frames.prefetch(nodes.frame_of(old));
         }
-        let Some(mut page) = self.page_at_hand() else {
-            return Step::Page;
-        };
+        if let Some(page) = self.page.take() {
+            return self.fill_and_publish(slot, old, page);
+        }
+        // What can be had at once stays in registers.
+        match self.space.pool.try_alloc(self.space.group_id()) {
+            Some(page) => self.fill_and_publish(slot, old, page),
+            None => Step::Page,
+        }
+    }
+
+    #[inline(always)]
+    fn fill_and_publish(
+        &mut self,
+        slot: &AtomicU64,
+        old: Pte,
+        mut page: PoolFrame<'space>,
+    ) -> Step {
         match old.holds() {
             Holds::Nothing | Holds::Zero => page.zero(),
             Holds::Own | Holds::Borrowed => {
@@ -395,20 +416,13 @@ impl<'space> FaultState<'space> {
         self.publish_page(slot, old, page)
     }
 
-    /// The page that was had before, or one that can be had at once.
-    fn page_at_hand(&mut self) -> Option<PoolFrame<'space>> {
-        let group = self.space.group_id();
-        self.page
-            .take()
-            .or_else(|| self.space.pool.try_alloc(group))
-    }
-
     /// Copies a page that others may be writing to.
     fn copy_page(&self, page: &mut PoolFrame<'space>, from: u64) {
         self.space.pool.counters.count(Event::Cow);
         page.copy_from(self.space.pool.frames.frame_of(from as usize));
     }
 
+    #[inline(always)]
     fn publish_page(&mut self, slot: &AtomicU64, old: Pte, mut page: PoolFrame<'space>) -> Step {
         page.set_kind(Kind::Anonymous);
         let host = self.space.pool.frames.host(page.id()) as u64;

@@ -313,9 +313,6 @@ impl SpaceInner {
     /// Lets go the parent refs that a fault replaced. With other accessors about, which may still read the old leaf, only
     /// after a grace period: until then the old leaf counts as shared, so nobody writes to it.
     fn let_go(self: &SpaceInner, replaced: Detached) {
-        if replaced.is_empty() {
-            return;
-        }
         if self.accessors.lock().len() <= 1 {
             Nodes { pool: &self.pool }.release(replaced);
         } else {

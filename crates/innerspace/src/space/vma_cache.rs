@@ -52,25 +52,27 @@ impl VmaLookups {
 struct Shared {
     /// Set by the space: the cache is to forget everything. Cleared by the cache.
     forget: AtomicBool,
-    // Written by the cache alone.
+    // Written by the cache alone. What is no miss is a hit.
     calls: AtomicU64,
-    hits: AtomicU64,
     misses: AtomicU64,
 }
 
 impl Shared {
     fn lookups(&self) -> VmaLookups {
+        // In this order: the call of each miss that is seen is seen, too. Acquire: pairs with the Release in `count`.
+        let misses = self.misses.load(Ordering::Acquire);
+        let calls = self.calls.load(Ordering::Relaxed);
         VmaLookups {
-            calls: self.calls.load(Ordering::Relaxed),
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
+            calls,
+            hits: calls - misses,
+            misses,
         }
     }
 }
 
 /// Counts without a read-modify-write: only the cache's owner does.
 fn count(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
 }
 
 /// Counts the changes of a space's mappings.
@@ -205,7 +207,7 @@ impl Copy {
 pub(super) struct VmaCache {
     /// The sequence's number when the slots were filled.
     number: u64,
-    /// The bounds of each slot's mapping; of an empty one 0 and 0, which hold no address.
+    /// Where each slot's mapping begins and how long it is; an empty one has the length 0, which holds no address.
     bounds: [(u64, u64); SLOTS],
     copies: [Option<Copy>; SLOTS],
     shared: Arc<Shared>,
@@ -244,21 +246,22 @@ impl VmaCache {
             self.flush(number);
         }
         let own = (at >> PAGE_SHIFT) as usize % SLOTS;
-        let hit = (0..SLOTS).map(|step| (own + step) % SLOTS).find(|place| {
-            let (start, end) = self.bounds[*place];
-            start <= at && at < end
-        });
+        let holds = |place: &usize| {
+            let (start, len) = self.bounds[*place];
+            at.wrapping_sub(start) < len
+        };
+        let other = || (1..SLOTS).map(|step| (own + step) % SLOTS).find(holds);
+        let hit = if holds(&own) { Some(own) } else { other() };
         // A file that is closed is not mapped any more: the tree will say so.
         let alive = |place: &usize| self.copies[*place].as_ref().is_some_and(Copy::is_alive);
         if let Some(place) = hit.filter(alive) {
-            count(&self.shared.hits);
             return self.copies[place].as_ref()?.get(named);
         }
         count(&self.shared.misses);
         let found = tree()?;
         // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
-            self.bounds[own] = (found.start, found.end);
+            self.bounds[own] = (found.start, found.end - found.start);
             self.copies[own] = Some(Copy::of(found));
         }
         // The tree's own reference to a file may go while the caller waits for the file.

@@ -105,6 +105,20 @@ impl<T> Gate<T> {
         !self.is_closed_at(at)
     }
 
+    /// Whether the gate is open at every address, to the end of the section.
+    ///
+    /// # Panics
+    /// As for `is_open`.
+    #[inline]
+    pub(crate) fn is_open_everywhere(&self, section: &impl OpenSection) -> bool {
+        assert!(
+            section.is_open() && section.domain_id() == self.domain_id,
+            "I6: not in a section"
+        );
+        // As in `is_closed_at`.
+        self.to.load(Ordering::Acquire) == 0
+    }
+
     /// Whether the gate is open at all of these addresses, to the end of the section. For who changes words beside the one
     /// it came for: what is inside one address is not inside the next.
     ///
@@ -255,10 +269,11 @@ mod tests {
         let open = |at| gate.is_open(&section, at);
         assert_eq!([9, 10, 19, 20].map(open), [true, false, false, true]);
         let open_in = |range| gate.is_open_in(&section, &range);
+        assert!(!gate.is_open_everywhere(&section));
         let ranges = [0..10, 0..11, 12..13, 19..30, 20..30];
         assert_eq!(ranges.map(open_in), [true, false, false, false, true]);
         drop(closed);
-        assert!(gate.is_open(&section, 10));
+        assert!(gate.is_open(&section, 10) && gate.is_open_everywhere(&section));
     }
 
     #[test]
