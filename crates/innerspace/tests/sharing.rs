@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
     FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Threads,
+    VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -97,6 +98,47 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
             );
         }
     }
+}
+
+/// One fault maps the known holes of 16 pages, aligned, in its mapping; what is written ends each by itself.
+// spec: P23
+#[test]
+fn a_load_of_a_hole_maps_the_holes_around_it() {
+    let memory = Memory::with_limit(64 * MIB).unwrap();
+    let file = writable(&memory, &Arc::new(MemoryStore::with_len(100 * PAGE)));
+    let space = memory.space().unwrap();
+    let at = VirtAddr(64 * MIB + 8 * PAGE);
+    let map = Map::file(&file).range(..40 * PAGE).shared().writable();
+    space.map(map.at(at)).unwrap();
+    let private = VirtAddr(128 * MIB);
+    let map = Map::file(&file).range(..32 * PAGE).private().writable();
+    space.map(map.at(private)).unwrap();
+    let mut a = space.accessor();
+    let mut faults = |pages: std::ops::Range<u64>, at: VirtAddr| {
+        let before = memory.stats().totals.pgfault;
+        for page in pages {
+            assert_eq!(a.load::<u64>(at + page * PAGE), Ok(0), "page {page}");
+        }
+        memory.stats().totals.pgfault - before
+    };
+    assert_eq!(faults(3..4, at), 1);
+    assert_eq!(faults(3..8, at), 0, "to where the window ends");
+    assert_eq!(faults(0..3, at), 1, "the store was asked from page 3 on");
+    assert_eq!(faults(8..24, at), 1);
+    assert_eq!(faults(24..40, at), 1);
+    assert_eq!(faults(0..32, private), 2);
+    let mut b = space.accessor();
+    b.store(private + 5 * PAGE, 1u64).unwrap();
+    b.store(at + 6 * PAGE, 2u64).unwrap();
+    file.write_at(&3u64.to_le_bytes(), 7 * PAGE).unwrap();
+    let loads = [5, 6, 7, 8].map(|page| b.load::<u64>(at + page * PAGE).unwrap());
+    assert_eq!(loads, [0, 2, 3, 0]);
+    let loads = [5, 6, 7, 8].map(|page| b.load::<u64>(private + page * PAGE).unwrap());
+    assert_eq!(loads, [1, 2, 3, 0]);
+    space.unmap(at + 16 * PAGE, PAGE).unwrap();
+    assert!(b.load::<u64>(at + 16 * PAGE).is_err());
+    space.validate();
+    memory.validate();
 }
 
 #[test]

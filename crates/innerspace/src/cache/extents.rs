@@ -35,20 +35,29 @@ impl Default for ShownHoles {
 }
 
 impl ShownHoles {
-    /// Whether one of the blocks may be among them. SeqCst, here and in `add`: who puts a block into the index and then does
-    /// not see it here comes before the lookup of every fault that has added it.
+    /// Whether one of the blocks may be among them. SeqCst, here and below: who puts a block into the index and then does not see it
+    /// here comes before the lookup of every fault that has seen it here before that.
     pub(super) fn meet(&self, blocks: &Range<u64>) -> bool {
         fence(Ordering::SeqCst);
         self.from.load(Ordering::SeqCst) < blocks.end
             && blocks.start < self.to.load(Ordering::SeqCst)
     }
 
-    /// Adds a block; whether it was there. If not, the caller looks whether it is a hole again.
-    pub(super) fn add(&self, block: u64) -> bool {
-        let from = self.from.fetch_min(block, Ordering::SeqCst);
-        let to = self.to.fetch_max(block + 1, Ordering::SeqCst);
+    /// What there is now. What the caller then looks up, and finds to be a hole, may be mapped as one.
+    pub(super) fn now(&self) -> Range<u64> {
+        let from = self.from.load(Ordering::SeqCst);
+        if from == u64::MAX {
+            return 0..0; // of most files nobody was ever told so
+        }
+        let to = self.to.load(Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        from <= block && block < to
+        from..to
+    }
+
+    /// Adds blocks. The caller looks again whether they are holes.
+    pub(super) fn add(&self, blocks: &Range<u64>) {
+        self.from.fetch_min(blocks.start, Ordering::SeqCst);
+        self.to.fetch_max(blocks.end, Ordering::SeqCst);
     }
 }
 

@@ -3,8 +3,10 @@
 use super::block::Locked;
 use super::core::FileCore;
 use super::errors::FileError;
+use super::extents::Content;
 use super::file::FileInner;
 use super::fill::Filled;
+use super::index::Word;
 use super::lookup::{Get, Got};
 use crate::frame::FlagSet;
 use crate::reclaim::{AllocMode, PoolFrame};
@@ -12,6 +14,7 @@ use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{FrameId, PAGE_SHIFT};
+use std::ops::Range;
 
 /// What the faulting access does to the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +31,22 @@ pub(crate) enum FaultPage {
     /// The page's block. While it is locked, nobody removes, moves or evicts it.
     Block(LockedBlock),
     /// The store has nothing there: the zero frame, if [`FileCore::hole_still`] says so inside the section that installs it.
-    Hole(HoleToken),
+    Hole(Hole),
 }
 
-/// When a hole was seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct HoleToken(u64);
+/// Pages of a file that its store has nothing for, and when that was so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Hole {
+    epoch: u64,
+    pages: Range<u64>,
+}
+
+impl Hole {
+    /// The page that was asked for, and what is known of its neighbours.
+    pub(crate) fn pages(&self) -> &Range<u64> {
+        &self.pages
+    }
+}
 
 /// A locked block that is its file's and up to date, as a value of its own. Unlocks when dropped.
 #[derive(Debug)]
@@ -105,9 +118,16 @@ impl FileCore {
     /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no section is open and no block
     /// locked.
     ///
+    /// A hole comes with its neighbours `around`, as far as they are known to be holes, too.
+    ///
     /// With [`FaultKind::Write`] the block is dirty, WMAPPED and not under writeback when it comes back, and views of it keep
     /// another frame.
-    pub(crate) fn fault_block(&self, page: u64, kind: FaultKind) -> Result<FaultPage, FileError> {
+    pub(crate) fn fault_block(
+        &self,
+        page: u64,
+        kind: FaultKind,
+        around: &Range<u64>,
+    ) -> Result<FaultPage, FileError> {
         self.check_outside()?;
         let core = self.me.upgrade().ok_or_else(|| self.closed())?;
         if kind == FaultKind::Write {
@@ -118,6 +138,10 @@ impl FileCore {
         let mut spare = None;
         loop {
             let epoch = self.hole_epoch.load(Ordering::SeqCst);
+            let shown = match kind {
+                FaultKind::Read => self.shown_holes.now(),
+                FaultKind::Write => 0..0,
+            };
             let steady = self.steady();
             let size = self.size();
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
@@ -143,9 +167,15 @@ impl FileCore {
                         match kind {
                             #[cfg(feature = "tables")]
                             FaultKind::Read if caches_holes() => self.cache_hole(block)?,
-                            // Whoever makes a block here from now on takes the hole away from the one who maps it.
-                            FaultKind::Read if !self.shown_holes.add(block) => {}
-                            FaultKind::Read => return Ok(FaultPage::Hole(HoleToken(epoch))),
+                            FaultKind::Read => {
+                                let holes = self.known_holes(block, around);
+                                // Whoever makes a block here from now on takes the hole away from the one who maps it.
+                                if shown.start <= holes.start && holes.end <= shown.end {
+                                    let pages = self.hole_pages(page, &holes, around);
+                                    return Ok(FaultPage::Hole(Hole { epoch, pages }));
+                                }
+                                self.shown_holes.add(&holes);
+                            }
                             FaultKind::Write => {
                                 let basis = self.hole_basis(block, epoch);
                                 drop(self.create_over_hole(block, basis, |bytes| bytes.fill(0))?);
@@ -155,6 +185,32 @@ impl FileCore {
                 }
             }
         }
+    }
+
+    /// Blocks around `block`, a hole's, that the store is known to have nothing for, in the pages `around`.
+    fn known_holes(&self, block: u64, around: &Range<u64>) -> Range<u64> {
+        let wanted = around.start >> self.order..around.end.div_ceil(self.block_pages());
+        let is_hole = |block: &u64| self.known_content(*block) == Some(Content::Hole);
+        let before = (wanted.start..block).rev().take_while(is_hole);
+        let behind = (block + 1..wanted.end).take_while(is_hole);
+        block - before.count() as u64..block + 1 + behind.count() as u64
+    }
+
+    /// The pages around `page`, a hole's, in these blocks that have no block in the index. They are shown as holes already:
+    /// whoever puts a block there now moves the epoch.
+    fn hole_pages(&self, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
+        let block = page >> self.order;
+        let section = self.pool.domain.reader();
+        let is_absent = |block: &u64| {
+            let word = self.index.load(self.frames(), *block);
+            !matches!(word, Word::Block(_))
+        };
+        let before = (holes.start..block).rev().take_while(is_absent).count() as u64;
+        let behind = (block + 1..holes.end).take_while(is_absent).count() as u64;
+        drop(section);
+        let pages = (block - before) << self.order..(block + 1 + behind) << self.order;
+        let end = self.size().div_ceil(1 << PAGE_SHIFT);
+        pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
     }
 
     /// The old way: a page of zeros for a hole that is read.
@@ -195,8 +251,8 @@ impl FileCore {
 
     /// Whether what `fault_block` called a hole is one still. Asked inside the section in which the zero frame is installed;
     /// never waits.
-    pub(crate) fn hole_still(&self, token: HoleToken) -> bool {
-        self.hole_epoch.load(Ordering::SeqCst) == token.0
+    pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
+        self.hole_epoch.load(Ordering::SeqCst) == hole.epoch
     }
 
     pub(super) fn closed(&self) -> FileError {

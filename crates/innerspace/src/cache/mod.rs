@@ -53,8 +53,8 @@
 //! | truncate, punch, discard, invalidate | | | | | | `invalidate`, exclusive |
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to lock. The fault is given
-//! the file's hole epoch and compares it in the section in which it installs. Whoever makes a block there, or cuts the
-//! file, moves the epoch, waits for a grace period, revokes, and waits again before bytes change.
+//! the file's hole epoch, and those of the page's neighbours that are holes as well, and compares it in the section in which it
+//! installs them. Whoever makes a block there, or cuts the file, moves the epoch, waits for a grace period, revokes, and waits again before bytes change.
 //!
 //! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through `Owner`), `frame`, `group`.
 //! Above: `space` maps files and implements [`Mappers`]; the facade opens files, once per store, and runs
@@ -98,7 +98,7 @@ pub use cursor::Cursor;
 pub use dirty::WriteOrder;
 pub(crate) use errors::{ErrorCursor, ErrorSequence};
 pub use errors::{FileError, HeldReason, StoreAction};
-pub(crate) use fault::{FaultKind, FaultPage, HoleToken, LockedBlock};
+pub(crate) use fault::{FaultKind, FaultPage, Hole, LockedBlock};
 pub(crate) use file::FileInner;
 pub use file::PagedFile;
 pub(crate) use mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};

@@ -119,7 +119,7 @@ fn view(file: &PagedFile) {
 }
 
 fn fault(file: &PagedFile, kind: FaultKind) {
-    match core(file).fault_block(0, kind) {
+    match core(file).fault_block(0, kind, &(0..1)) {
         Ok(_) | Err(FileError::PastEnd { .. }) => {}
         Err(error) => panic!("{error}"),
     }

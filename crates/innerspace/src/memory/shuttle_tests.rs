@@ -453,6 +453,55 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
     });
 }
 
+/// A load maps the holes around its own while other pages among them are written, by a call and through another mapping, written back
+/// and evicted: what was written is seen by every load that begins afterwards.
+// spec: P23
+#[test]
+fn holes_that_are_mapped_together_end_one_by_one() {
+    explore(|| {
+        let memory = memory();
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let store = MemoryStore::with_len(4 * PAGE);
+        let file = options.open_store(Arc::new(store)).unwrap();
+        let spaces = [0, 1].map(|_| memory.space().unwrap());
+        let map = |space: &Space| space.map(Map::file(&file).shared().writable()).unwrap();
+        let at = spaces.each_ref().map(map);
+        let written = Arc::new([0; 3].map(AtomicU32::new));
+        let by_call = {
+            let (file, written) = (file.clone(), written.clone());
+            thread::spawn(move || {
+                file.write_at(&7u64.to_le_bytes(), PAGE).unwrap();
+                written[1].store(1, Ordering::SeqCst);
+                file.sync_all().unwrap();
+                file.evict(PAGE..2 * PAGE).unwrap();
+            })
+        };
+        let by_mapping = {
+            let (mut a, at, written) = (spaces[1].accessor(), at[1], written.clone());
+            thread::spawn(move || {
+                a.store(at + 2 * PAGE, 7u64).unwrap();
+                written[2].store(1, Ordering::SeqCst);
+            })
+        };
+        let mut a = spaces[0].accessor();
+        for first in [0, 1, 2, 3] {
+            for page in (0..4).map(|page| (first + page) % 4) {
+                let over = page == 1 || page == 2;
+                let after = over && written[page as usize].load(Ordering::SeqCst) == 1;
+                let seen: u64 = a.load(at[0] + page * PAGE).unwrap();
+                assert!(seen == 0 || over && seen == 7, "page {page}: {seen}");
+                assert!(seen == 7 || !after, "page {page} is a hole still");
+            }
+        }
+        by_call.join().unwrap();
+        by_mapping.join().unwrap();
+        let loads = [0, 1, 2, 3].map(|page| a.load::<u64>(at[0] + page * PAGE).unwrap());
+        assert_eq!(loads, [0, 7, 7, 0]);
+        drop((a, spaces, file));
+        assert_nothing_left(memory);
+    });
+}
+
 #[test]
 fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
     explore(|| {

@@ -33,7 +33,7 @@ use super::translate::{Need, Translator};
 use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaCache;
 use crate::cache::{
-    FaultKind as FileAccessKind, FaultPage, FileError, FileInner, HoleToken, LockedBlock,
+    FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
 };
 use crate::dax::{DaxCore, DaxPages, Reach};
 use crate::frame::{HoldState, Kind};
@@ -43,6 +43,9 @@ use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
+/// A load that finds a hole maps the holes of so many bytes around it, aligned: a power of two, not above a leaf's.
+const AROUND: u64 = 16 * PAGE_SIZE as u64;
+
 /// What a step came to.
 enum Step {
     Done,
@@ -50,7 +53,8 @@ enum Step {
     Gate,
     Nodes,
     Page,
-    File(Arc<FileInner>, u64, FileAccessKind),
+    /// The page, and the pages around it that could be mapped with it.
+    File(Arc<FileInner>, u64, FileAccessKind, Range<u64>),
     Direct(Arc<DaxCore>, u64, FileAccessKind, Reach),
     Device(DeviceCall),
     Denied(FaultKind),
@@ -60,8 +64,8 @@ enum Step {
 enum FilePage {
     /// Its block, locked and held; belongs to this file and page.
     Block(LockedBlock, u64, FileAccessKind),
-    /// The store of this file has a hole at this page.
-    Hole(Arc<FileInner>, u64, HoleToken),
+    /// The store of this file has holes at these pages.
+    Hole(Arc<FileInner>, Hole),
     /// Pages of a direct access file, with their entries locked.
     Direct(DaxPages),
     None,
@@ -145,7 +149,9 @@ impl<'space> FaultState<'space> {
                     self.file = FilePage::None; // nothing is allocated while a block is locked
                     self.page = Some(self.allocate()?);
                 }
-                Step::File(file, page, kind) => self.have_block(&file, page, kind)?,
+                Step::File(file, page, kind, around) => {
+                    self.have_block(&file, page, kind, &around)?
+                }
                 Step::Direct(file, page, kind, reach) => {
                     self.have_entry(&file, page, kind, reach)?
                 }
@@ -191,15 +197,16 @@ impl<'space> FaultState<'space> {
         file: &Arc<FileInner>,
         page: u64,
         kind: FileAccessKind,
+        around: &Range<u64>,
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
         let _inside = Inside::quiet(self.space);
         let found = file
-            .fault_block(page, kind)
+            .fault_block(page, kind, around)
             .map_err(|error| self.file_error(error))?;
         self.file = match found {
             FaultPage::Block(block) => FilePage::Block(block, page, kind),
-            FaultPage::Hole(token) => FilePage::Hole(file.clone(), page, token),
+            FaultPage::Hole(hole) => FilePage::Hole(file.clone(), hole),
         };
         Ok(())
     }
@@ -467,15 +474,18 @@ impl<'space> FaultState<'space> {
                     self.map_block(slot, old, kind)
                 }
             }
-            FilePage::Hole(of, had, token)
-                if Arc::ptr_eq(of, file) && *had == page && kind == FileAccessKind::Read =>
+            FilePage::Hole(of, hole)
+                if Arc::ptr_eq(of, file)
+                    && hole.pages().contains(&page)
+                    && kind == FileAccessKind::Read
+                    && file.hole_still(hole) =>
             {
-                if !file.hole_still(*token) {
-                    return Step::File(file.clone(), page, kind);
+                match copy {
+                    true => self.install_anonymous(slot, old),
+                    false => self.map_holes(vma, leaf, old, page, hole.pages().clone()),
                 }
-                self.install_hole(slot, old, copy)
             }
-            _ => Step::File(file.clone(), page, kind),
+            _ => Step::File(file.clone(), page, kind, self.pages_around(vma, page, copy)),
         }
     }
 
@@ -485,13 +495,44 @@ impl<'space> FaultState<'space> {
         self.publish_page(slot, old, page)
     }
 
-    fn install_hole(&mut self, slot: &AtomicU64, old: Pte, copy: bool) -> Step {
-        if copy {
-            return self.install_anonymous(slot, old);
+    /// The pages of the file that a load of `page` may map with it: those of the window around it that the mapping shows in this leaf,
+    /// where the gate is open.
+    fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
+        if copy || self.access.writes() {
+            return page..page + 1;
         }
+        let window = self.at.0 & !(AROUND - 1);
+        let start = window.max(vma.start).max(self.around.start);
+        let end = (window + AROUND).min(vma.end).min(self.around.end);
+        vma.file_page(start)..vma.file_page(end - 1) + 1
+    }
+
+    /// Maps the zero frame over the page, and over the holes around it where nothing is mapped yet.
+    fn map_holes(
+        &mut self,
+        vma: &Vma,
+        leaf: FrameId,
+        old: Pte,
+        page: u64,
+        holes: Range<u64>,
+    ) -> Step {
         self.space.pool.counters.count(Event::ZeroMap);
         let zero = self.space.pool.frames.host(FrameId::ZERO) as u64;
-        done_if(pte::replace(slot, old, Pte::zero(zero, self.validity())))
+        let zero = Pte::zero(zero, self.validity());
+        let words = self.nodes().words(leaf);
+        let slot = table::slot_index(self.at.0, 0);
+        if !pte::replace(&words[slot], old, zero) {
+            return Step::Again;
+        }
+        // The gate may have closed on some of them since they were asked for.
+        let shown = self.pages_around(vma, page, false);
+        for other in holes.start.max(shown.start)..holes.end.min(shown.end) {
+            let place = (slot as u64 + other).wrapping_sub(page) as usize;
+            if other != page {
+                let _mapped_already = pte::replace(&words[place], Pte::EMPTY, zero);
+            }
+        }
+        Step::Done
     }
 
     /// Maps the file's own frame, under its block's lock.

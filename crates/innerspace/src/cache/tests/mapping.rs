@@ -67,14 +67,18 @@ impl Mapped {
     }
 
     fn fault(&self, page: u64, kind: FaultKind) -> FaultPage {
-        core(&self.file).fault_block(page, kind).unwrap()
+        self.fault_around(page, kind, &(page..page + 1))
+    }
+
+    fn fault_around(&self, page: u64, kind: FaultKind, around: &Range<u64>) -> FaultPage {
+        core(&self.file).fault_block(page, kind, around).unwrap()
     }
 
     fn map(&self, page: u64, kind: FaultKind) {
         match self.fault(page, kind) {
             FaultPage::Block(block) => self.install(&block, page, kind),
             FaultPage::Hole(token) => {
-                assert!(core(&self.file).hole_still(token));
+                assert!(core(&self.file).hole_still(&token));
                 let entry = Entry {
                     head: None,
                     host: 0,
@@ -140,7 +144,7 @@ fn a_read_fault_maps_and_eviction_takes_it_away() {
         assert_eq!(file.evict(..).unwrap().bytes(), size);
         assert_eq!(mapped.rights(last), None);
         let error = core(&file)
-            .fault_block(2 * size / PAGE as u64, FaultKind::Read)
+            .fault_block(2 * size / PAGE as u64, FaultKind::Read, &(0..u64::MAX))
             .unwrap_err();
         assert!(
             matches!(error, crate::cache::FileError::PastEnd { .. }),
@@ -253,7 +257,7 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
         };
         file.write_at(b"x", 5).unwrap();
         assert!(
-            !core(&file).hole_still(token),
+            !core(&file).hole_still(&token),
             "too late to map the zero frame"
         );
         assert_eq!(mapped.rights(0), None, "the hole's translation is gone");
@@ -273,6 +277,46 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
         ));
         assert_eq!(file.view(size..size + 8).unwrap()[..], [9; 8]);
     }
+}
+
+/// A hole comes with the neighbours that are known to be holes as well: the store is asked from the page on.
+// spec: P23
+#[test]
+fn a_hole_ends_at_data_at_a_cached_block_and_at_the_end_of_the_file() {
+    let cache = memory(2_048);
+    let store = Arc::new(FaultyStore::new(MemoryStore::with_len(40 * PAGE as u64)));
+    let file = open(&cache, &store, &options(PAGE as u64));
+    file.write_at(&[1; PAGE], 30 * PAGE as u64).unwrap();
+    file.sync_all().unwrap();
+    file.evict(..).unwrap(); // data that only the store knows of
+    file.write_at(&[1; PAGE], 4 * PAGE as u64).unwrap(); // and some that is cached
+    let mapped = Mapped::new(&cache, &file);
+    let usage = cache.pool().totals().usage;
+    let hole = |page, around: Range<u64>| match mapped.fault_around(page, FaultKind::Read, &around)
+    {
+        FaultPage::Hole(hole) => hole,
+        FaultPage::Block(_) => panic!("page {page} is a hole"),
+    };
+    assert_eq!(hole(10, 0..16).pages(), &(10..16));
+    assert_eq!(hole(10, 8..12).pages(), &(10..12));
+    assert_eq!(hole(2, 0..16).pages(), &(2..4), "a block is cached");
+    assert_eq!(hole(10, 0..16).pages(), &(5..16), "and told of before");
+    let told = hole(10, 0..64).pages().clone();
+    assert!(
+        told.start == 5 && (16..=30).contains(&told.end),
+        "the store has data: {told:?}"
+    );
+    assert_eq!(hole(33, 0..64).pages(), &(33..40), "the file ends");
+    assert_eq!(cache.pool().totals().usage, usage, "holes take no frame");
+    let all = hole(10, 0..16);
+    file.write_at(b"x", 12 * PAGE as u64).unwrap();
+    assert!(
+        !core(&file).hole_still(&all),
+        "a neighbour is none any more"
+    );
+    assert_eq!(hole(10, 0..16).pages(), &(10..12));
+    file.set_len(11 * PAGE as u64).unwrap();
+    assert_eq!(hole(10, 0..16).pages(), &(10..11));
 }
 
 #[test]
@@ -364,7 +408,9 @@ fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
         let faulting = {
             let file = file.clone();
             crate::sync::thread::spawn(move || {
-                let found = core(&file).fault_block(0, FaultKind::Write).unwrap();
+                let found = core(&file)
+                    .fault_block(0, FaultKind::Write, &(0..1))
+                    .unwrap();
                 let FaultPage::Block(block) = found else {
                     panic!("a hole")
                 };

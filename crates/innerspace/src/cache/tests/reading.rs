@@ -209,7 +209,11 @@ fn a_fault_leaves_it_to_the_mapping_to_say_that_a_page_was_used() {
     let cache = memory(64);
     let file = open(&cache, &patterned(65_536), &options(4096));
     for _ in 0..3 {
-        drop(core(&file).fault_block(1, FaultKind::Read).unwrap());
+        drop(
+            core(&file)
+                .fault_block(1, FaultKind::Read, &(1..2))
+                .unwrap(),
+        );
         let flags = core(&file).lookup(1).unwrap().meta().flags.load();
         assert!(!flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE));
     }
