@@ -21,8 +21,8 @@ use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
 use crate::frame::deadline;
-use crate::sync::RwLockWriteGuard;
 use crate::sync::atomic::Ordering;
+use crate::sync::{MutexGuard, RwLockWriteGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// How long a truncate or punch waits for pins.
@@ -55,6 +55,7 @@ impl DaxCore {
         // First what may want memory: if it cannot be had, nothing is lost.
         self.clear_tail(new)?;
         self.size.store(new, Ordering::SeqCst);
+        let _no_sync = self.no_sync();
         let cut = self.cut_out(gone, Removal::Free).and_then(|()| {
             let shortened = self.extents.set_len(new);
             shortened.map_err(|error| self.host_error(DaxAction::Resize, new, error))
@@ -92,7 +93,9 @@ impl DaxCore {
         let cut = first..last;
         self.cut.lock().push(cut.clone());
         self.cuts.fetch_add(1, Ordering::SeqCst);
+        let no_sync = self.no_sync();
         let done = self.cut_out(cut.clone(), Removal::Free);
+        drop(no_sync);
         self.cut.lock().retain(|other| *other != cut);
         self.cuts.fetch_sub(1, Ordering::SeqCst);
         done?;
@@ -103,10 +106,15 @@ impl DaxCore {
     /// Forgets what is known of clean pages, so that the next access asks the extent map again. Dirty entries stay.
     pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
         let _layout = self.layout.write();
-        // What a sync has cleaned becomes dirty again if it fails: until it is done, clean says nothing.
-        let _no_sync = self.syncing.lock();
+        let _no_sync = self.no_sync();
         self.extents.forget(pages.clone());
         self.cut_out(pages, Removal::ForgetClean)
+    }
+
+    /// Waits for a running sync, and keeps others away: what it has cleaned becomes dirty again if it fails, so until it is done
+    /// clean says nothing; and the host tells of a failure once, to it or to whoever else flushes.
+    fn no_sync(&self) -> MutexGuard<'_, ()> {
+        self.syncing.lock()
     }
 
     /// A write that was to reach `end` failed: what it allocated past the file's end goes.
@@ -117,6 +125,7 @@ impl DaxCore {
         }
         let planned = end.div_ceil(PAGE_SIZE as u64);
         if self.pages() < planned {
+            let _no_sync = self.no_sync();
             self.cut_out(self.pages()..planned, Removal::Free)?;
         }
         let size = self.size();
