@@ -153,6 +153,12 @@ impl Cache {
         }
     }
 
+    /// Whether [`CacheService::wait_closed`] would wait, for one at least.
+    pub(crate) fn is_closing(&self, identity: Identity) -> bool {
+        let files = self.files();
+        files.iter().any(|file| file.identity == Some(identity))
+    }
+
     /// The open files.
     pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
         self.files.lock().iter().filter_map(Weak::upgrade).collect()

@@ -111,10 +111,12 @@ pub(crate) struct DaxCore {
     pub(super) host_forgot: AtomicBool,
     /// The first pages of 2 MiB ranges in which some entry may be dirty.
     dirty: Mutex<BTreeSet<u64>>,
-    /// What the extent map and the set of dirty ranges take on the heap. A leaf, but for who reclaims to charge it.
+    /// What the extent map and the set of dirty ranges take on the heap. Nothing waits with it locked.
     heap: Mutex<HeapCharge>,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
+    /// The last of the fields, so the last to go: whoever opens the host file again waits for it.
+    closed: Arc<()>,
 }
 
 /// What happened. Statistics only.
@@ -180,7 +182,14 @@ impl DaxCore {
             heap: Mutex::new(HeapCharge::new(pool, group)),
             pins: Pins::default(),
             counts: Counts::default(),
+            closed: Arc::new(()),
         })
+    }
+
+    /// What is there until the file is closed, its lock on the host file given up.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn until_closed(&self) -> Weak<()> {
+        Arc::downgrade(&self.closed)
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -281,12 +290,20 @@ impl DaxCore {
         }
     }
 
-    /// Charges for what the extent map and the set of dirty ranges take. An entry is locked: no I/O.
-    pub(super) fn pay_for_heap(&self) -> Result<(), LimitError> {
-        self.heap.lock().settle(self.heap_bytes(), AllocMode::NoIo)
+    /// Charges for what the extent map and the set of dirty ranges take, and for the next few that come: asked by whoever is to
+    /// add to them, with nothing locked, for it may wait for memory.
+    pub(super) fn pay_ahead(&self) -> Result<(), LimitError> {
+        let (group, short) = self.heap.lock().short_of(self.heap_bytes());
+        if short.0 > 0 {
+            // With `heap` unlocked: closing files run in here, and they may pay, too.
+            let _group = self.pool.charge(group, short, AllocMode::Wait)?.commit();
+            self.heap.lock().add(short);
+        }
+        Ok(())
     }
 
-    /// The same, above the limit if need be: what there is cannot be given up. Gives back what is charged too much.
+    /// The same for what was added, above the limit if need be: what there is cannot be given up. Gives back what is charged too
+    /// much. Never waits.
     pub(super) fn must_pay_for_heap(&self) {
         let paid = self.heap.lock().settle(self.heap_bytes(), AllocMode::Must);
         paid.expect("a charge that must be never fails");

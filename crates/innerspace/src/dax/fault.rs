@@ -168,7 +168,10 @@ impl DaxCore {
     pub(super) fn lock_page(&self, page: u64, kind: FaultKind) -> Result<Locked<'_>, DaxError> {
         let wanted = match kind {
             FaultKind::Read => Wanted::Cover,
-            FaultKind::Write => Wanted::Change,
+            FaultKind::Write => {
+                self.pay_ahead()?;
+                Wanted::Change
+            }
         };
         loop {
             // Asked before, too: a look past the end makes no node.
@@ -295,18 +298,12 @@ impl DaxCore {
         let (first, pages) = (locked.first(), locked.entry().size().pages());
         let failed = |error| self.host_error(DaxAction::Allocate, DaxCore::offset(page), error);
         let block = self.extents.allocate(first, pages).map_err(failed)?;
-        let misplaced = pages == LARGE_PAGES && block % LARGE_PAGES != 0;
-        let refused = match misplaced {
-            true => Some(failed(std::io::ErrorKind::StorageFull.into())),
-            false => self.pay_for_heap().err().map(DaxError::from),
-        };
-        match refused {
-            None => Ok(block),
-            Some(error) => {
-                self.end_allocation(locked, Used::Dropped);
-                Err(error)
-            }
+        if pages == LARGE_PAGES && block % LARGE_PAGES != 0 {
+            self.end_allocation(locked, Used::Dropped);
+            return Err(failed(std::io::ErrorKind::StorageFull.into()));
         }
+        self.must_pay_for_heap(); // paid ahead, or next time
+        Ok(block)
     }
 
     fn end_allocation(&self, locked: &Locked<'_>, used: Used) {

@@ -115,7 +115,8 @@ impl DaxCore {
         }
         let mut done = 0;
         while done < buf.len() {
-            match self.write_run(&buf[done..], offset + done as u64) {
+            let paid = self.pay_ahead().map_err(DaxError::from);
+            match paid.and_then(|()| self.write_run(&buf[done..], offset + done as u64)) {
                 Ok(written) => done += written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use super::Memory;
 #[cfg(not(target_family = "wasm"))]
-use super::MemoryInner;
-#[cfg(not(target_family = "wasm"))]
-use super::open::{OpenFile, note_open};
+use super::open::{Listed, OpenFile, note_open};
 use crate::cache::FileAccess;
+#[cfg(not(target_family = "wasm"))]
+use crate::dax::DaxCore;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{Create, FileStore, Identity};
+use crate::store::{Create, FileStore};
 #[cfg(not(target_family = "wasm"))]
 use crate::sync::Arc;
 
@@ -117,61 +117,55 @@ impl DirectOpener {
     #[cfg(not(target_family = "wasm"))]
     fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
         let inner = &*self.memory.0;
-        // Held while it is opened: a second writable open would meet our own lock.
-        let mut files = inner.files.lock();
-        if let Ok(Some(identity)) = FileStore::identify(path)
-            && let Some(open) = files.get(&identity)
-            && let Some(same) = self.already_open(inner, identity, open, create)?
-        {
-            return Ok(same);
+        let identity = FileStore::identify(path).ok().flatten();
+        let (mut files, listed) = match identity {
+            Some(identity) => inner.look_for(identity),
+            None => (inner.files.lock(), Listed::Nothing),
+        };
+        match listed {
+            Listed::Cached(open) => {
+                drop(files);
+                Err(DaxError::OpenOtherwise {
+                    file: open.name().clone(),
+                    how: "through the page cache",
+                })
+            }
+            Listed::Direct(open) => {
+                drop(files);
+                self.same_file(open, create)
+            }
+            Listed::Nothing => {
+                // The table is locked meanwhile: a second writable open would meet our own lock.
+                let file = DaxFile::over_host(&inner.pool, &self.group, path, create, self.setup)?;
+                if let Some(identity) = file.identity() {
+                    let core = file.core();
+                    let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
+                    note_open(&mut files, identity, open);
+                }
+                Ok(file)
+            }
         }
-        let file = DaxFile::over_host(&inner.pool, &self.group, path, create, self.setup)?;
-        if let Some(identity) = file.identity() {
-            let open = OpenFile::Direct(Arc::downgrade(file.core()));
-            note_open(&mut files, identity, open);
-        }
-        Ok(file)
     }
 
-    /// The file that is open, if it is open in the way wanted; nothing if its last handle is gone.
+    /// The file that is open already, if it is open in the way wanted.
     #[cfg(not(target_family = "wasm"))]
-    fn already_open(
-        &self,
-        inner: &MemoryInner,
-        identity: Identity,
-        open: &OpenFile,
-        create: Create,
-    ) -> Result<Option<DaxFile>, DaxError> {
-        let otherwise = |file: &str, how| {
+    fn same_file(&self, open: Arc<DaxCore>, create: Create) -> Result<DaxFile, DaxError> {
+        let otherwise = |how| {
             Err(DaxError::OpenOtherwise {
-                file: file.into(),
+                file: open.name().clone(),
                 how,
             })
         };
-        let core = match open {
-            OpenFile::Direct(core) => core.upgrade(),
-            OpenFile::Cached(file) => match file.upgrade() {
-                Some(file) => return otherwise(file.name(), "through the page cache"),
-                None => {
-                    // It may still be writing, with its lock held.
-                    inner.cache.wait_closed(identity);
-                    None
-                }
-            },
-        };
-        let Some(core) = core else {
-            return Ok(None);
-        };
         if create == Create::Truncate {
-            return otherwise(core.name(), "and would be emptied");
+            return otherwise("and would be emptied");
         }
-        if self.setup.access == FileAccess::ReadWrite && !core.writable() {
-            return otherwise(core.name(), "read-only");
+        if self.setup.access == FileAccess::ReadWrite && !open.writable() {
+            return otherwise("read-only");
         }
-        if self.setup.on_shrink != core.on_shrink {
-            return otherwise(core.name(), "with another choice for being cut short");
+        if self.setup.on_shrink != open.on_shrink {
+            return otherwise("with another choice for being cut short");
         }
-        Ok(Some(DaxFile::new(core)))
+        Ok(DaxFile::new(open))
     }
 
     /// Makes a host file, or empties an existing one that nobody has open, for reading and writing.

@@ -14,23 +14,36 @@ use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
 use crate::store::{self, Create, FileStore};
 use crate::store::{Identity, Store};
-use crate::sync::{Arc, Weak};
+#[cfg(not(target_family = "wasm"))]
+use crate::sync::thread;
+use crate::sync::{Arc, MutexGuard, Weak};
 
 /// A file that is open, or was: its last handle may be gone.
 pub(super) enum OpenFile {
     /// Through the page cache.
     Cached(Weak<FileInner>),
-    /// For direct access.
+    /// For direct access, and what is there until it is closed.
     #[cfg(not(target_family = "wasm"))]
-    Direct(Weak<DaxCore>),
+    Direct(Weak<DaxCore>, Weak<()>),
 }
+
+/// What the table of files says of an identity.
+pub(super) enum Listed {
+    Cached(Arc<FileInner>),
+    #[cfg(not(target_family = "wasm"))]
+    Direct(Arc<DaxCore>),
+    Nothing,
+}
+
+/// The table of files, locked.
+type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>>;
 
 impl OpenFile {
     fn is_open(&self) -> bool {
         match self {
             OpenFile::Cached(file) => file.strong_count() > 0,
             #[cfg(not(target_family = "wasm"))]
-            OpenFile::Direct(file) => file.strong_count() > 0,
+            OpenFile::Direct(_, closed) => closed.strong_count() > 0,
         }
     }
 }
@@ -154,11 +167,12 @@ impl FileOpener {
     /// See [`OpenError`].
     pub fn open_store(self, store: Arc<dyn Store>) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
-        let mut files = inner.files.lock();
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
-        if let Some(open) = inner.cached_file(&files, identity)? {
+        let (mut files, listed) = inner.look_for(identity);
+        if let Some(open) = listed.cached()? {
+            drop(files);
             return self.same_file(&open);
         }
         let file = FileInner::open(&inner.cache, store, &self.options)?;
@@ -238,38 +252,54 @@ pub(super) fn note_open(
     files.insert(identity, open);
 }
 
-impl MemoryInner {
-    /// The cached file with this identity, if it is open. If its last handle is gone, but it still writes, with its lock held,
-    /// that is waited for.
-    pub(super) fn cached_file(
-        &self,
-        files: &HashMap<Identity, OpenFile>,
-        identity: Identity,
-    ) -> Result<Option<Arc<FileInner>>, OpenError> {
-        match files.get(&identity) {
-            Some(OpenFile::Cached(file)) => {
-                let open = file.upgrade();
-                if open.is_none() {
-                    self.cache.wait_closed(identity);
-                }
-                Ok(open)
-            }
+impl Listed {
+    /// The cached file, if one is open.
+    fn cached(self) -> Result<Option<Arc<FileInner>>, OpenError> {
+        match self {
+            Listed::Cached(file) => Ok(Some(file)),
             #[cfg(not(target_family = "wasm"))]
-            Some(OpenFile::Direct(file)) => match file.upgrade() {
-                Some(open) => Err(OpenError::OpenOtherwise {
-                    file: open.name().to_string(),
-                    how: "for direct access",
-                }),
-                None => Ok(None),
-            },
-            None => Ok(None),
+            Listed::Direct(open) => Err(OpenError::OpenOtherwise {
+                file: open.name().to_string(),
+                how: "for direct access",
+            }),
+            Listed::Nothing => Ok(None),
+        }
+    }
+}
+
+impl MemoryInner {
+    /// The table of files, and what it says of an identity. A file whose last handle is gone may still be writing, and has its store
+    /// locked: that is waited for, with the table unlocked, since stores are called meanwhile.
+    pub(super) fn look_for(&self, identity: Identity) -> (Files<'_>, Listed) {
+        loop {
+            let files = self.files.lock();
+            match files.get(&identity) {
+                Some(OpenFile::Cached(file)) => match file.upgrade() {
+                    Some(file) => return (files, Listed::Cached(file)),
+                    None if self.cache.is_closing(identity) => {
+                        drop(files);
+                        self.cache.wait_closed(identity);
+                    }
+                    None => return (files, Listed::Nothing),
+                },
+                #[cfg(not(target_family = "wasm"))]
+                Some(OpenFile::Direct(file, closed)) => match file.upgrade() {
+                    Some(file) => return (files, Listed::Direct(file)),
+                    None if closed.strong_count() > 0 => {
+                        drop(files);
+                        thread::yield_now();
+                    }
+                    None => return (files, Listed::Nothing),
+                },
+                None => return (files, Listed::Nothing),
+            }
         }
     }
 
     #[cfg(not(target_family = "wasm"))]
     fn open_file(&self, path: &Path) -> Result<Option<Arc<FileInner>>, OpenError> {
         match FileStore::identify(path) {
-            Ok(Some(identity)) => self.cached_file(&self.files.lock(), identity),
+            Ok(Some(identity)) => self.look_for(identity).1.cached(),
             Ok(None) | Err(_) => Ok(None),
         }
     }

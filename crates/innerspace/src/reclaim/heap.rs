@@ -1,7 +1,7 @@
 //! What layers above keep on the heap, in things smaller than a page, and who pays for it.
 
 use super::{AllocMode, Pool};
-use crate::group::{Group, LimitError};
+use crate::group::{Group, GroupId, LimitError};
 use crate::sync::Arc;
 use crate::units::PageCount;
 
@@ -25,6 +25,18 @@ impl HeapCharge {
     /// Whether more would be charged for so many bytes.
     pub(crate) fn is_too_little_for(&self, bytes: u64) -> bool {
         PageCount::floor(bytes).0 > self.pages.0
+    }
+
+    /// What its group has to be charged besides for so many bytes and a page more, so that the next few need no charge.
+    pub(crate) fn short_of(&self, bytes: u64) -> (GroupId, PageCount) {
+        let wanted = PageCount::floor(bytes).0 + 1;
+        let short = wanted.saturating_sub(self.pages.0);
+        (self.group.id(), PageCount(short))
+    }
+
+    /// Takes over what was charged to its group.
+    pub(crate) fn add(&mut self, charged: PageCount) {
+        self.pages.0 += charged.0;
     }
 
     /// Charges for so many bytes, the last ones short of a page excepted, or gives back what is too much. Outside every section,
