@@ -153,7 +153,7 @@ impl Cache {
         }
     }
 
-    /// Whether [`CacheService::wait_closed`] would wait, for one at least.
+    /// Whether [`Cache::wait_closed`] would wait, for one at least.
     pub(crate) fn is_closing(&self, identity: Identity) -> bool {
         let files = self.files();
         files.iter().any(|file| file.identity == Some(identity))
