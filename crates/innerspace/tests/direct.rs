@@ -154,6 +154,10 @@ fn what_another_process_put_into_a_hole_is_seen_after_an_invalidation() {
 
 #[cfg(target_os = "linux")]
 #[test]
+#[cfg_attr(
+    portable,
+    ignore = "a sanitizer leaves less address space than so many files take"
+)]
 fn several_hundred_host_files_are_open_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let memory = Memory::with_limit(8 * MIB).unwrap();

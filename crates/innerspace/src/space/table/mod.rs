@@ -166,9 +166,8 @@ impl<'pool> Nodes<'pool> {
         level: u32,
         replaced: &mut Detached,
     ) -> bool {
-        // mutant: F3 (shuttle: a_store_beside_a_copy_is_not_lost_when_the_other_sharer_ends)
-        if self.is_zero_leaf(child) || cfg!(mutant = "F3") {
-            return self.is_shared(child);
+        if self.is_zero_leaf(child) {
+            return true;
         }
         let hold = &self.pool.frames.meta(child).hold;
         if !hold.try_get() {
