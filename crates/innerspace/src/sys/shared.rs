@@ -61,7 +61,7 @@ impl SharedMapping {
     /// `InvalidInput` when `len` is 0 or too large for an address; else what the system says: `Unsupported` when the
     /// file system has no shared mappings.
     pub(crate) fn new(file: &File, len: usize, rights: Rights) -> io::Result<SharedMapping> {
-        if len == 0 || len > isize::MAX as usize - super::memory::HUGE_PAGE {
+        if len == 0 || len > isize::MAX as usize - 2 * super::memory::HUGE_PAGE {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         let (base, synchronous) = platform::map(file, len, rights)?;
@@ -161,6 +161,9 @@ mod platform {
     use super::super::memory::{HUGE_PAGE, host_page_size};
     use super::{File, NonNull, Range, Rights, Synchronous, io};
 
+    /// How often another mapping may take an address before this one has it.
+    const TRIES: usize = 1000;
+
     /// Maps the start of `file` at a multiple of 2 MiB.
     pub(super) fn map(
         file: &File,
@@ -168,23 +171,18 @@ mod platform {
         rights: Rights,
     ) -> io::Result<(NonNull<u8>, Synchronous)> {
         let whole = len.next_multiple_of(host_page_size());
-        let room = Room::reserve(whole + HUGE_PAGE)?;
-        let base = room.aligned();
         // MAP_SHARED_VALIDATE refuses flags that it does not know, and MAP_SYNC where the medium is not mapped itself.
         let direct = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
-        let synchronous = match map_at(base, whole, file, rights, direct) {
-            Ok(()) => Synchronous::Yes,
+        let (base, synchronous) = match map_aligned(file, whole, rights, direct) {
+            Ok(base) => (base, Synchronous::Yes),
             Err(error) if refuses_sync(&error) => {
-                let mapped = map_at(base, whole, file, rights, libc::MAP_SHARED);
-                mapped.map_err(unsupported)?;
-                Synchronous::No
+                let base = map_aligned(file, whole, rights, libc::MAP_SHARED);
+                (base.map_err(unsupported)?, Synchronous::No)
             }
             Err(error) => return Err(error),
         };
-        room.keep(base, whole);
         // SAFETY: the range was just mapped; whether a child has it changes nothing here. Advice.
-        unsafe { libc::madvise(base.cast(), whole, libc::MADV_DONTFORK) };
-        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_DONTFORK) };
         Ok((base, synchronous))
     }
 
@@ -204,71 +202,53 @@ mod platform {
         }
     }
 
-    fn map_at(
-        base: *mut u8,
-        len: usize,
+    /// Maps where there was room a moment ago, until the kernel gives an address that is a multiple of 2 MiB.
+    ///
+    /// The address is a wish, and the room is given back before. It may not be kept and mapped over (MAP_FIXED): a mapping
+    /// that fails may already have taken away what was there, and the next one would be laid over whoever had mapped
+    /// something there in between.
+    fn map_aligned(
         file: &File,
+        len: usize,
         rights: Rights,
         sharing: libc::c_int,
-    ) -> io::Result<()> {
+    ) -> io::Result<NonNull<u8>> {
         let protection = match rights {
             Rights::Read => libc::PROT_READ,
             Rights::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        let flags = sharing | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range is a part of a reservation that this module made and nobody else knows of.
-        let at = unsafe { libc::mmap(base.cast(), len, protection, flags, file.as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Addresses set aside; what is not kept is given back when dropped.
-    struct Room {
-        start: *mut u8,
-        len: usize,
-    }
-
-    impl Room {
-        fn reserve(len: usize) -> io::Result<Room> {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
-            let start =
-                unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
-            if start == libc::MAP_FAILED {
+        let flags = sharing | libc::MAP_NORESERVE;
+        let fd = file.as_raw_fd();
+        for _ in 0..TRIES {
+            let wish = free_address(len)?;
+            // SAFETY: a new mapping where nothing is mapped: without MAP_FIXED the kernel sees to that.
+            let at = unsafe { libc::mmap(wish.cast(), len, protection, flags, fd, 0) };
+            if at == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
-            Ok(Room {
-                start: start.cast(),
-                len,
-            })
-        }
-
-        /// The first multiple of 2 MiB in it.
-        fn aligned(&self) -> *mut u8 {
-            let aligned = self.start.addr().next_multiple_of(HUGE_PAGE);
-            self.start.with_addr(aligned)
-        }
-
-        /// Gives back all but `len` bytes at `base`.
-        fn keep(self, base: *mut u8, len: usize) {
-            let before = base.addr() - self.start.addr();
-            // SAFETY: the two ends of the reservation, of whole host pages, that nobody uses.
-            unsafe {
-                release(self.start, before);
-                release(base.add(len), self.len - before - len);
+            match NonNull::new(at.cast::<u8>()) {
+                Some(base) if base.addr().get().is_multiple_of(HUGE_PAGE) => return Ok(base),
+                // SAFETY: the mapping was just made, and nobody has been told of it.
+                _ => unsafe { release(at.cast(), len) },
             }
-            std::mem::forget(self);
         }
+        Err(io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    impl Drop for Room {
-        fn drop(&mut self) {
-            // SAFETY: nobody has been told of the reservation.
-            unsafe { release(self.start, self.len) }
+    /// A multiple of 2 MiB with `len` bytes that were free during the call, and room for the kernel to align it in.
+    fn free_address(len: usize) -> io::Result<*mut u8> {
+        let room = len + 2 * HUGE_PAGE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
         }
+        // SAFETY: it was just made, and nobody has been told of it.
+        unsafe { release(start.cast(), room) };
+        let aligned = start.addr().next_multiple_of(HUGE_PAGE);
+        Ok(start.with_addr(aligned).cast())
     }
 
     /// Safety: the range is mapped by this module and nobody uses it.
@@ -367,6 +347,7 @@ mod platform {
 mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use super::super::memory::HUGE_PAGE;
     use super::super::{copy, file};
@@ -402,6 +383,42 @@ mod tests {
         assert_eq!(&found, b"stored");
         let readable = SharedMapping::new(&file, 4096, Rights::Read).unwrap();
         assert_eq!(get(&readable, 10, 6), b"stored");
+    }
+
+    #[test]
+    fn a_mapping_lies_over_nobody_elses() {
+        const LEN: usize = 2 * HUGE_PAGE;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(PAGE).unwrap();
+        let done = AtomicBool::new(false);
+        // Each is mapped for a moment, as often as can be, where a reservation may just have been given back.
+        let memory = || {
+            while !done.load(Relaxed) {
+                let rights = libc::PROT_READ | libc::PROT_WRITE;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                let nowhere = std::ptr::null_mut();
+                // SAFETY: a new mapping at an address of the kernel's choice, used and unmapped by this thread alone.
+                unsafe {
+                    let at = libc::mmap(nowhere, LEN, rights, flags, -1, 0);
+                    assert_ne!(at, libc::MAP_FAILED);
+                    let place = at.cast::<u8>().add(HUGE_PAGE);
+                    copy::copy_out(place, b"mine");
+                    std::thread::yield_now();
+                    let mut found = [0; 4];
+                    copy::copy_in(&mut found, place);
+                    assert_eq!(&found, b"mine");
+                    assert_eq!(libc::munmap(at, LEN), 0);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(memory);
+            scope.spawn(memory);
+            for _ in 0..8000 {
+                drop(SharedMapping::new(&file, LEN, Rights::ReadWrite).unwrap());
+            }
+            done.store(true, Relaxed);
+        });
     }
 
     #[test]
