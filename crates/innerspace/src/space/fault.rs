@@ -367,6 +367,8 @@ impl<'space> FaultState<'space> {
         {
             return Ok(leaf.frame);
         }
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Place::Turn);
         let _paths = self.space.paths.lock();
         let moved = |forget| {
             // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced

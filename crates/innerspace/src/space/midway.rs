@@ -1,19 +1,35 @@
-//! A place in the middle of a structural change, with the gate closed, where a test has something else happen.
+//! Places in the middle of something, where a test has something else happen.
 
 use std::cell::RefCell;
 
+/// Where a thread is in the middle of something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// In a structural change: the gate is closed, the words are changed, the mappings are not.
+    Change,
+    /// In a fault that makes its path the space's own, before it waits for its turn.
+    Turn,
+    /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.
+    LeafCopied,
+    /// In the end of a space: its table is let go, and what that retired is still there.
+    TableGone,
+}
+
+type Work = Box<dyn FnOnce()>;
+
 thread_local! {
-    static NEXT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    static NEXT: RefCell<Option<(Place, Work)>> = const { RefCell::new(None) };
 }
 
-/// Has `work` done the next time that this thread is in the middle of a change.
-pub(super) fn then(work: impl FnOnce() + 'static) {
-    NEXT.set(Some(Box::new(work)));
+/// Has `work` done the next time that this thread is there.
+pub(super) fn then(place: Place, work: impl FnOnce() + 'static) {
+    NEXT.set(Some((place, Box::new(work))));
 }
 
-/// The middle of a change.
-pub(super) fn reached() {
-    if let Some(work) = NEXT.take() {
+/// The thread is there.
+pub(super) fn reached(place: Place) {
+    let here = |next: &mut Option<(Place, Work)>| next.take_if(|(wanted, _)| *wanted == place);
+    if let Some((_, work)) = NEXT.with_borrow_mut(here) {
         work();
     }
 }

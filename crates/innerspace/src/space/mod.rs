@@ -375,6 +375,8 @@ impl Drop for SpaceInner {
         self.changes.end(pool, group);
         self.dirty.end(pool, group);
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
+        #[cfg(all(test, not(shuttle)))]
+        midway::reached(midway::Place::TableGone);
         // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));
         self.pool.flush_retired();

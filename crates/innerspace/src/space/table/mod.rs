@@ -166,8 +166,9 @@ impl<'pool> Nodes<'pool> {
         level: u32,
         replaced: &mut Detached,
     ) -> bool {
-        if self.is_zero_leaf(child) {
-            return true;
+        // mutant: F3 (test: a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends)
+        if self.is_zero_leaf(child) || cfg!(mutant = "F3") {
+            return self.is_shared(child);
         }
         let hold = &self.pool.frames.meta(child).hold;
         if !hold.try_get() {

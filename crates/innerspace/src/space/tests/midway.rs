@@ -1,9 +1,11 @@
-//! What others do in the middle of a structural change.
+//! What others do in the middle of something: a structural change, a copy of a leaf.
+
+use std::sync::mpsc;
 
 use super::direct::{LARGE, device, hole, hole_with, shared};
 use super::*;
 use crate::dax::HoleWrites;
-use crate::space::midway;
+use crate::space::midway::{self, Place};
 
 /// Unmaps all of 2 MiB of a hole but the first page and the last, while somebody faults in the first; whether an access to
 /// what was unmapped goes through afterwards.
@@ -21,7 +23,7 @@ fn reached_after_unmap(holes: HoleWrites, access: AccessKind) -> bool {
         }
     };
     let other = space.clone();
-    midway::then(move || {
+    midway::then(Place::Change, move || {
         let beside = thread::spawn(move || try_access(&other, at));
         beside.join().unwrap().unwrap();
     });
@@ -53,10 +55,57 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     }
     let frozen = space.freeze().unwrap();
     a.store(at, 1u8).unwrap();
-    midway::then(move || {
+    midway::then(Place::Change, move || {
         let writing = thread::spawn(move || file.write_all_at(&[9], LARGE).unwrap());
         writing.join().unwrap();
     });
     space.restore(&frozen).unwrap();
     assert_eq!(a.load::<u8>(at + LARGE), Ok(9));
+}
+
+/// Of a leaf that a fork shares, one accessor copies the words for a store; then the fork ends, and another accessor stores to
+/// another page of it. Only then is the copy put in the leaf's place.
+// spec: F3
+#[test]
+fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends() {
+    let pool = pool(512);
+    let space = space(&pool);
+    let at = space
+        .map(Map::anonymous(2 * LARGE).at(VirtAddr(1 << 30)))
+        .unwrap();
+    let shared = at + LARGE;
+    let mut a = space.accessor();
+    let mut other = space.accessor();
+    a.store(shared, 7u8).unwrap();
+    let child = space.fork().unwrap();
+    // The way to the leaf is the space's own again; the leaf is not.
+    a.store(at, 1u8).unwrap();
+    pool.flush_retired();
+    let (to_end, ended) = mpsc::channel();
+    midway::then(Place::LeafCopied, move || {
+        let (told, gone) = mpsc::channel();
+        let ending = thread::spawn(move || {
+            midway::then(Place::TableGone, move || told.send(()).unwrap());
+            drop(child);
+        });
+        gone.recv().unwrap();
+        let (told, waits_or_stored) = mpsc::channel();
+        let storing = thread::spawn(move || {
+            let waits = told.clone();
+            midway::then(Place::Turn, move || waits.send(()).unwrap());
+            other.store(shared + PAGE, 8u8).unwrap();
+            let _ = told.send(());
+        });
+        waits_or_stored.recv().unwrap();
+        to_end.send([ending, storing]).unwrap();
+    });
+    a.store(shared + 2 * PAGE, 9u8).unwrap();
+    for thread in ended.recv().unwrap() {
+        thread.join().unwrap();
+    }
+    let stored = [0, 1, 2].map(|page| a.load::<u8>(shared + page * PAGE).unwrap());
+    assert_eq!(stored, [7, 8, 9]);
+    space.validate();
+    drop((a, space));
+    assert_nothing_left(&pool);
 }
