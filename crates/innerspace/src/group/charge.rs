@@ -114,6 +114,17 @@ impl Node {
     }
 }
 
+/// What a charge came to that every level agreed to.
+struct Added {
+    /// The usage that each level reached, from the group charged up.
+    reached: [u64; MAX_LEVELS],
+    levels: usize,
+    /// For some level that is a new peak.
+    rises: bool,
+    /// Some level is over its `high`.
+    over_high: bool,
+}
+
 /// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed.
 #[inline]
 fn checked_take(counter: &crate::sync::atomic::AtomicU64, pages: u64) -> Result<u64, u64> {
@@ -234,16 +245,18 @@ impl GroupTree {
         ceiling: Ceiling,
     ) -> Result<Option<GroupId>, GroupId> {
         let stocked = self.stocks.count(number, group);
-        let mut reached = [0u64; MAX_LEVELS];
-        let levels = self.add_levels(group, pages, ceiling, &mut reached)?;
+        let added = self.add_levels(group, pages, ceiling, stocked)?;
         // Every level agreed: only now may anything but `usage` move.
+        self.note_peaks(group, &added, stocked);
+        if ceiling != Ceiling::Ignored && !added.over_high {
+            return Ok(None);
+        }
         let mut over_high = None;
         let mut forced = ceiling == Ceiling::Ignored;
         let mut next = Some(group);
-        for usage in &reached[..levels] {
+        for usage in &added.reached[..added.levels] {
             let Some(id) = next else { break };
             let node = self.node(id);
-            node.note_peak(usage.saturating_sub(stocked));
             if over_high.is_none() && *usage > node.high.load(Ordering::Relaxed) {
                 self.count(id, 1, |events| &events.high);
                 over_high = Some(id);
@@ -257,28 +270,46 @@ impl GroupTree {
         Ok(over_high)
     }
 
-    /// Adds at every level and notes what it reached; returns how many there are.
+    /// Adds at every level, or at none: then the group that refused. `stocked` is for a look at the peaks.
     fn add_levels(
         &self,
         group: GroupId,
         pages: PageCount,
         ceiling: Ceiling,
-        reached: &mut [u64; MAX_LEVELS],
-    ) -> Result<usize, GroupId> {
-        let mut levels = 0;
+        stocked: u64,
+    ) -> Result<Added, GroupId> {
+        let mut added = Added {
+            reached: [0; MAX_LEVELS],
+            levels: 0,
+            rises: false,
+            over_high: false,
+        };
         let mut next = Some(group);
         while let Some(id) = next {
             let node = self.node(id);
             let Some(usage) = node.try_add(pages.0, ceiling) else {
-                self.undo_levels(group, levels, pages);
+                self.undo_levels(group, added.levels, pages);
                 return Err(id);
             };
-            reached[levels] = usage;
-            levels += 1;
+            added.reached[added.levels] = usage;
+            added.levels += 1;
+            added.rises |= node.is_peak(usage.saturating_sub(stocked));
+            added.over_high |= usage > node.high.load(Ordering::Relaxed);
             next = node.parent();
         }
         self.node(group).own.fetch_add(pages.0, Ordering::Relaxed);
-        Ok(levels)
+        Ok(added)
+    }
+
+    /// Notes what the levels reached, less `stocked`, if that is more than before at any.
+    #[inline]
+    fn note_peaks(&self, group: GroupId, added: &Added, stocked: u64) {
+        if !added.rises {
+            return;
+        }
+        for (id, usage) in self.path(group).zip(added.reached) {
+            self.node(id).note_peak(usage.saturating_sub(stocked));
+        }
     }
 
     /// Takes the charge of the first `levels` nodes from `group` up back off.
@@ -365,19 +396,12 @@ impl GroupTree {
 
 impl Levels for GroupTree {
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool {
-        let mut reached = [0u64; MAX_LEVELS];
-        let pages = PageCount(pages.into());
-        let Ok(levels) = self.add_levels(group, pages, Ceiling::Stock, &mut reached) else {
-            return false;
-        };
-        let mut next = Some(group);
-        for usage in &reached[..levels] {
-            let Some(id) = next else { break };
-            let node = self.node(id);
-            node.note_peak(usage.saturating_sub(stocked.into()));
-            next = node.parent();
+        let (pages, stocked) = (PageCount(pages.into()), stocked.into());
+        let added = self.add_levels(group, pages, Ceiling::Stock, stocked);
+        if let Ok(added) = &added {
+            self.note_peaks(group, added, stocked);
         }
-        true
+        added.is_ok()
     }
 
     fn take_off(&self, group: GroupId, pages: u32) {

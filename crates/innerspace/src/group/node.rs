@@ -161,10 +161,16 @@ impl Node {
         limit(&self.high)
     }
 
+    /// Whether `usage` is more than was noted so far.
+    #[inline]
+    pub(super) fn is_peak(&self, usage: u64) -> bool {
+        usage > self.recent_peak.load(Ordering::Relaxed)
+    }
+
     /// `usage` was reached.
     #[inline]
     pub(super) fn note_peak(&self, usage: u64) {
-        if usage > self.recent_peak.load(Ordering::Relaxed) {
+        if self.is_peak(usage) {
             self.recent_peak.fetch_max(usage, Ordering::Relaxed);
         }
     }

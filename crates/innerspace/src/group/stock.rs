@@ -24,14 +24,14 @@
 //! fence between: who saw the levels full sees the move, or what it left in the slot.) Else it begins to *drain*: from then on
 //! nobody refills, and nobody stocks what it gives back. It waits until nothing moves, empties the slots below the group that
 //! refused, and asks again, until nothing was left to empty and nobody else has moved any. The two counts are Dekker's: each side
-//! raises its own, a full fence, then reads the other's; so a refill that did not see the drain is waited for, and every other
+//! raises its own, then reads the other's, with the asymmetric barrier between; so a refill that did not see the drain is waited for, and every other
 //! thread puts pages in a slot at most once more.
 //!
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at the mark while it is at its slots; who shares
 //! a stripe looks again after it stocked pages. One of the two finds the other's.
 
 use super::GroupId;
-use crate::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::owned::{Draining, Drains, OWNED, Owned};
 use crate::sync::thread;
 
@@ -127,21 +127,34 @@ pub(super) struct Stocks {
     shared: Box<[Shared]>,
     /// Pages of a batch; 0 for no stock at all.
     batch: u32,
-    /// Threads that have pages which are charged, in no slot, and in nobody's hands: on their way to a slot or off the levels.
-    moving: AtomicU32,
-    /// How often such pages have arrived.
-    moves: AtomicU32,
+    /// Low half: threads that have pages which are charged, in no slot, and in nobody's hands: on their way to a slot or off the
+    /// levels. High half: how often such pages have arrived.
+    moves: AtomicU64,
 }
 
-/// See [`Stocks::moving`].
+/// One thread that moves pages, in [`Stocks::moves`].
+const MOVING: u64 = 1;
+
+/// One move that is over.
+const MOVED: u64 = 1 << 32;
+
+/// See [`Stocks::moves`].
 struct Moving<'a>(&'a Stocks);
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        // Release, both: pair with the Acquire in `has_moved_since` and `drain_until`, which then find the slot filled, or the pages
-        // off the levels.
-        self.0.moves.fetch_add(1, Ordering::Release);
-        self.0.moving.fetch_sub(1, Ordering::Release);
+        // Release: pairs with the Acquire in `moves`; who sees this finds the slot filled, or the pages off the levels.
+        self.0.moves.fetch_add(MOVED - MOVING, Ordering::Release);
+    }
+}
+
+/// What [`Stocks::moves`] said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Moves(u64);
+
+impl Moves {
+    fn is_any_under_way(self) -> bool {
+        self.0 as u32 != 0
     }
 }
 
@@ -177,8 +190,7 @@ impl Stocks {
             owned: Box::new(std::array::from_fn(|_| Owned::new(empty_slots()))),
             shared: (0..SHARED).map(|_| Shared(empty_slots())).collect(),
             batch,
-            moving: AtomicU32::new(0),
-            moves: AtomicU32::new(0),
+            moves: AtomicU64::new(0),
         }
     }
 
@@ -322,16 +334,23 @@ impl Stocks {
 
     /// Says that this thread moves pages, until the result is dropped.
     fn moving(&self) -> Moving<'_> {
-        self.moving.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the heavy barrier, or the fence, in `drain_until`.
-        fence(Ordering::SeqCst);
+        self.moves.fetch_add(MOVING, Ordering::Relaxed);
+        // For who begins to drain: it or we see the other's count.
+        self.drains.light();
+        // For who only looks: a batch that it sees at the levels was announced before. Pairs with the fence in `drain_until`.
+        fence(Ordering::Release);
         Moving(self)
     }
 
-    /// Whether pages move, or have moved since there were so many moves.
-    fn has_moved_since(&self, moves: u32) -> bool {
-        // In this order: who is not moving any more has counted its move before.
-        self.moving.load(Ordering::Acquire) != 0 || self.moves.load(Ordering::Acquire) != moves
+    /// Who moves pages, and how often some have arrived.
+    fn moves(&self) -> Moves {
+        Moves(self.moves.load(Ordering::Acquire))
+    }
+
+    /// Whether pages move, or have moved since `then`.
+    fn has_moved_since(&self, then: Moves) -> bool {
+        let now = self.moves();
+        now.is_any_under_way() || now.0 / MOVED != then.0 / MOVED
     }
 
     /// Puts the rest of a batch in its slot; what is there of another group, or too much of this one, is given back.
@@ -480,7 +499,7 @@ impl Stocks {
             return Err(refused);
         }
         self.drain_own(levels, number, refused);
-        let moves = self.moves.load(Ordering::Acquire);
+        let moves = self.moves();
         match attempt() {
             Ok(done) => return Ok(done),
             Err(group) => refused = group,
@@ -492,10 +511,10 @@ impl Stocks {
         }
         let draining = self.drains.begin(&*self.owned);
         loop {
-            while self.moving.load(Ordering::Acquire) != 0 {
+            while self.moves().is_any_under_way() {
                 thread::yield_now();
             }
-            let moves = self.moves.load(Ordering::Acquire);
+            let moves = self.moves();
             // mutant: M7 (test: what_other_threads_have_in_stock_is_no_reason_to_refuse; loom: loom_a_request_that_fits_is_not_refused_for_what_is_in_stock)
             if cfg!(mutant = "M7") {
                 return Err(refused);

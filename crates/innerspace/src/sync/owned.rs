@@ -117,6 +117,12 @@ impl Drains {
         self.count.load(Ordering::Relaxed) != 0
     }
 
+    /// The owners' side of the barrier, for what else is said before a look at [`Drains::any`].
+    #[inline(always)]
+    pub(crate) fn light(&self) {
+        self.mode.light();
+    }
+
     /// Until the result is dropped no owner is at its place. Held by the caller meanwhile: nothing that an owner waits for there.
     pub(crate) fn begin<'a, T>(&'a self, owned: &[Owned<T>]) -> Draining<'a> {
         self.count.fetch_add(1, Ordering::Relaxed);
