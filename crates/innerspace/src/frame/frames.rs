@@ -157,6 +157,18 @@ impl Frames {
 
     /// Free frames that are in no magazine.
     #[cfg(test)]
+    pub(crate) fn magazines_in_use(&self) -> usize {
+        self.allocator.magazines_in_use()
+    }
+
+    /// How often magazines were emptied.
+    #[cfg(test)]
+    pub(crate) fn magazine_drains(&self) -> u32 {
+        self.allocator.drains()
+    }
+
+    /// Free frames in lists.
+    #[cfg(test)]
     pub(crate) fn listed_frames(&self) -> u32 {
         self.allocator.listed_frames()
     }

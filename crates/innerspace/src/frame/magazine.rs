@@ -12,6 +12,10 @@
 //! given in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes it when no owner is at its own any
 //! more: an owner may wait for that mutex in its turn.
 //!
+//! Keeping owners away is dear, so who needs a block looks first, with the mutex held: if the lists with all that loads and magazines
+//! have are too little, nothing would come of it. Frames go from the lists to a magazine and back under the mutex alone, so
+//! none is missed on its way.
+//!
 //! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames. `Source::Reserve` may, and
 //! frames that are freed while the lists are below the reserve go to them and not to a magazine.
 //!
@@ -24,7 +28,7 @@ use crate::FrameId;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::owned::{Drains, OWNED, Owned};
-use crate::sync::{Mutex, Rank, thread};
+use crate::sync::{Mutex, Rank};
 
 /// Frames of a load, at most.
 const LOAD: usize = CAPACITY / 2;
@@ -42,6 +46,14 @@ pub(crate) enum Source {
     Ordinary,
     /// Take from the reserve when nothing else is left.
     Reserve,
+}
+
+/// What loads and magazines have for a block that the lists have not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Elsewhere {
+    /// Enough frames, which may make a block.
+    Perhaps,
+    TooLittle,
 }
 
 /// A magazine that threads share, on cache lines of its own.
@@ -80,16 +92,17 @@ pub(super) struct Allocator {
     /// Frames a magazine may hold here: less than `CAPACITY` in small arenas, down to 0.
     capacity: usize,
     reserve: u32,
+    /// See [`Allocator::drains`].
+    #[cfg(test)]
+    drained: AtomicU32,
 }
 
 impl Allocator {
     /// An allocator of all frames of `metas` but the zero frame.
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
-        let threads = thread::available_parallelism().map_or(2, usize::from);
-        let busy = (2 * threads).next_power_of_two().clamp(4, 64);
-        // The magazines of as many threads as are busy at once keep at most a sixteenth of the arena from blocks and from others.
-        let capacity = (metas.len() / (16 * busy)).min(CAPACITY);
+        // All magazines, those of idle threads, too, keep at most a sixteenth of the arena from blocks and from others.
+        let capacity = (metas.len() / (16 * (OWNED + SHARED))).min(CAPACITY);
         // And the loads as much again.
         let loads = (metas.len() / (16 * LOAD)).min(LOADS);
         let shared = || Shared {
@@ -112,6 +125,8 @@ impl Allocator {
             shared: (0..SHARED).map(|_| shared()).collect(),
             capacity: if capacity < 2 { 0 } else { capacity },
             reserve,
+            #[cfg(test)]
+            drained: AtomicU32::new(0),
         }
     }
 
@@ -131,6 +146,18 @@ impl Allocator {
     #[cfg(test)]
     pub(super) fn listed_frames(&self) -> u32 {
         self.listed.load(Ordering::Relaxed)
+    }
+
+    /// Magazines with frames.
+    #[cfg(test)]
+    pub(super) fn magazines_in_use(&self) -> usize {
+        self.magazines().filter(|one| one.len() > 0).count()
+    }
+
+    /// How often magazines were emptied.
+    #[cfg(test)]
+    pub(super) fn drains(&self) -> u32 {
+        self.drained.load(Ordering::Relaxed)
     }
 
     /// All magazines, to look at.
@@ -156,11 +183,13 @@ impl Allocator {
 
     #[cold]
     fn take_listed(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
-        if let Some(id) = self.take_block(metas, order, source) {
-            return Some(id);
+        match self.take_block(metas, order, source) {
+            Ok(id) => return Some(id),
+            Err(Elsewhere::TooLittle) => return None,
+            Err(Elsewhere::Perhaps) => {}
         }
         self.drain_magazines(metas);
-        self.take_block(metas, order, source)
+        self.take_block(metas, order, source).ok()
     }
 
     /// Takes single frames back.
@@ -224,6 +253,8 @@ impl Allocator {
 
     /// Returns the frames of all loads and magazines to the buddy lists.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) {
+        #[cfg(test)]
+        self.drained.fetch_add(1, Ordering::Relaxed);
         let draining = self.drains.begin(&self.owned);
         self.with_lists(|lists| {
             let half = self.half();
@@ -289,17 +320,26 @@ impl Allocator {
         });
     }
 
-    fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
+    /// Takes a block from the lists, or says whether there may be one with what is not in them.
+    fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Result<FrameId, Elsewhere> {
         self.with_lists(|lists| {
-            let buddy = &mut lists.buddy;
             let keep = match source {
                 Source::Ordinary => self.reserve,
                 Source::Reserve => 0,
             };
-            if buddy.free() < keep + (1 << order) {
-                return None;
+            let needed = keep + (1 << order);
+            let buddy = &mut lists.buddy;
+            if buddy.free() >= needed
+                && let Some(id) = buddy.take(metas, order)
+            {
+                return Ok(id);
             }
-            buddy.take(metas, order)
+            let magazines: usize = self.magazines().map(Stack::len).sum();
+            let apart = (lists.loads.len() * self.half() + magazines) as u32;
+            match apart > 0 && buddy.free() + apart >= needed {
+                true => Err(Elsewhere::Perhaps),
+                false => Err(Elsewhere::TooLittle),
+            }
         })
     }
 
