@@ -29,6 +29,8 @@ mod shuttle_direct;
 mod shuttle_forks;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
+#[cfg(all(test, shuttle))]
+mod shuttle_world;
 mod stats;
 
 use std::collections::HashMap;

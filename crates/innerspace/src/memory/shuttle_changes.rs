@@ -1,6 +1,6 @@
 //! Changes of mappings under random schedules: pages that move under stores, code that is stored to while it is watched.
 
-use super::shuttle_tests::{PAGE, anonymous, assert_nothing_left, explore, memory};
+use super::shuttle_world::{PAGE, anonymous, assert_nothing_left, explore, memory};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{FaultKind, Map, Protection, Remap, VirtAddr};

@@ -1,0 +1,48 @@
+//! What the models of this layer are made of.
+
+use crate::store::MemoryStore;
+use crate::sync::Arc;
+use crate::{
+    FileAccess, Group, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+};
+
+pub(super) const PAGE: u64 = PAGE_SIZE as u64;
+/// Random schedules of a test.
+pub(super) const SCHEDULES: usize = 200;
+
+pub(super) fn explore(test: fn()) {
+    shuttle::check_random(test, SCHEDULES);
+}
+
+pub(super) fn memory() -> Memory {
+    let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
+    options.build().unwrap()
+}
+
+/// A file whose page n begins with the number n + 100.
+pub(super) fn numbered(
+    memory: &Memory,
+    group: &Group,
+    pages: u64,
+) -> (PagedFile, Arc<MemoryStore>) {
+    let store = Arc::new(MemoryStore::with_len(pages * PAGE));
+    for page in 0..pages {
+        let number = (page + 100).to_le_bytes();
+        crate::store::write_all_at(&*store, &number, page * PAGE).unwrap();
+    }
+    let options = memory.options().access(FileAccess::ReadWrite).group(group);
+    (options.open_store(store.clone()).unwrap(), store)
+}
+
+pub(super) fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
+    (space, at)
+}
+
+/// Everybody is gone: what is kept adds up, and nothing is left.
+pub(super) fn assert_nothing_left(memory: Memory) {
+    memory.validate();
+    memory.validate(); // what the first one's flush retired
+    assert_eq!(memory.root_group().usage(), 0);
+}
