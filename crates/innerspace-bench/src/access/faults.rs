@@ -29,6 +29,7 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
     rows.add(faults.cold_writes())?;
     rows.add(faults.reads())?;
     rows.add(faults.holes())?;
+    rows.add(faults.cached()?)?;
     rows.add(faults.unmaps())?;
     Ok(())
 }
@@ -207,6 +208,36 @@ impl Faults {
             contenders,
             Budget::Faster(40.0),
         )
+    }
+
+    /// Pages that are in the cache, in order: both sides map some around the one that is asked for.
+    fn cached(&self) -> Result<Row<'_>, Box<dyn Error>> {
+        let (pages, bytes) = (self.pages, self.bytes());
+        let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
+        let store = MemoryStore::from_bytes(&vec![1; bytes as usize]);
+        let file = memory.options().open(store)?;
+        file.prefetch(..)?;
+        let space = memory.space()?;
+        let mut accessor = space.accessor();
+        let ours = move || {
+            let at = space.map(Map::file(&file).shared())?;
+            let sample = thread_time(pages, || load_each(&mut accessor, at, pages));
+            space.unmap(at, bytes)?;
+            sample
+        };
+        let kernels = memory_file()?;
+        kernels.set_len(bytes)?;
+        Region::shared(&kernels, bytes as usize)?.write_every(PAGE, 1);
+        let kernel = move || {
+            let region = Region::shared(&kernels, bytes as usize)?;
+            thread_time(pages, || Ok(region.read_every(PAGE)))
+        };
+        let contenders = vec![
+            Contender::new("kernel", kernel),
+            Contender::new("innerspace", ours),
+        ];
+        let name = "read fault of a cached page of a file";
+        Ok(Faults::row(name, contenders, Budget::None))
     }
 
     fn unmaps(&self) -> Row<'_> {
