@@ -8,6 +8,7 @@ use super::file::FileInner;
 use super::fill::Filled;
 use super::index::Word;
 use super::lookup::{Get, Got};
+use super::stream::Reading;
 use crate::frame::FlagSet;
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
@@ -66,6 +67,16 @@ impl LockedBlock {
         }
     }
 
+    /// Its file.
+    pub(crate) fn file(&self) -> &FileCore {
+        &self.core
+    }
+
+    /// Its number in the file.
+    pub(crate) fn block(&self) -> u64 {
+        self.block
+    }
+
     /// Whether it is a block of this file.
     pub(crate) fn is_of(&self, file: &FileInner) -> bool {
         Arc::ptr_eq(&self.core, file.core())
@@ -118,7 +129,7 @@ impl FileCore {
     /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no section is open and no block
     /// locked.
     ///
-    /// A hole comes with its neighbours `around`, as far as they are known to be holes, too.
+    /// A hole comes with its neighbours `around`, as far as they are known to be holes, too. `reading` decides about read-ahead.
     ///
     /// With [`FaultKind::Write`] the block is dirty, WMAPPED and not under writeback when it comes back, and views of it keep
     /// another frame.
@@ -127,6 +138,7 @@ impl FileCore {
         page: u64,
         kind: FaultKind,
         around: &Range<u64>,
+        reading: Reading,
     ) -> Result<FaultPage, FileError> {
         self.check_outside()?;
         let core = self.me.upgrade().ok_or_else(|| self.closed())?;
@@ -160,7 +172,10 @@ impl FileCore {
                     }
                 },
                 _ => {
-                    let filled = self.fill_absent(block, Get::NONE, &steady, &self.stream)?;
+                    let filled = self.fill_absent_with(block, Get::NONE, &steady, || {
+                        self.stream
+                            .miss_of_mapping(reading, block, self.block_bytes())
+                    })?;
                     if filled == Filled::LookAgain {
                         self.pool.counters.count(Event::PgMajFault);
                     } else {

@@ -62,8 +62,21 @@ impl FileCore {
         &self,
         block: u64,
         get: Get,
-        _steady: &Steady<'_>,
+        steady: &Steady<'_>,
         stream: &Stream,
+    ) -> Result<Filled, FileError> {
+        self.fill_absent_with(block, get, steady, || {
+            stream.miss(block, self.block_bytes())
+        })
+    }
+
+    /// The same; `ahead` says how many blocks behind it to read as well.
+    pub(super) fn fill_absent_with(
+        &self,
+        block: u64,
+        get: Get,
+        _steady: &Steady<'_>,
+        ahead: impl FnOnce() -> u64,
     ) -> Result<Filled, FileError> {
         let start = block << self.block_shift();
         let size = self.size();
@@ -77,8 +90,7 @@ impl FileCore {
             return Ok(Filled::LookAgain);
         };
         let mut run = vec![first];
-        let ahead = stream.miss(block, self.block_bytes());
-        self.add_ahead(&mut run, ahead);
+        self.add_ahead(&mut run, ahead());
         self.read_run(run)?;
         Ok(Filled::LookAgain)
     }

@@ -18,7 +18,7 @@
 //! | `dirty`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
 //! | `truncate` | taking parts away |
 //! | `calls` | a store must not come back to its file |
-//! | `fault`, `mappers`, `owner` | page faults, mappings, reclaim |
+//! | `fault`, `beside`, `mappers`, `owner` | page faults; what they map with their own; mappings, reclaim |
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or kept by views alone:
 //!
@@ -63,6 +63,7 @@
 //! **Not here.** No thread, no registry of open files, no page tables, no retry of a failed write beyond keeping it dirty.
 
 mod array;
+mod beside;
 mod block;
 mod blocks;
 mod calls;
@@ -93,6 +94,7 @@ mod write;
 mod writeback;
 
 pub use array::{Array, Element};
+pub(crate) use beside::Beside;
 pub use blocks::BlockReader;
 pub use cursor::Cursor;
 pub use dirty::WriteOrder;
@@ -107,6 +109,7 @@ pub use ready::Ready;
 pub(crate) use service::{Cache, ErrorHook};
 pub(crate) use spare_nodes::SpareNodes;
 pub use stats::FileStats;
+pub(crate) use stream::Reading;
 pub use view::View;
 
 #[cfg(all(test, not(loom), not(shuttle)))]

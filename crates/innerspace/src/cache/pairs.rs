@@ -4,7 +4,7 @@
 //! shuttle's scheduler in many interleavings.
 
 use super::core::FileCore;
-use super::{Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile};
+use super::{Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile, Reading};
 use crate::reclaim::{FlushRequest, Owner, Pool, PoolOptions};
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::sync::{Arc, thread};
@@ -119,7 +119,7 @@ fn view(file: &PagedFile) {
 }
 
 fn fault(file: &PagedFile, kind: FaultKind) {
-    match core(file).fault_block(0, kind, &(0..1)) {
+    match core(file).fault_block(0, kind, &(0..1), Reading::Normal) {
         Ok(_) | Err(FileError::PastEnd { .. }) => {}
         Err(error) => panic!("{error}"),
     }

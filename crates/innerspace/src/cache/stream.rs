@@ -8,6 +8,18 @@ use crate::units::KIB;
 /// The largest window in bytes.
 const MAX_WINDOW: u64 = 128 * KIB;
 
+/// What is known of how the pages of a mapping are going to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) enum Reading {
+    /// Nothing: misses show it.
+    #[default]
+    Normal,
+    /// In no order: nothing is read ahead, nor mapped beside what is asked for.
+    Random,
+    /// In order: all of a window is read ahead from the first miss on.
+    Sequential,
+}
+
 /// Streams that are told apart.
 const STREAMS: usize = 8;
 
@@ -63,6 +75,15 @@ impl One {
 }
 
 impl Stream {
+    /// A miss at `block` of a mapping: how many blocks behind it to read as well.
+    pub(super) fn miss_of_mapping(&self, reading: Reading, block: u64, block_bytes: u64) -> u64 {
+        match reading {
+            Reading::Normal => self.miss(block, block_bytes),
+            Reading::Random => 0,
+            Reading::Sequential => MAX_WINDOW / block_bytes,
+        }
+    }
+
     /// A miss at `block`: how many blocks behind it to read as well, at blocks of `block_bytes`.
     pub(super) fn miss(&self, block: u64, block_bytes: u64) -> u64 {
         let max = MAX_WINDOW / block_bytes;

@@ -26,6 +26,7 @@
 //! | CACHED | `try_begin_write` / `end_write` | + / - WRITER | views = 0; block lock held |
 //! | CACHED | `try_set_wmapped` / `clear_wmapped` | + / - WMAPPED | views = 0, no WRITER; block lock held; clear: revoked and grace passed |
 //! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
+//! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | CACHED; it holds the frame, like a reference |
 //! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
 //! | CACHED refs=n | `uncache` | refs=n-1, viewed-only if views > 0 | block lock held |
 //!
@@ -38,7 +39,7 @@
 //! every `try_` on a free frame fails.
 //!
 //! Orderings. All changes are RMWs of one word, so each sees the newest value. What they pair with:
-//! - taking (`try_get`, `try_view`, `try_map`: Acquire) pairs with `publish` (Release): the holder sees the metadata
+//! - taking (`try_get`, `try_view`, `try_map_cached`: Acquire) pairs with `publish` (Release): the holder sees the metadata
 //!   and bytes the owner wrote;
 //! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of whoever ends the life (the last dropper,
 //!   `freeze`) or changes the bytes (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
@@ -387,6 +388,16 @@ impl Hold {
         self.update(Ordering::Relaxed, |now| {
             debug_assert!(now != HoldState::NONE, "map of a frame that nobody holds");
             (now.mapped() < HoldState::MAX).then_some(now.0 + MAPPED)
+        })
+        .is_ok()
+    }
+
+    /// Counts one more page, that is going to be installed, of a frame that is in a file's index: like
+    /// [`Hold::try_get_cached`], and speculative as it is. Until the page is installed the count is the caller's hold.
+    #[inline]
+    pub(crate) fn try_map_cached(&self) -> bool {
+        self.update(Ordering::Acquire, |now| {
+            (now.is_cached() && now.mapped() < HoldState::MAX).then_some(now.0 + MAPPED)
         })
         .is_ok()
     }

@@ -22,6 +22,8 @@ mod open;
 mod options;
 mod service;
 #[cfg(all(test, shuttle))]
+mod shuttle_around;
+#[cfg(all(test, shuttle))]
 mod shuttle_changes;
 #[cfg(all(test, shuttle))]
 mod shuttle_direct;

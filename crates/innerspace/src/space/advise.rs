@@ -2,7 +2,7 @@
 //!
 //! | call | like Linux's | does |
 //! |---|---|---|
-//! | [`Space::advise`] | madvise | drops pages, reads ahead, makes pages old, evicts |
+//! | [`Space::advise`] | madvise | drops pages, reads ahead, makes pages old, evicts; says in which order files will be read |
 //! | [`Space::populate`] | MAP_POPULATE | has every page now, as a load or a store of a private mapping would |
 //! | [`Space::lock`], [`Space::unlock`] | mlock, munlock | populates, and keeps reclaim away |
 //! | [`Space::sync`] | msync(MS_SYNC) | writes what was stored to shared files |
@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use super::access::Single;
+use super::change::Structure;
 use super::error::AccessKind;
 use super::map::checked_range;
 use super::pte::{self, Holds, VALID};
@@ -17,8 +18,9 @@ use super::table::{Edit, Nodes};
 use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{Accessor, Space, SpaceError, page_start};
-use crate::cache::PagedFile;
+use crate::cache::{PagedFile, Reading};
 use crate::dax::DaxFile;
+use crate::sync::gate::Writer;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// What will become of a range.
@@ -32,6 +34,12 @@ pub enum Advice {
     WillNeed,
     /// It will not be used soon: reclaim takes it early.
     Cold,
+    /// Nothing is known of the order in which it will be read: what is not in memory shows it. So it is from the start.
+    Normal,
+    /// Cached files will be read here in no order: faults read nothing ahead, and map nothing but the page they are for.
+    Random,
+    /// Cached files will be read here in order: faults read a full window ahead from the first one on.
+    Sequential,
     /// It will not be used for long: pages of files are written and evicted. Anonymous pages stay, for there is no swap.
     PageOut,
 }
@@ -86,6 +94,9 @@ impl Space {
                 drop(writer);
                 for_each_file(shown, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
             }
+            Advice::Normal => self.set_reading(writer, &range, Reading::Normal),
+            Advice::Random => self.set_reading(writer, &range, Reading::Random),
+            Advice::Sequential => self.set_reading(writer, &range, Reading::Sequential),
             Advice::PageOut => {
                 let shown = shown_in(&writer.vmas, &range, |_| true);
                 drop(writer);
@@ -96,6 +107,20 @@ impl Space {
                 for_each_file(shown, evict, |file, bytes| file.sync_range(bytes))
             }
         }
+    }
+
+    fn set_reading(
+        &self,
+        mut writer: Writer<'_, Structure>,
+        range: &Range<u64>,
+        reading: Reading,
+    ) -> Result<(), SpaceError> {
+        let changed = self.0.change(&mut writer, range, None, |vmas| {
+            vmas.update(range, |part| part.reading = reading)
+        });
+        drop(writer);
+        self.0.finish(changed?);
+        Ok(())
     }
 
     /// Pages of files are unused until their next access, as after aging. Anonymous pages cannot be evicted, and keep what

@@ -19,6 +19,7 @@
 //!
 //! A step that is done leaves the leaf with the accessor, so that the access finds it.
 
+mod around;
 mod direct;
 
 use std::ops::Range;
@@ -33,7 +34,8 @@ use super::translate::{Need, Translator};
 use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaCache;
 use crate::cache::{
-    FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
+    Beside, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
+    Reading,
 };
 use crate::dax::{DaxCore, DaxPages, Reach};
 use crate::frame::{HoldState, Kind};
@@ -43,9 +45,6 @@ use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
-/// A load that finds a hole maps the holes of so many bytes around it, aligned: a power of two, not above a leaf's.
-const AROUND: u64 = 16 * PAGE_SIZE as u64;
-
 /// What a step came to.
 enum Step {
     Done,
@@ -54,7 +53,7 @@ enum Step {
     Nodes,
     Page,
     /// The page, and the pages around it that could be mapped with it.
-    File(Arc<FileInner>, u64, FileAccessKind, Range<u64>),
+    File(Arc<FileInner>, u64, FileAccessKind, Range<u64>, Reading),
     Direct(Arc<DaxCore>, u64, FileAccessKind, Reach),
     Device(DeviceCall),
     Denied(FaultKind),
@@ -88,6 +87,8 @@ struct FaultState<'space> {
     around: Range<u64>,
     /// The leaf that the last step worked in.
     leaf: Option<FrameId>,
+    /// Blocks mapped with the page's own, locked until the section is left.
+    beside: Beside,
     // What is to be let go when no accessor can be in it.
     replaced: Detached,
 }
@@ -118,6 +119,7 @@ pub(super) fn handle(
         file: FilePage::None,
         leaf: None,
         around: 0..0,
+        beside: Beside::NONE,
         replaced: Detached::default(),
     };
     let end = fault.run(translator, vmas);
@@ -149,8 +151,8 @@ impl<'space> FaultState<'space> {
                     self.file = FilePage::None; // nothing is allocated while a block is locked
                     self.page = Some(self.allocate()?);
                 }
-                Step::File(file, page, kind, around) => {
-                    self.have_block(&file, page, kind, &around)?
+                Step::File(file, page, kind, around, reading) => {
+                    self.have_block(&file, page, kind, &around, reading)?
                 }
                 Step::Direct(file, page, kind, reach) => {
                     self.have_entry(&file, page, kind, reach)?
@@ -198,11 +200,12 @@ impl<'space> FaultState<'space> {
         page: u64,
         kind: FileAccessKind,
         around: &Range<u64>,
+        reading: Reading,
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
         let _inside = Inside::quiet(self.space);
         let found = file
-            .fault_block(page, kind, around)
+            .fault_block(page, kind, around, reading)
             .map_err(|error| self.file_error(error))?;
         self.file = match found {
             FaultPage::Block(block) => FilePage::Block(block, page, kind),
@@ -248,6 +251,7 @@ impl<'space> FaultState<'space> {
             translator.found(self.at.0, self.nodes().words(leaf), need);
         }
         translator.sections.leave();
+        self.beside.let_go(&self.space.pool);
         step
     }
 
@@ -473,7 +477,7 @@ impl<'space> FaultState<'space> {
                 if copy {
                     self.install_copy(slot, old, host)
                 } else {
-                    self.map_block(slot, old, kind)
+                    self.map_block(vma, leaf, old, kind)
                 }
             }
             FilePage::Hole(of, hole)
@@ -487,7 +491,10 @@ impl<'space> FaultState<'space> {
                     false => self.map_holes(vma, leaf, old, page, hole.pages().clone()),
                 }
             }
-            _ => Step::File(file.clone(), page, kind, self.pages_around(vma, page, copy)),
+            _ => {
+                let around = self.pages_around(vma, page, copy);
+                Step::File(file.clone(), page, kind, around, vma.reading)
+            }
         }
     }
 
@@ -497,48 +504,9 @@ impl<'space> FaultState<'space> {
         self.publish_page(slot, old, page)
     }
 
-    /// The pages of the file that a load of `page` may map with it: those of the window around it that the mapping shows in this leaf,
-    /// where the gate is open.
-    fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
-        if copy || self.access.writes() {
-            return page..page + 1;
-        }
-        let window = self.at.0 & !(AROUND - 1);
-        let start = window.max(vma.start).max(self.around.start);
-        let end = (window + AROUND).min(vma.end).min(self.around.end);
-        vma.file_page(start)..vma.file_page(end - 1) + 1
-    }
-
-    /// Maps the zero frame over the page, and over the holes around it where nothing is mapped yet.
-    fn map_holes(
-        &mut self,
-        vma: &Vma,
-        leaf: FrameId,
-        old: Pte,
-        page: u64,
-        holes: Range<u64>,
-    ) -> Step {
-        self.space.pool.counters.count(Event::ZeroMap);
-        let zero = self.space.pool.frames.host(FrameId::ZERO) as u64;
-        let zero = Pte::zero(zero, self.validity());
-        let words = self.nodes().words(leaf);
-        let slot = table::slot_index(self.at.0, 0);
-        if !pte::replace(&words[slot], old, zero) {
-            return Step::Again;
-        }
-        // The gate may have closed on some of them since they were asked for.
-        let shown = self.pages_around(vma, page, false);
-        for other in holes.start.max(shown.start)..holes.end.min(shown.end) {
-            let place = (slot as u64 + other).wrapping_sub(page) as usize;
-            if other != page {
-                let _mapped_already = pte::replace(&words[place], Pte::EMPTY, zero);
-            }
-        }
-        Step::Done
-    }
-
     /// Maps the file's own frame, under its block's lock.
-    fn map_block(&mut self, slot: &AtomicU64, old: Pte, kind: FileAccessKind) -> Step {
+    fn map_block(&mut self, vma: &Vma, leaf: FrameId, old: Pte, kind: FileAccessKind) -> Step {
+        let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
         let FilePage::Block(block, page, _) = &self.file else {
             unreachable!("checked by the caller")
         };
@@ -559,6 +527,9 @@ impl<'space> FaultState<'space> {
         }
         if pte::replace(slot, old, new) {
             self.nodes().retire_page(old);
+            if kind == FileAccessKind::Read && vma.reading != Reading::Random {
+                self.map_beside(vma, leaf);
+            }
             return Step::Done;
         }
         let _held = hold.unmap(); // the block lock's holder has a ref, so this is not the last hold

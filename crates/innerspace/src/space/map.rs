@@ -7,7 +7,7 @@ use super::table::{ADDRESS_BITS, Edit};
 use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
 use super::vma_set::VmaSet;
 use super::{Space, SpaceError};
-use crate::cache::PagedFile;
+use crate::cache::{PagedFile, Reading};
 use crate::dax::DaxFile;
 use crate::reclaim::Pool;
 use crate::sync::Arc;
@@ -323,6 +323,7 @@ impl Map {
             ceiling,
             sharing,
             residence: Residence::Pageable,
+            reading: Reading::Normal,
             backing,
         })
     }

@@ -4,6 +4,7 @@
 use super::vma::{Backing, Protection, Residence, Sharing, Vma};
 use super::vma_cache::{Sequence, VmaCache, VmaLookups};
 use super::vma_set::VmaSet;
+use crate::cache::Reading;
 use crate::sync::Arc;
 
 /// What remembers mappings that were found.
@@ -75,6 +76,7 @@ impl VmaReplay {
             ceiling: protection,
             sharing: Sharing::Private,
             residence: Residence::Pageable,
+            reading: Reading::Normal,
             backing: Backing::Anonymous,
         };
         let changed = !self.vmas.put(vma).removed.is_empty();

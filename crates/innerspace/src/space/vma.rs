@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::device::DeviceRef;
 use super::tree::Ranged;
-use crate::cache::{FileInner, MapperId, Mappers};
+use crate::cache::{FileInner, MapperId, Mappers, Reading};
 use crate::dax::DaxCore;
 use crate::sync::{Arc, Weak};
 use crate::{PAGE_SHIFT, VirtAddr};
@@ -211,6 +211,8 @@ pub(super) struct Vma {
     pub(super) ceiling: Protection,
     pub(super) sharing: Sharing,
     pub(super) residence: Residence,
+    /// How its pages will be read; of no effect on what is not a cached file.
+    pub(super) reading: Reading,
     pub(super) backing: Backing,
 }
 
@@ -292,6 +294,7 @@ impl Vma {
             && self.ceiling == other.ceiling
             && self.sharing == other.sharing
             && self.residence == other.residence
+            && self.reading == other.reading
     }
 
     /// Whether the two are one range: adjacent, alike, and backed contiguously.
@@ -322,8 +325,13 @@ impl fmt::Display for Vma {
         }
         write!(f, " {} {sharing}", self.protection)?;
         match self.residence {
-            Residence::Pageable => Ok(()),
-            Residence::Locked => write!(f, " locked"),
+            Residence::Pageable => {}
+            Residence::Locked => write!(f, " locked")?,
+        }
+        match self.reading {
+            Reading::Normal => Ok(()),
+            Reading::Random => write!(f, " read at random"),
+            Reading::Sequential => write!(f, " read in order"),
         }
     }
 }

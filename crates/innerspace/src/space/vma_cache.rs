@@ -283,6 +283,7 @@ impl VmaCache {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::cache::Reading;
     use crate::space::vma::{Protection, Residence, Sharing};
     use crate::space::vma_set::VmaSet;
 
@@ -294,6 +295,7 @@ mod tests {
             ceiling: Protection::READ_WRITE,
             sharing: Sharing::Private,
             residence: Residence::Pageable,
+            reading: Reading::Normal,
             backing: Backing::Anonymous,
         }
     }

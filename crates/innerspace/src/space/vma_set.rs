@@ -223,6 +223,7 @@ impl VmaSet {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::cache::Reading;
     use crate::space::vma::{Backing, Protection, Residence, Sharing};
 
     const R: Protection = Protection::READ;
@@ -236,6 +237,7 @@ mod tests {
             ceiling: RW | Protection::EXECUTE,
             sharing: Sharing::Private,
             residence: Residence::Pageable,
+            reading: Reading::Normal,
             backing: Backing::Anonymous,
         }
     }
@@ -324,6 +326,7 @@ mod tests {
         assert!(!change(|vma| vma.ceiling = R));
         assert!(!change(|vma| vma.sharing = Sharing::Shared));
         assert!(!change(|vma| vma.residence = Residence::Locked));
+        assert!(!change(|vma| vma.reading = Reading::Random));
         assert!(!change(|vma| vma.start += 0x1000));
     }
 

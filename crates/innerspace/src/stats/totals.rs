@@ -66,6 +66,7 @@ counters! {
         PgFree pgfree "Pages given back"
         PgFault pgfault "Faults handled"
         PgMajFault pgmajfault "Faults that read from a store"
+        PgMapAround pgmap_around "Cached pages mapped beside one that a load asked for"
         ZeroMap zero_map "Read faults answered with the zero frame"
         Cow cow "Pages copied by a write to a shared page"
         CowReuse cow_reuse "Copy-on-write faults whose page nobody else had: made writable in place"

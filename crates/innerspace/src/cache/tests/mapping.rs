@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::*;
-use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Revoke, Revoked};
+use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke, Revoked};
 use crate::frame::{Dropped, FlagSet};
 use crate::reclaim::{Aged, Owner};
 use crate::sync::{Mutex, Weak};
@@ -71,7 +71,9 @@ impl Mapped {
     }
 
     fn fault_around(&self, page: u64, kind: FaultKind, around: &Range<u64>) -> FaultPage {
-        core(&self.file).fault_block(page, kind, around).unwrap()
+        core(&self.file)
+            .fault_block(page, kind, around, Reading::Normal)
+            .unwrap()
     }
 
     fn map(&self, page: u64, kind: FaultKind) {
@@ -144,7 +146,12 @@ fn a_read_fault_maps_and_eviction_takes_it_away() {
         assert_eq!(file.evict(..).unwrap().bytes(), size);
         assert_eq!(mapped.rights(last), None);
         let error = core(&file)
-            .fault_block(2 * size / PAGE as u64, FaultKind::Read, &(0..u64::MAX))
+            .fault_block(
+                2 * size / PAGE as u64,
+                FaultKind::Read,
+                &(0..u64::MAX),
+                Reading::Normal,
+            )
             .unwrap_err();
         assert!(
             matches!(error, crate::cache::FileError::PastEnd { .. }),
@@ -409,7 +416,7 @@ fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
             let file = file.clone();
             crate::sync::thread::spawn(move || {
                 let found = core(&file)
-                    .fault_block(0, FaultKind::Write, &(0..1))
+                    .fault_block(0, FaultKind::Write, &(0..1), Reading::Normal)
                     .unwrap();
                 let FaultPage::Block(block) = found else {
                     panic!("a hole")

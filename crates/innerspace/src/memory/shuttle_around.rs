@@ -1,0 +1,87 @@
+//! Loads that map cached pages around their own, under random schedules, beside what takes such pages away.
+
+use super::shuttle_world::{PAGE, assert_nothing_left, explore, memory, numbered};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, thread};
+use crate::{FaultKind, Map, PagedFile};
+
+/// Has all of the file in the cache.
+fn cache(file: &PagedFile) {
+    file.prefetch(..).unwrap();
+}
+
+// spec: A2
+#[test]
+fn a_neighbour_that_is_evicted_while_it_is_mapped_shows_no_other_bytes() {
+    explore(|| {
+        let memory = memory();
+        let (file, _store) = numbered(&memory, memory.root_group(), 4);
+        cache(&file);
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file)).unwrap();
+        let readers = [[0, 1, 2], [3, 2, 1]].map(|pages| {
+            let mut a = space.accessor();
+            thread::spawn(move || {
+                for page in pages {
+                    let seen = a.load::<u64>(at + page * PAGE);
+                    assert_eq!(seen, Ok(page + 100), "another's bytes");
+                }
+            })
+        });
+        let other = memory.space().unwrap();
+        let mine = other.map(Map::anonymous(4 * PAGE)).unwrap();
+        let mut b = other.accessor();
+        for page in 0..3 {
+            file.evict(..).unwrap();
+            b.store(mine + page * PAGE, u64::MAX).unwrap();
+        }
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        space.validate();
+        file.evict(..).unwrap();
+        assert_eq!(space.stats().pages.file, 0, "mapped, and not found");
+        drop((b, other, space, file));
+        assert_nothing_left(memory);
+    });
+}
+
+// spec: P15
+#[test]
+fn a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards() {
+    explore(|| {
+        let memory = memory();
+        let (file, _store) = numbered(&memory, memory.root_group(), 4);
+        cache(&file);
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file)).unwrap();
+        let stage = Arc::new(AtomicU32::new(0));
+        let readers = [0, 1].map(|first| {
+            let mut a = space.accessor();
+            let told = stage.clone();
+            thread::spawn(move || {
+                for page in [first, 2, 3, 2] {
+                    let done = told.load(Ordering::Acquire);
+                    let seen = a.load::<u64>(at + page * PAGE);
+                    match (page, seen.map_err(|fault| fault.kind())) {
+                        (2, Ok(0)) => {}
+                        (2, Ok(102)) => assert_eq!(done, 0, "punched"),
+                        (3, Ok(103)) => assert!(done < 2, "cut off"),
+                        (3, Err(kind)) => assert_eq!(kind, FaultKind::PastEnd),
+                        (page, seen) => assert_eq!(seen, Ok(page + 100)),
+                    }
+                }
+            })
+        });
+        file.punch(2 * PAGE..3 * PAGE).unwrap();
+        stage.store(1, Ordering::Release);
+        file.set_len(3 * PAGE).unwrap();
+        stage.store(2, Ordering::Release);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        space.validate();
+        drop((space, file));
+        assert_nothing_left(memory);
+    });
+}

@@ -1,0 +1,340 @@
+//! What a load maps beside its own page, and that it is taken away with the rest.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use innerspace::store::{MemoryStore, Store};
+use innerspace::{
+    Advice, FaultKind, FileAccess, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PageStats,
+    PagedFile, Protection, Space, Threads, VirtAddr,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory() -> Memory {
+    let options = MemoryOptions::new(8 * MIB).threads(Threads::None);
+    options.build().unwrap()
+}
+
+/// A store whose page n is full of n + 1.
+fn numbers(pages: u64) -> MemoryStore {
+    let bytes: Vec<u8> = (0..pages * PAGE).map(|at| (at / PAGE) as u8 + 1).collect();
+    MemoryStore::from_bytes(&bytes)
+}
+
+/// A file of such a store, all of it cached.
+fn cached(memory: &Memory, pages: u64, block: u64) -> PagedFile {
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.block_size(block).open(numbers(pages)).unwrap();
+    let mut byte = [0];
+    for page in 0..pages {
+        file.read_at(&mut byte, page * PAGE).unwrap();
+    }
+    file
+}
+
+fn pages(space: &Space) -> PageStats {
+    space.validate();
+    space.stats().pages
+}
+
+fn around(memory: &Memory) -> u64 {
+    memory.stats().totals.pgmap_around
+}
+
+fn load(space: &Space, at: VirtAddr) -> Result<u8, FaultKind> {
+    let loaded = space.accessor().load::<u8>(at);
+    loaded.map_err(|fault| fault.kind())
+}
+
+/// A mapping of all of a file, in whose middle one page was loaded from.
+fn with_neighbours(memory: &Memory, file: &PagedFile) -> (Space, VirtAddr) {
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(file).shared().writable()).unwrap();
+    assert_eq!(load(&space, at + 20 * PAGE), Ok(21));
+    (space, at)
+}
+
+#[test]
+fn a_load_maps_the_cached_pages_around_it_and_uses_its_own_alone() {
+    let memory = memory();
+    let file = cached(&memory, 40, PAGE);
+    let (space, at) = with_neighbours(&memory, &file);
+    let now = pages(&space);
+    assert_eq!((now.file, now.referenced, now.writable), (16, 1, 0));
+    assert_eq!(around(&memory), 15);
+    let reads = file.stats().store_reads;
+    for page in 16..32 {
+        assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
+    }
+    let now = pages(&space);
+    assert_eq!((now.file, now.referenced), (16, 16));
+    assert_eq!((around(&memory), file.stats().store_reads), (15, reads));
+    // What was used is forgotten, what is mapped is not.
+    space.advise(at, 40 * PAGE, Advice::Cold).unwrap();
+    assert_eq!(load(&space, at + 17 * PAGE), Ok(18));
+    let now = pages(&space);
+    assert_eq!((now.file, now.referenced), (16, 1));
+}
+
+#[test]
+fn no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file() {
+    let memory = memory();
+    let file = cached(&memory, 40, PAGE);
+    let space = memory.space().unwrap();
+    let part = space
+        .map(Map::file(&file).range(18 * PAGE..23 * PAGE))
+        .unwrap();
+    assert_eq!(load(&space, part + PAGE), Ok(20));
+    assert_eq!(pages(&space).file, 5, "the mapping");
+    space.unmap(part, 5 * PAGE).unwrap();
+
+    let at = VirtAddr(16 * MIB);
+    space.map(Map::file(&file).at(at)).unwrap();
+    space
+        .protect(at + 4 * PAGE, PAGE, Protection::NONE)
+        .unwrap();
+    assert_eq!(load(&space, at + 2 * PAGE), Ok(3));
+    assert_eq!(pages(&space).file, 4, "up to what is forbidden");
+    assert_eq!(load(&space, at + 4 * PAGE), Err(FaultKind::Forbidden));
+    space.unmap(at, 40 * PAGE).unwrap();
+
+    // The window ends with the leaf, wherever the file stands in it.
+    let at = VirtAddr(18 * MIB - 3 * PAGE);
+    space.map(Map::file(&file).at(at)).unwrap();
+    assert_eq!(load(&space, at), Ok(1));
+    assert_eq!(pages(&space).file, 3, "the leaf");
+    assert_eq!(load(&space, at + 3 * PAGE), Ok(4));
+    assert_eq!(pages(&space).file, 3 + 16);
+    space.unmap(at, 40 * PAGE).unwrap();
+
+    for block in [PAGE, 64 * KIB] {
+        let file = cached(&memory, 5, block);
+        let at = space.map(Map::file(&file).range(..8 * PAGE)).unwrap();
+        assert_eq!(load(&space, at + 2 * PAGE), Ok(3));
+        assert_eq!(pages(&space).file, 5, "the file, in blocks of {block}");
+        assert_eq!(load(&space, at + 5 * PAGE), Err(FaultKind::PastEnd));
+        space.unmap(at, 8 * PAGE).unwrap();
+    }
+}
+
+#[test]
+fn pages_of_large_blocks_are_mapped_with_their_own_block_and_the_next() {
+    let memory = memory();
+    for block in [8 * KIB, 32 * KIB, 128 * KIB] {
+        let file = cached(&memory, 64, block);
+        let space = memory.space().unwrap();
+        // Not where the blocks begin.
+        let map = Map::file(&file).range(PAGE..);
+        let at = space.map(map.at(VirtAddr(MIB))).unwrap();
+        assert_eq!(load(&space, at + 20 * PAGE), Ok(22));
+        assert_eq!(pages(&space).file, 16, "in blocks of {block}");
+        for page in 16..32 {
+            assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 2));
+        }
+        assert_eq!(file.evict(..).unwrap().0, 64, "no count is left over");
+        assert_eq!(pages(&space).file, 0);
+        drop((space, file));
+        memory.validate();
+    }
+}
+
+#[test]
+fn what_is_not_cached_is_left_and_not_read() {
+    let memory = memory();
+    let file = cached(&memory, 40, PAGE);
+    file.evict(18 * PAGE..20 * PAGE).unwrap();
+    let reads = file.stats().store_reads;
+    let (space, at) = with_neighbours(&memory, &file);
+    assert_eq!(pages(&space).file, 14);
+    assert_eq!(file.stats().store_reads, reads);
+    assert_eq!(load(&space, at + 18 * PAGE), Ok(19));
+    assert!(file.stats().store_reads > reads);
+}
+
+// spec: P15
+// spec: A5
+#[test]
+fn a_neighbour_goes_with_its_page_of_the_file() {
+    let memory = memory();
+    let neighbours = [16, 19, 21, 31];
+    let each = |change: &dyn Fn(&PagedFile, u64), after: &dyn Fn(u64) -> Result<u8, FaultKind>| {
+        let file = cached(&memory, 40, PAGE);
+        let (space, at) = with_neighbours(&memory, &file);
+        for page in neighbours {
+            change(&file, page);
+            assert_eq!(load(&space, at + page * PAGE), after(page), "page {page}");
+        }
+        space.validate();
+        drop((space, file));
+        memory.validate();
+        assert_eq!(memory.root_group().usage(), 0);
+    };
+    let old = |page| Ok(page as u8 + 1);
+    let bytes = |page| page * PAGE..(page + 1) * PAGE;
+    each(&|file, page| file.punch(bytes(page)).unwrap(), &|_| Ok(0));
+    each(
+        &|file, page| assert_eq!(file.evict(bytes(page)).unwrap().0, 1),
+        &old,
+    );
+    each(
+        &|file, page| file.write_at(&[99], page * PAGE).unwrap(),
+        &|_| Ok(99),
+    );
+    each(
+        &|file, page| {
+            // The file goes on in another frame.
+            let view = file.view(bytes(page)).unwrap();
+            file.write_at(&[77], page * PAGE).unwrap();
+            assert_eq!(view[0], page as u8 + 1);
+        },
+        &|_| Ok(77),
+    );
+    each(&|file, page| drop(file.invalidate(bytes(page))), &old);
+    each(&|file, _| file.set_len(16 * PAGE).unwrap(), &|_| {
+        Err(FaultKind::PastEnd)
+    });
+}
+
+// spec: V2
+#[test]
+fn a_neighbour_goes_with_its_mapping() {
+    let memory = memory();
+    let file = cached(&memory, 40, PAGE);
+    let (space, at) = with_neighbours(&memory, &file);
+    space.unmap(at + 21 * PAGE, PAGE).unwrap();
+    assert_eq!(load(&space, at + 21 * PAGE), Err(FaultKind::NotMapped));
+    space
+        .protect(at + 22 * PAGE, PAGE, Protection::NONE)
+        .unwrap();
+    assert_eq!(load(&space, at + 22 * PAGE), Err(FaultKind::Forbidden));
+    let child = space.fork().unwrap();
+    child.unmap(at + 23 * PAGE, PAGE).unwrap();
+    assert_eq!(load(&child, at + 23 * PAGE), Err(FaultKind::NotMapped));
+    assert_eq!(load(&space, at + 23 * PAGE), Ok(24));
+    // A store through the neighbour's word is recorded as any other.
+    let mut a = space.accessor();
+    a.store(at + 24 * PAGE, 200u8).unwrap();
+    assert_eq!(file.stats().dirty.0, 1);
+    assert_eq!(load(&child, at + 24 * PAGE), Ok(200));
+    space.advise(at, 8 * PAGE, Advice::DontNeed).unwrap();
+    drop((a, child, space, file));
+    memory.validate();
+    assert_eq!(memory.root_group().usage(), 0);
+}
+
+// spec: V17
+#[test]
+fn a_neighbour_in_a_private_mapping_is_copied_by_a_store() {
+    let memory = memory();
+    let file = cached(&memory, 40, PAGE);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).private().writable()).unwrap();
+    let mut a = space.accessor();
+    a.store(at + 19 * PAGE, 100u8).unwrap();
+    assert_eq!(around(&memory), 0, "a store maps its own page");
+    let child = space.fork().unwrap();
+    assert_eq!(load(&child, at + 20 * PAGE), Ok(21));
+    assert_eq!(around(&memory), 14, "but for what was copied");
+    a.store(at + 21 * PAGE, 101u8).unwrap();
+    let seen = [19, 20, 21].map(|page| load(&child, at + page * PAGE));
+    assert_eq!(seen, [Ok(100), Ok(21), Ok(22)]);
+    let mut bytes = [0; 1];
+    file.read_at(&mut bytes, 21 * PAGE).unwrap();
+    assert_eq!(bytes, [22]);
+}
+
+/// The pages' numbers, and a store that says when it is asked for page 21, and waits.
+struct Slow {
+    numbers: MemoryStore,
+    asked: Mutex<Sender<()>>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Store for Slow {
+    fn len(&self) -> io::Result<u64> {
+        self.numbers.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if offset == 21 * PAGE {
+            self.asked.lock().unwrap().send(()).unwrap();
+            self.go_on.lock().unwrap().recv().unwrap();
+        }
+        self.numbers.read_at(buf, offset)
+    }
+}
+
+// spec: V22
+#[test]
+fn a_neighbour_that_is_being_read_is_not_waited_for() {
+    let memory = memory();
+    let (asked, was_asked) = channel();
+    let (go_on, may_go_on) = channel();
+    let store = Slow {
+        numbers: numbers(40),
+        asked: Mutex::new(asked),
+        go_on: Mutex::new(may_go_on),
+    };
+    let file = memory.options().open_store(Arc::new(store)).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file)).unwrap();
+    space.advise(at, 40 * PAGE, Advice::Random).unwrap();
+    for page in [19, 20, 22] {
+        assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
+    }
+    assert_eq!(around(&memory), 0, "read at random");
+    space.advise(at, 40 * PAGE, Advice::DontNeed).unwrap();
+    space.advise(at, 40 * PAGE, Advice::Normal).unwrap();
+    let other = space.clone();
+    let reading = thread::spawn(move || load(&other, at + 21 * PAGE));
+    was_asked.recv().unwrap();
+    assert_eq!(load(&space, at + 20 * PAGE), Ok(21));
+    assert_eq!(around(&memory), 2);
+    go_on.send(()).unwrap();
+    assert_eq!(reading.join().unwrap(), Ok(22));
+}
+
+// spec: V19
+#[test]
+fn advice_says_what_is_read_ahead_and_mapped_around() {
+    let memory = memory();
+    let file = memory.options().open(numbers(64)).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file)).unwrap();
+    let ahead = || memory.stats().totals.pgreadahead;
+    let whole = |advice| space.advise(at, 64 * PAGE, advice).unwrap();
+
+    whole(Advice::Random);
+    for page in 0..8 {
+        assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
+    }
+    assert_eq!((ahead(), around(&memory)), (0, 0), "at random");
+    assert_eq!(pages(&space).file, 8);
+
+    space
+        .advise(at + 8 * PAGE, 4 * PAGE, Advice::Sequential)
+        .unwrap();
+    assert_eq!(space.stats().mappings.len(), 3, "advice is a mapping's own");
+    assert_eq!(load(&space, at + 8 * PAGE), Ok(9));
+    assert_eq!(ahead(), 32, "all of a window at once");
+    assert_eq!(around(&memory), 3, "as far as the mapping goes");
+
+    whole(Advice::Normal);
+    assert_eq!(space.stats().mappings.len(), 1);
+    assert_eq!(load(&space, at + 50 * PAGE), Ok(51));
+    assert_eq!(ahead(), 32, "one miss is no stream");
+    for page in 51..54 {
+        assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
+    }
+    assert!(ahead() > 32);
+
+    let empty = space.advise(at + 64 * PAGE, PAGE, Advice::Random);
+    assert!(empty.is_err(), "nothing is mapped there");
+    // It has no effect on what is no file.
+    let own = space.map(Map::anonymous(4 * PAGE)).unwrap();
+    space.advise(own, 4 * PAGE, Advice::Random).unwrap();
+    space.accessor().store(own, 1u8).unwrap();
+}
