@@ -14,6 +14,7 @@ use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
 use super::meta_array::MetaArray;
 use super::owned::{Bytes, OwnedFrame};
+use super::singles::{MOST, Singles};
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
@@ -184,6 +185,12 @@ impl Frames {
     pub(crate) fn alloc(&self, order: u8, source: Source) -> Option<OwnedFrame<'_>> {
         assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
         let id = self.allocator.take(&self.metas, order, source)?;
+        Some(self.begin(id, order))
+    }
+
+    /// Makes a block owned that was just taken from the allocator.
+    #[inline(always)]
+    fn begin(&self, id: FrameId, order: u8) -> OwnedFrame<'_> {
         let meta = self.meta(id);
         let bytes = if meta.take_fresh() {
             Bytes::Zeros
@@ -191,7 +198,51 @@ impl Frames {
             Bytes::Unknown
         };
         meta.begin(order);
-        Some(OwnedFrame::new(self, id, order, bytes))
+        OwnedFrame::new(self, id, order, bytes)
+    }
+
+    /// Takes up to `most` single frames, as many as are had by one turn at the thread's magazine; there may be none although some are
+    /// free.
+    pub(crate) fn alloc_singles(&self, most: usize) -> Singles<'_> {
+        let mut ids = [FrameId(0); MOST];
+        let wanted = &mut ids[..most.min(MOST)];
+        let taken = self.allocator.take_singles(&self.metas, wanted);
+        Singles::new(self, ids, taken)
+    }
+
+    /// Of a frame of [`Singles`].
+    #[inline(always)]
+    pub(super) fn begin_single(&self, id: FrameId) -> OwnedFrame<'_> {
+        self.begin(id, 0)
+    }
+
+    /// Of frames of [`Singles`] that were not begun.
+    pub(super) fn give_back(&self, ids: &[FrameId]) {
+        if !ids.is_empty() {
+            self.allocator.give_all(&self.metas, ids);
+        }
+    }
+
+    /// Has the frame that this thread gets next on its way to the processor, to be written, if that frame is known. A hint, for who is
+    /// about to fill the last one it got.
+    #[inline]
+    pub(crate) fn prefetch_next(&self) {
+        if let Some(id) = self.allocator.peek() {
+            self.prefetch_meta(id);
+            self.prefetch_to_write(id);
+        }
+    }
+
+    /// Has the metadata of a free frame on its way to the processor.
+    #[inline(always)]
+    pub(super) fn prefetch_meta(&self, id: FrameId) {
+        copy::prefetch_line(std::ptr::from_ref(self.meta(id)).cast());
+    }
+
+    /// Has the bytes of a free frame on their way to the processor, to be written.
+    #[inline(always)]
+    pub(super) fn prefetch_to_write(&self, id: FrameId) {
+        copy::prefetch_page_to_write(self.host(id));
     }
 
     /// Frees the block that starts at `id`. Its hold word must be 0.

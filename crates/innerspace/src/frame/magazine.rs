@@ -181,6 +181,32 @@ impl Allocator {
         self.take_listed(metas, order, source)
     }
 
+    /// The single frame that the calling thread gets next, if that is known.
+    #[inline(always)]
+    pub(super) fn peek(&self) -> Option<FrameId> {
+        self.with_magazine(Stack::top).flatten()
+    }
+
+    /// Takes single frames by one turn at the thread's magazine, which is filled when it is empty; how many, which is none where
+    /// [`Allocator::take`] has to go to the lists.
+    pub(super) fn take_singles(&self, metas: &[Meta], into: &mut [FrameId]) -> usize {
+        if self.capacity == 0 {
+            return 0;
+        }
+        let taken = self.with_magazine(|magazine| {
+            let mut taken = 0;
+            for place in into {
+                let Some(id) = magazine.pop().or_else(|| self.take_load(metas, magazine)) else {
+                    break;
+                };
+                *place = id;
+                taken += 1;
+            }
+            taken
+        });
+        taken.unwrap_or(0)
+    }
+
     #[cold]
     fn take_listed(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         match self.take_block(metas, order, source) {

@@ -57,6 +57,8 @@ pub(crate) mod old_ways;
 mod owned;
 #[cfg(not(loom))]
 mod pinned;
+#[cfg(not(loom))]
+mod singles;
 mod stack;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
@@ -82,4 +84,6 @@ pub(crate) use meta::{Kind, Meta, Uses};
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
 pub(crate) use pinned::{Aside, Filling, Grip, Here, Keeper, Pinned, Taken, Try, Writing};
+#[cfg(not(loom))]
+pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
 pub(crate) use wait_table::{Bit, DEFAULT_PATIENCE, Sleeper, WaitTable};

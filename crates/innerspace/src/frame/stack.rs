@@ -61,6 +61,13 @@ impl Stack {
         Some(self.get(len))
     }
 
+    /// The frame on top.
+    #[inline(always)]
+    pub(super) fn top(&self) -> Option<FrameId> {
+        let len = self.len().checked_sub(1)?;
+        Some(self.get(len))
+    }
+
     /// Hands the `count` frames at the bottom, the coldest, to `each`.
     pub(super) fn take_coldest(&self, count: usize, mut each: impl FnMut(FrameId)) {
         let len = self.len();

@@ -65,6 +65,17 @@ impl Charge<'_> {
         self.source == Source::Stock
     }
 
+    /// Takes pages out, as a charge of their own.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline]
+    pub(crate) fn split(&mut self, pages: PageCount) -> Self {
+        let left = self.pages.0.checked_sub(pages.0);
+        self.pages = PageCount(left.expect("a charge is split into parts of it"));
+        Charge { pages, ..*self }
+    }
+
     /// The pages stay charged; whoever takes the number over gives them back by [`GroupTree::uncharge`].
     pub(crate) fn commit(self) -> GroupId {
         let group = self.group;
@@ -165,6 +176,27 @@ impl GroupTree {
             group,
             pages,
             over_high,
+            source,
+        })
+    }
+
+    /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is empty. `None` where a limit is too near
+    /// for that; nobody was refused, and nothing is counted: ask [`GroupTree::try_charge`].
+    pub(crate) fn try_charge_some(&self, group: GroupId, most: PageCount) -> Option<Charge<'_>> {
+        let number = thread_number();
+        let most = self.stocks.at_most(most.0);
+        let (pages, source) = match self.stocks.charge_some(number, group, most) {
+            0 if most > 0 && self.stocks.refill(self, number, group, most) => {
+                (most, Source::Levels)
+            }
+            0 => return None,
+            pages => (pages, Source::Stock),
+        };
+        Some(Charge {
+            tree: self,
+            group,
+            pages: PageCount(pages),
+            over_high: None,
             source,
         })
     }

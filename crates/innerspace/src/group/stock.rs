@@ -252,6 +252,24 @@ impl Stocks {
         matches!(change, Change::Made(_))
     }
 
+    /// So many pages, or as many as a batch has.
+    pub(super) fn at_most(&self, pages: u64) -> u64 {
+        pages.min(self.batch.into())
+    }
+
+    /// Charges up to `most` pages from the stock of the thread with this number: as many as it has. The pages charged.
+    pub(super) fn charge_some(&self, number: usize, group: GroupId, most: u64) -> u64 {
+        let some = |word: Slot| most.min(word.count().into());
+        let change = self.change(number, group, |word| {
+            let any = word.group() == group && some(word) > 0;
+            any.then(|| word.minus(some(word) as u32))
+        });
+        match change {
+            Change::Made(before) => some(before),
+            Change::NotMade | Change::Draining => 0,
+        }
+    }
+
     /// Puts pages that were charged to `group` in stock.
     #[inline]
     pub(super) fn uncharge(

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use super::pool::Pool;
 use super::progress::{Room, Rounds};
 use super::shrink::Io;
-use crate::frame::{HoldState, OwnedFrame, Source};
+use crate::frame::{HoldState, MOST_SINGLES, OwnedFrame, Singles, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason};
 use crate::stats::Event;
 use crate::sync::{Rank, order};
@@ -93,6 +93,32 @@ impl PoolFrame<'_> {
     }
 }
 
+/// Frames of one page each with their charges, got together. What is left when this is dropped goes back.
+#[must_use = "the frames go back when this is dropped"]
+#[derive(Debug)]
+pub(crate) struct PoolFrames<'p> {
+    // Dropped in this order, as in `PoolFrame`.
+    frames: Singles<'p>,
+    /// Of the frames that are left.
+    charge: Charge<'p>,
+    pool: &'p Pool,
+}
+
+impl<'p> PoolFrames<'p> {
+    /// Frames that are left.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// One of them.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<PoolFrame<'p>> {
+        let frame = self.frames.next()?;
+        let charge = self.charge.split(PageCount(1));
+        Some(self.pool.wrap(frame, charge))
+    }
+}
+
 /// Why an attempt failed.
 #[derive(Clone, Copy, Debug)]
 enum Stuck {
@@ -163,6 +189,29 @@ impl Pool {
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
         let frame = self.attempt(group, 0).ok()?;
         frame.charge.over_high().is_none().then_some(frame)
+    }
+
+    /// Up to `most` frames of one page, as many as are had from this thread's stock of charges and magazine by one turn at each;
+    /// `None` where there is none, or a limit is near: ask [`Pool::alloc`] for one. Waits as [`AllocMode::Wait`] does.
+    pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Option<PoolFrames<'_>> {
+        AllocMode::Wait.check_order();
+        self.age_if_due();
+        let pages = most.min(MOST_SINGLES) as u64;
+        let mut charge = self.groups.try_charge_some(group, PageCount(pages))?;
+        if !charge.is_from_stock() {
+            self.wake_background_if_low();
+        }
+        let frames = self.frames.alloc_singles(charge.pages().0 as usize);
+        if frames.len() == 0 {
+            return None;
+        }
+        // Charges for frames that there were not go back.
+        let charge = charge.split(PageCount(frames.len() as u64));
+        Some(PoolFrames {
+            frames,
+            charge,
+            pool: self,
+        })
     }
 
     /// Charges, then takes a frame: what is refused has touched none.

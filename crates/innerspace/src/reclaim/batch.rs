@@ -93,6 +93,28 @@ impl Lru {
         }
     }
 
+    /// Adds frames of one group that are in no place, the newest last: at once, and what is in the batch before them.
+    pub(super) fn add_run(&self, frames: &Frames, ids: &[FrameId], number: u8) {
+        let metas = frames.metas();
+        let Some(first) = ids.first() else {
+            return;
+        };
+        let group = metas[first.index()].group();
+        let mut entries = self.batches[usize::from(number)].entries.lock();
+        self.drain_locked(frames, &mut entries);
+        self.aging_due.set(group);
+        let mut lists = self.group(GroupId(group)).lock();
+        for id in ids {
+            let meta = &metas[id.index()];
+            assert_eq!(
+                (Place::load(meta), meta.group()),
+                (Place::None, group),
+                "{id:?} is added to the LRU twice, or to another's"
+            );
+            lists.insert(metas, *id, list_by_flags(meta));
+        }
+    }
+
     /// Moves the frames of every batch to their lists.
     pub(super) fn drain_batches(&self, frames: &Frames) {
         for batch in &self.batches {

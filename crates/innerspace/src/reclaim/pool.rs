@@ -181,6 +181,18 @@ impl Pool {
         self.lru.add(&self.frames, id, own_batch());
     }
 
+    /// Lists blocks that the caller has published for one group, in this order.
+    pub(crate) fn lru_add_run(&self, ids: &[FrameId]) {
+        if let Some(sampler) = &self.sampler {
+            ids.iter()
+                .for_each(|id| sampler.mark(self.frames.meta(*id)));
+        }
+        match ids {
+            [one] => self.lru.add(&self.frames, *one, own_batch()),
+            _ => self.lru.add_run(&self.frames, ids, own_batch()),
+        }
+    }
+
     /// Takes a block off its list; nothing happens if it is on none. The caller holds the block or is the one who frees it.
     pub(crate) fn lru_remove(&self, id: FrameId) {
         self.lru.remove(&self.frames, id);

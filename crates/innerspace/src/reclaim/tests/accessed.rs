@@ -122,6 +122,33 @@ fn a_batch_is_drained_when_full_and_gives_up_single_frames() {
 }
 
 #[test]
+fn a_run_is_listed_behind_what_waits_in_the_batch() {
+    let pool = pool_of(4_096, 0);
+    let page = || {
+        let mut frame = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
+        frame.set_kind(crate::frame::Kind::Anonymous);
+        frame.publish(crate::frame::HoldState::refs_only(1))
+    };
+    let ids: Vec<_> = (0..20).map(|_| page()).collect();
+    ids[..3].iter().for_each(|id| pool.lru_add(*id));
+    pool.lru_add_run(&ids[3..20]);
+    pool.validate();
+    let mut taken = Vec::new();
+    pool.lru.isolate(
+        &pool.frames,
+        GroupId::ROOT,
+        ListKind::Inactive,
+        20,
+        &mut taken,
+    );
+    assert_eq!(taken, ids, "the oldest first");
+    pool.lru.put_back(&pool.frames, &taken, Evictable::Yes);
+    ids.into_iter().for_each(|id| pool.put(id));
+    assert_eq!(pool.totals().usage, 0);
+    pool.validate();
+}
+
+#[test]
 fn a_frame_marked_while_isolated_goes_back_active() {
     let pool = pool_of(64, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);

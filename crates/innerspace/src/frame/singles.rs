@@ -1,0 +1,56 @@
+//! Single frames that were taken from a magazine together.
+
+use super::frames::Frames;
+use super::owned::OwnedFrame;
+use crate::FrameId;
+
+/// The most frames of one turn at a magazine.
+pub(crate) const MOST: usize = 16;
+
+/// Frames that are in no magazine any more and not owned yet, each one's: [`Singles::next`] makes it so. What is left when this is
+/// dropped goes back.
+#[must_use = "the frames go back when this is dropped"]
+#[derive(Debug)]
+pub(crate) struct Singles<'f> {
+    frames: &'f Frames,
+    ids: [FrameId; MOST],
+    /// Those before are owned.
+    next: usize,
+    len: usize,
+}
+
+impl<'f> Singles<'f> {
+    /// Takes over the first `len` of `ids`, fresh from the allocator.
+    pub(super) fn new(frames: &'f Frames, ids: [FrameId; MOST], len: usize) -> Singles<'f> {
+        Singles {
+            frames,
+            ids,
+            next: 0,
+            len,
+        }
+    }
+
+    /// Frames that are left.
+    pub(crate) fn len(&self) -> usize {
+        self.len - self.next
+    }
+
+    /// One frame, owned from now on.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<OwnedFrame<'f>> {
+        let id = *self.ids[..self.len].get(self.next)?;
+        self.next += 1;
+        if let [next, soon, ..] = self.ids[self.next..self.len] {
+            // The caller fills this one now: time for the next to arrive.
+            self.frames.prefetch_meta(soon);
+            self.frames.prefetch_to_write(next);
+        }
+        Some(self.frames.begin_single(id))
+    }
+}
+
+impl Drop for Singles<'_> {
+    fn drop(&mut self) {
+        self.frames.give_back(&self.ids[self.next..self.len]);
+    }
+}
