@@ -198,7 +198,7 @@ impl<'f> NewBlock<'f> {
             .held
             .take()
             .expect("a new block is held until it is finished");
-        held.file.ready.filled(held.block);
+        held.file.ready.filled(held.block..held.block + 1);
         held
     }
 
@@ -220,7 +220,7 @@ impl<'f> NewBlock<'f> {
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         file.frames().end_read(frame, ReadEnd::Failed);
         drop(held);
-        file.ready.filled(block);
+        file.ready.filled(block..block + 1);
     }
 }
 

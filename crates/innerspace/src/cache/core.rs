@@ -227,6 +227,11 @@ impl FileCore {
         offset & self.last_in_block
     }
 
+    /// The bytes from `offset` to the end of its block.
+    pub(super) fn left_in_block(&self, offset: u64) -> usize {
+        (self.block_bytes() - self.inside_block(offset)) as usize
+    }
+
     /// Pages in a block.
     pub(super) fn block_pages(&self) -> u64 {
         1 << self.order
@@ -468,8 +473,14 @@ impl FileCore {
 
     /// One block more is dirty. Under the mutex of `dirty`, as are all changes of the flag.
     pub(super) fn count_dirty(&self) {
-        self.cache.count_dirty(&self.groups, self.block_pages());
-        self.pool.counters.add(Event::PgDirtied, self.block_pages());
+        self.count_dirty_run(1);
+    }
+
+    /// So many blocks more are dirty, likewise.
+    pub(super) fn count_dirty_run(&self, blocks: usize) {
+        let pages = (blocks as u64) << self.order;
+        self.cache.count_dirty(&self.groups, pages);
+        self.pool.counters.add(Event::PgDirtied, pages);
     }
 
     /// One block less is dirty.

@@ -73,6 +73,15 @@ impl DirtyIndex {
         self.dirty.note(block, entry);
     }
 
+    /// Notes the first writes to blocks, of which none is dirty.
+    pub(super) fn insert_run(&mut self, blocks: Range<u64>, entry: Dirty) {
+        self.oldest = match self.dirty.is_empty() {
+            true => entry.since,
+            false => self.oldest.min(entry.since),
+        };
+        self.dirty.note_run(blocks, entry);
+    }
+
     /// Forgets a block that was removed from the file.
     pub(super) fn remove(&mut self, block: u64) -> Option<Dirty> {
         self.accepted.remove(&block);

@@ -4,6 +4,8 @@
 //! the store is read into it; `end_read`. All of it with the file steady: a punch or truncation comes before or after
 //! as a whole (P15).
 
+use std::ops::Range;
+
 use super::block::{BlockRef, NewBlock};
 use super::core::{FileCore, Steady};
 use super::errors::{FileError, StoreAction};
@@ -292,30 +294,31 @@ impl FileCore {
         let Some(mut new) = self.create_on(block, get, basis)? else {
             return Ok(None);
         };
-        self.end_hole(block);
+        self.end_hole(block..block + 1);
         fill(new.bytes_mut());
         self.mark_dirty(block, new.frame());
         Ok(Some(new.finish()))
     }
 
-    /// A block was put where a hole may be mapped: takes the translations of the hole away. The block is not up to date yet.
+    /// Blocks were put where a hole may be mapped: takes the translations of the hole away. Who made them to be filled has not
+    /// filled them yet.
     ///
     /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it installs the zero frame. Either
     /// it sees the epoch moved, or its section is over before the first grace period here is, and the revocation finds its
     /// translation. (The epoch and the number of mappers are SeqCst: who moves the first and then sees no mapper comes before
     /// every fault of a mapper registered later, which then finds the block in the index.)
-    pub(super) fn end_hole(&self, block: u64) {
-        let start = block << self.block_shift();
+    pub(super) fn end_hole(&self, blocks: Range<u64>) {
+        let start = blocks.start << self.block_shift();
         // Of what lies past its end the store was never asked; what it is asked after it has grown is cut when it has.
         if start < self.stored.load(Ordering::Acquire) {
             self.extents
                 .lock()
-                .cut_hole(&(start..start + self.block_bytes()));
+                .cut_hole(&(start..blocks.end << self.block_shift()));
         }
         self.hole_epoch.fetch_add(1, Ordering::SeqCst);
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
-            self.revoke_and_wait(block..block + 1, super::mappers::Revoke::All);
+            self.revoke_and_wait(blocks, super::mappers::Revoke::All);
         }
     }
 }

@@ -22,6 +22,7 @@ mod writer;
 pub(crate) use writer::IndexWriter;
 
 use std::hint::cold_path;
+use std::ops::Range;
 
 use crate::frame::FrameOffset;
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -135,6 +136,15 @@ pub(crate) enum Inserted {
     NeedNodes(usize),
 }
 
+/// What became of the insertion of a run of blocks.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RunInserted {
+    /// Blocks that are in, from the first on.
+    pub(crate) blocks: usize,
+    /// More spare nodes are needed for the next one, this many in all. If not, and blocks are left, one is there already.
+    pub(crate) need_nodes: Option<usize>,
+}
+
 /// The node of the given height that a word names; if it names none, what is in no arena.
 #[inline(always)]
 fn node_of_height(word: u64, height: u32) -> FrameOffset {
@@ -231,7 +241,7 @@ impl Index {
             return None;
         }
         let root = self.root.load(Ordering::Acquire);
-        next_below(nodes, root, 0, from).filter(|(block, _)| *block < to)
+        next_below(nodes, root, 0, &(from..to))
     }
 
     /// Starts a change; other writers wait.
@@ -256,21 +266,31 @@ impl Index {
     }
 }
 
-/// The first block at or after `from` in the subtree under `word`, whose first block number is `base`.
-fn next_below(nodes: &impl Nodes, word: u64, base: u64, from: u64) -> Option<(u64, FrameId)> {
+/// The first block of `range`, which is not empty, in the subtree under `word`, whose first block number is `base`.
+fn next_below(
+    nodes: &impl Nodes,
+    word: u64,
+    base: u64,
+    range: &Range<u64>,
+) -> Option<(u64, FrameId)> {
     match Word::decode(word) {
-        Word::Block(frame) => (base >= from).then_some((base, frame)),
+        Word::Block(frame) => range.contains(&base).then_some((base, frame)),
         Word::Empty | Word::Shadow(_) => None,
         Word::Node(node, height) => {
             let span_shift = (height - 1) * NODE_SHIFT;
-            let first = from.saturating_sub(base) >> span_shift;
+            let place = |block: u64| block.saturating_sub(base) >> span_shift;
+            let first = place(range.start).min(NODE_WORDS as u64);
             let words = nodes.words(node);
-            (first.min(NODE_WORDS as u64) as usize..NODE_WORDS).find_map(|place| {
-                let child = words[place].load(Ordering::Acquire);
+            let end = match range.end > base {
+                true => (place(range.end - 1) + 1).min(NODE_WORDS as u64),
+                false => 0,
+            };
+            (first..end).find_map(|place| {
+                let child = words[place as usize].load(Ordering::Acquire);
                 if child == 0 {
                     return None;
                 }
-                next_below(nodes, child, base + ((place as u64) << span_shift), from)
+                next_below(nodes, child, base + (place << span_shift), range)
             })
         }
     }

@@ -385,7 +385,7 @@ impl FileCore {
 
     /// Whether what a block is made on is still so. Asked under the index mutex, with nothing at the block's place: whoever made
     /// a block there meanwhile, wrote it and evicted it again, has moved the mark before it took the block out.
-    fn holds(&self, basis: Basis) -> bool {
+    pub(super) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
             Basis::StoredUpTo(end) => self.stored.load(Ordering::Acquire) <= end,

@@ -14,7 +14,7 @@
 //! | `core`, `stats`, `service` | a file's state; its counters; what files share |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
-//! | `view`, `read`, `write` | zero-copy and copies; writers that move away from views |
+//! | `view`, `read`, `write`, `new_blocks` | zero-copy and copies; writers that move away from views; blocks made whole, many at once |
 //! | `dirty`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
 //! | `truncate` | taking parts away |
 //! | `calls` | a store must not come back to its file |
@@ -78,6 +78,7 @@ mod fill;
 pub(crate) mod index;
 mod lookup;
 mod mappers;
+mod new_blocks;
 mod options;
 mod owner;
 mod read;

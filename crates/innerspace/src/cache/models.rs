@@ -292,6 +292,38 @@ fn shuttle_writes_beside_syncs_reach_the_store() {
     });
 }
 
+// spec: P4
+#[test]
+fn shuttle_long_writes_over_each_other_beside_a_sync() {
+    model(|| {
+        // As large as it takes for pages to be had together.
+        let (cache, store, file) = over(1_024, MemoryStore::new());
+        let writer = |number: u8, first: u64| {
+            let file = file.clone();
+            thread::spawn(move || {
+                let bytes = [number; 5 * PAGE as usize];
+                file.write_at(&bytes, first * PAGE).unwrap();
+            })
+        };
+        let writers = [writer(2, 0), writer(3, 3)];
+        file.sync_all().unwrap();
+        file.evict(..).unwrap();
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
+        for number in 0..8 {
+            let seen = value(&file.view(page(number)).unwrap());
+            let both = (3..5).contains(&number);
+            let alone = if number < 5 { 2 } else { 3 };
+            assert!(seen == alone || both && seen == 3, "page {number}: {seen}");
+        }
+        file.sync_all().unwrap();
+        assert_eq!(store.to_vec().len() as u64, 8 * PAGE);
+        assert!(store.to_vec().iter().all(|byte| *byte >= 2));
+        finish(&cache, file);
+    });
+}
+
 #[test]
 fn shuttle_a_drop_beside_reclaim_writes_and_frees_everything() {
     model(|| {

@@ -88,24 +88,20 @@ impl ReadyList {
             .collect()
     }
 
-    /// A block was filled, or its fill failed. A future that registers at this moment looks at the block afterwards, and has
+    /// Blocks were filled, or their fill failed. A future that registers at this moment looks at them afterwards, and has
     /// its request in the service's queue in any case.
     #[inline]
-    pub(super) fn filled(&self, block: u64) {
+    pub(super) fn filled(&self, blocks: Range<u64>) {
         if self.len() > 0 {
-            self.wake_block(block);
+            self.wake_blocks(&blocks);
         }
     }
 
     #[cold]
-    fn wake_block(&self, block: u64) {
+    fn wake_blocks(&self, blocks: &Range<u64>) {
         for request in self.live() {
-            if request
-                .handle
-                .core
-                .blocks_of(request.range.clone())
-                .contains(&block)
-            {
+            let wanted = request.handle.core.blocks_of(request.range.clone());
+            if wanted.start < blocks.end && blocks.start < wanted.end {
                 request.wake();
             }
         }

@@ -12,16 +12,13 @@ use super::dirty::WriteOrder;
 use super::errors::FileError;
 use super::extents::Content;
 use super::fill::Filled;
-use super::index::Inserted;
-use super::lookup::{Basis, Get, Got, marks_after_publishing};
+use super::lookup::{Basis, Get, Got};
 use super::mappers::Revoke;
-use super::spare_nodes::SpareNodes;
 use super::stats::count;
-use crate::frame::{Dropped, FlagSet, HoldState, Kind, Writing};
+use crate::frame::{Dropped, FlagSet, Kind, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
-use crate::units::FrameId;
 
 /// What is put into a part of a block.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +53,7 @@ impl Source<'_> {
         }
     }
 
-    fn store_into(self, into: &mut [u8]) {
+    pub(super) fn store_into(self, into: &mut [u8]) {
         match self {
             Source::Bytes(bytes) => into.copy_from_slice(bytes),
             Source::Zeros(_) => into.fill(0),
@@ -83,14 +80,17 @@ impl FileCore {
         self.check_range(offset, bytes.len() as u64)?;
         let mut done = 0;
         while done < bytes.len() {
-            let at = offset + done as u64;
-            let in_block = self.block_bytes() - (at & (self.block_bytes() - 1));
-            let part = (bytes.len() - done).min(in_block as usize);
+            let (at, rest) = (offset + done as u64, &bytes[done..]);
             self.make_dirty_room()?;
             let steady = self.steady();
-            self.clear_tail_before(at + part as u64)?;
-            self.write_part(at, Source::Bytes(&bytes[done..done + part]), &steady)?;
-            done += part;
+            let in_run = self.write_new_run(at, rest, &steady)?;
+            done += in_run;
+            if in_run == 0 {
+                let part = &rest[..rest.len().min(self.left_in_block(at))];
+                self.clear_tail_before(at + part.len() as u64)?;
+                self.write_part(at, Source::Bytes(part), &steady)?;
+                done += part.len();
+            }
         }
         self.pool.safe_point();
         Ok(())
@@ -154,7 +154,11 @@ impl FileCore {
             let end = offset + source.len() as u64;
             let covers_block = inside.len() as u64 == self.block_bytes();
             let epoch = self.hole_epoch.load(Ordering::SeqCst);
-            let done = if self.content(block)? == Content::Hole {
+            let is_new = covers_block && matches!(source, Source::Bytes(_));
+            let done = if is_new && self.mappers.is_empty() {
+                // Whatever the store has there.
+                self.write_new_block(block, inside.clone(), source, Basis::Nothing)?
+            } else if self.content(block)? == Content::Hole {
                 if matches!(source, Source::Zeros(_)) && end <= self.size() {
                     return Ok(());
                 }
@@ -207,121 +211,8 @@ impl FileCore {
         Ok(true)
     }
 
-    /// Makes a block where there is nothing to read, with `source` in it and zeros around.
-    fn write_over_hole(
-        &self,
-        block: u64,
-        inside: Range<usize>,
-        source: Source<'_>,
-        basis: Basis,
-    ) -> Result<bool, FileError> {
-        if self.mappers.is_empty() {
-            return self.write_new_block(block, inside, source, basis);
-        }
-        let end = (block << self.block_shift()) + inside.end as u64;
-        let made = self.create_over_hole(block, basis, |bytes| {
-            bytes[..inside.start].fill(0);
-            bytes[inside.end..].fill(0);
-            source.store_into(&mut bytes[inside]);
-        })?;
-        if made.is_some() {
-            self.grow_to(end);
-        }
-        Ok(made.is_some())
-    }
-
-    /// Makes a block from `source` and zeros; it is complete before anybody can see it: up to date, referenced, dirty, and not
-    /// locked. False when another thread made one first, or `basis` does not hold any more.
-    ///
-    /// What the lock would keep others from, the mutex of the dirty index does: the block is in the index first, then the file
-    /// is long enough for it, then the block is in the dirty index. Nobody writes it back before that, and since it is flagged
-    /// DIRTY all the time, nobody evicts it. Another writer of the block finds it dirty; if that one syncs, it waits here.
-    fn write_new_block(
-        &self,
-        block: u64,
-        inside: Range<usize>,
-        source: Source<'_>,
-        basis: Basis,
-    ) -> Result<bool, FileError> {
-        let mut owned = self
-            .pool
-            .alloc(self.group.id(), self.order, AllocMode::Wait)?;
-        let bytes = owned.bytes_mut();
-        bytes[..inside.start].fill(0);
-        bytes[inside.end..].fill(0);
-        source.store_into(&mut bytes[inside.clone()]);
-        let referenced = !marks_after_publishing();
-        owned.set_flags(match referenced {
-            true => FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED,
-            false => FlagSet::UPTODATE | FlagSet::DIRTY,
-        });
-        owned.set_kind(Kind::Cached);
-        owned.set_owner(self.owner.0);
-        owned.set_index(block);
-        // Who marks it later has to hold it; else it is not touched once others can find it.
-        let frame = owned.publish(HoldState::cached(if referenced { 1 } else { 2 }));
-        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
-        self.pool.lru_add(frame);
-        let end = (block << self.block_shift()) + inside.end as u64;
-        let inserted = self.insert_dirty(block, frame, end, basis);
-        if !matches!(inserted, Ok(true)) {
-            self.pool.lru_remove(frame);
-            // A lookup with an old word may hold it for a moment.
-            if self.pool.uncache(frame) == Dropped::Last {
-                self.pool.free(frame);
-            }
-        }
-        if !referenced {
-            self.pool.mark_accessed(frame);
-            self.put(frame);
-        }
-        if matches!(inserted, Ok(true)) {
-            // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
-            self.end_hole(block);
-            self.ready.filled(block);
-        }
-        inserted
-    }
-
-    /// Puts a complete block into the index and the dirty index, and makes the file `end` bytes long, as one step to whoever
-    /// writes back.
-    fn insert_dirty(
-        &self,
-        block: u64,
-        frame: FrameId,
-        end: u64,
-        basis: Basis,
-    ) -> Result<bool, FileError> {
-        let mut spares = SpareNodes::new(&self.pool, self.group.id());
-        let result = loop {
-            let mut dirty = self.dirty.lock();
-            match self.try_insert(block, frame, basis, &mut spares) {
-                Some(Inserted::Done(shadow)) => {
-                    self.grow_to(end);
-                    self.count_dirty();
-                    dirty.insert(block, self.dirty_entry());
-                    drop(dirty);
-                    break Ok(Some(shadow));
-                }
-                Some(Inserted::Occupied(_)) | None => break Ok(None),
-                Some(Inserted::NeedNodes(count)) => {
-                    drop(dirty);
-                    if let Err(error) = spares.have(count, AllocMode::Wait) {
-                        break Err(error);
-                    }
-                }
-            }
-        };
-        drop(spares);
-        let shadow = result?;
-        if let Some(shadow) = shadow {
-            self.note_refault(frame, shadow, Get::WRITE);
-        }
-        Ok(shadow.is_some())
-    }
-
     /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of the block they end in.
-    fn grow_to(&self, end: u64) {
+    pub(super) fn grow_to(&self, end: u64) {
         // Release: pairs with the load in `size`.
         if self.size.load(Ordering::Relaxed) < end {
             self.size.fetch_max(end, Ordering::Release);
@@ -453,6 +344,17 @@ impl FileCore {
             }
         });
         levels.max().unwrap_or(DirtyLevel::Low)
+    }
+
+    /// How many of `wanted` blocks may become dirty before the groups are at their hard limit; at least one, for which
+    /// [`FileCore::make_dirty_room`] was asked.
+    pub(super) fn dirty_room(&self, wanted: u64) -> u64 {
+        let rooms = self.groups.iter().filter_map(|group| {
+            let most = self.pool.groups.max(*group)?.0 / HARD_PART;
+            let dirty = self.cache.dirty_pages(*group).0;
+            Some((most.saturating_sub(dirty) >> self.order) + 1)
+        });
+        rooms.min().map_or(wanted, |room| room.min(wanted))
     }
 
     /// Makes room for one more dirty block: a writer over the limit writes back itself, and is refused when nothing may be

@@ -83,6 +83,20 @@ impl Runs {
         self.add(block, entry);
     }
 
+    /// Adds blocks, of which none is there.
+    pub(super) fn note_run(&mut self, blocks: Range<u64>, entry: Dirty) {
+        self.blocks += (blocks.end - blocks.start) as usize;
+        if let Some((_, run)) = self.runs.range_mut(..blocks.end).next_back() {
+            assert!(run.end <= blocks.start, "I5: {blocks:?} is dirty already");
+            if run.end == blocks.start && run.entry == entry {
+                run.end = blocks.end;
+                return;
+            }
+        }
+        let end = blocks.end;
+        self.runs.insert(blocks.start, Run { end, entry });
+    }
+
     /// Takes a block out.
     pub(super) fn remove(&mut self, block: u64) -> Option<Dirty> {
         let (start, run) = self.run_of(block)?;
@@ -129,8 +143,11 @@ mod tests {
     #[test]
     fn what_is_written_in_order_is_one_run() {
         let mut runs = Runs::default();
-        for block in 10..1000 {
+        for block in 10..500 {
             runs.note(block, entry(1, 0));
+        }
+        for block in (500..1000).step_by(10) {
+            runs.note_run(block..block + 10, entry(1, 0));
         }
         assert_eq!((runs.runs(), runs.len(), runs.last()), (1, 990, Some(999)));
         assert_eq!(runs.remove(500), Some(entry(1, 0)));
@@ -152,8 +169,13 @@ mod tests {
         let (mut runs, mut map) = (Runs::default(), BTreeMap::<u64, Dirty>::new());
         for _ in 0..20_000 {
             let (block, noted) = (next(40), entry(next(2), next(3)));
-            match next(3) {
+            let run = block..block + next(4);
+            match next(4) {
                 0 => assert_eq!(runs.remove(block), map.remove(&block)),
+                1 if !run.is_empty() && map.range(run.clone()).next().is_none() => {
+                    runs.note_run(run.clone(), noted);
+                    map.extend(run.map(|block| (block, noted)));
+                }
                 _ => {
                     runs.note(block, noted);
                     let known = map.entry(block).or_insert(noted);

@@ -190,6 +190,74 @@ fn it_agrees_with_a_map_through_growth_and_removal() {
 }
 
 #[test]
+fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
+    let [mut nodes, mut single_nodes] = [(); 2].map(|()| TestNodes::new(64));
+    let (index, singles) = (Index::default(), Index::default());
+    let mut random = 99u64;
+    for step in 0..400u32 {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        // Around the borders of nodes, and where the tree grows.
+        let near = [0, 505, 1_015, 5_000][(random >> 61) as usize % 4];
+        let first = near + (random >> 8) % 20;
+        if step % 5 == 4 {
+            for (index, nodes) in [(&index, &mut nodes), (&singles, &mut single_nodes)] {
+                if let Word::Block(frame) = index.load(nodes, first) {
+                    remove(index, nodes, first, frame.0, Some(u64::from(step)));
+                }
+            }
+            continue;
+        }
+        let ids: Vec<FrameId> = (1..=(random >> 20) as u32 % 16)
+            .map(|id| FrameId(step * 16 + id))
+            .collect();
+        let (mut spares, mut shadows, mut done) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let inserted = index.write().insert_run(
+                &nodes,
+                first + done as u64,
+                &ids[done..],
+                &mut spares,
+                &mut shadows,
+            );
+            done += inserted.blocks;
+            let Some(need) = inserted.need_nodes else {
+                break;
+            };
+            while spares.len() < need {
+                spares.push(nodes.take());
+            }
+        }
+        nodes.free.append(&mut spares);
+        let mut replaced = Vec::new();
+        let one_by_one = (first..).zip(&ids).take_while(|(block, id)| {
+            match insert(&singles, &mut single_nodes, *block, id.0) {
+                Inserted::Done(shadow) => replaced.extend(shadow),
+                _ => return false,
+            }
+            true
+        });
+        assert_eq!(done, one_by_one.count());
+        assert_eq!(shadows, replaced);
+        assert_eq!(index.counts(), singles.counts());
+        index.validate(&nodes);
+        for block in first..first + 20 {
+            assert_eq!(
+                index.load(&nodes, block),
+                singles.load(&single_nodes, block)
+            );
+        }
+        let (from, to) = (first.saturating_sub(30), first + 10);
+        let scanned = (from..to).find_map(|block| match index.load(&nodes, block) {
+            Word::Block(frame) => Some((block, frame)),
+            _ => None,
+        });
+        assert_eq!(index.next_block(&nodes, from, to), scanned);
+    }
+}
+
+#[test]
 fn a_missing_node_is_asked_for_before_anything_changes() {
     let mut nodes = TestNodes::new(10);
     let index = Index::default();

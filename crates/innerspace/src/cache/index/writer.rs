@@ -1,7 +1,8 @@
 //! Changing an index: insertion with the nodes it needs, replacement, removal.
 
 use super::{
-    Counts, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, Word, height_for, height_of, is_live, position,
+    Counts, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, RunInserted, Word, height_for, height_of,
+    is_live, position,
 };
 use crate::sync::MutexGuard;
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ pub(crate) struct IndexWriter<'a> {
     pub(crate) counts: MutexGuard<'a, Counts>,
 }
 
-impl IndexWriter<'_> {
+impl<'a> IndexWriter<'a> {
     /// Puts `frame` at `block`, unless a block is there. Takes the nodes it needs from `spares`: zeroed, not yet linked.
     pub(crate) fn insert(
         &mut self,
@@ -23,18 +24,26 @@ impl IndexWriter<'_> {
         frame: FrameId,
         spares: &mut Vec<FrameId>,
     ) -> Inserted {
-        if let Some(slot) = self.find(nodes, block) {
-            let before = Word::decode(slot.load(Ordering::Relaxed));
-            if let Word::Block(other) = before {
-                return Inserted::Occupied(other);
+        let bottom = self.bottom(nodes, block);
+        let slot = match bottom {
+            Some(node) => Some(&nodes.words(node)[position(block, 1)]),
+            None => self.find(nodes, block),
+        };
+        let before = slot.map(|slot| Word::decode(slot.load(Ordering::Relaxed)));
+        if let Some(Word::Block(other)) = before {
+            return Inserted::Occupied(other);
+        }
+        let (slot, parent) = match (slot, bottom) {
+            (Some(slot), Some(_)) => (slot, bottom),
+            _ => {
+                let need = self.missing_nodes(nodes, block);
+                if need > spares.len() {
+                    return Inserted::NeedNodes(need);
+                }
+                self.grow(nodes, block, spares);
+                self.make_path(nodes, block, spares)
             }
-        }
-        let need = self.missing_nodes(nodes, block);
-        if need > spares.len() {
-            return Inserted::NeedNodes(need);
-        }
-        self.grow(nodes, block, spares);
-        let (slot, parent) = self.make_path(nodes, block, spares);
+        };
         let shadow = match Word::decode(slot.load(Ordering::Relaxed)) {
             Word::Shadow(when) => {
                 self.counts.shadows -= 1;
@@ -49,6 +58,75 @@ impl IndexWriter<'_> {
         }
         self.counts.blocks += 1;
         Inserted::Done(shadow)
+    }
+
+    /// Puts `frames` at `first` and behind, as far as no block is there: one way down for what lies in one node. The shadows that
+    /// they replace are added to `shadows`.
+    pub(crate) fn insert_run(
+        &mut self,
+        nodes: &impl Nodes,
+        first: u64,
+        frames: &[FrameId],
+        spares: &mut Vec<FrameId>,
+        shadows: &mut Vec<u64>,
+    ) -> RunInserted {
+        let mut blocks = 0;
+        let mut need_nodes = None;
+        while blocks < frames.len() {
+            let (block, rest) = (first + blocks as u64, &frames[blocks..]);
+            let Some(node) = self.bottom(nodes, block) else {
+                // Nodes are missing, or the file has block 0 alone.
+                match self.insert(nodes, block, rest[0], spares) {
+                    Inserted::Done(shadow) => shadows.extend(shadow),
+                    Inserted::Occupied(_) => break,
+                    Inserted::NeedNodes(count) => {
+                        need_nodes = Some(count);
+                        break;
+                    }
+                }
+                blocks += 1;
+                continue;
+            };
+            let slots = &nodes.words(node)[position(block, 1)..];
+            let most = slots.len().min(rest.len());
+            let before = shadows.len();
+            let put = slots.iter().zip(rest).take_while(|(slot, frame)| {
+                match Word::decode(slot.load(Ordering::Relaxed)) {
+                    Word::Block(_) => return false,
+                    Word::Shadow(when) => shadows.push(when),
+                    _ => {}
+                }
+                // Release: as in `insert`.
+                slot.store(Word::Block(**frame).encode(), Ordering::Release);
+                true
+            });
+            let put = put.count();
+            nodes.set_live(node, nodes.live(node) + put as u32);
+            self.counts.blocks += put as u64;
+            self.counts.shadows -= (shadows.len() - before) as u64;
+            blocks += put;
+            if put < most {
+                break;
+            }
+        }
+        RunInserted { blocks, need_nodes }
+    }
+
+    /// The node that has the word of `block`, if nodes lead there.
+    fn bottom(&self, nodes: &impl Nodes, block: u64) -> Option<FrameId> {
+        let mut word = self.root.load(Ordering::Relaxed);
+        if height_for(block) > height_of(word) {
+            return None;
+        }
+        loop {
+            match Word::decode(word) {
+                Word::Node(node, 1) => return Some(node),
+                Word::Node(node, height) => {
+                    word = nodes.words(node)[position(block, height)].load(Ordering::Relaxed);
+                }
+                _ => return None,
+            }
+        }
     }
 
     /// Puts `new` where `old` is.
@@ -119,8 +197,11 @@ impl IndexWriter<'_> {
     }
 
     /// The slot of `block`, if nodes lead there.
-    fn find<'n>(&'n self, nodes: &'n impl Nodes, block: u64) -> Option<&'n AtomicU64> {
-        let mut slot = self.root;
+    fn find<'n>(&self, nodes: &'n impl Nodes, block: u64) -> Option<&'n AtomicU64>
+    where
+        'a: 'n,
+    {
+        let mut slot: &'n AtomicU64 = self.root;
         let mut height = height_of(slot.load(Ordering::Relaxed));
         if height_for(block) > height {
             return None;
