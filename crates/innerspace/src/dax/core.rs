@@ -31,8 +31,8 @@ pub enum HoleWrites {
     /// The page that is written.
     #[default]
     OnePage,
-    /// 2 MiB at once, for a store through a mapping that shows as much, where it is a hole, aligned, and free on the device in
-    /// one piece. A write by call allocates pages in any case.
+    /// 2 MiB at once, for a store through a mapping that shows as much, or a write by call of as much, where it is a hole, aligned,
+    /// and free on the device in one piece.
     Large,
 }
 

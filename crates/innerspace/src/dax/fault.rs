@@ -383,7 +383,7 @@ impl DaxCore {
 
     /// What is at the 2 MiB from `first` on, if it is one thing: a hole, or a run of the device that begins at a multiple of
     /// 2 MiB.
-    fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
+    pub(super) fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
         let extent = self
             .extents
             .lookup(first, LARGE_PAGES)
@@ -402,10 +402,10 @@ impl DaxCore {
     /// entry, and allocates nothing.
     fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
         let end = end.min(page + STORES_AROUND).min(self.pages());
-        let mut held = Vec::new();
         if page + 1 >= end {
-            return held;
+            return Vec::new();
         }
+        let mut held = Vec::with_capacity((end - page - 1) as usize);
         let is_block = |there: Option<Entry>| {
             there.is_some_and(|entry| matches!(entry.content(), Content::Block(_)))
         };

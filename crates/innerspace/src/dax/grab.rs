@@ -80,12 +80,15 @@ impl Held {
 
     /// Unlocks `word`, which is its own, as `unlocked`. One waiter is woken if it is what it was, and all of them if it became
     /// another one or goes: each may find something else to do.
+    #[inline]
     pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {
-        let same = match Word::decode(unlocked) {
-            Word::Entry { entry, .. } => entry.content() == self.found.content(),
-            Word::Absent | Word::Node { .. } => false,
+        let wake = || {
+            let same = match Word::decode(unlocked) {
+                Word::Entry { entry, .. } => entry.content() == self.found.content(),
+                Word::Absent | Word::Node { .. } => false,
+            };
+            if same { Wake::One } else { Wake::All }
         };
-        let wake = if same { Wake::One } else { Wake::All };
         waits.release(word, self.first, self.found.locked(), unlocked, wake);
     }
 }

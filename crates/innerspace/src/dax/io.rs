@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::core::DaxCore;
-use super::entries::Locked;
-use super::entry::{Content, LARGE_PAGES};
+use super::core::{DaxCore, HoleWrites};
+use super::entries::{Found, Locked};
+use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
@@ -19,6 +19,8 @@ use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+const LARGE_BYTES: usize = LARGE_PAGES as usize * PAGE_SIZE;
 
 /// Pages that a write locks at a time: what one call of 64 KiB writes, and its edges.
 const RUN: usize = 17;
@@ -116,7 +118,12 @@ impl DaxCore {
         let mut done = 0;
         while done < buf.len() {
             let paid = self.pay_ahead().map_err(DaxError::from);
-            match paid.and_then(|()| self.write_run(&buf[done..], offset + done as u64)) {
+            let (left, at) = (&buf[done..], offset + done as u64);
+            let written = paid.and_then(|()| match self.write_large(left, at)? {
+                Some(written) => Ok(written),
+                None => self.write_run(left, at),
+            });
+            match written {
                 Ok(written) => done += written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -126,6 +133,57 @@ impl DaxCore {
         let reached = offset + done as u64;
         self.size.fetch_max(reached, Ordering::SeqCst);
         Ok(done)
+    }
+
+    /// Writes all of 2 MiB at once, if they are asked for, and are one block or become one; `None`: write page by page. How many bytes.
+    fn write_large(&self, bytes: &[u8], offset: u64) -> Result<Option<usize>, DaxError> {
+        let Some(bytes) = bytes.get(..LARGE_BYTES) else {
+            return Ok(None);
+        };
+        if !offset.is_multiple_of(LARGE_BYTES as u64) || self.is_guarded() {
+            return Ok(None);
+        }
+        let first = offset >> PAGE_SHIFT;
+        let Found::Locked(mut locked) = self.entries.lock(first, Wanted::Large)? else {
+            return Ok(None);
+        };
+        let content = match locked.content() {
+            Content::Empty => self.large_content(first, first)?,
+            known => Some(known),
+        };
+        match content {
+            Some(Content::Zero) if self.hole_writes == HoleWrites::Large => {}
+            Some(block @ Content::Block(_)) => {
+                if locked.content() == Content::Empty {
+                    locked.become_locked(Entry::new(Size::Large, block));
+                }
+            }
+            _ => return Ok(None),
+        }
+        let written = self.make_block(&mut locked, first, |block| {
+            self.write_pieces(
+                pieces(block * PAGE, LARGE_BYTES).map(|(page, _, part)| (page * PAGE, part)),
+                bytes,
+            );
+            Ok(())
+        });
+        // With too little room in one piece, pages may still be had.
+        Ok(written.is_ok().then_some(LARGE_BYTES))
+    }
+
+    /// Copies bytes to where they belong on the device: places and lengths, one behind the other.
+    fn write_pieces(&self, places: impl Iterator<Item = (u64, usize)>, bytes: &[u8]) {
+        let mut places = places.peekable();
+        let mut left = bytes;
+        while let Some((at, part)) = places.next() {
+            // The processor fetches ahead by itself, but not past the end of a page.
+            if let Some(&(next, _)) = places.peek() {
+                self.device.prefetch_page(next);
+            }
+            let (piece, rest) = left.split_at(part);
+            self.device.write(at, piece);
+            left = rest;
+        }
     }
 
     /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their entries are locked together: by one
@@ -161,11 +219,8 @@ impl DaxCore {
         if run.became_dirty {
             self.note_dirty(first);
         }
-        let mut done = 0;
-        for (at, part) in run.places {
-            self.device.write(at, &bytes[done..done + part]);
-            done += part;
-        }
+        let done = run.places.iter().map(|(_, part)| part).sum();
+        self.write_pieces(run.places.iter().copied(), &bytes[..done]);
         match failed {
             Some(error) if done == 0 => Err(error),
             _ => Ok(done),
@@ -210,10 +265,7 @@ impl DaxCore {
         let mut locked = self.lock_for_change(page, Wanted::Change)?;
         // mutant: D4 (test: a_write_by_call_is_seen_where_the_hole_was_mapped) the hole's translations stay
         if cfg!(mutant = "D4") && locked.content() == Content::Zero {
-            locked.become_locked(super::entry::Entry::new(
-                super::entry::Size::Small,
-                Content::Empty,
-            ));
+            locked.become_locked(Entry::new(Size::Small, Content::Empty));
         }
         Ok(locked)
     }

@@ -81,18 +81,32 @@ impl Waits {
         Some(Asleep(sleeper))
     }
 
-    /// Unlocks a word: from `locked` (as its holder knows it, without WAITERS) to `unlocked`. The word is the holder's.
+    /// Unlocks a word: from `locked` (as its holder knows it, without WAITERS) to `unlocked`. The word is the holder's. `wake` is
+    /// asked if somebody waits.
+    #[inline]
     pub(super) fn release(
         &self,
         word: &impl SharedWord,
         key: u64,
         locked: u64,
         unlocked: u64,
+        wake: impl FnOnce() -> Wake,
+    ) {
+        if let Err(found) = word.exchange(locked, unlocked) {
+            self.release_to(word, key, (locked, found), unlocked, wake());
+        }
+    }
+
+    /// The same where somebody waits.
+    #[cold]
+    fn release_to(
+        &self,
+        word: &impl SharedWord,
+        key: u64,
+        (locked, found): (u64, u64),
+        unlocked: u64,
         wake: Wake,
     ) {
-        let Err(found) = word.exchange(locked, unlocked) else {
-            return;
-        };
         assert_eq!(
             found,
             locked | WAITERS,

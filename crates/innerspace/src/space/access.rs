@@ -198,6 +198,19 @@ impl Core {
         what: What,
         act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
+        self.access_before::<S, T>(at, what, None, act)
+    }
+
+    /// The same, of an access that goes on at `next`: if its page is there, its bytes are sent for meanwhile. The processor
+    /// fetches ahead by itself, but not past the end of a page.
+    #[inline(always)]
+    pub(super) fn access_before<S: Sectioned, T>(
+        &mut self,
+        at: VirtAddr,
+        what: What,
+        next: Option<VirtAddr>,
+        act: impl FnOnce(Page) -> T,
+    ) -> Result<T, Fault> {
         S::enter(&mut self.translator);
         let page = match self.translator.hit(at.0, what.size(), what.need()) {
             Some(page) => page,
@@ -209,6 +222,9 @@ impl Core {
                 }
             },
         };
+        if let Some(next) = next {
+            self.translator.prefetch(next.0, what.need());
+        }
         let value = act(page);
         S::leave(&mut self.translator);
         Ok(value)

@@ -47,7 +47,8 @@ impl Core {
             let (piece, rest) = buffer.split_at_mut(len);
             let what = What::buffer(AccessKind::Load, len);
             let at = VirtAddr(at);
-            let done = self.access::<S, ()>(at, what, |page| page.read(piece));
+            let next = (!rest.is_empty()).then(|| VirtAddr(at.0.wrapping_add(len as u64)));
+            let done = self.access_before::<S, ()>(at, what, next, |page| page.read(piece));
             done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
             buffer = rest;
         }
@@ -64,7 +65,8 @@ impl Core {
             let (piece, rest) = bytes.split_at(len);
             let what = What::buffer(AccessKind::Store, len).with_more(rest.len());
             let at = VirtAddr(at);
-            let done = self.access::<S, ()>(at, what, |page| page.write(piece));
+            let next = (!rest.is_empty()).then(|| VirtAddr(at.0.wrapping_add(len as u64)));
+            let done = self.access_before::<S, ()>(at, what, next, |page| page.write(piece));
             done.or_else(|fault| self.device_write::<S>(at, piece, fault))?;
             bytes = rest;
         }

@@ -130,6 +130,14 @@ impl Translator {
         Some(Page(unsafe { NonNull::new_unchecked(address) }))
     }
 
+    /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for `need`. In a section.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, at: u64, need: Need) {
+        if let Some(Page(bytes)) = self.hit(at, 1, need) {
+            copy::prefetch_page(bytes.as_ptr());
+        }
+    }
+
     /// Remembers the leaf of `at`. In the section in which it was found.
     pub(super) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         debug_assert!(self.sections.is_open());

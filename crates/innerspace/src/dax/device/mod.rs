@@ -237,6 +237,12 @@ impl DaxDevice {
         unsafe { copy::copy_out(to, from) }
     }
 
+    /// Has the first bytes of the page at `offset` on their way to the processor: it is to be written soon.
+    #[inline]
+    pub(crate) fn prefetch_page(&self, offset: u64) {
+        copy::prefetch_page(self.address(offset, 1));
+    }
+
     /// Sets bytes to zero.
     pub(crate) fn zero(&self, offset: u64, len: u64) {
         let to = self.address(offset, len);

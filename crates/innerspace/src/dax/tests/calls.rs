@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::super::entry::Size;
 use super::super::extents::faulty::{Faulty, Misplace};
 use super::super::{DaxError, HoleWrites, PinHolder, Reach};
 use super::*;
@@ -494,4 +495,60 @@ fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
     assert_eq!((file.stats().dirty, file.stats().present), (10, 10));
     file.sync_all().unwrap();
     assert_eq!(file.stats().dirty, 0);
+}
+
+// spec: D4, D9
+#[test]
+fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
+    const BYTES: u64 = LARGE * PAGE;
+    let bytes: Vec<u8> = (0..BYTES + 2 * PAGE)
+        .map(|at| (at / PAGE) as u8 | 1)
+        .collect();
+    for (hole_writes, pages, large) in [
+        (HoleWrites::Large, 4 * LARGE, true),
+        (HoleWrites::Large, 2 * LARGE, false),
+        (HoleWrites::OnePage, 4 * LARGE, false),
+    ] {
+        let pool = pool(64);
+        let device = device(pages);
+        // Where there is little room, none of it is in one piece: two pages of another file are left, far apart.
+        let other = file(&pool, &device, LARGE + 1);
+        for page in 0..=LARGE {
+            other.write_all_at(&[1], page * PAGE).unwrap();
+        }
+        other.punch(PAGE..LARGE * PAGE).unwrap();
+        let setup = DaxSetup {
+            hole_writes,
+            ..DaxSetup::default()
+        };
+        let root = pool.root_group();
+        let file = DaxFile::on_device(&pool, &root, &device, "data.bin", setup).unwrap();
+        file.set_len(BYTES).unwrap();
+        // A hole that a mapping shows: its translations go first.
+        let shown = file
+            .core()
+            .fault(7, FaultKind::Read, Reach::Leaf, 0)
+            .unwrap();
+        assert!(shown.is_large());
+        drop(shown);
+        file.write_all_at(&bytes, 0).unwrap();
+        let entry = file.core().entries.peek(3).unwrap();
+        assert_eq!(
+            (entry.size() == Size::Large, entry.is_dirty()),
+            (large, true)
+        );
+        assert_eq!((file.len(), file.stats().present), (BYTES + 2 * PAGE, 514));
+        let mut back = vec![0; bytes.len()];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == bytes);
+        // Again: the block that is there, or the pages.
+        let again: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+        file.sync_all().unwrap();
+        file.write_all_at(&again[..BYTES as usize], 0).unwrap();
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back[..BYTES as usize] == again[..BYTES as usize]);
+        assert_eq!((file.stats().present, file.stats().dirty), (514, 512));
+        drop(file);
+        assert_eq!(device.free_pages(), pages - 2);
+    }
 }
