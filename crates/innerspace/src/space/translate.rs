@@ -14,6 +14,7 @@
 //! the arena's, which outlives every accessor.
 
 use std::hint::cold_path;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
@@ -50,11 +51,67 @@ const NO_LEAVES: Leaves = Leaves {
     words: [std::ptr::null(); LEAVES],
 };
 
+/// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an address of them: generated code
+/// reads them between two calls ([`LeavesPlace::addresses`]), by pointers that have to stay good when they are written here and the
+/// translator is moved.
+struct LeavesPlace(NonNull<Leaves>);
+
+impl LeavesPlace {
+    fn new() -> LeavesPlace {
+        LeavesPlace(NonNull::from(Box::leak(Box::new(NO_LEAVES))))
+    }
+
+    /// Of the two tags, and of the words' addresses: all made from the one pointer, so that no use of it ends them.
+    #[cfg(all(feature = "layout", not(shuttle)))]
+    fn addresses(&self) -> (*const u64, *const u64, *const *const u64) {
+        let leaves = self.0.as_ptr();
+        // SAFETY: places inside what the pointer leads to; no reference is made, and nothing read.
+        unsafe {
+            (
+                (&raw const (*leaves).read_tags).cast(),
+                (&raw const (*leaves).write_tags).cast(),
+                (&raw const (*leaves).words).cast(),
+            )
+        }
+    }
+}
+
+impl Deref for LeavesPlace {
+    type Target = Leaves;
+
+    #[inline(always)]
+    fn deref(&self) -> &Leaves {
+        // SAFETY: made by `new`, freed by `drop`; the borrow of `self` keeps writers away, and generated code only reads.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for LeavesPlace {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Leaves {
+        // SAFETY: as above; the borrow is exclusive, and generated code does not run during a call.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for LeavesPlace {
+    fn drop(&mut self) {
+        // SAFETY: made from a box by `new`, and nobody uses it any more.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl std::fmt::Debug for LeavesPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
 /// An accessor's private state: its sections and its remembered leaves.
 #[derive(Debug)]
 pub(super) struct Translator {
     pub(super) sections: Sections,
-    leaves: Box<Leaves>,
+    leaves: LeavesPlace,
 }
 
 // SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns the translator only
@@ -78,7 +135,7 @@ impl Translator {
     pub(super) fn new(sections: Sections) -> Translator {
         Translator {
             sections,
-            leaves: Box::new(NO_LEAVES),
+            leaves: LeavesPlace::new(),
         }
     }
 
@@ -88,11 +145,12 @@ impl Translator {
     /// Where generated code finds what `hit` reads.
     #[cfg(all(feature = "layout", not(shuttle)))]
     pub(super) fn layout(&self) -> super::layout::TranslationLayout {
+        let (read_tags, write_tags, words) = self.leaves.addresses();
         super::layout::TranslationLayout {
             mail: self.sections.mail().as_ptr(),
-            read_tags: self.leaves.read_tags.as_ptr(),
-            write_tags: self.leaves.write_tags.as_ptr(),
-            words: self.leaves.words.as_ptr().cast(),
+            read_tags,
+            write_tags,
+            words,
         }
     }
 
