@@ -202,32 +202,35 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Stores to each page of a locked block what it holds, so that the host takes it for changed.
+    /// Has the host take the pages of a locked block for changed. What others have cut off is gone, and stays so.
     fn touch(&self, locked: &Locked<'_>) -> io::Result<()> {
         let Content::Block(block) = locked.content() else {
             return Ok(());
         };
-        // What others have cut off is gone, and a store there would be a signal.
-        let end = match &self.host {
-            Some(host) => host.len_now()?,
-            None => u64::MAX,
+        let pages = locked.pages();
+        let (at, len) = (block << PAGE_SHIFT, (pages.end - pages.start) << PAGE_SHIFT);
+        let Err(error) = self.device.touch(at, len) else {
+            return Ok(());
         };
-        for (page, block) in locked.pages().zip(block..) {
-            let offset = DaxCore::offset(page);
-            if offset >= end {
-                break;
-            }
-            match self.host.as_ref().filter(|_| self.is_guarded()) {
-                None => self.device.touch(block << PAGE_SHIFT),
-                // All stores to a guarded file are calls that lock the entry: none comes between.
-                Some(host) => {
-                    let mut byte = [0];
-                    host.read_at(&mut byte, offset)?;
-                    host.write_at(&byte, offset)?;
+        let end = DaxCore::offset(pages.end).min(self.size());
+        let is_cut = |end: u64| match &self.host {
+            Some(host) => host.len_now().map(|now| now < end),
+            None => Ok(false),
+        };
+        match error.kind() {
+            // An old system: as safe as it can be there. A guarded file gets no stores.
+            io::ErrorKind::Unsupported if !self.is_guarded() => {
+                for (page, block) in pages.zip(block..) {
+                    if is_cut(DaxCore::offset(page) + 1)? {
+                        break;
+                    }
+                    self.device.touch_by_store(block << PAGE_SHIFT);
                 }
+                Ok(())
             }
+            _ if is_cut(end)? => Ok(()),
+            _ => Err(error),
         }
-        Ok(())
     }
 }
 

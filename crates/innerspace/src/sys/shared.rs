@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | shared mapping | mmap(2), `MAP_SYNC` asked for first | `Unsupported` |
 //! | write out | msync(2) | |
-//! | make it write a page again | a store of what is there | |
+//! | make it write pages again | madvise(2), `MADV_POPULATE_WRITE`; before Linux 5.14 a store of what is there | |
 //! | a file in memory | memfd_create(2), sealed | `Unsupported` |
 //! | blocks ahead of writes | fallocate(2) | `Unsupported` |
 //!
@@ -107,6 +107,23 @@ impl SharedMapping {
         }
         let start = range.start / host_page_size() * host_page_size();
         platform::sync(self.base, start..range.end)
+    }
+
+    /// Has the system take the pages of the range (of whole pages) for changed, as a store to each of what it holds would, and makes
+    /// no store: where the file has ended meanwhile, that is an error and no signal. The pages before are done then.
+    ///
+    /// # Errors
+    /// What the system says; `Unsupported` where it cannot: see [`touch`].
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub(crate) fn touch(&self, range: Range<usize>) -> io::Result<()> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "bytes {range:?} of a mapping of {} bytes",
+            self.len
+        );
+        platform::touch(self.base, range)
     }
 }
 
@@ -279,6 +296,27 @@ mod platform {
         }
     }
 
+    pub(super) fn touch(base: NonNull<u8>, range: Range<usize>) -> io::Result<()> {
+        loop {
+            // SAFETY: the range is inside the mapping, as the caller has checked; no byte is changed.
+            let result = unsafe {
+                let start = base.as_ptr().add(range.start);
+                libc::madvise(start.cast(), range.len(), libc::MADV_POPULATE_WRITE)
+            };
+            if result == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN) => {}
+                Some(libc::EINVAL) => {
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, error));
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
     pub(super) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string that outlives the call.
@@ -331,6 +369,10 @@ mod platform {
     pub(super) unsafe fn unmap(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn sync(_: NonNull<u8>, _: Range<usize>) -> io::Result<()> {
+        unsupported("shared mappings")
+    }
+
+    pub(super) fn touch(_: NonNull<u8>, _: Range<usize>) -> io::Result<()> {
         unsupported("shared mappings")
     }
 
@@ -494,6 +536,24 @@ mod tests {
         // SAFETY: as above.
         unsafe { copy::copy_in(&mut byte, mapping.base().add(PAGE as usize)) };
         assert_eq!(byte, [0]);
+    }
+
+    #[test]
+    fn pages_are_touched_without_a_store_and_without_a_signal_past_the_end() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * PAGE).unwrap();
+        let mapping = SharedMapping::new(&file, 8 * PAGE as usize, Rights::ReadWrite).unwrap();
+        put(&mapping, 0, b"kept");
+        mapping.sync(0..3 * PAGE as usize).unwrap();
+        match mapping.touch(0..3 * PAGE as usize) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return,
+            done => done.unwrap(),
+        }
+        file.set_len(PAGE).unwrap();
+        let error = mapping.touch(0..3 * PAGE as usize).unwrap_err();
+        assert_ne!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+        assert_eq!(file.metadata().unwrap().len(), PAGE, "it did not come back");
+        assert_eq!(get(&mapping, 0, 4), b"kept");
     }
 
     #[test]

@@ -250,13 +250,27 @@ impl DaxDevice {
         unsafe { copy::fill(to, 0, len as usize) }
     }
 
-    /// Makes the host take a page for changed: a byte of it is stored to, as it is.
-    pub(crate) fn touch(&self, offset: u64) {
-        let at = self.address(offset, 1);
+    /// Makes the host take pages for changed, without a store to them; see [`SharedMapping::touch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.address(offset, len);
         #[cfg(test)]
         if let Some(host) = &self.0.host {
-            host.touched(offset);
+            (offset..offset + len)
+                .step_by(PAGE_SIZE)
+                .for_each(|page| host.touched(page));
         }
+        match &self.0.bytes {
+            Bytes::Memory(_) => Ok(()), // no host has it
+            Bytes::Shared(shared) => shared.touch(offset as usize..(offset + len) as usize),
+        }
+    }
+
+    /// The same for one page, by a store of what a byte of it holds: a signal where the file has ended meanwhile.
+    pub(crate) fn touch_by_store(&self, offset: u64) {
+        let at = self.address(offset, 1);
         // SAFETY: as in `read`; the byte stays what it is.
         unsafe { shared::touch(at) }
     }
