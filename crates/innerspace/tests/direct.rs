@@ -1,6 +1,9 @@
 //! Direct access files through the public calls: what is refused, and how.
 
-use innerspace::{DaxError, Fault, FaultKind, FileAccess, MIB, Map, Memory, OnShrink, SpaceError};
+use innerspace::{
+    DaxError, Fault, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, OnShrink, SpaceError,
+    Threads,
+};
 
 #[test]
 fn a_host_files_device_has_no_blocks_to_give() {
@@ -110,7 +113,12 @@ fn a_host_file_that_is_open_is_the_same_file_or_is_refused() {
         guarded.unwrap_err(),
         "with another choice for being cut short",
     );
-    refused(options.create(&path).unwrap_err(), "and would be emptied");
+    let text = options.create(&path).unwrap_err().to_string();
+    let shown = path.display();
+    assert_eq!(
+        text,
+        format!("{shown}: is open already, so it is not emptied; close it first")
+    );
     let cached = memory.open(&path).unwrap_err().to_string();
     assert!(
         cached.contains("is open already for direct access"),
@@ -125,6 +133,62 @@ fn a_host_file_that_is_open_is_the_same_file_or_is_refused() {
     );
     drop(cached);
     assert_eq!(memory.open_direct(&path).unwrap().len(), 20_000);
+}
+
+// spec: P27
+#[test]
+fn a_file_that_was_closed_with_its_mappings_can_be_opened_the_other_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, [7; 10_000]).unwrap();
+    let options = MemoryOptions::new(MIB).threads(Threads::None);
+    let memory = options.build().unwrap();
+    let space = memory.space().unwrap();
+    for _ in 0..3 {
+        // Nothing waits for a grace period by itself: what is unmapped is let go some time later.
+        let direct = memory.open_direct(&path).unwrap();
+        let at = space.map(Map::direct(&direct).shared()).unwrap();
+        assert_eq!(space.accessor().load::<u8>(at), Ok(7));
+        space.unmap(at, 10_000).unwrap();
+        drop(direct);
+        let cached = memory.open(&path).unwrap();
+        let at = space.map(Map::file(&cached).shared()).unwrap();
+        assert_eq!(space.accessor().load::<u8>(at), Ok(7));
+        space.unmap(at, 10_000).unwrap();
+        drop(cached);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_path_that_comes_to_name_another_file_names_that_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, aside, other] =
+        ["data.bin", "aside.bin", "other.bin"].map(|n| folder.path().join(n));
+    std::fs::write(&path, [1; 4096]).unwrap();
+    std::fs::write(&other, [2; 4096]).unwrap();
+    let memory = Memory::with_limit(MIB).unwrap();
+    std::thread::scope(|scope| {
+        let renames = scope.spawn(|| {
+            // The two change names, again and again.
+            for _ in 0..2_000 {
+                std::fs::rename(&path, &aside).unwrap();
+                std::fs::rename(&other, &path).unwrap();
+                std::fs::rename(&aside, &other).unwrap();
+            }
+        });
+        while !renames.is_finished() {
+            let files = [&path, &other].map(|path| memory.open_direct(path));
+            let mut bytes = [0; 2];
+            // Of the same file there is one state: a second one would meet the lock of the first.
+            for (file, byte) in files.into_iter().zip(&mut bytes) {
+                match file {
+                    Ok(file) => file.read_exact_at(std::slice::from_mut(byte), 0).unwrap(),
+                    Err(error) => assert!(error.to_string().ends_with(": no such file"), "{error}"),
+                }
+            }
+        }
+    });
 }
 
 #[cfg(target_os = "linux")]

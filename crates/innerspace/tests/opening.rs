@@ -9,7 +9,9 @@ use innerspace::{FileAccess, KIB, MIB, Memory, OpenError, PagedFile};
 
 fn refused(opened: Result<PagedFile, OpenError>) -> String {
     match opened {
-        Err(error @ OpenError::OpenOtherwise { .. }) => error.to_string(),
+        Err(error @ (OpenError::OpenOtherwise { .. } | OpenError::NotEmptied { .. })) => {
+            error.to_string()
+        }
         Err(error) => panic!("{error}"),
         Ok(file) => panic!("{file:?}"),
     }

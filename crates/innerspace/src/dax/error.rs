@@ -180,6 +180,12 @@ pub enum DaxError {
         /// How it is open.
         how: &'static str,
     },
+    /// The same host file is open in this memory already, so it was not emptied.
+    #[error("{file}: is open already, so it is not emptied; close it first")]
+    NotEmptied {
+        /// The file.
+        file: Arc<str>,
+    },
     /// An atomic access to a mapping of a file with [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call, and
     /// the host has none that reads and writes in one step.
     #[error("{file}: no atomic access at {}: each access is a call of the host", Grouped(*offset))]
@@ -271,7 +277,7 @@ impl DaxError {
                 PinHolder::Other => ErrorKind::ResourceBusy,
             },
             DaxError::NotAtomic { .. } => ErrorKind::Unsupported,
-            DaxError::OpenOtherwise { .. } => ErrorKind::ResourceBusy,
+            DaxError::OpenOtherwise { .. } | DaxError::NotEmptied { .. } => ErrorKind::ResourceBusy,
             DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
             DaxError::Limit(_) => ErrorKind::OutOfMemory,
             DaxError::TooLong { .. } => ErrorKind::FileTooLarge,

@@ -1,8 +1,6 @@
 //! The handle on a direct access file.
 
 use std::ops::{Bound, Range, RangeBounds};
-#[cfg(not(target_family = "wasm"))]
-use std::path::Path;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -22,7 +20,7 @@ use crate::cache::{ErrorCursor, FaultKind};
 use crate::group::Group;
 use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{Access, Create, Identity};
+use crate::store::Opened;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -160,20 +158,15 @@ impl DaxFile {
         Ok(DaxFile::new(DaxCore::new(pool, group, parts, setup)))
     }
 
-    /// A host file: its own bytes.
+    /// A host file: its own bytes. It was opened for the access that `setup` says.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn over_host(
         pool: &Arc<Pool>,
         group: &Group,
-        path: &Path,
-        create: Create,
+        opened: Opened<'_>,
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
-        let access = match setup.access {
-            FileAccess::ReadOnly => Access::ReadOnly,
-            FileAccess::ReadWrite => Access::ReadWrite,
-        };
-        let host = HostFile::open(path, access, create)?;
+        let host = HostFile::finish(opened)?;
         let size = host.opened_len();
         let capacity = match setup.access {
             FileAccess::ReadOnly => size,
@@ -196,12 +189,6 @@ impl DaxFile {
 
     pub(crate) fn core(&self) -> &Arc<DaxCore> {
         &self.0.core
-    }
-
-    /// What its host file is known by.
-    #[cfg(not(target_family = "wasm"))]
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        self.0.core.host.as_ref().and_then(|host| host.identity())
     }
 
     /// The name in messages.

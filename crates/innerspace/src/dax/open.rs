@@ -18,10 +18,13 @@
 
 use std::fs::File;
 use std::io;
+#[cfg(all(test, not(loom), not(shuttle)))]
 use std::path::Path;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{self, Access, Create, Identity};
+#[cfg(all(test, not(loom), not(shuttle)))]
+use crate::store::Create;
+use crate::store::{Access, Opened};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::units::PAGE_SIZE;
@@ -35,25 +38,33 @@ pub(crate) struct HostFile {
     name: Arc<str>,
     /// The length when it was opened.
     opened_len: u64,
-    identity: Option<Identity>,
 }
 
 impl HostFile {
     /// Opens or makes a file. Nothing of an existing one is changed before it is locked.
     ///
     /// # Errors
-    /// [`DaxError::Open`] as for a store; [`DaxError::Unsupported`] where a page of the file may be half a hole.
+    /// As [`HostFile::finish`].
+    #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn open(
         path: &Path,
         access: Access,
         create: Create,
     ) -> Result<Arc<HostFile>, DaxError> {
-        let (file, metadata) = store::open_locked(path, access, create)?;
+        HostFile::finish(Opened::begin(path, access, create)?)
+    }
+
+    /// Locks a file that was opened, if it is to be written, and empties it if it is to be.
+    ///
+    /// # Errors
+    /// [`DaxError::Open`] as for a store; [`DaxError::Unsupported`] where a page of the file may be half a hole.
+    pub(crate) fn finish(opened: Opened<'_>) -> Result<Arc<HostFile>, DaxError> {
+        let (path, access) = (opened.path(), opened.access());
+        let (file, metadata) = opened.finish()?;
         let host = HostFile {
             access,
             name: path.display().to_string().into(),
             opened_len: metadata.len(),
-            identity: store::identity_of(&metadata),
             file,
         };
         match sys::block_size(&metadata) {
@@ -82,11 +93,6 @@ impl HostFile {
     /// The length when it was opened.
     pub(crate) fn opened_len(&self) -> u64 {
         self.opened_len
-    }
-
-    /// What it is known by, however it is opened.
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        self.identity
     }
 
     /// The length that the host says the file has.

@@ -12,7 +12,7 @@ use crate::dax::DaxCore;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{Create, FileStore};
+use crate::store::{Access, Create, Opened};
 #[cfg(not(target_family = "wasm"))]
 use crate::sync::Arc;
 
@@ -117,61 +117,66 @@ impl DirectOpener {
     #[cfg(not(target_family = "wasm"))]
     fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
         let inner = &*self.memory.0;
-        let identity = FileStore::identify(path).ok().flatten();
-        let (mut files, listed) = match identity {
-            Some(identity) => inner.look_for(identity),
-            None => (inner.files.lock(), Listed::Nothing),
+        let access = match self.setup.access {
+            FileAccess::ReadOnly => Access::ReadOnly,
+            FileAccess::ReadWrite => Access::ReadWrite,
         };
-        match listed {
-            Listed::Cached(open) => {
-                drop(files);
-                Err(DaxError::OpenOtherwise {
-                    file: open.name().clone(),
-                    how: "through the page cache",
-                })
+        // Known by what was opened, for the path may name another file a moment later. A second writable open of one file would meet
+        // our own lock: looked for before.
+        let opened = Opened::begin(path, access, create)?;
+        let Some(identity) = opened.identity() else {
+            return DaxFile::over_host(&inner.pool, &self.group, opened, self.setup);
+        };
+        let mut refused = false;
+        let mut files = loop {
+            let (files, listed) = inner.look_for(identity);
+            if let Listed::Nothing = listed {
+                break files;
             }
-            Listed::Direct(open) => {
-                drop(files);
-                self.same_file(open, create)
+            drop(files);
+            match self.same_file(listed, create) {
+                Ok(open) => return Ok(DaxFile::new(open)),
+                Err(error) if refused => return Err(error),
+                Err(_) => inner.let_closed_go(),
             }
-            Listed::Nothing => {
-                // The table is locked meanwhile: a second writable open would meet our own lock.
-                let file = DaxFile::over_host(&inner.pool, &self.group, path, create, self.setup)?;
-                if let Some(identity) = file.identity() {
-                    let core = file.core();
-                    let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
-                    note_open(&mut files, identity, open);
-                }
-                Ok(file)
-            }
-        }
+            refused = true;
+        };
+        // The table is locked meanwhile.
+        let file = DaxFile::over_host(&inner.pool, &self.group, opened, self.setup)?;
+        let core = file.core();
+        let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
+        note_open(&mut files, identity, open);
+        Ok(file)
     }
 
     /// The file that is open already, if it is open in the way wanted.
     #[cfg(not(target_family = "wasm"))]
-    fn same_file(&self, open: Arc<DaxCore>, create: Create) -> Result<DaxFile, DaxError> {
-        let otherwise = |how| {
-            Err(DaxError::OpenOtherwise {
-                file: open.name().clone(),
-                how,
-            })
+    fn same_file(&self, listed: Listed, create: Create) -> Result<Arc<DaxCore>, DaxError> {
+        let otherwise = |file: Arc<str>, how| Err(DaxError::OpenOtherwise { file, how });
+        let open = match listed {
+            Listed::Cached(open) => {
+                return otherwise(open.name().clone(), "through the page cache");
+            }
+            Listed::Direct(open) => open,
+            Listed::Nothing => unreachable!("looked at before"),
         };
+        let file = open.name().clone();
         if create == Create::Truncate {
-            return otherwise("and would be emptied");
+            return Err(DaxError::NotEmptied { file });
         }
         if self.setup.access == FileAccess::ReadWrite && !open.writable() {
-            return otherwise("read-only");
+            return otherwise(file, "read-only");
         }
         if self.setup.on_shrink != open.on_shrink {
-            return otherwise("with another choice for being cut short");
+            return otherwise(file, "with another choice for being cut short");
         }
-        Ok(DaxFile::new(open))
+        Ok(open)
     }
 
     /// Makes a host file, or empties an existing one that nobody has open, for reading and writing.
     ///
     /// # Errors
-    /// As [`Memory::open_direct`].
+    /// As [`Memory::open_direct`], and [`DaxError::NotEmptied`] for a file that is open for direct access in this memory already.
     #[cfg(not(target_family = "wasm"))]
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)

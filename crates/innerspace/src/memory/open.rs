@@ -67,6 +67,12 @@ pub enum OpenError {
         /// How it is open.
         how: &'static str,
     },
+    /// The same store is open in this memory already, so it was not emptied.
+    #[error("{file}: is open already, so it is not emptied; close it first")]
+    NotEmptied {
+        /// The file.
+        file: String,
+    },
 }
 
 /// How to open a file of a memory; made by [`Memory::options`].
@@ -100,7 +106,8 @@ impl Memory {
     /// Makes a file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]; a file that is in use keeps its content.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already. A file that is in use keeps its
+    /// content.
     #[cfg(not(target_family = "wasm"))]
     pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.options().create(path)
@@ -170,8 +177,8 @@ impl FileOpener {
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
-        let (mut files, listed) = inner.look_for(identity);
-        if let Some(open) = listed.cached()? {
+        let (mut files, open) = inner.look_for_cached(identity)?;
+        if let Some(open) = open {
             drop(files);
             return self.same_file(&open);
         }
@@ -193,7 +200,7 @@ impl FileOpener {
     /// Makes a file by path, or empties an existing one, for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]. A file that is open in this memory already is refused, not emptied.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already.
     #[cfg(not(target_family = "wasm"))]
     pub fn create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
@@ -208,10 +215,7 @@ impl FileOpener {
                 return self.same_file(&open);
             }
             let file = open.name().to_string();
-            return Err(OpenError::OpenOtherwise {
-                file,
-                how: "and would be emptied",
-            });
+            return Err(OpenError::NotEmptied { file });
         }
         let access = match self.options.file_access() {
             FileAccess::ReadOnly => store::Access::ReadOnly,
@@ -252,21 +256,6 @@ pub(super) fn note_open(
     files.insert(identity, open);
 }
 
-impl Listed {
-    /// The cached file, if one is open.
-    fn cached(self) -> Result<Option<Arc<FileInner>>, OpenError> {
-        match self {
-            Listed::Cached(file) => Ok(Some(file)),
-            #[cfg(not(target_family = "wasm"))]
-            Listed::Direct(open) => Err(OpenError::OpenOtherwise {
-                file: open.name().to_string(),
-                how: "for direct access",
-            }),
-            Listed::Nothing => Ok(None),
-        }
-    }
-}
-
 impl MemoryInner {
     /// The table of files, and what it says of an identity. A file whose last handle is gone may still be writing, and has its store
     /// locked: that is waited for, with the table unlocked, since stores are called meanwhile.
@@ -296,10 +285,43 @@ impl MemoryInner {
         }
     }
 
+    /// The same for who wants it through the page cache; the table stays locked.
+    fn look_for_cached(
+        &self,
+        identity: Identity,
+    ) -> Result<(Files<'_>, Option<Arc<FileInner>>), OpenError> {
+        #[cfg(not(target_family = "wasm"))]
+        if let (files, Listed::Direct(open)) = self.look_for(identity) {
+            drop(files);
+            drop(open);
+            self.let_closed_go();
+        }
+        let (files, listed) = self.look_for(identity);
+        match listed {
+            Listed::Nothing => Ok((files, None)),
+            Listed::Cached(open) => Ok((files, Some(open))),
+            #[cfg(not(target_family = "wasm"))]
+            Listed::Direct(open) => {
+                drop(files);
+                Err(OpenError::OpenOtherwise {
+                    file: open.name().to_string(),
+                    how: "for direct access",
+                })
+            }
+        }
+    }
+
+    /// Files without a handle that are open for nothing but mappings which nobody can find any more are closed: for who would be
+    /// refused because of one. Outside every section, with nothing locked.
+    #[cfg(not(target_family = "wasm"))]
+    pub(super) fn let_closed_go(&self) {
+        self.pool.flush_retired();
+    }
+
     #[cfg(not(target_family = "wasm"))]
     fn open_file(&self, path: &Path) -> Result<Option<Arc<FileInner>>, OpenError> {
         match FileStore::identify(path) {
-            Ok(Some(identity)) => self.look_for(identity).1.cached(),
+            Ok(Some(identity)) => Ok(self.look_for_cached(identity)?.1),
             Ok(None) | Err(_) => Ok(None),
         }
     }

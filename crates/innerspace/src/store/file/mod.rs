@@ -36,7 +36,7 @@ use crate::units::PageCount;
 use engine::Engine;
 use watch::Watch;
 
-pub(crate) use open::open_locked;
+pub(crate) use open::Opened;
 pub use open::{Access, CacheMode, Create, FileOptions, Holder, OpenError};
 
 /// The request size that amortises a system call and still overlaps with others.
@@ -120,7 +120,7 @@ impl FileStore {
 }
 
 /// The identity of what is in a regular file, however it is opened.
-pub(crate) fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
+fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
     sys::identity(metadata).map(|numbers| Identity::new("file", numbers))
 }
 

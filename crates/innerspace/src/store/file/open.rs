@@ -7,6 +7,7 @@ use std::{fmt, io};
 use super::FileStore;
 use super::engine::{DIRECT_ALIGNMENT, Direct, Engine, Written};
 use super::watch::Watch;
+use crate::store::Identity;
 use crate::sys::file as sys;
 
 /// What a store may do with its file.
@@ -238,14 +239,55 @@ impl FileOptions {
     }
 }
 
-/// Opens a file as [`FileOptions::open`] does, with its errors, its lock (which the caller has to release) and its order,
-/// for a layer that wants the file itself.
-pub(crate) fn open_locked(
-    path: &Path,
-    access: Access,
+/// A file that is open, and neither locked nor emptied yet: for a layer that wants the file itself, and has to know which one it is
+/// before anything happens to it.
+pub(crate) struct Opened<'a> {
+    opening: Opening<'a>,
     create: Create,
-) -> Result<(File, Metadata), OpenError> {
-    Opening { path, access }.open_locked(create)
+    file: File,
+    metadata: Metadata,
+}
+
+impl<'a> Opened<'a> {
+    /// Opens or makes a file as [`FileOptions::open`] does, with its errors.
+    pub(crate) fn begin(
+        path: &'a Path,
+        access: Access,
+        create: Create,
+    ) -> Result<Opened<'a>, OpenError> {
+        let opening = Opening { path, access };
+        let (file, metadata) = opening.open_regular(create)?;
+        Ok(Opened {
+            opening,
+            create,
+            file,
+            metadata,
+        })
+    }
+
+    /// What the file that was opened is known by, whatever its path names by now.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        super::identity_of(&self.metadata)
+    }
+
+    pub(crate) fn path(&self) -> &'a Path {
+        self.opening.path
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.opening.access
+    }
+
+    /// Locks it if it is to be written, and only then empties it if it is to be. The caller has to release the lock.
+    pub(crate) fn finish(self) -> Result<(File, Metadata), OpenError> {
+        let Opened {
+            opening,
+            create,
+            file,
+            metadata,
+        } = self;
+        opening.lock_and_empty(file, metadata, create)
+    }
 }
 
 /// One open under way.
@@ -272,6 +314,15 @@ impl Opening<'_> {
     /// The file open, regular, locked if it is to be written, and only then emptied if it is to be.
     fn open_locked(&self, create: Create) -> Result<(File, Metadata), OpenError> {
         let (file, metadata) = self.open_regular(create)?;
+        self.lock_and_empty(file, metadata, create)
+    }
+
+    fn lock_and_empty(
+        &self,
+        file: File,
+        metadata: Metadata,
+        create: Create,
+    ) -> Result<(File, Metadata), OpenError> {
         if self.access == Access::ReadWrite {
             self.lock(&file, &metadata)?;
         }
