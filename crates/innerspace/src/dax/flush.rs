@@ -64,7 +64,10 @@ impl DaxCore {
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.host_error(DaxAction::Sync, offset, error);
         // Before it is counted: a sync that sees the count unchanged sees this the next time.
-        self.host_forgot.store(true, Ordering::SeqCst);
+        // mutant: D11-host (shuttle: a_sync_that_fails_beside_stores_loses_nothing) the host is believed to remember what is dirty
+        if cfg!(not(mutant = "D11-host")) {
+            self.host_forgot.store(true, Ordering::SeqCst);
+        }
         self.errors.record(error.clone());
         error
     }
@@ -101,7 +104,10 @@ impl DaxCore {
         for pages in &runs {
             self.revoke_write(pages.clone());
         }
-        self.grace();
+        // mutant: D11 (shuttle: a_long_store_beside_syncs_is_durable_after_the_next) lines are flushed while others may store to them
+        if cfg!(not(mutant = "D11")) {
+            self.grace();
+        }
         let flushed = self.flush_blocks(batch).map_err(|error| {
             let offset = DaxCore::offset(runs[0].start);
             self.host_failed(offset, error)
