@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, FileAccess, Group, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Threads,
+    Accessor, FileAccess, Group, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space,
+    Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -183,5 +184,123 @@ fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
     assert!(stats.peak.bytes() <= 2 * MIB, "{stats}");
     memory.tick();
     assert_eq!(group.usage(), 0);
+    memory.validate();
+}
+
+/// Shares of uses that miss in an LRU cache of each of these sizes.
+fn simulated(trace: &[u64], sizes: &[u64]) -> Vec<f64> {
+    // A bit for each block, at the time of its last use, in a Fenwick tree.
+    let mut used = vec![0i32; trace.len() + 1];
+    let add = |used: &mut Vec<i32>, time: usize, change: i32| {
+        let mut at = time + 1;
+        while at < used.len() {
+            used[at] += change;
+            at += at & at.wrapping_neg();
+        }
+    };
+    let up_to = |used: &Vec<i32>, time: usize| {
+        let (mut sum, mut at) = (0, time + 1);
+        while at > 0 {
+            sum += used[at];
+            at -= at & at.wrapping_neg();
+        }
+        sum
+    };
+    let mut last = std::collections::HashMap::new();
+    let mut misses = vec![0u64; sizes.len()];
+    for (now, block) in trace.iter().enumerate() {
+        let distance = last.insert(*block, now).map_or(u64::MAX, |before| {
+            add(&mut used, before, -1);
+            (up_to(&used, now) - up_to(&used, before)) as u64
+        });
+        add(&mut used, now, 1);
+        for (miss, size) in misses.iter_mut().zip(sizes) {
+            *miss += u64::from(distance >= *size);
+        }
+    }
+    let share = |count| count as f64 / trace.len() as f64;
+    misses.into_iter().map(share).collect()
+}
+
+/// A memory of 16 MiB with a sample, and a mapping of a file of so many pages.
+fn sampled(pages: u64) -> (Memory, PagedFile, Space, VirtAddr) {
+    let options = MemoryOptions::new(16 * MIB).threads(Threads::None);
+    let memory = options.sample_misses().build().unwrap();
+    let file = file_in(&memory, &memory.root_group().clone(), pages * PAGE);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    (memory, file, space, at)
+}
+
+// spec: M19
+#[test]
+fn the_miss_curve_sees_what_is_touched_through_mappings() {
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let uses = 100_000;
+    // By calls never, or for every third use.
+    for calls in [u64::MAX, 3] {
+        for (name, skew) in [("even", 1), ("skewed", 2)] {
+            let pages = 9_000;
+            let trace: Vec<u64> = (0..uses)
+                .map(|_| (pages as f64 * random().powi(skew)) as u64)
+                .collect();
+            let (memory, file, space, at) = sampled(pages);
+            let mut a = space.accessor();
+            for (n, page) in (0..).zip(&trace) {
+                match n % 7 {
+                    _ if n % calls == 1 => drop(file.view(page * PAGE..page * PAGE + 1).unwrap()),
+                    0 => a.store(at + page * PAGE, 7u8).unwrap(),
+                    _ => assert_eq!(a.load(at + page * PAGE), Ok(7u8)),
+                }
+            }
+            let curve = memory.miss_curve().unwrap();
+            let samples = curve.samples();
+            assert!(
+                (uses / 10..uses / 2).contains(&samples),
+                "{name}: {samples}"
+            );
+            let sizes: Vec<u64> = (1..=30).map(|n| n * 400).collect();
+            for (size, exact) in sizes.iter().zip(simulated(&trace, &sizes)) {
+                let estimate = curve.at(size * PAGE);
+                assert!(
+                    (estimate - exact).abs() <= 0.05,
+                    "{name}, {calls}: {estimate} at {size} pages, {exact} by simulation"
+                );
+            }
+            drop(a);
+            memory.validate();
+        }
+    }
+}
+
+/// What a session and both pages of a store across a page end are for: they go on while uses are sampled, and reclaim knows of them.
+#[test]
+fn sampled_pages_are_used_like_others() {
+    let hot_pages = 1000;
+    let (memory, hot, space, at) = sampled(hot_pages);
+    let stream = file_in(&memory, &memory.root_group().clone(), 8_000 * PAGE);
+    let mut a = space.accessor();
+    let across = at + (PAGE - 4);
+    a.store(across, 0x0101_0101_0101_0101u64).unwrap();
+    a.session(|session| {
+        for _ in 0..3 {
+            assert_eq!(session.load::<u64>(across), Ok(0x0101_0101_0101_0101));
+        }
+    });
+    for page in 0..8_000 {
+        if page % 250 == 0 {
+            (1..hot_pages).for_each(|page| assert!(a.load::<u8>(at + page * PAGE).is_ok()));
+        }
+        drop(stream.view(page * PAGE..page * PAGE + 1).unwrap());
+    }
+    let evicted = hot.stats().evicted;
+    assert!(evicted <= 20, "{evicted} of {hot_pages} hot pages went");
+    drop(a);
     memory.validate();
 }

@@ -90,6 +90,8 @@ impl Uses {
     pub(crate) const AGAIN: u8 = 1 << 0;
     /// Uses are sampled for the miss curve.
     pub(crate) const SAMPLED: u8 = 1 << 1;
+    /// Used through a mapping whose accessed bit was taken away for the sample.
+    pub(crate) const TOUCHED: u8 = 1 << 2;
 
     #[inline]
     pub(crate) fn has(&self, bit: u8) -> bool {

@@ -20,6 +20,8 @@ mod direct;
 mod limit;
 mod open;
 mod options;
+#[cfg(all(test, not(shuttle)))]
+mod sampling_tests;
 mod service;
 #[cfg(all(test, shuttle))]
 mod shuttle_around;

@@ -14,11 +14,15 @@
 //! A frame in this thread's batch is marked there and joins the active list when the batch is drained; in another thread's batch it
 //! stays inactive and referenced, and the next use after the drain makes it active.
 
+use std::time::Instant;
+
 use super::batch::own_batch;
 use super::lru::{ListKind, Lru, Place, pages_of};
+use super::miss_curve::Sampler;
+use super::owners::{Aged, OwnerId};
 use super::policy::SecondUse;
 use super::pool::Pool;
-use crate::frame::{FlagSet, Frames, Meta, Uses};
+use crate::frame::{FlagSet, Frames, Kind, Meta, Uses};
 use crate::group::GroupId;
 use crate::stats::{Counters, Event};
 use crate::sync::atomic::Ordering;
@@ -42,10 +46,50 @@ impl Pool {
         }
     }
 
-    /// Whether uses are sampled, those of marked blocks, too.
+    /// Whether uses are sampled now.
     #[inline(always)]
     pub(crate) fn samples(&self) -> bool {
-        self.sampler.is_some()
+        self.sampler.as_ref().is_some_and(Sampler::is_on)
+    }
+
+    /// A page of this block is used through a mapping, by somebody in a section. Whether the next use has to be seen as well: then the
+    /// caller takes the accessed bit away, which is kept here.
+    #[cold]
+    pub(crate) fn sample_mapped(&self, head: FrameId) -> bool {
+        let meta = self.frames.meta(head);
+        let sampler = self.sampler.as_ref();
+        let sampled = sampler.is_some_and(|sampler| sampler.see_mapped(meta, pages_of(meta)));
+        if sampled {
+            meta.uses.set(Uses::TOUCHED);
+        }
+        sampled
+    }
+
+    /// Begins another stretch of samples when it is time. Outside every section.
+    pub(crate) fn tick_samples(&self, now: Instant) {
+        if self
+            .sampler
+            .as_ref()
+            .is_some_and(|sampler| sampler.tick(now))
+        {
+            self.age_samples();
+        }
+    }
+
+    /// The next use of each sampled page that is mapped is to be seen.
+    fn age_samples(&self) {
+        for (at, meta) in self.frames.metas().iter().enumerate() {
+            let mapped = meta.kind() == Kind::Cached && meta.hold.load().mapped() > 0;
+            if !(mapped && meta.uses.has(Uses::SAMPLED)) {
+                continue;
+            }
+            let Some(owner) = self.owners.get(OwnerId(meta.owner())) else {
+                continue;
+            };
+            if owner.age(FrameId(at as u32), meta.index()) == Aged::Referenced {
+                meta.uses.set(Uses::TOUCHED);
+            }
+        }
     }
 
     #[cold]

@@ -130,9 +130,7 @@ impl Pool {
         self.lru.drain_batches(&self.frames);
         self.groups.drain_stocks(GroupId::ROOT);
         self.owners.try_all_again();
-        if let Some(sampler) = &self.sampler {
-            sampler.tick(std::time::Instant::now());
-        }
+        self.tick_samples(std::time::Instant::now());
         for _ in 0..64 {
             if self.background_step() == Step::Idle {
                 break;

@@ -10,7 +10,13 @@
 //!
 //! A block learns once, when it comes in, whether it is sampled ([`Meta::uses`](crate::frame::Meta)); using one that is not costs a bit test
 //! and a count on the thread's own line. That is still too much for every hit, so uses are sampled for a stretch, and then not for
-//! four hundred times as long; the curve is of the last whole stretch, or of the first one so far.
+//! four hundred times as long; the curve is of the last whole stretch, or of the first one so far. While nothing is sampled a use costs a
+//! look at one flag.
+//!
+//! **Mappings.** An access that finds its page writes nothing, so nothing is seen of it. During a stretch the page of a sampled block
+//! loses its validity as soon as an access has found it (as by aging; the access goes on); so the next one faults, and is seen.
+//! Reclaim is told that the page was used. The uses of other pages are not even counted: how many uses of mappings there were in all is
+//! the number of those seen by the share of blocks sampled, and what the sample got too much or too little of them stays.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -38,7 +44,14 @@ pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// Which share of the uses would miss, by the memory there is.
 ///
-/// It is drawn from a stretch of uses (64 times as many as the memory has pages) as if the memory had been empty before. Uses are those of file blocks by calls (views, reads, writes); what is touched through mappings is not seen.
+/// It is drawn from a stretch of uses (64 times as many as the memory has pages) as if the memory had been empty before. Uses are those of
+/// file blocks: by calls (views, reads, writes), one for each block of the call, and by accesses through mappings, one for each access and
+/// page. An access that another thread's has just let through, a store to two pages at once, and what code does that translates addresses by
+/// itself may go unseen; so do pages of anonymous memory and of direct access files.
+///
+/// By calls it is within some hundredths of what all uses would give. Of mappings only sampled pages are counted, so a page that
+/// has a large share `s` of all accesses moves the curve, too: by at most `s` times the number of blocks in use to a block sampled
+/// (one, while fewer than 2048 blocks are in use) if it is in the sample, and by at most `s` if it is not.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MissCurve {
@@ -105,6 +118,8 @@ struct State {
     parts: Vec<f64>,
     /// Uses farther than the reach, and first ones.
     farther: f64,
+    /// How many of both were through mappings.
+    mapped: f64,
     samples: u64,
     began: Instant,
     /// When the next stretch begins, if none is under way.
@@ -114,6 +129,13 @@ struct State {
 }
 
 type Key = (u32, u64);
+
+/// How a block was used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Call,
+    Mapping,
+}
 
 impl Sampler {
     /// For a memory of so many pages.
@@ -126,6 +148,12 @@ impl Sampler {
             part: (memory.0 * REACH).div_ceil(PARTS as u64).max(1),
             seen: (0..STRIPES).map(|_| Seen::default()).collect(),
         }
+    }
+
+    /// Whether a stretch is under way.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
     }
 
     /// A block was used.
@@ -141,11 +169,16 @@ impl Sampler {
         let seen = &self.seen[thread_number() % STRIPES].0;
         seen.store(seen.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if meta.uses.has(Uses::SAMPLED) {
-            self.used(meta, pages);
+            self.used(meta, pages, Way::Call);
         }
     }
 
-    /// All uses of this stretch.
+    /// A block was used through a mapping; whether it is sampled.
+    pub(crate) fn see_mapped(&self, meta: &Meta, pages: u64) -> bool {
+        self.is_on() && meta.uses.has(Uses::SAMPLED) && self.used(meta, pages, Way::Mapping)
+    }
+
+    /// All uses of this stretch by calls.
     fn seen(&self) -> u64 {
         let seen = self.seen.iter().map(|seen| seen.0.load(Ordering::Relaxed));
         seen.sum()
@@ -155,7 +188,8 @@ impl Sampler {
     #[cold]
     fn rest(&self, state: &mut State) {
         let seen = self.seen();
-        if seen < self.stretch {
+        let mapped = state.mapped / self.rate();
+        if seen + (mapped as u64) < self.stretch {
             return;
         }
         let now = Instant::now();
@@ -164,11 +198,17 @@ impl Sampler {
         self.on.store(false, Ordering::Relaxed);
     }
 
-    /// Begins another stretch when it is time. The share of blocks that are sampled stays: blocks know already whether they are.
-    pub(crate) fn tick(&self, now: Instant) {
+    /// The share of blocks that are sampled.
+    fn rate(&self) -> f64 {
+        self.threshold.load(Ordering::Relaxed) as f64 / (1u64 << HASH_BITS) as f64
+    }
+
+    /// Begins another stretch when it is time, and says so. The share of blocks that are sampled stays: blocks know already whether
+    /// they are.
+    pub(crate) fn tick(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         if self.on.load(Ordering::Relaxed) || now < state.next {
-            return;
+            return false;
         }
         *state = State {
             last: state.last.take(),
@@ -178,6 +218,7 @@ impl Sampler {
             .iter()
             .for_each(|seen| seen.0.store(0, Ordering::Relaxed));
         self.on.store(true, Ordering::Relaxed);
+        true
     }
 
     /// Notes whether a block that comes in is sampled.
@@ -188,17 +229,18 @@ impl Sampler {
         }
     }
 
-    /// A marked block of `pages` pages was used.
+    /// A marked block of `pages` pages was used; false when it is not in the sample any more.
     #[cold]
-    fn used(&self, meta: &Meta, pages: u64) {
-        let (owner, index) = (meta.owner(), meta.index());
-        if !self.note((owner, index), pages) {
+    fn used(&self, meta: &Meta, pages: u64, way: Way) -> bool {
+        let noted = self.note((meta.owner(), meta.index()), pages, way);
+        if !noted {
             meta.uses.clear(Uses::SAMPLED);
         }
+        noted
     }
 
     /// Notes one use; false when the block is not in the sample (any more).
-    fn note(&self, key: Key, pages: u64) -> bool {
+    fn note(&self, key: Key, pages: u64, way: Way) -> bool {
         let hash = hash(key.0, key.1);
         let mut state = self.state.lock();
         let threshold = self.threshold.load(Ordering::Relaxed);
@@ -207,8 +249,9 @@ impl Sampler {
         }
         let state = &mut *state;
         state.samples += 1;
+        state.mapped += f64::from(u8::from(way == Way::Mapping));
         let now = state.next_time();
-        let rate = threshold as f64 / (1u64 << HASH_BITS) as f64;
+        let rate = self.rate();
         match state.blocks.insert(key, now) {
             Some(before) => {
                 let others = state.times.since(before);
@@ -255,6 +298,7 @@ impl Sampler {
         let scale = largest as f64 / threshold as f64;
         state.parts.iter_mut().for_each(|part| *part *= scale);
         state.farther *= scale;
+        state.mapped *= scale;
         self.threshold.store(largest, Ordering::Relaxed);
     }
 
@@ -267,10 +311,11 @@ impl Sampler {
         }
     }
 
+    /// The curve of what was counted, of so many uses by calls.
     fn curve_of(&self, state: &State, uses: u64) -> MissCurve {
-        let rate = self.threshold.load(Ordering::Relaxed) as f64 / (1u64 << HASH_BITS) as f64;
+        let rate = self.rate();
         let counted: f64 = state.parts.iter().sum::<f64>() + state.farther;
-        let missing = uses as f64 * rate - counted;
+        let missing = uses as f64 * rate - (counted - state.mapped);
         // A sample of everything needs no correction.
         let adjusted = if rate < 1.0 { missing } else { 0.0 };
         let total = (counted + adjusted).max(1.0);
@@ -297,6 +342,7 @@ impl State {
             times: Times::new(4 * SAMPLE),
             parts: vec![0.0; PARTS],
             farther: 0.0,
+            mapped: 0.0,
             samples: 0,
             began: Instant::now(),
             next: Instant::now(),
@@ -455,7 +501,9 @@ mod tests {
             .collect();
         for (name, trace) in [("skewed", skewed), ("round", round), ("mixed", mixed)] {
             let sampler = Sampler::new(PageCount(MEMORY));
-            let sampled = trace.iter().filter(|block| sampler.note((1, **block), 1));
+            let sampled = trace
+                .iter()
+                .filter(|block| sampler.note((1, **block), 1, Way::Call));
             let sampled = sampled.count();
             let curve = sampler.curve_of(&sampler.state.lock(), trace.len() as u64);
             let sizes: Vec<u64> = (1..=40).map(|n| n * MEMORY / 10).collect();
@@ -481,7 +529,7 @@ mod tests {
     fn a_sample_of_everything_is_exact() {
         let sampler = Sampler::new(PageCount(1));
         for block in [1, 2, 3, 1, 1, 2, 3] {
-            assert!(sampler.note((1, block), 1));
+            assert!(sampler.note((1, block), 1, Way::Call));
         }
         let curve = sampler.curve_of(&sampler.state.lock(), 7);
         let at = |pages: u64| curve.at(pages * PAGE_SIZE as u64);
@@ -499,7 +547,7 @@ mod tests {
         let round = |rounds: u64| {
             (0..rounds * 50).for_each(|n| {
                 sampler.seen[0].0.fetch_add(1, Ordering::Relaxed);
-                sampler.note((1, n % 50), 1);
+                sampler.note((1, n % 50), 1, Way::Call);
             });
         };
         round(100);
@@ -509,9 +557,9 @@ mod tests {
         let whole = sampler.curve();
         assert!(whole.at(60 * PAGE_SIZE as u64) < 0.05);
         let now = Instant::now();
-        sampler.tick(now);
+        assert!(!sampler.tick(now));
         assert!(!sampler.on.load(Ordering::Relaxed), "too early");
-        sampler.tick(now + std::time::Duration::from_secs(100_000));
+        assert!(sampler.tick(now + std::time::Duration::from_secs(100_000)));
         assert!(sampler.on.load(Ordering::Relaxed));
         round(1);
         assert_eq!(sampler.curve(), whole, "the last whole one");

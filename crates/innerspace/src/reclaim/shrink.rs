@@ -402,8 +402,12 @@ impl Pool {
         if hands.owner.as_ref().is_none_or(|(of, _)| *of != id) {
             hands.owner = Some((id, self.owners.get(id)));
         }
+        let touched = meta.uses.has(Uses::TOUCHED) && meta.uses.clear(Uses::TOUCHED);
         match &hands.owner {
-            Some((_, Some(owner))) => owner.age(hands.taken[at], meta.index()),
+            Some((_, Some(owner))) => match owner.age(hands.taken[at], meta.index()) {
+                Aged::Idle if touched => Aged::Referenced,
+                aged => aged,
+            },
             _ => Aged::Idle,
         }
     }

@@ -39,7 +39,7 @@ pub(super) struct What {
     pub(super) access: AccessKind,
     /// Bytes to name in a fault; 0: a buffer.
     reported: u8,
-    /// Bytes to look up, in one page.
+    /// Bytes to look up, in one page; 0: the page is to be valid for accesses to come.
     size: u16,
     /// Pages behind it that the access goes on to.
     more: u32,
@@ -56,12 +56,17 @@ impl What {
         }
     }
 
-    /// A part of a value that crosses a page end: only the page's validity is wanted.
+    /// A part of a value that crosses a page end: only the page's validity is wanted, and that it lasts.
     fn part_of<T>(access: AccessKind) -> What {
         What {
-            size: 1,
+            size: 0,
             ..What::value::<T>(access)
         }
+    }
+
+    /// Whether the bytes are used at once.
+    fn uses_page(self) -> bool {
+        self.size > 0
     }
 
     #[inline(always)]
@@ -255,6 +260,7 @@ impl Core {
                 continue;
             }
             if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+                self.sample(at, what);
                 return Some(page);
             }
             self.translator.sections.leave();
@@ -275,8 +281,17 @@ impl Core {
             }
             // The fault has left its leaf behind.
             if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+                self.sample(at, what);
                 return Some(page);
             }
+        }
+    }
+
+    /// The access has its page, for as long as its section: while uses are sampled, the next one may have to come here, too.
+    #[inline]
+    fn sample(&self, at: VirtAddr, what: What) {
+        if self.space.pool.samples() && what.uses_page() {
+            self.space.sample_use(at.0);
         }
     }
 
@@ -376,7 +391,7 @@ impl Core {
         at: VirtAddr,
         access: AccessKind,
     ) -> Result<(), Fault> {
-        self.access::<S, ()>(at, What::buffer(access, 1), drop)
+        self.access::<S, ()>(at, What::buffer(access, 0), drop)
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
-use super::table::{LEAF_BYTES, Nodes};
+use super::table::{LEAF_BYTES, Nodes, slot_index};
 use super::translate::leaf_number;
 use super::vma::{MappedFile, Residence, Vma};
 use super::{SpaceInner, Tables};
@@ -120,6 +120,24 @@ fn next_mapped_page(tables: Tables<'_>, file: usize, from: u64) -> Option<u64> {
 }
 
 impl SpaceInner {
+    /// An access uses the page of a file at `at`. If its block is sampled, the page loses its validity, as by aging: the access has its
+    /// page for as long as its section is open, and the next one faults. In a section.
+    #[cold]
+    pub(super) fn sample_use(&self, at: u64) {
+        let nodes = Nodes { pool: &self.pool };
+        let Some(leaf) = nodes.find(self.root, at) else {
+            return;
+        };
+        let word = &nodes.words(leaf.frame)[slot_index(at, 0)];
+        let page = pte::load(word);
+        if page.holds() == Holds::File {
+            let head = self.pool.frames.head_of(nodes.frame_of(page));
+            if self.pool.sample_mapped(head) {
+                pte::take_valid(word, VALID);
+            }
+        }
+    }
+
     fn revoke_part(
         &self,
         tables: Tables<'_>,
