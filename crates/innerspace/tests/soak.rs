@@ -244,14 +244,30 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
     memory.validate();
 }
 
+/// The two interfaces of control groups for memory.
+#[derive(Clone, Copy)]
+enum Version {
+    One,
+    Two,
+}
+
 /// A control group made for one process; gone with this.
-struct Cage(PathBuf);
+struct Cage {
+    path: PathBuf,
+    version: Version,
+}
 
 impl Cage {
-    /// One with this limit, below the group of this process or beside it; else why not.
+    /// One with this limit, of whichever version there is; else why not.
     fn new(limit: u64) -> Result<Cage, String> {
-        let text = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
-        let own = text.lines().find_map(|line| line.strip_prefix("0::/"));
+        let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
+        Cage::of_version_two(&own, limit)
+            .or_else(|two| Cage::of_version_one(&own, limit).map_err(|one| format!("{two}; {one}")))
+    }
+
+    /// Below the group of this process, or beside it: only groups without processes can share memory out.
+    fn of_version_two(own: &str, limit: u64) -> Result<Cage, String> {
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
         let own = own.ok_or("this process is in no control group of version 2")?;
         let mount = Path::new("/sys/fs/cgroup");
         if !mount.join("cgroup.controllers").exists() {
@@ -264,7 +280,7 @@ impl Cage {
         ];
         let mut reason = String::new();
         for place in places.into_iter().flatten() {
-            match Cage::below(place, limit) {
+            match Cage::below(place, Version::Two, limit) {
                 Ok(cage) => return Ok(cage),
                 Err(error) => reason = format!("{}: {error}", place.display()),
             }
@@ -272,24 +288,52 @@ impl Cage {
         Err(reason)
     }
 
-    fn below(place: &Path, limit: u64) -> io::Result<Cage> {
+    /// Below the group that this process is in for memory.
+    fn of_version_one(own: &str, limit: u64) -> Result<Cage, String> {
+        let own = own.lines().find_map(|line| {
+            let (_, line) = line.split_once(':')?;
+            let (controllers, path) = line.split_once(":/")?;
+            controllers
+                .split(',')
+                .any(|one| one == "memory")
+                .then_some(path)
+        });
+        let own = own.ok_or("this process is in no control group of version 1 for memory")?;
+        let place = Path::new("/sys/fs/cgroup/memory").join(own);
+        Cage::below(&place, Version::One, limit)
+            .map_err(|error| format!("{}: {error}", place.display()))
+    }
+
+    fn below(place: &Path, version: Version, limit: u64) -> io::Result<Cage> {
         let path = place.join(format!("innerspace-soak-{}", std::process::id()));
         std::fs::create_dir(&path)?;
-        let cage = Cage(path);
-        std::fs::write(cage.0.join("memory.max"), limit.to_string())?;
+        let cage = Cage { path, version };
         // Where there is swap, too much would go there unseen.
-        let _ = std::fs::write(cage.0.join("memory.swap.max"), "0");
+        let (max, with_swap, most) = match version {
+            Version::One => (
+                "memory.limit_in_bytes",
+                "memory.memsw.limit_in_bytes",
+                limit,
+            ),
+            Version::Two => ("memory.max", "memory.swap.max", 0),
+        };
+        std::fs::write(cage.path.join(max), limit.to_string())?;
+        let _ = std::fs::write(cage.path.join(with_swap), most.to_string());
         Ok(cage)
     }
 
+    /// What the group counts of processes that were killed; a line that begins with `oom` is one of those counts.
     fn events(&self) -> io::Result<String> {
-        std::fs::read_to_string(self.0.join("memory.events"))
+        std::fs::read_to_string(self.path.join(match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        }))
     }
 }
 
 impl Drop for Cage {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
+        let _ = std::fs::remove_dir(&self.path);
     }
 }
 
@@ -306,7 +350,7 @@ fn the_soak_fits_in_a_control_group_of_its_limit_and_a_constant() {
     command.arg(std::env::current_exe().unwrap());
     command
         .args(["--exact", SOAK, "--nocapture"])
-        .env("CAGE", &cage.0);
+        .env("CAGE", &cage.path);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let events = cage.events().unwrap();
@@ -316,7 +360,9 @@ fn the_soak_fits_in_a_control_group_of_its_limit_and_a_constant() {
         "{text}{}{events}",
         String::from_utf8_lossy(&output.stderr)
     );
-    for line in events.lines().filter(|line| line.starts_with("oom")) {
-        assert!(line.ends_with(" 0"), "{events}");
-    }
+    // Of version 1 the first line says whether the group kills at all.
+    let counts = |line: &&str| line.starts_with("oom") && !line.starts_with("oom_kill_disable");
+    let counts: Vec<&str> = events.lines().filter(counts).collect();
+    assert!(!counts.is_empty(), "{events}");
+    assert!(counts.iter().all(|line| line.ends_with(" 0")), "{events}");
 }
