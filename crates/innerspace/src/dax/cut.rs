@@ -221,10 +221,7 @@ impl DaxCore {
         for locked in &*batch {
             self.revoke(locked.pages(), locked.entry());
         }
-        // mutant: D16 (shuttle: a_long_store_beside_a_cut_never_reaches_a_freed_block) blocks are freed while others may store to them
-        if cfg!(not(mutant = "D16")) {
-            self.grace();
-        }
+        self.grace();
         for locked in batch.drain(..) {
             let own = locked.pages();
             let inside = own.start >= pages.start && own.end <= pages.end;

@@ -104,10 +104,7 @@ impl DaxCore {
         for pages in &runs {
             self.revoke_write(pages.clone());
         }
-        // mutant: D11 (shuttle: a_long_store_beside_syncs_is_durable_after_the_next) lines are flushed while others may store to them
-        if cfg!(not(mutant = "D11")) {
-            self.grace();
-        }
+        self.grace();
         let flushed = self.flush_blocks(batch).map_err(|error| {
             let offset = DaxCore::offset(runs[0].start);
             self.host_failed(offset, error)
