@@ -2,23 +2,21 @@
 #![cfg(not(miri))]
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::sys::file::disk_dir;
 use crate::units::{MIB, PAGE_SIZE};
 
-const ALL_MODES: [CacheMode; 4] = [
+pub(super) const ALL_MODES: [CacheMode; 4] = [
     CacheMode::DontCache,
     CacheMode::Direct,
     CacheMode::DropAfterUse,
     CacheMode::Kernel,
 ];
 
-fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+pub(super) fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let dir = disk_dir();
     let path = dir.path().join("data.bin");
     std::fs::write(&path, bytes).unwrap();
@@ -26,7 +24,7 @@ fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
 }
 
 /// Opens a new file in this mode; `None`, with a message, where the mode does not work.
-fn create_with(path: &std::path::Path, mode: CacheMode) -> Option<FileStore> {
+pub(super) fn create_with(path: &std::path::Path, mode: CacheMode) -> Option<FileStore> {
     match FileOptions::new()
         .create(Create::Truncate)
         .cache_mode(mode)
@@ -209,217 +207,6 @@ fn holes_are_reported_and_made() {
 }
 
 #[test]
-fn two_names_of_one_file_have_one_identity() {
-    let (dir, path) = file_with(b"abc");
-    let link = dir.path().join("link.bin");
-    std::fs::hard_link(&path, &link).unwrap();
-    let other = dir.path().join("other.bin");
-    std::fs::write(&other, b"abc").unwrap();
-    let open = |path| FileStore::open(path, Access::ReadOnly).unwrap().identity();
-    if cfg!(unix) {
-        assert!(open(&path).is_some());
-        assert_ne!(open(&path), open(&other));
-    }
-    assert_eq!(open(&path), open(&link));
-    assert_eq!(FileStore::identify(&link).unwrap(), open(&path));
-    assert_ne!(open(&path), MemoryStore::new().identity());
-}
-
-#[test]
-fn each_thing_that_cannot_be_opened_has_its_own_error() {
-    let (dir, path) = file_with(b"abc");
-    let text = |result: Result<FileStore, OpenError>| {
-        let error = io::Error::from(result.unwrap_err());
-        (
-            error.kind(),
-            error
-                .to_string()
-                .replace(&dir.path().display().to_string(), "DIR"),
-        )
-    };
-    let missing = dir.path().join("missing.bin");
-    let no_folder = dir.path().join("nowhere/data.bin");
-    assert_eq!(
-        text(FileStore::open(&missing, Access::ReadOnly)),
-        (
-            io::ErrorKind::NotFound,
-            "DIR/missing.bin: no such file".to_owned()
-        )
-    );
-    assert_eq!(
-        text(FileStore::create(&no_folder)),
-        (
-            io::ErrorKind::NotFound,
-            "DIR/nowhere/data.bin: no such file".to_owned()
-        )
-    );
-    for access in [Access::ReadOnly, Access::ReadWrite] {
-        let (kind, message) = text(FileStore::open(dir.path(), access));
-        assert_eq!(kind, io::ErrorKind::IsADirectory);
-        assert_eq!(message, "DIR: is a directory, not a file");
-    }
-    assert_eq!(
-        text(FileOptions::new().create(Create::New).open(&path)),
-        (
-            io::ErrorKind::AlreadyExists,
-            "DIR/data.bin: exists already".to_owned()
-        )
-    );
-    assert!(!missing.exists());
-    assert_eq!(std::fs::read(&path).unwrap(), b"abc");
-}
-
-#[cfg(unix)]
-#[test]
-fn a_fifo_is_refused_without_waiting_for_its_other_end() {
-    let dir = disk_dir();
-    let fifo = dir.path().join("fifo");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&fifo)
-            .status()
-            .unwrap()
-            .success()
-    );
-    for access in [Access::ReadOnly, Access::ReadWrite] {
-        let error = FileStore::open(&fifo, access).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .ends_with("/fifo: is a FIFO, not a regular file"),
-            "{error}"
-        );
-    }
-    let error = FileStore::open("/dev/null", Access::ReadWrite).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "/dev/null: is a character device, not a regular file"
-    );
-}
-
-#[cfg(unix)]
-#[test]
-fn an_unreadable_file_is_refused_by_name() {
-    use std::os::unix::fs::PermissionsExt;
-    let (_dir, path) = file_with(b"abc");
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o000)).unwrap();
-    if File::open(&path).is_ok() {
-        eprintln!("left out: permissions do not bind this user");
-        return;
-    }
-    let error = FileStore::open(&path, Access::ReadOnly).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("data.bin: no permission to read it"),
-        "{error}"
-    );
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o400)).unwrap();
-    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("data.bin: no permission to write it"),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_read_only_store_takes_no_writes() {
-    let (_dir, path) = file_with(b"abc");
-    let store = FileStore::open(&path, Access::ReadOnly).unwrap();
-    assert!(!store.writable());
-    let results = [
-        store.write_at(b"x", 0).map(drop),
-        store.write_vectored_at(&[IoSlice::new(b"x")], 0).map(drop),
-        store.set_len(0),
-        store.punch(0, 1),
-    ];
-    for result in results {
-        let error = result.unwrap_err();
-        assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::ReadOnly);
-        assert_eq!(error.to_string(), "opened read-only");
-    }
-    assert_eq!(read_all(&store), b"abc");
-    assert_eq!(store.name(), path.display().to_string());
-}
-
-#[test]
-fn a_second_writer_is_refused_and_changes_nothing() {
-    let (_dir, path) = file_with(b"abc");
-    let store = FileStore::open(&path, Access::ReadWrite).unwrap();
-    let in_use = |result: Result<FileStore, OpenError>| match result.unwrap_err() {
-        OpenError::InUse { holder, .. } => holder,
-        error => panic!("{error}"),
-    };
-    let known = if cfg!(target_os = "linux") {
-        Holder::ThisProcess
-    } else {
-        Holder::Unknown
-    };
-    let holder = in_use(FileStore::open(&path, Access::ReadWrite));
-    assert!(holder == known || holder == Holder::Unknown);
-    in_use(FileStore::create(&path));
-    assert_eq!(
-        std::fs::read(&path).unwrap(),
-        b"abc",
-        "create does not empty a file in use"
-    );
-
-    let reader = FileStore::open(&path, Access::ReadOnly).unwrap();
-    store.write_at(b"X", 0).unwrap();
-    assert_eq!(read_all(&reader), b"Xbc");
-    drop(store);
-    FileStore::create(&path).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
-}
-
-/// Not a test of its own: the other process of the next test.
-#[test]
-fn other_process_that_holds_a_lock() {
-    let Some(path) = std::env::var_os("INNERSPACE_TEST_LOCK_FILE") else {
-        return;
-    };
-    let _store = FileStore::open(path, Access::ReadWrite).unwrap();
-    println!("\nlocked");
-    io::stdin().read_line(&mut String::new()).unwrap();
-}
-
-#[test]
-fn a_file_that_another_process_writes_is_in_use_by_its_pid() {
-    let (_dir, path) = file_with(b"abc");
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "store::tests::file::other_process_that_holds_a_lock",
-            "--nocapture",
-        ])
-        .env("INNERSPACE_TEST_LOCK_FILE", &path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(
-        lines.any(|line| line.unwrap() == "locked"),
-        "the child never locked the file"
-    );
-    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
-    let message = error.to_string();
-    let with_pid = format!("data.bin is in use by another process (pid {})", child.id());
-    // The pid is missing in a pid namespace, and where there is no /proc/locks.
-    let without = "data.bin is in use by another process";
-    assert!(
-        message.ends_with(&with_pid) || message.ends_with(without),
-        "{message}"
-    );
-
-    writeln!(child.stdin.take().unwrap()).unwrap();
-    assert!(child.wait().unwrap().success());
-    FileStore::open(&path, Access::ReadWrite).unwrap();
-}
-
-#[test]
 fn a_file_cut_short_from_outside_is_an_error_with_both_lengths() {
     let (_dir, path) = file_with(&[1; 1_000_000]);
     for mode in ALL_MODES {
@@ -525,113 +312,5 @@ fn offsets_past_63_bits_are_errors_and_not_the_cursor() {
         assert!(store.read_at(&mut [0; 1], u64::MAX).is_err(), "{mode}");
         assert!(write_zeros(&store, u64::MAX, 2).is_err(), "{mode}");
         assert_eq!(read_all(&store), b"abc");
-    }
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_full_device_is_sorted_as_no_space() {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let error = (&full).write_all(b"x").unwrap_err();
-    assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::NoSpace);
-}
-
-/// This test binary once more, running one test alone with [`INSIDE`] set; it has to pass.
-#[cfg(target_os = "linux")]
-fn run_inside(mut command: Command, test: &str) {
-    let name = format!("store::tests::file::{test}");
-    command.arg(std::env::current_exe().expect("path of the test"));
-    command
-        .args(["--exact", &name, "--nocapture"])
-        .env(INSIDE, "1");
-    let output = command.output().expect("the child runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && text.contains("1 passed");
-    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[cfg(target_os = "linux")]
-const INSIDE: &str = "INNERSPACE_TEST_INSIDE";
-
-// spec: P19
-#[cfg(target_os = "linux")]
-#[test]
-fn a_full_file_system_refuses_the_write_and_keeps_what_it_has() {
-    if std::env::var_os(INSIDE).is_some() {
-        return on_a_full_file_system();
-    }
-    // Who has mounts of their own needs no root for them.
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--user", "--map-root-user", "--mount"]);
-    let mut granted = Command::new("unshare");
-    granted.args(["--user", "--map-root-user", "--mount", "true"]);
-    match granted.stderr(Stdio::null()).status() {
-        Ok(status) if status.success() => run_inside(
-            unshare,
-            "a_full_file_system_refuses_the_write_and_keeps_what_it_has",
-        ),
-        refused => eprintln!("left out: no mounts of one's own here (unshare: {refused:?})"),
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn on_a_full_file_system() {
-    let dir = disk_dir();
-    let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]);
-    assert!(mount.arg(dir.path()).status().unwrap().success());
-    let path = dir.path().join("data.bin");
-    for mode in [CacheMode::Auto, CacheMode::Kernel] {
-        let store = create_with(&path, mode).unwrap();
-        let bytes = pattern(32 << 10, 1);
-        write_all_at(&store, &bytes, 0).unwrap();
-        let error = write_all_at(&store, &pattern(64 << 10, 2), 32 << 10).unwrap_err();
-        assert_eq!(
-            StoreErrorKind::of(&error),
-            StoreErrorKind::NoSpace,
-            "{error}"
-        );
-        assert!(read_all(&store)[..bytes.len()] == bytes);
-        store.punch(0, 16 << 10).unwrap();
-        write_all_at(&store, &[5; 8 << 10], 0).unwrap();
-    }
-    drop(Command::new("umount").arg(dir.path()).status());
-}
-
-// spec: P19
-#[cfg(target_os = "linux")]
-#[test]
-fn a_file_at_its_size_limit_refuses_the_write_and_keeps_what_it_has() {
-    if std::env::var_os(INSIDE).is_some() {
-        return at_the_size_limit();
-    }
-    // 64 KiB in units of 512 bytes, where the shell is a POSIX one.
-    let mut shell = Command::new("sh");
-    shell.args(["-c", r#"trap "" XFSZ; ulimit -f 128 && exec "$0" "$@""#]);
-    run_inside(
-        shell,
-        "a_file_at_its_size_limit_refuses_the_write_and_keeps_what_it_has",
-    );
-}
-
-#[cfg(target_os = "linux")]
-fn at_the_size_limit() {
-    let dir = disk_dir();
-    for mode in ALL_MODES {
-        let Some(store) = create_with(&dir.path().join(mode.to_string()), mode) else {
-            continue;
-        };
-        let bytes = pattern(32 << 10, 1);
-        write_all_at(&store, &bytes, 0).unwrap();
-        let error = write_all_at(&store, &pattern(256 << 10, 2), 32 << 10).unwrap_err();
-        assert_eq!(
-            error.kind(),
-            std::io::ErrorKind::FileTooLarge,
-            "{mode}: {error}"
-        );
-        assert!(read_all(&store)[..bytes.len()] == bytes, "{mode}");
-        // Within the limit all goes on.
-        write_all_at(&store, &[5; 8 << 10], 0).unwrap();
-        assert!(read_all(&store)[..8 << 10] == [5; 8 << 10], "{mode}");
     }
 }

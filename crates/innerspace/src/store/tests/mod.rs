@@ -3,6 +3,8 @@
 mod common;
 mod faulty;
 mod file;
+mod file_full;
+mod file_opening;
 mod memory;
 
 use super::*;
