@@ -1,7 +1,8 @@
 //! [`MemoryStore`]: a sparse store in this process's memory, which counts what is asked of it.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::collections::btree_map::Entry;
+use std::io::{self, IoSlice};
 
 use super::{Accepted, Identity, Store, SyncWhat, Version, read_exact_or_eof, write_all_at};
 use crate::sync::RwLock;
@@ -54,7 +55,7 @@ pub struct StoreCounts {
     pub reads: u64,
     /// Bytes that they returned.
     pub read_bytes: u64,
-    /// Calls of `write_at`.
+    /// Calls of `write_at` and `write_vectored_at`.
     pub writes: u64,
     /// Bytes that they took.
     pub written_bytes: u64,
@@ -92,6 +93,30 @@ impl Iterator for Pieces {
     }
 }
 
+/// Buffers that are written one behind the other.
+struct Source<'a> {
+    bufs: &'a [IoSlice<'a>],
+    /// Bytes of the first buffer that were taken.
+    done: usize,
+}
+
+impl Source<'_> {
+    /// Hands the next `len` bytes, which there are, to `each`, in as many parts as they have.
+    fn take(&mut self, mut len: usize, mut each: impl FnMut(&[u8])) {
+        while len > 0 {
+            let rest = &self.bufs[0][self.done..];
+            let part = &rest[..len.min(rest.len())];
+            each(part);
+            len -= part.len();
+            self.done += part.len();
+            if part.len() == rest.len() {
+                self.bufs = &self.bufs[1..];
+                self.done = 0;
+            }
+        }
+    }
+}
+
 impl Bytes {
     fn read(&self, buf: &mut [u8], offset: u64) -> usize {
         let count = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -111,13 +136,32 @@ impl Bytes {
     }
 
     fn write(&mut self, buf: &[u8], offset: u64, end: u64) {
-        let mut rest = buf;
+        self.write_all(&[IoSlice::new(buf)], offset, end);
+    }
+
+    /// Writes buffers one behind the other.
+    fn write_all(&mut self, bufs: &[IoSlice<'_>], offset: u64, end: u64) {
+        let mut source = Source { bufs, done: 0 };
         for piece in (Pieces { at: offset, end }) {
-            let (from, after) = rest.split_at(piece.inside.len());
-            let chunk = self.chunks.entry(piece.chunk);
-            chunk.or_insert_with(|| vec![0; CHUNK as usize].into_boxed_slice())[piece.inside]
-                .copy_from_slice(from);
-            rest = after;
+            let len = piece.inside.len();
+            match self.chunks.entry(piece.chunk) {
+                Entry::Occupied(chunk) => {
+                    let mut rest = &mut chunk.into_mut()[piece.inside];
+                    source.take(len, |from| {
+                        let (to, after) = std::mem::take(&mut rest).split_at_mut(from.len());
+                        to.copy_from_slice(from);
+                        rest = after;
+                    });
+                }
+                Entry::Vacant(place) => {
+                    // Zeros where nothing is written, and there alone.
+                    let mut chunk = Vec::with_capacity(CHUNK as usize);
+                    chunk.resize(piece.inside.start, 0);
+                    source.take(len, |from| chunk.extend_from_slice(from));
+                    chunk.resize(CHUNK as usize, 0);
+                    place.insert(chunk.into_boxed_slice());
+                }
+            }
         }
         self.len = self.len.max(end);
     }
@@ -285,16 +329,20 @@ impl Store for MemoryStore {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        let end = end_of(offset, buf.len())?;
-        self.state.counters.writes.fetch_add(1, Ordering::Relaxed);
-        if !buf.is_empty() {
-            self.state.bytes.write().write(buf, offset, end);
-            self.state
-                .counters
-                .written_bytes
-                .fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.write_vectored_at(&[IoSlice::new(buf)], offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let end = end_of(offset, len)?;
+        let counters = &self.state.counters;
+        counters.writes.fetch_add(1, Ordering::Relaxed);
+        if len > 0 {
+            self.state.bytes.write().write_all(bufs, offset, end);
+            let written = &counters.written_bytes;
+            written.fetch_add(len as u64, Ordering::Relaxed);
         }
-        Ok(buf.len())
+        Ok(len)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -99,11 +99,12 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     mut offset: u64,
 ) -> io::Result<()> {
     IoSlice::advance_slices(&mut bufs, 0);
+    let mut wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
     while !bufs.is_empty() {
-        let wanted = bufs.iter().map(|buf| buf.len()).sum();
         let count = progress(store.write_vectored_at(bufs, offset), wanted, offset)?;
         IoSlice::advance_slices(&mut bufs, count);
         offset += count as u64;
+        wanted -= count;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Scenarios for `MemoryStore`.
 
+use std::io::IoSlice;
+
 use super::*;
 
 const CHUNK: u64 = 64 << 10;
@@ -53,6 +55,34 @@ fn it_counts_what_is_asked_of_it() {
     assert_eq!((counts.syncs, counts.punches), (1, 1));
     assert_eq!(store.to_vec(), b"\0bcdefg");
     assert_eq!(store.counts(), counts, "looking is not counted");
+}
+
+#[test]
+fn buffers_are_written_one_behind_the_other() {
+    let chunk = CHUNK as usize;
+    // New chunks in part and as a whole, known ones, empty buffers, and borders inside one.
+    let lens = [0, 5, chunk, 2 * chunk + 3, 0, 1, chunk - 9];
+    let bytes: Vec<u8> = (0..6 * chunk).map(|at| (at % 251) as u8 + 1).collect();
+    for offset in [0, 1, chunk - 5, chunk, 3 * chunk + 7] {
+        let store = MemoryStore::from_bytes(&vec![9; chunk / 2]);
+        let mut expected = store.to_vec();
+        let mut bufs = Vec::new();
+        let mut rest = &bytes[..];
+        for len in lens {
+            let (buf, behind) = rest.split_at(len);
+            bufs.push(IoSlice::new(buf));
+            rest = behind;
+        }
+        let len: usize = lens.iter().sum();
+        let written = store.write_vectored_at(&bufs, offset as u64).unwrap();
+        assert_eq!((written, store.counts().writes), (len, 1));
+        expected.resize(expected.len().max(offset + len), 0);
+        expected[offset..offset + len].copy_from_slice(&bytes[..len]);
+        assert!(store.to_vec() == expected, "at {offset}");
+        store.set_len(offset as u64 + 8 * CHUNK).unwrap();
+        let behind = &store.to_vec()[expected.len()..];
+        assert!(behind.iter().all(|byte| *byte == 0), "zeros behind");
+    }
 }
 
 #[test]
