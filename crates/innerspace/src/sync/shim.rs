@@ -344,30 +344,46 @@ pub(crate) enum WaitEnd {
 }
 
 /// A condition variable for [`Mutex`].
+///
+/// std's asks the system to wake threads each time; this one only if some wait. They say so with the mutex held, before they
+/// look away from what they wait for. Whoever changes that does it with the mutex held, or takes the mutex afterwards, and notifies then:
+/// so either the waiter sees the change, or who made it sees the waiter.
 #[derive(Default)]
-pub(crate) struct Condvar(base::Condvar);
+pub(crate) struct Condvar {
+    inner: base::Condvar,
+    /// Threads that wait. Relaxed: the mutex orders it, see above.
+    waiters: atomic::AtomicU32,
+}
 
 impl Condvar {
     /// A condition variable nobody waits on.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Condvar {
-        Condvar(base::Condvar::new())
+        Condvar {
+            inner: base::Condvar::new(),
+            waiters: atomic::AtomicU32::new(0),
+        }
     }
 
     /// A condition variable nobody waits on.
     #[cfg(loom)]
     pub(crate) fn new() -> Condvar {
-        Condvar(base::Condvar::new())
+        Condvar {
+            inner: base::Condvar::new(),
+            waiters: atomic::AtomicU32::new(0),
+        }
     }
 
     /// Unlocks, sleeps until notified (or for no reason), locks again.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         before_waiting();
         let MutexGuard { inner, held } = guard;
+        self.waiters.fetch_add(1, atomic::Ordering::Relaxed);
         let inner = self
-            .0
+            .inner
             .wait(inner)
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.waiters.fetch_sub(1, atomic::Ordering::Relaxed);
         MutexGuard { inner, held }
     }
 
@@ -379,10 +395,12 @@ impl Condvar {
     ) -> (MutexGuard<'a, T>, WaitEnd) {
         before_waiting();
         let MutexGuard { inner, held } = guard;
+        self.waiters.fetch_add(1, atomic::Ordering::Relaxed);
         let (inner, end) = self
-            .0
+            .inner
             .wait_timeout(inner, timeout)
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.waiters.fetch_sub(1, atomic::Ordering::Relaxed);
         let end = if end.timed_out() {
             WaitEnd::TimedOut
         } else {
@@ -393,12 +411,22 @@ impl Condvar {
 
     /// Wakes one waiter, if there is one.
     pub(crate) fn notify_one(&self) {
-        self.0.notify_one();
+        if self.is_waited_on() {
+            self.inner.notify_one();
+        }
     }
 
     /// Wakes all waiters.
+    #[inline]
     pub(crate) fn notify_all(&self) {
-        self.0.notify_all();
+        if self.is_waited_on() {
+            self.inner.notify_all();
+        }
+    }
+
+    #[inline]
+    fn is_waited_on(&self) -> bool {
+        self.waiters.load(atomic::Ordering::Relaxed) > 0
     }
 }
 
