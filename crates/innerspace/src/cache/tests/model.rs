@@ -220,3 +220,9 @@ fn a_file_of_middle_blocks_agrees_with_a_vector() {
 fn a_file_of_large_blocks_agrees_with_a_vector() {
     run(SIZES[2], 512 * 12, 12 << 20, 60);
 }
+
+// spec: P16
+#[test]
+fn a_file_in_a_memory_where_pages_are_had_together_agrees_with_a_vector() {
+    run(SIZES[0], 4_096, 1 << 20, 300);
+}
