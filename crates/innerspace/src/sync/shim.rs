@@ -456,7 +456,7 @@ impl fmt::Debug for Condvar {
 
 /// Paces a loop that waits for another thread's next few instructions: busy at first, then giving up the processor.
 ///
-/// For waits that end soon by themselves; a wait that may be long parks instead ([`crate::sys::wait`]).
+/// For waits that end soon by themselves; a wait that may be long parks instead.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     round: u32,

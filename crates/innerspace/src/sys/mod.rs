@@ -12,7 +12,6 @@
 //! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
-//! | [`wait`] | futex(2) | a table of condition variables |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
 //! and Miri, and by `--cfg portable`, which the build for ThreadSanitizer passes because that tool
@@ -38,4 +37,3 @@ pub(crate) mod lock_byte;
 pub(crate) mod memory;
 #[cfg(not(loom))]
 pub(crate) mod shared;
-pub(crate) mod wait;
