@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::access::Single;
 use super::change::Structure;
 use super::error::AccessKind;
-use super::map::checked_range;
+use super::mapping::checked_range;
 use super::pte::{self, Holds, VALID};
 use super::table::{Edit, Nodes};
 use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};

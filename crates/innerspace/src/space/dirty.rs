@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::map::checked_range;
+use super::mapping::checked_range;
 use super::pte::{self, VALID_W};
 use super::snapshot::merged;
 use super::table::{self, Nodes, SLOTS, slot_index};

@@ -8,7 +8,8 @@
 //! | `pte`, `table` | the word of a page; the tree of nodes whose subtrees forks share |
 //! | `translate` | an accessor's private cache of leaf pointers |
 //! | `fault` | one page fault as steps |
-//! | `map`, `change`, `fork` | structural changes, with the gate closed on their range |
+//! | `map` | what to map, and how |
+//! | `mapping`, `change`, `fork` | structural changes, with the gate closed on their range |
 //! | `remap`, `advise`, `region`, `options` | moving and growing; advice, populating, locking; a growing range; choices |
 //! | `pin` | pages that stay where they are for whoever uses them by their address in the process |
 //! | `device`, `code` | ranges whose accesses are calls; pages that code was fetched from |
@@ -50,6 +51,7 @@ mod layout;
 mod ledger;
 mod map;
 mod mappers;
+mod mapping;
 #[cfg(all(test, not(shuttle)))]
 mod midway;
 mod options;

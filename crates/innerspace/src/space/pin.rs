@@ -30,7 +30,7 @@ use std::fmt;
 
 use super::change::Structure;
 use super::error::{AccessKind, Fault, FaultKind};
-use super::map::checked_range;
+use super::mapping::checked_range;
 use super::table::{self, Nodes, NotPinned, Pins, TooManyForks};
 use super::translate::leaf_number;
 use super::vma::{Backing, Protection, Sharing, Vma};

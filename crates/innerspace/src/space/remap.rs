@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::change::{Leftover, Structure};
-use super::map::{check_lowest, checked_range, free_place};
+use super::mapping::{check_lowest, checked_range, free_place};
 use super::table::{self, Detached, Edit, Nodes, Spares};
 use super::vma::Vma;
 use super::vma_set::{Changed, VmaSet};
