@@ -9,6 +9,8 @@ pub(super) enum Place {
     Change,
     /// In a fault that makes its path the space's own, before it waits for its turn.
     Turn,
+    /// In a fault that makes a page writable: those who watch it have been told, its word is not changed.
+    Told,
     /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.
     LeafCopied,
     /// In the end of a space: its table is let go, and what that retired is still there.

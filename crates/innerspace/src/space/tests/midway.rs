@@ -109,3 +109,42 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     drop((a, space));
     assert_nothing_left(&pool);
 }
+
+/// A store has counted its generation and not made the page writable yet when the page is watched.
+// spec: V11
+#[test]
+fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
+    let pool = pool(64);
+    let space = space(&pool);
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
+    let mut storer = space.accessor();
+    storer.store(at, 1u64).unwrap();
+    // From here on each store that follows a watch is a fault.
+    drop(space.accessor().watch_code(at).unwrap());
+    let (hand_over, watched) = mpsc::channel();
+    let other = space.clone();
+    midway::then(Place::Told, move || {
+        let domain = other.0.pool.domain.clone();
+        let begun = domain.begun();
+        let watching = thread::spawn(move || {
+            let mut a = other.accessor();
+            let page = a.watch_code(at).unwrap();
+            (a.fetch::<u64>(at).unwrap(), page)
+        });
+        // It is over, or it has looked at the generation and waits for us.
+        while !watching.is_finished() && domain.begun() == begun {
+            thread::yield_now();
+        }
+        hand_over.send(watching).unwrap();
+    });
+    storer.store(at, 2u64).unwrap();
+    let (fetched, page) = watched.recv().unwrap().join().unwrap();
+    assert!(
+        fetched == 2 || !page.is_current(),
+        "{fetched} is what was made of the page, and is stale"
+    );
+    let current = page.is_current();
+    storer.store(at, 3u64).unwrap();
+    assert!(!current || !page.is_current(), "a store that did not count");
+}
