@@ -1,5 +1,7 @@
 //! Sessions: one section over many accesses.
 
+use std::marker::PhantomData;
+
 use super::access::{Core, Sectioned};
 use super::accessor::accesses;
 use super::translate::Translator;
@@ -10,9 +12,27 @@ use super::translate::Translator;
 /// truncation) waits for the next *safepoint* of every open session: its next access, its end, a fault in it, or a call of
 /// this library in the same thread that has to wait. So keep a session for a run of accesses, and do not sleep or wait for
 /// another thread by other means while one is open.
+///
+/// A session stays on the thread that opened it, whose other calls may have to close it for a while:
+///
+/// ```compile_fail,E0277
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let memory = innerspace::Memory::with_limit(innerspace::MIB)?;
+/// # let space = memory.space()?;
+/// # let at = space.map(innerspace::Map::anonymous(4096).writable())?;
+/// space.accessor().session(|session| {
+///     std::thread::scope(|scope| {
+///         scope.spawn(|| session.store(at, 1_u64));
+///     });
+/// });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Session<'accessor> {
     pub(super) core: &'accessor mut Core,
+    /// Not `Send`: while it is registered, whoever waits on this thread closes its section.
+    _of_thread: PhantomData<*const ()>,
 }
 
 /// The section is open already.
@@ -53,7 +73,10 @@ impl<'accessor> Session<'accessor> {
     pub(super) fn new(core: &'accessor mut Core) -> Session<'accessor> {
         core.translator.sections.enter();
         core.translator.sections.begin_session();
-        Session { core }
+        Session {
+            core,
+            _of_thread: PhantomData,
+        }
     }
 
     /// Lets those go on who wait for this session; as an access would.
