@@ -65,7 +65,10 @@ impl Arena {
     /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) does not get it: it would be a
     /// second owner of everything.
     pub(super) fn new(frames: u32, huge: HugePages, prefault: Prefault) -> io::Result<Arena> {
-        let memory = Mapping::new((frames as usize) << PAGE_SHIFT)?;
+        // More than there are addresses: nothing may be cut off here, since frames are told from others by their number.
+        let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
+            .map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let memory = Mapping::new(len)?;
         memory.advise_dont_fork();
         if huge == HugePages::Advise {
             memory.advise_huge();

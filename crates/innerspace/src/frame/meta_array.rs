@@ -24,7 +24,10 @@ pub(super) struct MetaArray(Box<[Meta]>);
 impl MetaArray {
     /// The metadata of `len` frames, all zero.
     pub(super) fn new(len: usize) -> io::Result<MetaArray> {
-        let memory = Mapping::new(len * size_of::<Meta>())?;
+        let bytes = len
+            .checked_mul(size_of::<Meta>())
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = Mapping::new(bytes)?;
         memory.advise_dont_fork();
         memory.advise_huge();
         Ok(MetaArray { memory, len })
