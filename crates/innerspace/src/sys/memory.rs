@@ -22,6 +22,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::copy;
+use super::process::Process;
 
 /// The alignment of large mappings, and the size of a huge page on most machines, in bytes.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
@@ -48,13 +49,14 @@ pub(crate) fn host_page_size() -> usize {
     }
 }
 
-/// A range of zeroed memory from the system; given back when dropped.
+/// A range of zeroed memory from the system; given back when dropped, by the process that made it.
 ///
 /// It hands out addresses, not slices: who may touch which byte is its owner's business.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    maker: Process,
 }
 
 // SAFETY: a mapping is a range of addresses with no tie to a thread; its methods are system calls
@@ -76,6 +78,7 @@ impl Mapping {
         Ok(Mapping {
             base: platform::map(len, alignment_for(len))?,
             len,
+            maker: Process::current(),
         })
     }
 
@@ -172,8 +175,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was made by `map` with this length and alignment, and its owner is gone.
-        unsafe { platform::unmap(self.base, self.len, alignment_for(self.len)) }
+        // A child may not have it, and something else in its place.
+        if self.maker.is_current() {
+            // SAFETY: the range was made by `map` with this length and alignment in this process, and its owner is gone.
+            unsafe { platform::unmap(self.base, self.len, alignment_for(self.len)) }
+        }
     }
 }
 
@@ -401,6 +407,18 @@ mod tests {
             fill(&mapping, 0..len, 7);
             assert!(bytes(&mapping, 0..len).iter().all(|byte| *byte == 7));
         }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(any(portable, miri, loom, shuttle))))]
+    fn a_child_gives_no_memory_back() {
+        let mapping = Mapping::new(HUGE_PAGE).unwrap();
+        mapping.advise_dont_fork();
+        let (base, len) = (mapping.base(), mapping.len());
+        let drop_it = || drop(mapping);
+        assert!(crate::sys::process::tests::keeps_what_is_there(
+            base, len, drop_it
+        ));
     }
 
     #[test]

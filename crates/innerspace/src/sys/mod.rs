@@ -11,6 +11,7 @@
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
 //! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
+//! | `process` | getpid(2) | the one there is |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
@@ -35,5 +36,7 @@ pub(crate) mod flush;
 pub(crate) mod lock_byte;
 #[cfg(not(loom))]
 pub(crate) mod memory;
+#[cfg(not(loom))]
+pub(crate) mod process;
 #[cfg(not(loom))]
 pub(crate) mod shared;

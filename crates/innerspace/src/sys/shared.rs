@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::memory::host_page_size;
+use super::process::Process;
 
 /// What may be done to the bytes of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +40,8 @@ pub(crate) enum Synchronous {
     No,
 }
 
-/// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB; unmapped when dropped.
+/// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB; unmapped when dropped, by the process
+/// that made it.
 ///
 /// It hands out addresses, not slices: who may touch which byte is its owner's business.
 #[derive(Debug)]
@@ -47,6 +49,7 @@ pub(crate) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
     synchronous: Synchronous,
+    maker: Process,
 }
 
 // SAFETY: a mapping is a range of addresses with no tie to a thread; its methods are system calls.
@@ -69,6 +72,7 @@ impl SharedMapping {
             base,
             len,
             synchronous,
+            maker: Process::current(),
         })
     }
 
@@ -129,8 +133,11 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: the range was made by `map` with this length, and its owner is gone.
-        unsafe { platform::unmap(self.base, self.len) }
+        // A child does not have it, and may have something else in its place.
+        if self.maker.is_current() {
+            // SAFETY: the range was made by `map` with this length in this process, and its owner is gone.
+            unsafe { platform::unmap(self.base, self.len) }
+        }
     }
 }
 
@@ -392,6 +399,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use super::super::memory::HUGE_PAGE;
+    use super::super::process::tests::keeps_what_is_there;
     use super::super::{copy, file};
     use super::*;
 
@@ -554,6 +562,14 @@ mod tests {
         assert_ne!(error.kind(), io::ErrorKind::Unsupported, "{error}");
         assert_eq!(file.metadata().unwrap().len(), PAGE, "it did not come back");
         assert_eq!(get(&mapping, 0, 4), b"kept");
+    }
+
+    #[test]
+    fn a_child_gives_no_address_range_back() {
+        let file = tempfile::tempfile().unwrap();
+        let mapping = SharedMapping::new(&file, HUGE_PAGE, Rights::Read).unwrap();
+        let (base, len) = (mapping.base(), mapping.len());
+        assert!(keeps_what_is_there(base, len, || drop(mapping)));
     }
 
     #[test]
