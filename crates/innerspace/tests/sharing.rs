@@ -286,3 +286,54 @@ fn a_hole_that_the_store_calls_data_after_a_write_nearby_is_one_no_more_for_who_
     writer.store(at[0], 7u64).unwrap();
     assert_eq!(reader.load::<u64>(at[1]), Ok(7));
 }
+
+thread_local! {
+    /// What a thread keeps to its end, and with it goes.
+    static KEPT: std::cell::RefCell<Option<Kept>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Uses what it has once more when it goes, where there are no other locals any more.
+struct Kept {
+    file: PagedFile,
+    space: innerspace::Space,
+    at: VirtAddr,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut bytes = [0; 4];
+        self.file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, *b"kept");
+        self.file.write_at(b"last", 4).unwrap();
+        assert_eq!(self.file.view(4..8).unwrap()[..], *b"last");
+        let fork = self.space.fork().unwrap();
+        let mut a = fork.accessor();
+        assert_eq!(a.load::<u64>(self.at), Ok(7));
+        a.store(self.at, 8_u64).unwrap();
+        self.space.unmap(self.at, PAGE).unwrap();
+    }
+}
+
+#[test]
+fn what_the_locals_of_a_thread_keep_works_to_its_end() {
+    let memory = Memory::with_limit(16 * MIB).unwrap();
+    let store = Arc::new(MemoryStore::new());
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // The first of its locals, so the last to go.
+            KEPT.with_borrow(|kept| assert!(kept.is_none()));
+            let file = writable(&memory, &store);
+            file.write_at(b"kept", 0).unwrap();
+            let space = memory.space().unwrap();
+            let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
+            space.accessor().store(at, 7_u64).unwrap();
+            KEPT.set(Some(Kept { file, space, at }));
+        });
+        // The end of the scope alone would not wait for the locals.
+        thread.join().unwrap();
+    });
+    let mut bytes = [0; 8];
+    assert_eq!(store.read_at(&mut bytes, 0).unwrap(), 8);
+    assert_eq!(bytes, *b"keptlast");
+    memory.validate();
+}

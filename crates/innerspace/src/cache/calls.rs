@@ -24,7 +24,8 @@ pub(super) struct StoreCall {
 
 impl Drop for StoreCall {
     fn drop(&mut self) {
-        CALLS.with(|calls| {
+        // A thread that is ending has no list, and began none.
+        let _ = CALLS.try_with(|calls| {
             let mut calls = calls.borrow_mut();
             let at = calls.iter().rposition(|file| *file == self.file);
             calls.remove(at.expect("a call ends once, on its thread"));
@@ -36,7 +37,7 @@ impl FileCore {
     /// Begins a call of the file's store: no reclaim below it, and no way back into the file.
     pub(super) fn store_call(&self) -> StoreCall {
         let file = std::ptr::from_ref(self) as usize;
-        CALLS.with(|calls| calls.borrow_mut().push(file));
+        let _ = CALLS.try_with(|calls| calls.borrow_mut().push(file));
         StoreCall {
             file,
             _scope: self.pool.store_scope(),
@@ -46,7 +47,8 @@ impl FileCore {
     /// Whether this thread is in a call of the file's store.
     pub(super) fn in_store_call(&self) -> bool {
         let file = std::ptr::from_ref(self) as usize;
-        CALLS.with(|calls| calls.borrow().contains(&file))
+        let listed = CALLS.try_with(|calls| calls.borrow().contains(&file));
+        listed.unwrap_or(false)
     }
 
     /// Refuses what may wait to a thread that is in a call of the file's store.

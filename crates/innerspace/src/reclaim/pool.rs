@@ -225,17 +225,18 @@ impl Pool {
     /// Opens a scope for calls of a store (or an owner): requests of this thread to this pool may use the reserve and never reclaim.
     pub(crate) fn store_scope(&self) -> StoreScope {
         let pool = self.domain.id();
-        SCOPES.with(|scopes| scopes.borrow_mut().push(pool));
+        let _ = SCOPES.try_with(|scopes| scopes.borrow_mut().push(pool));
         StoreScope {
             pool,
             _of_thread: std::marker::PhantomData,
         }
     }
 
-    /// Whether this thread is in a [`StoreScope`] of this pool.
+    /// Whether this thread is in a [`StoreScope`] of this pool. One that is ending may be: its locals are gone.
     pub(super) fn in_store_scope(&self) -> bool {
         let pool = self.domain.id();
-        SCOPES.with(|scopes| scopes.borrow().contains(&pool))
+        let open = SCOPES.try_with(|scopes| scopes.borrow().contains(&pool));
+        open.unwrap_or(true)
     }
 
     /// Which share of the uses so far would have missed with more or less memory; `None` without a sample.
@@ -321,7 +322,7 @@ pub(crate) struct StoreScope {
 
 impl Drop for StoreScope {
     fn drop(&mut self) {
-        SCOPES.with(|scopes| {
+        let _ = SCOPES.try_with(|scopes| {
             let mut scopes = scopes.borrow_mut();
             let at = scopes.iter().rposition(|pool| *pool == self.pool);
             scopes.remove(at.expect("a scope is closed once, by its thread"));

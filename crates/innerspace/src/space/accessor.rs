@@ -34,6 +34,9 @@ impl Accessor {
     /// Runs `work` with one section kept open over its accesses: faster, by the two stores that each access saves. See
     /// [`Session`].
     ///
+    /// # Panics
+    /// In a thread that is ending, where its locals are dropped.
+    ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

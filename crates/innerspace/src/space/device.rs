@@ -171,7 +171,9 @@ crate::sync::thread_local! {
 
 /// Whether this thread is in a callback of the space.
 pub(super) fn is_inside(space: &SpaceInner) -> bool {
-    INSIDE.with(|inside| inside.borrow().contains(&space.id))
+    // A thread that is ending has no list: what it would find is not told.
+    let listed = INSIDE.try_with(|inside| inside.borrow().contains(&space.id));
+    listed.unwrap_or(false)
 }
 
 /// While it lives, this thread is in a callback of the space.
@@ -190,14 +192,14 @@ impl Inside {
 
     /// For a store's callback: an access that finds what it wants without a fault does not come here.
     pub(super) fn quiet(space: &SpaceInner) -> Inside {
-        INSIDE.with(|inside| inside.borrow_mut().push(space.id));
+        let _ = INSIDE.try_with(|inside| inside.borrow_mut().push(space.id));
         Inside(space.id)
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.with(|inside| {
+        let _ = INSIDE.try_with(|inside| {
             let mut inside = inside.borrow_mut();
             let place = inside.iter().rposition(|id| *id == self.0);
             inside.remove(place.expect("left once, by the thread that entered"));

@@ -64,6 +64,8 @@ pub(crate) struct Participant {
     pending: AtomicU64,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
+    /// Goes with its one [`Reader`].
+    passing: bool,
     /// What the owner has to forget.
     mailbox: Mutex<Mailbox>,
 }
@@ -89,6 +91,7 @@ impl Participant {
             state: AtomicU64::new(0),
             pending: AtomicU64::new(0),
             depth: AtomicU32::new(0),
+            passing: false,
             mailbox: Mutex::ranked(
                 Rank::Mailbox,
                 Mailbox {
@@ -405,7 +408,7 @@ pub(crate) fn suspend_sessions() {
     let _ = SESSIONS.try_with(|sessions| {
         for open in sessions.borrow().iter() {
             let participant = &open.participant;
-            // Relaxed: only this thread changes it while the session is registered.
+            // Relaxed: only this thread changes it while the session is registered, which is not `Send`.
             let state = participant.state.load(Ordering::Relaxed);
             if state & 1 == 0 {
                 continue;

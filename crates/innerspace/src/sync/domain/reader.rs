@@ -106,12 +106,16 @@ impl Domain {
 
     /// This thread's participant.
     fn own_participant(self: &Arc<Domain>) -> *const Participant {
-        let known = OWN.with(|own| {
+        let known = OWN.try_with(|own| {
             let own = own.borrow();
             let known = own.iter().find(|own| own.domain_id == self.id);
             known.map(|own| Arc::as_ptr(&own.participant))
         });
-        known.unwrap_or_else(|| self.register_thread())
+        match known {
+            Ok(Some(participant)) => participant,
+            Ok(None) => self.register_thread(),
+            Err(_) => self.register_passing(),
+        }
     }
 
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
@@ -130,6 +134,25 @@ impl Domain {
         });
         pointer
     }
+
+    /// A participant for one section of a thread that is ending and has no list any more: a destructor of its locals, say, drops a
+    /// file. The domain's list keeps it.
+    #[cold]
+    fn register_passing(&self) -> *const Participant {
+        let participant = Arc::new(Participant {
+            passing: true,
+            ..Participant::new()
+        });
+        let pointer = Arc::as_ptr(&participant);
+        self.participants.lock().push(participant);
+        pointer
+    }
+
+    #[cold]
+    fn unregister_passing(&self, participant: *const Participant) {
+        let is_other = |other: &Arc<Participant>| Arc::as_ptr(other) != participant;
+        self.participants.lock().retain(is_other);
+    }
 }
 
 impl Reader<'_> {
@@ -140,7 +163,8 @@ impl Reader<'_> {
 
     fn participant(&self) -> &Participant {
         // SAFETY: the thread's list holds an `Arc` of it until the thread ends or the domain is gone, and an entry that goes
-        // clears `LAST`; a `Reader` is neither `Send` nor outlives the domain it borrows.
+        // clears `LAST`; the domain's list holds a passing one until its only `Reader` is dropped. A `Reader` is neither `Send`
+        // nor outlives the domain it borrows.
         unsafe { &*self.participant }
     }
 
@@ -173,7 +197,10 @@ impl Drop for Reader<'_> {
         if depth == 1 {
             let even = participant.state.load(Ordering::Relaxed) + 1;
             participant.set_state(even, self.domain.mode);
-            if self.domain.mode == BarrierMode::Membarrier {
+            if participant.passing {
+                cold_path();
+                self.domain.unregister_passing(self.participant);
+            } else if self.domain.mode == BarrierMode::Membarrier {
                 LAST.with(|last| last.set((self.domain, self.participant)));
             }
         }
