@@ -94,16 +94,18 @@ impl Engine {
                 let count = sys::write_vectored_at(file, bufs, offset, Keep::Cached)?;
                 // Dirty pages cannot be dropped, and waiting for each write would be slow: writes
                 // are started one by one and waited for together.
-                let result = match written.add(offset, count as u64) {
+                match written.add(offset, count as u64) {
                     Some((begin, len)) => {
-                        let result = sys::wait_writeback(file, begin, len);
+                        // The next sync says it: this write is not the one that failed, or not alone.
+                        let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
                         sys::drop_cached(file, begin, len);
-                        result
                     }
-                    None if count > 0 => sys::start_writeback(file, offset, count as u64),
-                    None => Ok(()),
-                };
-                written.note(result);
+                    None if count > 0 => {
+                        let started = sys::start_writeback(file, offset, count as u64);
+                        written.unsaid.note(started);
+                    }
+                    None => {}
+                }
                 Ok(count)
             }
         }
@@ -115,8 +117,13 @@ impl Engine {
         file: &File,
         sync: impl FnOnce(&File) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (Engine::DontCache(written) | Engine::DropAfterUse(written)) = self else {
-            return sync(file);
+        let written = match self {
+            Engine::Kernel => return sync(file),
+            Engine::Direct(direct) => {
+                sync(file)?;
+                return direct.unsaid.take();
+            }
+            Engine::DontCache(written) | Engine::DropAfterUse(written) => written,
         };
         // Before the sync: what is written from now on it need not cover, and is the next one's.
         let span = written.take();
@@ -124,7 +131,7 @@ impl Engine {
         if let Some((begin, len)) = span {
             sys::drop_cached(file, begin, len);
         }
-        written.failure()
+        written.unsaid.take()
     }
 }
 
@@ -135,9 +142,42 @@ impl Engine {
 #[derive(Debug, Default)]
 pub(super) struct Written {
     span: Mutex<Option<Span>>,
-    /// A write-out failed while nobody was told: the kernel reports it once, to whoever waits
-    /// first, and that was us. The next sync passes it on.
-    failed: Mutex<Option<io::Error>>,
+    unsaid: Unsaid,
+}
+
+/// What a sync has to say: a write-out failed while nobody was told, or not whom it concerned. The
+/// kernel reports it once for the whole file, to whoever waits first, and that was us.
+///
+/// Locked while we wait: a sync whose fsync finds nothing any more because a wait of ours has taken
+/// the error comes for it here afterwards, and then it is here.
+#[derive(Debug, Default)]
+struct Unsaid(Mutex<Option<io::Error>>);
+
+impl Unsaid {
+    /// Waits for a write-out, and keeps a copy of its error for the next sync.
+    fn by(&self, wait: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut kept = self.0.lock();
+        let result = wait();
+        if let Err(error) = &result {
+            kept.get_or_insert_with(|| match error.raw_os_error() {
+                Some(number) => io::Error::from_raw_os_error(number),
+                None => error.kind().into(),
+            });
+        }
+        result
+    }
+
+    /// Keeps the first error for the next sync.
+    fn note(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.0.lock().get_or_insert(error);
+        }
+    }
+
+    /// The error kept, once.
+    fn take(&self) -> io::Result<()> {
+        self.0.lock().take().map_or(Ok(()), Err)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,18 +216,6 @@ impl Written {
             .take()
             .map(|span| (span.begin, span.end - span.begin))
     }
-
-    /// Keeps the first error for the next sync.
-    fn note(&self, result: io::Result<()>) {
-        if let Err(error) = result {
-            self.failed.lock().get_or_insert(error);
-        }
-    }
-
-    /// The error kept, once.
-    fn failure(&self) -> io::Result<()> {
-        self.failed.lock().take().map_or(Ok(()), Err)
-    }
 }
 
 /// Direct I/O on a second descriptor of the file.
@@ -197,6 +225,7 @@ pub(super) struct Direct {
     alignment: usize,
     /// Held during a transfer through it.
     bounce: Mutex<AlignedBytes>,
+    unsaid: Unsaid,
 }
 
 impl Direct {
@@ -206,6 +235,7 @@ impl Direct {
             file,
             alignment,
             bounce: Mutex::new(bounce),
+            unsaid: Unsaid::default(),
         }
     }
 
@@ -253,11 +283,11 @@ impl Direct {
         let excess = self.excess(offset);
         if excess != 0 {
             let head = (self.alignment - excess).min(buf.len());
-            return write_edge(file, &buf[..head], offset);
+            return self.write_edge(file, &buf[..head], offset);
         }
         let whole = buf.len() & !(self.alignment - 1);
         if whole == 0 {
-            return write_edge(file, buf, offset);
+            return self.write_edge(file, buf, offset);
         }
         if self.is_aligned(buf.as_ptr().addr()) {
             return self.write_direct(&buf[..whole], offset);
@@ -284,6 +314,16 @@ impl Direct {
         let first = bufs.iter().find(|buf| !buf.is_empty());
         first.map_or(Ok(0), |buf| self.write_at(file, buf, offset))
     }
+
+    /// Writes less than a block through the page cache and sees it out of there. An error may be that of another edge, and this
+    /// one's may have been given to another: the next sync says it as well.
+    fn write_edge(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let count = sys::write_at(file, buf, offset, Keep::Cached)?;
+        let wait = || sys::wait_writeback(file, offset, count as u64);
+        self.unsaid.by(wait)?;
+        sys::drop_cached(file, offset, count as u64);
+        Ok(count)
+    }
 }
 
 impl fmt::Debug for Direct {
@@ -292,14 +332,6 @@ impl fmt::Debug for Direct {
             .field("alignment", &self.alignment)
             .finish_non_exhaustive()
     }
-}
-
-/// Writes less than a block through the page cache and sees it out of there.
-fn write_edge(file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
-    let count = sys::write_at(file, buf, offset, Keep::Cached)?;
-    sys::wait_writeback(file, offset, count as u64)?;
-    sys::drop_cached(file, offset, count as u64);
-    Ok(count)
 }
 
 /// Zeroed bytes at an aligned address, found inside a larger allocation.
@@ -333,10 +365,45 @@ mod tests {
         let Engine::DropAfterUse(written) = &engine else {
             unreachable!()
         };
-        written.note(Err(io::ErrorKind::TimedOut.into()));
-        written.note(Err(io::ErrorKind::StorageFull.into()));
+        written.unsaid.note(Err(io::ErrorKind::TimedOut.into()));
+        written.unsaid.note(Err(io::ErrorKind::StorageFull.into()));
         let sync = || engine.sync_with(&file, File::sync_data);
         assert_eq!(sync().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        sync().unwrap();
+    }
+
+    #[test]
+    fn an_error_that_a_wait_has_taken_is_found_by_the_sync_beside_it() {
+        let file = tempfile::tempfile().unwrap();
+        let engine = Engine::DropAfterUse(Written::default());
+        let Engine::DropAfterUse(written) = &engine else {
+            unreachable!()
+        };
+        let waited = written.unsaid.by(|| {
+            // A sync that ends now would find nothing: it has to wait.
+            assert!(written.unsaid.0.try_lock().is_none(), "it does not wait");
+            Err(io::ErrorKind::TimedOut.into())
+        });
+        assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let sync = || engine.sync_with(&file, File::sync_data);
+        assert_eq!(sync().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        sync().unwrap();
+    }
+
+    #[test]
+    fn an_edge_that_failed_is_said_by_the_next_sync_too() {
+        let file = tempfile::tempfile().unwrap();
+        let engine = Engine::Direct(Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT));
+        let Engine::Direct(direct) = &engine else {
+            unreachable!()
+        };
+        assert_eq!(engine.write_at(&file, b"edge", 5).unwrap(), 4);
+        let sync = || engine.sync_with(&file, File::sync_data);
+        sync().unwrap();
+        // Of another edge, as the kernel says it.
+        let waited = direct.unsaid.by(|| Err(io::Error::from_raw_os_error(5)));
+        assert_eq!(waited.unwrap_err().raw_os_error(), Some(5));
+        assert_eq!(sync().unwrap_err().raw_os_error(), Some(5));
         sync().unwrap();
     }
 
