@@ -149,9 +149,15 @@ pub(crate) fn wait_writeback(file: &File, offset: u64, len: u64) -> io::Result<(
 pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (fd, at, len) = (file.as_raw_fd(), position(offset)?, position(len)?);
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
-    check(unsafe { libc::fallocate(fd, mode, at, len) } as libc::ssize_t)?;
-    Ok(())
+    loop {
+        // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
+        match check(unsafe { libc::fallocate(fd, mode, at, len) } as libc::ssize_t) {
+            Ok(_) => return Ok(()),
+            // A signal's handler ran in the middle.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Moves the cursor, which nothing uses; `None` past the last byte of the kind.
