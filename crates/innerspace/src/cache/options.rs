@@ -85,6 +85,16 @@ impl FileOptions {
         self.block_size
     }
 
+    /// Says what is wrong with them for a file at `path`, before it is opened.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {
+        let name = match &self.name {
+            Some(name) => name.as_str().into(),
+            None => path.display().to_string().into(),
+        };
+        self.block_order(&name).map(drop)
+    }
+
     /// log2 of the pages in a block.
     pub(super) fn block_order(&self, file: &Arc<str>) -> Result<u8, FileError> {
         let size = self.block_size;

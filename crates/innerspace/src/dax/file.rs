@@ -20,7 +20,7 @@ use crate::cache::{ErrorCursor, FaultKind};
 use crate::group::Group;
 use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::Opened;
+use crate::store::Locked;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -158,15 +158,15 @@ impl DaxFile {
         Ok(DaxFile::new(DaxCore::new(pool, group, parts, setup)))
     }
 
-    /// A host file: its own bytes. It was opened for the access that `setup` says.
+    /// A host file: its own bytes. It was opened for the access that `setup` says, and is emptied last.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn over_host(
         pool: &Arc<Pool>,
         group: &Group,
-        opened: Opened<'_>,
+        locked: Locked<'_>,
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
-        let host = HostFile::finish(opened)?;
+        let (host, emptying) = HostFile::new(locked)?;
         let size = host.opened_len();
         let capacity = match setup.access {
             FileAccess::ReadOnly => size,
@@ -176,6 +176,7 @@ impl DaxFile {
             },
         };
         let device = DaxDevice::host_file(&host, capacity)?;
+        host.empty(&emptying)?;
         let parts = Parts {
             name: host.name().clone(),
             extents: Box::new(IdentityMap::new(host.clone())),

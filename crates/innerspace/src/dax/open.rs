@@ -24,7 +24,9 @@ use std::path::Path;
 use super::error::{DaxError, DaxFeature};
 #[cfg(all(test, not(loom), not(shuttle)))]
 use crate::store::Create;
-use crate::store::{Access, Opened};
+#[cfg(all(test, not(loom), not(shuttle)))]
+use crate::store::Opened;
+use crate::store::{Access, Emptying, Locked, LockedFile};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::units::PAGE_SIZE;
@@ -33,10 +35,10 @@ use crate::units::PAGE_SIZE;
 #[derive(Debug)]
 pub(crate) struct HostFile {
     /// Holds the lock when writable.
-    file: File,
+    file: LockedFile,
     access: Access,
     name: Arc<str>,
-    /// The length when it was opened.
+    /// The length when it was locked, none if it is to be emptied.
     opened_len: u64,
 }
 
@@ -44,27 +46,32 @@ impl HostFile {
     /// Opens or makes a file. Nothing of an existing one is changed before it is locked.
     ///
     /// # Errors
-    /// As [`HostFile::finish`].
+    /// [`DaxError::Open`] as for a store, and as [`HostFile::new`].
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn open(
         path: &Path,
         access: Access,
         create: Create,
     ) -> Result<Arc<HostFile>, DaxError> {
-        HostFile::finish(Opened::begin(path, access, create)?)
+        let (host, emptying) = HostFile::new(Opened::begin(path, access, create)?.lock_any()?)?;
+        host.empty(&emptying)?;
+        Ok(host)
     }
 
-    /// Locks a file that was opened, if it is to be written, and empties it if it is to be.
+    /// A file that is locked if it is to be written; and what is left to do when nothing else can fail.
     ///
     /// # Errors
-    /// [`DaxError::Open`] as for a store; [`DaxError::Unsupported`] where a page of the file may be half a hole.
-    pub(crate) fn finish(opened: Opened<'_>) -> Result<Arc<HostFile>, DaxError> {
-        let (path, access) = (opened.path(), opened.access());
-        let (file, metadata) = opened.finish()?;
+    /// [`DaxError::Unsupported`] where a page of the file may be half a hole.
+    pub(crate) fn new(locked: Locked<'_>) -> Result<(Arc<HostFile>, Emptying<'_>), DaxError> {
+        let Locked {
+            file,
+            metadata,
+            emptying,
+        } = locked;
         let host = HostFile {
-            access,
-            name: path.display().to_string().into(),
-            opened_len: metadata.len(),
+            access: emptying.access(),
+            name: emptying.path().display().to_string().into(),
+            opened_len: emptying.len(&metadata),
             file,
         };
         match sys::block_size(&metadata) {
@@ -76,8 +83,16 @@ impl HostFile {
                     source: Arc::new(io::Error::new(io::ErrorKind::Unsupported, text)),
                 })
             }
-            _ => Ok(Arc::new(host)),
+            _ => Ok((Arc::new(host), emptying)),
         }
+    }
+
+    /// Empties it if it is to be.
+    ///
+    /// # Errors
+    /// [`DaxError::Open`].
+    pub(crate) fn empty(&self, emptying: &Emptying<'_>) -> Result<(), DaxError> {
+        Ok(emptying.run(&self.file)?)
     }
 
     /// The path as given, for messages.
@@ -90,7 +105,7 @@ impl HostFile {
         self.access == Access::ReadWrite
     }
 
-    /// The length when it was opened.
+    /// The length when it was locked, or the none that it has once it is emptied.
     pub(crate) fn opened_len(&self) -> u64 {
         self.opened_len
     }
@@ -138,16 +153,6 @@ impl HostFile {
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for HostFile {
-    fn drop(&mut self) {
-        if self.writable() {
-            // Closing would not do: a child that another thread is spawning has the description too, until it runs its
-            // program. A failure leaves just that.
-            let _ = self.file.unlock();
-        }
     }
 }
 

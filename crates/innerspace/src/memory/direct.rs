@@ -5,14 +5,14 @@ use std::path::Path;
 
 use super::Memory;
 #[cfg(not(target_family = "wasm"))]
-use super::open::{Listed, OpenFile, note_open};
+use super::open::{Files, Listed, OpenFile, note_open};
 use crate::cache::FileAccess;
 #[cfg(not(target_family = "wasm"))]
 use crate::dax::DaxCore;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{Access, Create, Opened};
+use crate::store::{Access, Create, Identity, Locking, Opened};
 #[cfg(not(target_family = "wasm"))]
 use crate::sync::Arc;
 
@@ -22,6 +22,15 @@ pub struct DirectOpener {
     memory: Memory,
     group: Group,
     setup: DaxSetup,
+}
+
+/// Whether a file is open already.
+#[cfg(not(target_family = "wasm"))]
+enum Found<'memory> {
+    /// It is.
+    Same(Arc<DaxCore>),
+    /// It is not; the table of files, locked.
+    Nothing(Files<'memory>),
 }
 
 impl Memory {
@@ -123,30 +132,52 @@ impl DirectOpener {
         };
         // Known by what was opened, for the path may name another file a moment later. A second writable open of one file would meet
         // our own lock: looked for before.
-        let opened = Opened::begin(path, access, create)?;
-        let Some(identity) = opened.identity() else {
-            return DaxFile::over_host(&inner.pool, &self.group, opened, self.setup);
-        };
+        let mut opened = Opened::begin(path, access, create)?;
+        loop {
+            let identity = opened.identity();
+            // The table stays locked.
+            let files = match identity {
+                None => None,
+                Some(identity) => match self.look(identity, create)? {
+                    Found::Nothing(files) => Some(files),
+                    Found::Same(open) => return Ok(DaxFile::new(open)),
+                },
+            };
+            let locked = match opened.lock()? {
+                Locking::Done(locked) => locked,
+                Locking::Other(other) => {
+                    opened = other;
+                    continue;
+                }
+            };
+            let file = DaxFile::over_host(&inner.pool, &self.group, locked, self.setup.clone())?;
+            if let (Some(mut files), Some(identity)) = (files, identity) {
+                let core = file.core();
+                let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
+                note_open(&mut files, identity, open);
+            }
+            return Ok(file);
+        }
+    }
+
+    /// Looks for a file that is open already, in the way wanted.
+    #[cfg(not(target_family = "wasm"))]
+    fn look(&self, identity: Identity, create: Create) -> Result<Found<'_>, DaxError> {
+        let inner = &*self.memory.0;
         let mut refused = false;
-        let mut files = loop {
+        loop {
             let (files, listed) = inner.look_for(identity);
             if let Listed::Nothing = listed {
-                break files;
+                return Ok(Found::Nothing(files));
             }
             drop(files);
             match self.same_file(listed, create) {
-                Ok(open) => return Ok(DaxFile::new(open)),
+                Ok(open) => return Ok(Found::Same(open)),
                 Err(error) if refused => return Err(error),
                 Err(_) => inner.let_closed_go(),
             }
             refused = true;
-        };
-        // The table is locked meanwhile.
-        let file = DaxFile::over_host(&inner.pool, &self.group, opened, self.setup)?;
-        let core = file.core();
-        let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
-        note_open(&mut files, identity, open);
-        Ok(file)
+        }
     }
 
     /// The file that is open already, if it is open in the way wanted.

@@ -19,6 +19,8 @@ pub(crate) mod charging;
 mod direct;
 mod limit;
 mod open;
+#[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+mod opening_tests;
 mod options;
 #[cfg(all(test, not(shuttle)))]
 mod sampling_tests;

@@ -12,7 +12,7 @@ use crate::cache::{FileAccess, FileError, FileInner, FileOptions, PagedFile, Wri
 use crate::dax::DaxCore;
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{self, Create, FileStore};
+use crate::store::{self, CacheMode, Create, Locking, Opened};
 use crate::store::{Identity, Store};
 #[cfg(not(target_family = "wasm"))]
 use crate::sync::thread;
@@ -36,7 +36,7 @@ pub(super) enum Listed {
 }
 
 /// The table of files, locked.
-type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>>;
+pub(super) type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>>;
 
 impl OpenFile {
     fn is_open(&self) -> bool {
@@ -209,23 +209,53 @@ impl FileOpener {
 
     #[cfg(not(target_family = "wasm"))]
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
-        // A second writable open of one file would meet our own lock: look before.
-        if let Some(open) = self.memory.0.open_file(path)? {
-            if create == Create::Never {
-                return self.same_file(&open);
-            }
-            let file = open.name().to_string();
-            return Err(OpenError::NotEmptied { file });
-        }
+        let inner = &*self.memory.0;
+        // What is wrong with the options costs nobody a file.
+        self.options.check(path)?;
         let access = match self.options.file_access() {
             FileAccess::ReadOnly => store::Access::ReadOnly,
             FileAccess::ReadWrite => store::Access::ReadWrite,
         };
-        let store: FileStore = store::FileOptions::new()
-            .access(access)
-            .create(create)
-            .open(path)?;
-        self.open_store(Arc::new(store))
+        // Known by what was opened, for the path may name another file a moment later. A second writable open of one file would meet
+        // our own lock: looked for before, in the table, which stays locked until the file is in it.
+        let mut opened = Opened::begin(path, access, create)?;
+        loop {
+            let identity = opened.identity();
+            let files = match identity {
+                None => None,
+                Some(identity) => match inner.look_for_cached(identity)? {
+                    (files, None) => Some(files),
+                    (files, Some(open)) => {
+                        drop(files);
+                        return self.same_path(&open, create);
+                    }
+                },
+            };
+            let locked = match opened.lock()? {
+                Locking::Done(locked) => locked,
+                Locking::Other(other) => {
+                    opened = other;
+                    continue;
+                }
+            };
+            let store = Arc::new(locked.into_store(CacheMode::Auto)?);
+            let file = FileInner::open(&inner.cache, store, &self.options)?;
+            if let (Some(mut files), Some(identity)) = (files, identity) {
+                let open = OpenFile::Cached(Arc::downgrade(file.inner()));
+                note_open(&mut files, identity, open);
+            }
+            return Ok(file);
+        }
+    }
+
+    /// The file that is open already, unless it was to be emptied.
+    #[cfg(not(target_family = "wasm"))]
+    fn same_path(&self, open: &Arc<FileInner>, create: Create) -> Result<PagedFile, OpenError> {
+        if create == Create::Never {
+            return self.same_file(open);
+        }
+        let file = open.name().to_string();
+        Err(OpenError::NotEmptied { file })
     }
 
     /// The file that is open already, if it is open in the way wanted.
@@ -316,13 +346,5 @@ impl MemoryInner {
     #[cfg(not(target_family = "wasm"))]
     pub(super) fn let_closed_go(&self) {
         self.pool.flush_retired();
-    }
-
-    #[cfg(not(target_family = "wasm"))]
-    fn open_file(&self, path: &Path) -> Result<Option<Arc<FileInner>>, OpenError> {
-        match FileStore::identify(path) {
-            Ok(Some(identity)) => Ok(self.look_for_cached(identity)?.1),
-            Ok(None) | Err(_) => Ok(None),
-        }
     }
 }

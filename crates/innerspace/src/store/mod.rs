@@ -54,12 +54,14 @@ pub use batch::{Batch, Operation, Request};
 pub use error::{KnownSince, StoreError, StoreErrorKind};
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::FaultyStore;
-#[cfg(not(target_family = "wasm"))]
-pub(crate) use file::Opened;
+#[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+pub(crate) use file::hook;
 #[cfg(not(target_family = "wasm"))]
 pub use file::{
     Access, CacheMode, Create, FileOptions, FileStore, Holder, OpenError, kernel_cached_pages,
 };
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use file::{Emptying, Locked, LockedFile, Locking, Opened};
 pub use memory::{MemoryStore, StoreCounts};
 pub use transfer::{
     read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,

@@ -5,7 +5,8 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `open.rs` | options, opening step by step, the advisory lock, [`OpenError`] |
+//! | `open.rs` | options, the advisory lock, the engine that works, [`OpenError`] |
+//! | `opened.rs` | opening step by step: which file it is, locked, emptied last |
 //! | `engine.rs` | one read or write by each cache mode, direct I/O's unaligned edges |
 //! | `watch.rs` | noticing a shrink or a change from outside |
 //!
@@ -24,9 +25,9 @@
 
 mod engine;
 mod open;
+mod opened;
 mod watch;
 
-use std::fs::File;
 use std::io::{self, IoSlice};
 use std::path::Path;
 
@@ -36,8 +37,10 @@ use crate::units::PageCount;
 use engine::Engine;
 use watch::Watch;
 
-pub(crate) use open::Opened;
 pub use open::{Access, CacheMode, Create, FileOptions, Holder, OpenError};
+#[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+pub(crate) use opened::hook;
+pub(crate) use opened::{Emptying, Locked, LockedFile, Locking, Opened};
 
 /// The request size that amortises a system call and still overlaps with others.
 const PREFERRED_SIZE: usize = 256 << 10;
@@ -46,23 +49,13 @@ const PREFERRED_SIZE: usize = 256 << 10;
 #[derive(Debug)]
 pub struct FileStore {
     /// Holds the lock when writable; used for everything but direct transfers.
-    file: File,
+    file: LockedFile,
     engine: Engine,
     access: Access,
     identity: Option<Identity>,
     /// The path as given, for messages.
     name: String,
     watch: Watch,
-}
-
-impl Drop for FileStore {
-    fn drop(&mut self) {
-        if self.access == Access::ReadWrite {
-            // Closing would not do: a child that another thread is spawning has the description too, until it runs its
-            // program. A failure leaves just that.
-            let _ = self.file.unlock();
-        }
-    }
 }
 
 impl FileStore {

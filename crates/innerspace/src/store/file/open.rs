@@ -6,8 +6,7 @@ use std::{fmt, io};
 
 use super::FileStore;
 use super::engine::{DIRECT_ALIGNMENT, Direct, Engine, Written};
-use super::watch::Watch;
-use crate::store::Identity;
+use super::opened::Opened;
 use crate::sys::file as sys;
 
 /// What a store may do with its file.
@@ -214,20 +213,8 @@ impl FileOptions {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileStore, OpenError> {
-        let opening = Opening {
-            path: path.as_ref(),
-            access: self.effective_access(),
-        };
-        let (file, metadata) = opening.open_locked(self.create)?;
-        let engine = opening.engine(&file, &metadata, self.cache)?;
-        Ok(FileStore {
-            engine,
-            access: opening.access,
-            identity: super::identity_of(&metadata),
-            name: opening.path.display().to_string(),
-            watch: Watch::new(&metadata),
-            file,
-        })
+        let opened = Opened::begin(path.as_ref(), self.effective_access(), self.create)?;
+        opened.lock_any()?.into_store(self.cache)
     }
 
     fn effective_access(&self) -> Access {
@@ -239,65 +226,14 @@ impl FileOptions {
     }
 }
 
-/// A file that is open, and neither locked nor emptied yet: for a layer that wants the file itself, and has to know which one it is
-/// before anything happens to it.
-pub(crate) struct Opened<'a> {
-    opening: Opening<'a>,
-    create: Create,
-    file: File,
-    metadata: Metadata,
-}
-
-impl<'a> Opened<'a> {
-    /// Opens or makes a file as [`FileOptions::open`] does, with its errors.
-    pub(crate) fn begin(
-        path: &'a Path,
-        access: Access,
-        create: Create,
-    ) -> Result<Opened<'a>, OpenError> {
-        let opening = Opening { path, access };
-        let (file, metadata) = opening.open_regular(create)?;
-        Ok(Opened {
-            opening,
-            create,
-            file,
-            metadata,
-        })
-    }
-
-    /// What the file that was opened is known by, whatever its path names by now.
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        super::identity_of(&self.metadata)
-    }
-
-    pub(crate) fn path(&self) -> &'a Path {
-        self.opening.path
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        self.opening.access
-    }
-
-    /// Locks it if it is to be written, and only then empties it if it is to be. The caller has to release the lock.
-    pub(crate) fn finish(self) -> Result<(File, Metadata), OpenError> {
-        let Opened {
-            opening,
-            create,
-            file,
-            metadata,
-        } = self;
-        opening.lock_and_empty(file, metadata, create)
-    }
-}
-
 /// One open under way.
-struct Opening<'a> {
-    path: &'a Path,
-    access: Access,
+pub(super) struct Opening<'a> {
+    pub(super) path: &'a Path,
+    pub(super) access: Access,
 }
 
 impl Opening<'_> {
-    fn io(&self, step: &'static str, source: io::Error) -> OpenError {
+    pub(super) fn io(&self, step: &'static str, source: io::Error) -> OpenError {
         OpenError::Io {
             path: self.path.to_owned(),
             step,
@@ -311,33 +247,8 @@ impl Opening<'_> {
         options
     }
 
-    /// The file open, regular, locked if it is to be written, and only then emptied if it is to be.
-    fn open_locked(&self, create: Create) -> Result<(File, Metadata), OpenError> {
-        let (file, metadata) = self.open_regular(create)?;
-        self.lock_and_empty(file, metadata, create)
-    }
-
-    fn lock_and_empty(
-        &self,
-        file: File,
-        metadata: Metadata,
-        create: Create,
-    ) -> Result<(File, Metadata), OpenError> {
-        if self.access == Access::ReadWrite {
-            self.lock(&file, &metadata)?;
-        }
-        if create != Create::Truncate {
-            return Ok((file, metadata));
-        }
-        file.set_len(0)
-            .map_err(|source| self.io("empty it", source))?;
-        let metadata = file
-            .metadata()
-            .map_err(|source| self.io("examine it", source))?;
-        Ok((file, metadata))
-    }
-
-    fn open_regular(&self, create: Create) -> Result<(File, Metadata), OpenError> {
+    /// The file open, and regular.
+    pub(super) fn open_regular(&self, create: Create) -> Result<(File, Metadata), OpenError> {
         let mut options = self.options();
         match create {
             Create::Never => {}
@@ -395,7 +306,7 @@ impl Opening<'_> {
     }
 
     /// Takes the exclusive lock, which lives until it is released, or `file` closed by everybody who has inherited it.
-    fn lock(&self, file: &File, metadata: &Metadata) -> Result<(), OpenError> {
+    pub(super) fn lock(&self, file: &File, metadata: &Metadata) -> Result<(), OpenError> {
         match file.try_lock() {
             Ok(()) => Ok(()),
             Err(TryLockError::Error(source)) => Err(self.io("lock it", source)),
@@ -414,7 +325,7 @@ impl Opening<'_> {
     }
 
     /// The engine for the mode asked for, or for the first that works.
-    fn engine(
+    pub(super) fn engine(
         &self,
         file: &File,
         metadata: &Metadata,
