@@ -414,7 +414,11 @@ impl DaxCore {
             .lock_run(page + 1..end, is_block, |mut locked| {
                 let next = page + 1 + held.len() as u64;
                 if locked.first() == next {
-                    let dirty = locked.entry().dirty();
+                    // mutant: D11 (shuttle: a_long_store_beside_syncs_is_durable_after_the_next) pages behind the first stay clean
+                    let dirty = match cfg!(mutant = "D11") {
+                        true => locked.entry(),
+                        false => locked.entry().dirty(),
+                    };
                     became_dirty |= dirty != locked.entry();
                     locked.become_locked(dirty);
                     held.push(locked.into_held());
