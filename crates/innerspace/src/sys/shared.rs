@@ -114,7 +114,8 @@ impl SharedMapping {
     }
 
     /// Has the system take the pages of the range (of whole pages) for changed, as a store to each of what it holds would, and makes
-    /// no store: where the file has ended meanwhile, that is an error and no signal. The pages before are done then.
+    /// no store: where the file has ended meanwhile, that is an error and no signal. The pages before are done then. Where the system's
+    /// pages are larger, the whole of them.
     ///
     /// # Errors
     /// What the system says; `Unsupported` where it cannot: see [`touch`].
@@ -127,7 +128,8 @@ impl SharedMapping {
             "bytes {range:?} of a mapping of {} bytes",
             self.len
         );
-        platform::touch(self.base, range)
+        let start = range.start / host_page_size() * host_page_size();
+        platform::touch(self.base, start..range.end)
     }
 }
 
