@@ -20,12 +20,12 @@ impl Process {
 }
 
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Whether `work` says so in a child of fork(2), where it must neither allocate nor take a lock that other threads have: they are not
     /// there. The test fails if the child ends in another way.
-    pub(in crate::sys) fn in_child(work: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
         // SAFETY: what the child does is the caller's business, and it ends without a destructor of this process.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());

@@ -14,6 +14,7 @@ use super::watch::Watch;
 use super::{Access, CacheMode, Create, FileStore, OpenError};
 use crate::store::Identity;
 use crate::sys::file as sys;
+use crate::sys::process::Process;
 
 /// How often a file is opened again because its path has come to name another one.
 const TRIES: u32 = 16;
@@ -79,12 +80,13 @@ impl<'a> Opened<'a> {
             metadata,
             tries,
         } = self;
-        let locked = opening.access == Access::ReadWrite;
-        if locked {
+        let to_be_locked = opening.access == Access::ReadWrite;
+        if to_be_locked {
             opening.lock(&file, &metadata)?;
         }
-        let file = LockedFile { file, locked };
-        if locked && !opening.still_names(&metadata) {
+        let locked_by = to_be_locked.then(Process::current);
+        let file = LockedFile { file, locked_by };
+        if to_be_locked && !opening.still_names(&metadata) {
             drop(file);
             let Some(tries) = tries.checked_sub(1) else {
                 let text = "it was replaced by another file each time";
@@ -186,7 +188,7 @@ impl<'a> Emptying<'a> {
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
-    locked: bool,
+    locked_by: Option<Process>,
 }
 
 impl Deref for LockedFile {
@@ -199,7 +201,8 @@ impl Deref for LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        if self.locked {
+        // A child of fork(2) has the handle too: the lock is its parent's.
+        if self.locked_by.is_some_and(Process::is_current) {
             // Closing would not do: a child that another thread is spawning has the description too, until it runs its
             // program. A failure leaves just that.
             let _ = self.file.unlock();

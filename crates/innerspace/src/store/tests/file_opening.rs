@@ -27,6 +27,22 @@ fn two_names_of_one_file_have_one_identity() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_child_of_fork_leaves_its_parent_the_lock() {
+    let (_dir, path) = file_with(b"abc");
+    let store = FileStore::open(&path, Access::ReadWrite).unwrap();
+    let mut store = Some(store);
+    assert!(crate::sys::process::tests::in_child(|| {
+        store.take();
+        true
+    }));
+    let other = FileStore::open(&path, Access::ReadWrite);
+    assert!(matches!(other, Err(OpenError::InUse { .. })), "{other:?}");
+    drop(store);
+    FileStore::open(&path, Access::ReadWrite).unwrap();
+}
+
+#[test]
 fn each_thing_that_cannot_be_opened_has_its_own_error() {
     let (dir, path) = file_with(b"abc");
     let text = |result: Result<FileStore, OpenError>| {
