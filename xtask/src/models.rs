@@ -14,7 +14,7 @@ const MIRI_CAN: [&str; 5] = [
     "sync::",
     "sys::lock_byte::",
     "group::",
-    "space::layout::",
+    "space::translate::layout_tests::",
 ];
 
 /// Runs the models of one checker: the unit tests, in a build for it, that have its name in theirs or

@@ -345,3 +345,6 @@ pub(super) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
     // SAFETY: so many bytes are there, and they are borrowed mutably.
     unsafe { copy::store(bytes.as_mut_ptr(), value) };
 }
+
+#[cfg(all(test, feature = "layout", not(any(loom, shuttle))))]
+mod layout_tests;

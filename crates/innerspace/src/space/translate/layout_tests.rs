@@ -1,0 +1,56 @@
+//! What generated code finds where [`TranslationLayout`] sends it.
+
+use super::super::layout::TranslationLayout;
+use super::super::table::SLOTS;
+use super::{LEAF_SHIFT, Need, Translator};
+use crate::sync::domain::{Domain, Post};
+use crate::sync::raw::{AtomicU64, Ordering};
+
+/// What generated code finds of `leaf`: its tags, and its first word.
+///
+/// Safety: the translator of this layout lives, and is not being used.
+unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
+    let slot = leaf as usize % TranslationLayout::LEAVES;
+    // SAFETY: inside the arrays; the word is read if its leaf is remembered alone.
+    unsafe {
+        let tags = [layout.read_tags, layout.write_tags];
+        let [read, write] = tags.map(|tags| tags.add(slot).read() == leaf);
+        let first = (*layout.words.add(slot)).wrapping_add(leaf as usize * SLOTS);
+        let word = match read {
+            true => AtomicU64::from_ptr(first.cast_mut()).load(Ordering::Acquire),
+            false => 0,
+        };
+        (read, write, word)
+    }
+}
+
+// For Miri: the addresses stay good while the library writes what they lead to, and moves what they were asked of.
+#[test]
+fn the_addresses_stay_good_through_changes_and_moves() {
+    let domain = Domain::new();
+    let mut translator = Translator::new(Domain::register(&domain));
+    let layout = translator.layout();
+    let words: [AtomicU64; SLOTS] = std::array::from_fn(|number| AtomicU64::new(number as u64 + 7));
+    // SAFETY: here and below, the translator lives and is not being used.
+    let look = |leaf| unsafe { seen(&layout, leaf) };
+    assert_eq!(look(3), (false, false, 0));
+    translator.enter_and_drain();
+    translator.fill(3 << LEAF_SHIFT, &words, Need::Read);
+    assert_eq!(look(3), (true, false, 7));
+    words[0].store(8, Ordering::Release);
+    assert_eq!(look(3), (true, false, 8));
+    translator.sections.leave();
+    let mut moved = Box::new(translator);
+    moved.enter_and_drain();
+    moved.fill(3 << LEAF_SHIFT, &words, Need::Write);
+    assert_eq!(look(3), (true, true, 8));
+    moved.sections.leave();
+    // SAFETY: as above; the word is one that any thread may write.
+    let mail = || unsafe { AtomicU64::from_ptr(layout.mail.cast_mut()) }.load(Ordering::Relaxed);
+    assert_eq!(mail(), 0);
+    moved.sections.participant().post(Post::One(3));
+    assert_ne!(mail(), 0);
+    moved.enter_and_drain();
+    assert_eq!((mail(), look(3)), (0, (false, false, 0)));
+    moved.sections.leave();
+}
