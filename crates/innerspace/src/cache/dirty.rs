@@ -105,10 +105,12 @@ impl DirtyIndex {
         self.accepted.retain(|_, number| *number > through);
     }
 
-    /// A sync has failed: whatever was accepted before the failure may be gone.
+    /// A sync has failed: whatever was accepted before the failure may be gone. Of a write under way nobody knows whether the store
+    /// has accepted it already.
     pub(super) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
         self.doubted.extend(accepted.into_keys());
+        self.doubted.extend(self.writing.keys());
     }
 
     /// The blocks that must become dirty again.

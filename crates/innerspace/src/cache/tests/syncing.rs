@@ -107,6 +107,34 @@ fn what_no_sync_has_covered_is_not_evicted() {
     assert_eq!(file.evict(..).unwrap().0, 20);
 }
 
+// spec: P18
+#[test]
+fn a_write_on_the_way_while_a_sync_fails_is_in_doubt_too() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[1; 100], size).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+        let flush = {
+            let core = core(&file).clone();
+            thread::spawn(move || core.flush(&EVERYTHING))
+        };
+        store.wait_hanging(1);
+        store.add(fail_sync());
+        core(&file).sync_store(SyncWhat::All).unwrap();
+        store.release(Release::Proceed);
+        flush.join().unwrap();
+        assert_eq!(core(&file).dirty_blocks(), 1, "it may be lost");
+        core(&file).validate();
+        let error = file.sync_all().unwrap_err();
+        assert!(is_failed_sync(&error), "{error}");
+        file.sync_all().unwrap();
+        assert_eq!(count(&store, OperationKind::Write), 2);
+        assert_eq!(core(&file).dirty_blocks(), 0);
+    }
+}
+
 #[test]
 fn a_sync_on_the_way_makes_room() {
     let cache = memory(64);
