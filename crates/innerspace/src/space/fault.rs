@@ -527,7 +527,7 @@ impl<'space> FaultState<'space> {
         }
         if pte::replace(slot, old, new) {
             self.nodes().retire_page(old);
-            if kind == FileAccessKind::Read && vma.reading != Reading::Random {
+            if kind == FileAccessKind::Read {
                 self.map_beside(vma, leaf);
             }
             return Step::Done;
