@@ -297,6 +297,31 @@ fn a_neighbour_that_is_being_read_is_not_waited_for() {
     assert_eq!(reading.join().unwrap(), Ok(22));
 }
 
+#[test]
+fn an_invalidation_leaves_other_pages_mapped() {
+    let memory = memory();
+    let file = cached(&memory, 64, PAGE);
+    let (space, _) = with_neighbours(&memory, &file);
+    let mapped = pages(&space).file;
+    file.invalidate(20 * PAGE..21 * PAGE).unwrap();
+    assert_eq!(pages(&space).file, mapped - 1);
+}
+
+// spec: V19
+#[test]
+fn a_hole_that_is_read_at_random_is_mapped_alone() {
+    let memory = memory();
+    let file = cached(&memory, 1, PAGE);
+    file.set_len(64 * PAGE).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file)).unwrap();
+    space.advise(at, 32 * PAGE, Advice::Random).unwrap();
+    assert_eq!(load(&space, at + 20 * PAGE), Ok(0));
+    assert_eq!(pages(&space).zero, 1);
+    assert_eq!(load(&space, at + 40 * PAGE), Ok(0));
+    assert_eq!(pages(&space).zero, 17);
+}
+
 // spec: V19
 #[test]
 fn advice_says_what_is_read_ahead_and_mapped_around() {

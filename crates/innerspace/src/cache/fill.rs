@@ -163,7 +163,7 @@ impl FileCore {
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
             for block in shown {
-                self.revoke(block..block + 1, super::mappers::Revoke::All);
+                self.revoke(block..block + 1, super::mappers::Revoke::Holes);
             }
             self.pool.domain.synchronize();
         }
@@ -318,7 +318,7 @@ impl FileCore {
         self.hole_epoch.fetch_add(1, Ordering::SeqCst);
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
-            self.revoke_and_wait(blocks, super::mappers::Revoke::All);
+            self.revoke_and_wait(blocks, super::mappers::Revoke::Holes);
         }
     }
 }

@@ -12,6 +12,9 @@ pub(crate) enum Revoke {
     All,
     /// The same, and the tables that stand for holes of 2 MiB: the range is such holes, aligned.
     Tables,
+    /// What shows holes, and nothing else: that needs no block's lock. A block that is there may lose its count of mapped pages
+    /// under its lock alone, for whoever evicts it sees by the count whether a grace period is needed.
+    Holes,
     /// The right to store.
     Write,
     /// The accessed state: the next access takes the slow path and sets it again.
@@ -30,7 +33,7 @@ pub(crate) struct Revoked {
 /// A space that maps a file.
 ///
 /// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks (unless it only
-/// ages them) and runs `Domain::synchronize` before it frees, cleans or reuses anything. The cache upgrades its weak
+/// ages them, or ends holes) and runs `Domain::synchronize` before it frees, cleans or reuses anything. The cache upgrades its weak
 /// reference for the call, so dropping the last strong one must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {
     /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the file).

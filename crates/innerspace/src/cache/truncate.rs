@@ -78,7 +78,7 @@ impl FileCore {
         self.hole_epoch.fetch_add(1, Ordering::SeqCst);
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
-            self.mappers.revoke(pages, Revoke::All);
+            self.mappers.revoke(pages, Revoke::Holes);
             self.pool.domain.synchronize();
         }
     }

@@ -187,9 +187,21 @@ impl SpaceInner {
                 revoked.accessed |= used;
                 revoked.pages += u64::from(used);
             }
+            Revoke::Holes => {
+                // A write fault may have put a private copy there meanwhile, or a read fault the page that ends the hole.
+                let mut now = pte;
+                while now.holds() == Holds::Zero {
+                    if pte::replace(word, now, pte::Pte::EMPTY) {
+                        revoked.pages += 1;
+                        self.code.changed(&(at..at + 1));
+                        return;
+                    }
+                    now = pte::load(word);
+                }
+            }
             Revoke::All | Revoke::Tables => {
                 // Aging may have changed the word since; nobody but us can replace the page under the block's lock.
-                // A hole's word has no lock: a write fault may have put a private copy there meanwhile.
+                // A word of a hole has no lock: a write fault may have put a private copy there meanwhile.
                 let mut now = pte;
                 while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {

@@ -36,7 +36,8 @@ impl Mappers for Table {
             match how {
                 Revoke::Age => entry.accessed = false,
                 Revoke::Write => entry.writable = false,
-                Revoke::All | Revoke::Tables => {
+                Revoke::Holes if entry.head.is_some() => {}
+                Revoke::All | Revoke::Tables | Revoke::Holes => {
                     if let Some(head) = table.remove(&page).unwrap().head {
                         assert_eq!(self.pool.frames.meta(head).hold.unmap(), Dropped::Held);
                     }
@@ -157,6 +158,23 @@ fn a_read_fault_maps_and_eviction_takes_it_away() {
             matches!(error, crate::cache::FileError::PastEnd { .. }),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn what_ends_holes_leaves_the_counts_of_blocks_alone() {
+    for size in SIZES {
+        let cache = memory(2_048);
+        let file = open(&cache, &patterned(2 * size), &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        let last = 2 * size / PAGE as u64 - 1;
+        mapped.map(last, FaultKind::Read);
+        // No lock of the block is held: who evicts it goes by the count.
+        file.invalidate(0..size).unwrap();
+        core(&file).end_hole(0..2);
+        assert_eq!(mapped.rights(last), Some(false));
+        let held = core(&file).lookup(1).unwrap();
+        assert_eq!(held.meta().hold.load().mapped(), 1);
     }
 }
 
