@@ -1,10 +1,12 @@
 //! Pages that code was fetched from: their generations, by which a translator can tell that what it made of them is stale.
 //!
 //! A page is *watched* from the first [`Accessor::watch_code`] on. A fault that makes a watched page writable counts one
-//! generation first, in its section. To watch: read the generation; wait for a grace period; if the page is writable then,
-//! make it read-only and begin again. Whoever had counted before the generation was read has made the page writable by
-//! the end of the grace period, so is seen; whoever counts later changes the generation. And the stores that needed no
-//! fault are over when the last grace period is.
+//! generation first, in its section. To watch: read the generation; wait for a grace period; make the page read-only; do all that
+//! again until the generation was the same twice and the page was not writable the second time. Whoever had counted before
+//! the generation was first read has made the page writable by the end of the first grace period, so it is read-only
+//! after that; whoever counts later changes the generation. The stores that needed no fault began before it was read-only, so
+//! are over when the second grace period is. That one is needed whoever made the page read-only: writeback, aging and samples
+//! do it, too, and a store may be under way by what the page was.
 //!
 //! Structural changes, and files that take pages away, count a generation once the page's word is changed.
 
@@ -118,17 +120,27 @@ impl Accessor {
         let space = self.core.space.clone();
         let page = page_start(at.0);
         let generation = space.code.watch(page);
+        // The generation that was seen before the page was last made read-only.
+        let mut before = None;
         for _ in 0..ROUNDS {
             let seen = generation.load(Ordering::Acquire);
             // mutant: V11 (test: a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored) no grace period
             if cfg!(not(mutant = "V11")) {
                 space.pool.domain.synchronize();
             }
+            #[cfg(all(test, not(shuttle)))]
+            super::midway::reached(super::midway::Place::Waited);
             let _writer = space.gate.write();
-            if !space.end_writes(page) {
+            let was_writable = space.end_writes(page);
+            // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
+            let rests = before == Some(seen) || cfg!(mutant = "V11-taken");
+            if rests && !was_writable {
                 return Ok(CodePage { generation, seen });
             }
-            space.changes.doubt();
+            if was_writable {
+                space.changes.doubt();
+            }
+            before = Some(seen);
         }
         // It is being written all the time: stale as it is.
         let seen = generation.fetch_add(1, Ordering::AcqRel);

@@ -11,6 +11,8 @@ pub(super) enum Place {
     Turn,
     /// In a fault that makes a page writable: those who watch it have been told, its word is not changed.
     Told,
+    /// In a watch of code: a grace period is over, and the page's word is not looked at.
+    Waited,
     /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.
     LeafCopied,
     /// In the end of a space: its table is let go, and what that retired is still there.

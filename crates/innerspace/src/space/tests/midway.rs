@@ -1,11 +1,18 @@
 //! What others do in the middle of something: a structural change, a copy of a leaf.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 
 use super::direct::{LARGE, device, hole, hole_with, shared};
 use super::*;
 use crate::dax::HoleWrites;
+use crate::reclaim::{Aged, Owner};
+use crate::space::access::{Single, What};
 use crate::space::midway::{self, Place};
+use crate::space::pte::{self, VALID_W};
+use crate::space::table::{Nodes, slot_index};
+use crate::store::MemoryStore;
+use crate::{FileAccess, MIB, MemoryOptions, Threads};
 
 /// Unmaps all of 2 MiB of a hole but the first page and the last, while somebody faults in the first; whether an access to
 /// what was unmapped goes through afterwards.
@@ -143,6 +150,70 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     assert!(
         fetched == 2 || !page.is_current(),
         "{fetched} is what was made of the page, and is stale"
+    );
+    let current = page.is_current();
+    storer.store(at, 3u64).unwrap();
+    assert!(!current || !page.is_current(), "a store that did not count");
+}
+
+/// A store has found its page writable when aging takes that away, and is not done when the page is watched.
+// spec: V11
+#[test]
+fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
+    let options = MemoryOptions::new(MIB).threads(Threads::None);
+    let memory = options.build().unwrap();
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.open(MemoryStore::with_len(PAGE)).unwrap();
+    let space = memory.space().unwrap();
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let map = Map::file(&file).shared().protection(all);
+    let at = space.map(map).unwrap();
+    let mut storer = space.accessor();
+    storer.store(at, 1u64).unwrap();
+    let fetched = Arc::new(AtomicBool::new(false));
+    let (hand_over, stored) = mpsc::channel();
+    let (other, is_fetched) = (space.clone(), fetched.clone());
+    midway::then(Place::Waited, move || {
+        let domain = other.0.pool.domain.clone();
+        let (entered, in_section) = mpsc::channel();
+        let (aged, is_aged) = mpsc::channel();
+        let storing = thread::spawn(move || {
+            let what = What::value::<u64>(AccessKind::Store);
+            let stored = storer.core.access::<Single, ()>(at, what, |page| {
+                entered.send(()).unwrap();
+                let begun = is_aged.recv().unwrap();
+                // The page is watched and fetched from, or the watch waits for us.
+                while !is_fetched.load(SeqCst) && domain.begun() == begun {
+                    thread::yield_now();
+                }
+                page.store(2u64);
+            });
+            stored.unwrap();
+            storer
+        });
+        in_section.recv().unwrap();
+        let frames = &other.0.pool.frames;
+        let head = other.0.inside(|tables| {
+            let nodes = Nodes {
+                pool: &other.0.pool,
+            };
+            let leaf = nodes.find(tables.root, at.0).unwrap();
+            let word = &nodes.words(leaf.frame)[slot_index(at.0, 0)];
+            assert!(pte::load(word).has(VALID_W), "the store has its page");
+            frames.head_of(nodes.frame_of(pte::load(word)))
+        });
+        assert_eq!(file.inner().core().age(head, 0), Aged::Referenced);
+        aged.send(other.0.pool.domain.begun()).unwrap();
+        hand_over.send(storing).unwrap();
+    });
+    let mut a = space.accessor();
+    let page = a.watch_code(at).unwrap();
+    let found = a.fetch::<u64>(at).unwrap();
+    fetched.store(true, SeqCst);
+    let mut storer = stored.recv().unwrap().join().unwrap();
+    assert!(
+        found == 2 || !page.is_current(),
+        "{found} is what was made of the page, and is stale"
     );
     let current = page.is_current();
     storer.store(at, 3u64).unwrap();
