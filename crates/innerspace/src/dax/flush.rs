@@ -211,28 +211,56 @@ impl DaxCore {
             return Ok(());
         };
         let pages = locked.pages();
-        let (at, len) = (block << PAGE_SHIFT, (pages.end - pages.start) << PAGE_SHIFT);
-        let Err(error) = self.device.touch(at, len) else {
-            return Ok(());
-        };
-        let end = DaxCore::offset(pages.end).min(self.size());
-        let is_cut = |end: u64| match &self.host {
-            Some(host) => host.len_now().map(|now| now < end),
-            None => Ok(false),
-        };
-        match error.kind() {
-            // An old system: as safe as it can be there. A guarded file gets no stores.
-            io::ErrorKind::Unsupported if !self.is_guarded() => {
-                for (page, block) in pages.zip(block..) {
-                    if is_cut(DaxCore::offset(page) + 1)? {
-                        break;
-                    }
-                    self.device.touch_by_store(block << PAGE_SHIFT);
-                }
-                Ok(())
+        let mut end = pages.end;
+        while pages.start < end {
+            let len = (end - pages.start) << PAGE_SHIFT;
+            let Err(error) = self.device.touch(block << PAGE_SHIFT, len) else {
+                return Ok(());
+            };
+            if error.kind() == io::ErrorKind::Unsupported {
+                return self.touch_each(pages, block);
             }
-            _ if is_cut(end)? => Ok(()),
-            _ => Err(error),
+            // A cut does not excuse the pages before it, where it may have stopped for another reason.
+            let left = self.host_pages()?;
+            if left >= end {
+                return Err(error);
+            }
+            end = left;
+        }
+        Ok(())
+    }
+
+    /// The same on an old system, page by page, as safe as it can be there: who cuts a file between the look at a page and the write
+    /// to it causes a signal, or of a guarded file finds one byte of the page again.
+    fn touch_each(&self, pages: Range<u64>, block: u64) -> io::Result<()> {
+        let pinned = self.pins.in_range(&pages);
+        for (page, block) in pages.zip(block..) {
+            if page >= self.host_pages()? {
+                break;
+            }
+            // Foreign code stores to a pinned page whenever it likes: a byte that was read may be old when it is written.
+            let by_store = pinned.iter().any(|pin| pin.contains(&page));
+            match self.host.as_ref().filter(|_| self.is_guarded()) {
+                // All other stores to a guarded file are calls that lock the entry: none comes between.
+                Some(host) if !by_store => {
+                    let (mut byte, offset) = ([0], DaxCore::offset(page));
+                    match host.read_at(&mut byte, offset) {
+                        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                        read => read?,
+                    }
+                    host.write_at(&byte, offset)?;
+                }
+                _ => self.device.touch_by_store(block << PAGE_SHIFT),
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages that the host file has now, the last of which may be partly past its end.
+    fn host_pages(&self) -> io::Result<u64> {
+        match &self.host {
+            Some(host) => Ok(host.len_now()?.div_ceil(PAGE_SIZE as u64)),
+            None => Ok(u64::MAX),
         }
     }
 }

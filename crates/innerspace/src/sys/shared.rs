@@ -14,6 +14,9 @@
 //!
 //! Holes are found and made by [`super::file`].
 
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+pub(crate) mod faults;
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -109,6 +112,8 @@ impl SharedMapping {
         if range.is_empty() {
             return Ok(());
         }
+        #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+        faults::ask(faults::Call::Sync, range.clone())?;
         let start = range.start / host_page_size() * host_page_size();
         platform::sync(self.base, start..range.end)
     }
@@ -128,6 +133,8 @@ impl SharedMapping {
             "bytes {range:?} of a mapping of {} bytes",
             self.len
         );
+        #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+        faults::ask(faults::Call::Touch, range.clone())?;
         let start = range.start / host_page_size() * host_page_size();
         platform::touch(self.base, start..range.end)
     }

@@ -2,6 +2,8 @@
 
 mod calls;
 mod entries;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod reminding;
 mod syncing;
 
 use std::ops::Range;

@@ -1,0 +1,44 @@
+//! Answers that a test gives its own thread in place of the system.
+
+use std::cell::RefCell;
+use std::io;
+use std::ops::Range;
+
+/// What the system is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Call {
+    /// [`SharedMapping::sync`](super::SharedMapping::sync).
+    Sync,
+    /// [`SharedMapping::touch`](super::SharedMapping::touch).
+    Touch,
+}
+
+type Answer = Box<dyn FnMut(Call, Range<usize>) -> io::Result<()>>;
+
+std::thread_local! {
+    static ANSWER: RefCell<Option<Answer>> = const { RefCell::new(None) };
+}
+
+/// As long as it is there, the answers are those of the test.
+pub(crate) struct Answered(());
+
+/// Has `answer` asked first in this thread, with the bytes of the mapping: its errors are the system's, else the system is asked.
+pub(crate) fn answer(
+    answer: impl FnMut(Call, Range<usize>) -> io::Result<()> + 'static,
+) -> Answered {
+    ANSWER.set(Some(Box::new(answer)));
+    Answered(())
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        ANSWER.set(None);
+    }
+}
+
+pub(super) fn ask(call: Call, bytes: Range<usize>) -> io::Result<()> {
+    ANSWER.with_borrow_mut(|answer| match answer {
+        Some(answer) => answer(call, bytes),
+        None => Ok(()),
+    })
+}
