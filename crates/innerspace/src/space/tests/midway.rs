@@ -5,6 +5,7 @@ use std::sync::mpsc;
 
 use super::direct::{LARGE, device, hole, hole_with, shared};
 use super::*;
+use crate::cache::{Cache, FileAccess, FileInner, FileOptions};
 use crate::dax::HoleWrites;
 use crate::reclaim::{Aged, Owner};
 use crate::space::access::{Single, What};
@@ -12,7 +13,6 @@ use crate::space::midway::{self, Place};
 use crate::space::pte::{self, VALID_W};
 use crate::space::table::{Nodes, slot_index};
 use crate::store::MemoryStore;
-use crate::{FileAccess, MIB, MemoryOptions, Threads};
 
 /// Unmaps all of 2 MiB of a hole but the first page and the last, while somebody faults in the first; whether an access to
 /// what was unmapped goes through afterwards.
@@ -160,11 +160,11 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
 // spec: V11
 #[test]
 fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
-    let options = MemoryOptions::new(MIB).threads(Threads::None);
-    let memory = options.build().unwrap();
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(MemoryStore::with_len(PAGE)).unwrap();
-    let space = memory.space().unwrap();
+    let cache = Cache::new(&pool(256));
+    let options = FileOptions::new().access(FileAccess::ReadWrite);
+    let store = Arc::new(MemoryStore::with_len(PAGE));
+    let file = FileInner::open(&cache, store, &options).unwrap();
+    let space = space(cache.pool());
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let map = Map::file(&file).shared().protection(all);
     let at = space.map(map).unwrap();
