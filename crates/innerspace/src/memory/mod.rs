@@ -53,6 +53,7 @@ pub use self::limit::Limit;
 use self::open::OpenFile;
 pub use self::open::{FileOpener, OpenError};
 pub use self::options::{MINIMUM_LIMIT, MemoryError, MemoryOptions, Threads};
+use self::service::Service;
 pub use self::stats::{LimitParts, MemoryStats};
 
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
@@ -78,7 +79,8 @@ struct MemoryInner {
     root: Group,
     /// The limit asked for, in bytes.
     limit: u64,
-    threads: Threads,
+    /// `None`: the program's own threads do its work.
+    service: Option<Service>,
     /// Open files by what they are stored in.
     files: Mutex<HashMap<Identity, OpenFile>>,
 }
@@ -217,12 +219,14 @@ impl Memory {
         self.0.cache.set_error_hook(hook);
     }
 
-    /// Checks everything that is kept against what it can be computed from; nobody else may be using the memory.
+    /// Checks everything that is kept against what it can be computed from, with the service thread kept from its work; nobody else
+    /// may be using the memory.
     ///
     /// # Panics
     /// When an invariant is broken.
     #[doc(hidden)]
     pub fn validate(&self) {
+        let _paused = self.0.service.as_ref().map(Service::pause);
         self.0.pool.flush_retired();
         self.0.pool.validate();
         self.0.cache.validate();
@@ -233,7 +237,7 @@ impl std::fmt::Debug for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Memory")
             .field("limit", &self.0.limit)
-            .field("threads", &self.0.threads)
+            .field("service", &self.0.service)
             .field("root", &self.0.root)
             .finish_non_exhaustive()
     }

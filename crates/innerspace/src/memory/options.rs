@@ -5,7 +5,8 @@ use std::io;
 
 use thiserror::Error;
 
-use super::{Limit, Memory, MemoryInner, service};
+use super::service::Service;
+use super::{Limit, Memory, MemoryInner};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions};
 use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SHADOW_BYTES_PER_FRAME, Sampling};
@@ -151,17 +152,17 @@ impl MemoryOptions {
         })?;
         let root = pool.root_group();
         let cache = Cache::with_root(&pool, root.clone());
-        if self.threads == Threads::Service {
-            service::start(&cache).map_err(system)?;
-        }
+        let service = match self.threads {
+            Threads::Service => Some(Service::start(&cache).map_err(system)?),
+            Threads::None => None,
+        };
         let files = Mutex::ranked(Rank::Registry, HashMap::new());
-        let threads = self.threads;
         Ok(Memory(Arc::new(MemoryInner {
             pool,
             cache,
             root,
             limit,
-            threads,
+            service,
             files,
         })))
     }

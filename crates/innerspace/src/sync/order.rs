@@ -27,6 +27,8 @@ macro_rules! ranks {
 }
 
 ranks! {
+    /// The work of the service thread.
+    Service,
     /// Table of open files.
     Registry,
     /// The writer mutex of a space's gate.
