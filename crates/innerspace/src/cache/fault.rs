@@ -55,16 +55,30 @@ pub(crate) struct LockedBlock {
     core: Arc<FileCore>,
     frame: FrameId,
     block: u64,
+    /// The barrier number that was current just before it was marked dirty for the store; `None` for a load.
+    barrier: Option<u64>,
 }
 
 impl LockedBlock {
-    fn new(core: &Arc<FileCore>, locked: Locked<'_>) -> LockedBlock {
+    fn new(core: &Arc<FileCore>, locked: Locked<'_>, barrier: Option<u64>) -> LockedBlock {
         let (frame, block) = locked.into_parts();
         LockedBlock {
             core: core.clone(),
             frame,
             block,
+            barrier,
         }
+    }
+
+    /// Whether a store that is let in now carries the barrier number that the block was marked with. Asked inside the section in
+    /// which the page is made writable: see [`FileCore::restamp_mappings`].
+    pub(crate) fn carries_barrier(&self) -> bool {
+        // mutant: P25-fault (test: a_store_beside_a_new_barrier_carries_its_number)
+        if cfg!(mutant = "P25-fault") {
+            return true;
+        }
+        let is_current = |marked| marked == self.core.barrier.load(Ordering::SeqCst);
+        self.barrier.is_none_or(is_current)
     }
 
     /// Its file.
@@ -162,7 +176,10 @@ impl FileCore {
             // Not marked as used: the mapping's accessed bit will say so.
             match self.get_page(block, Get::LOCK)? {
                 Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {
-                    Some(locked) => return Ok(FaultPage::Block(LockedBlock::new(&core, locked))),
+                    Some((locked, barrier)) => {
+                        let block = LockedBlock::new(&core, locked, barrier);
+                        return Ok(FaultPage::Block(block));
+                    }
                     None => {
                         drop(steady);
                         let frame =
@@ -238,15 +255,16 @@ impl FileCore {
         Ok(())
     }
 
-    /// Makes a locked block ready for the fault; `None`: it is viewed, and a frame to move it to has to be had first.
+    /// Makes a locked block ready for the fault, and says what barrier number a store has; `None`: it is viewed, and a frame to
+    /// move it to has to be had first.
     fn prepare<'f>(
         &'f self,
         locked: Locked<'f>,
         kind: FaultKind,
         spare: &mut Option<PoolFrame<'_>>,
-    ) -> Option<Locked<'f>> {
+    ) -> Option<(Locked<'f>, Option<u64>)> {
         if kind == FaultKind::Read {
-            return Some(locked);
+            return Some((locked, None));
         }
         locked.wait_stable();
         let locked = if locked.meta().hold.try_set_wmapped() {
@@ -259,9 +277,10 @@ impl FileCore {
             }
             moved
         };
+        let barrier = self.barrier.load(Ordering::SeqCst);
         self.mark_dirty(locked.block(), locked.frame());
         debug_assert!(locked.meta().flags.load().contains(FlagSet::DIRTY));
-        Some(locked)
+        Some((locked, Some(barrier)))
     }
 
     /// Whether what `fault_block` called a hole is one still. Asked inside the section in which the zero frame is installed;

@@ -470,7 +470,8 @@ impl PagedFile {
     /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]); it never goes down. Blocks written
     /// under it stay in memory until [`PagedFile::release_through`] it. Stores through shared mappings carry it, too.
     pub fn set_barrier(&self, number: u64) {
-        self.core().barrier.fetch_max(number, Ordering::AcqRel);
+        // SeqCst: see `restamp_mappings`.
+        self.core().barrier.fetch_max(number, Ordering::SeqCst);
         if self.core().write_order == WriteOrder::Ordered {
             self.core().restamp_mappings();
         }

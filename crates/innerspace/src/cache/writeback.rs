@@ -410,9 +410,14 @@ impl FileCore {
         }
     }
 
-    /// Stores through mappings take the slow path again, so that they carry the barrier number of now.
+    /// Stores through mappings take the slow path again, so that they carry the barrier number of now, which the caller has set.
+    ///
+    /// No block is locked. A fault marks its block with the number, and makes the page writable later, in a section in which it
+    /// looks at the number again. A section that does not see the new one began before the first grace period: its page is writable
+    /// before that ends, and the right is taken away. A mapper that this does not see in the list maps afterwards.
     pub(super) fn restamp_mappings(&self) {
         if !self.mappers.is_empty() {
+            self.pool.domain.synchronize();
             self.mappers.revoke(0..u64::MAX, Revoke::Write);
             self.pool.domain.synchronize();
         }

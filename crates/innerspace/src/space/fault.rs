@@ -211,6 +211,8 @@ impl<'space> FaultState<'space> {
             FaultPage::Block(block) => FilePage::Block(block, page, kind),
             FaultPage::Hole(hole) => FilePage::Hole(file.clone(), hole),
         };
+        #[cfg(test)]
+        super::midway::reached(super::midway::Place::BlockHad);
         Ok(())
     }
 
@@ -471,7 +473,10 @@ impl<'space> FaultState<'space> {
         }
         match &self.file {
             FilePage::Block(block, had, had_kind)
-                if *had == page && *had_kind == kind && block.is_of(file) =>
+                if *had == page
+                    && *had_kind == kind
+                    && block.is_of(file)
+                    && block.carries_barrier() =>
             {
                 let host = block.host_of_page(page);
                 if copy {

@@ -13,6 +13,8 @@ pub(super) enum Place {
     Told,
     /// In a watch of code: a grace period is over, and the page's word is not looked at.
     Waited,
+    /// In a fault of a file's page: its block is had and locked, and the page is not mapped.
+    BlockHad,
     /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.
     LeafCopied,
     /// In the end of a space: its table is let go, and what that retired is still there.

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use super::direct::{LARGE, device, hole, hole_with, shared};
 use super::*;
-use crate::cache::{Cache, FileAccess, FileInner, FileOptions};
+use crate::cache::{Cache, FileAccess, FileInner, FileOptions, WriteOrder};
 use crate::dax::HoleWrites;
 use crate::reclaim::{Aged, Owner};
 use crate::space::access::{Single, What};
@@ -218,4 +218,35 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     let current = page.is_current();
     storer.store(at, 3u64).unwrap();
     assert!(!current || !page.is_current(), "a store that did not count");
+}
+
+/// A store faults on a page and has its block, marked with the barrier number; then the number goes up; then the page is made
+/// writable. Stores from then on, which meet no fault, carry the new number.
+// spec: P25
+#[test]
+fn a_store_beside_a_new_barrier_carries_its_number() {
+    let cache = Cache::new(&pool(512));
+    let options = FileOptions::new()
+        .access(FileAccess::ReadWrite)
+        .write_order(WriteOrder::Ordered);
+    let store = Arc::new(MemoryStore::with_len(PAGE));
+    let file = FileInner::open(&cache, store.clone(), &options).unwrap();
+    file.set_barrier(1);
+    let space = space(cache.pool());
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    let raised = file.clone();
+    midway::then(Place::BlockHad, move || raised.set_barrier(2));
+    a.store(at, 1u8).unwrap();
+    a.store(at, 2u8).unwrap();
+    file.release_through(1);
+    file.sync_all().unwrap_err();
+    assert_eq!(
+        store.to_vec()[0],
+        0,
+        "what was stored under 2 is not released"
+    );
+    file.release_through(2);
+    file.sync_all().unwrap();
+    assert_eq!(store.to_vec()[0], 2);
 }
