@@ -5,14 +5,12 @@ use std::path::Path;
 
 use super::Memory;
 #[cfg(not(target_family = "wasm"))]
-use super::open::{Files, Listed, OpenFile, note_open};
+use super::open::{Listed, OpenFile};
 use crate::cache::FileAccess;
-#[cfg(not(target_family = "wasm"))]
-use crate::dax::DaxCore;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{Access, Create, Identity, Locking, Opened};
+use crate::store::{Access, Create, Locked, Opened};
 #[cfg(not(target_family = "wasm"))]
 use crate::sync::Arc;
 
@@ -22,15 +20,6 @@ pub struct DirectOpener {
     memory: Memory,
     group: Group,
     setup: DaxSetup,
-}
-
-/// Whether a file is open already.
-#[cfg(not(target_family = "wasm"))]
-enum Found<'memory> {
-    /// It is.
-    Same(Arc<DaxCore>),
-    /// It is not; the table of files, locked.
-    Nothing(Files<'memory>),
 }
 
 impl Memory {
@@ -130,66 +119,25 @@ impl DirectOpener {
             FileAccess::ReadOnly => Access::ReadOnly,
             FileAccess::ReadWrite => Access::ReadWrite,
         };
-        // Known by what was opened, for the path may name another file a moment later. A second writable open of one file would meet
-        // our own lock: looked for before.
-        let mut opened = Opened::begin(path, access, create)?;
-        loop {
-            let identity = opened.identity();
-            // The table stays locked.
-            let files = match identity {
-                None => None,
-                Some(identity) => match self.look(identity, create)? {
-                    Found::Nothing(files) => Some(files),
-                    Found::Same(open) => return Ok(DaxFile::new(open)),
-                },
-            };
-            let locked = match opened.lock()? {
-                Locking::Done(locked) => locked,
-                Locking::Other(other) => {
-                    opened = other;
-                    continue;
-                }
-            };
+        let same = |listed| self.same_file(listed, create);
+        let make = |locked: Locked<'_>| {
             let file = DaxFile::over_host(&inner.pool, &self.group, locked, self.setup.clone())?;
-            if let (Some(mut files), Some(identity)) = (files, identity) {
-                let core = file.core();
-                let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
-                note_open(&mut files, identity, open);
-            }
-            return Ok(file);
-        }
-    }
-
-    /// Looks for a file that is open already, in the way wanted.
-    #[cfg(not(target_family = "wasm"))]
-    fn look(&self, identity: Identity, create: Create) -> Result<Found<'_>, DaxError> {
-        let inner = &*self.memory.0;
-        let mut refused = false;
-        loop {
-            let (files, listed) = inner.look_for(identity);
-            if let Listed::Nothing = listed {
-                return Ok(Found::Nothing(files));
-            }
-            drop(files);
-            match self.same_file(listed, create) {
-                Ok(open) => return Ok(Found::Same(open)),
-                Err(error) if refused => return Err(error),
-                Err(_) => inner.let_closed_go(),
-            }
-            refused = true;
-        }
+            let core = file.core();
+            let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
+            Ok((file, open))
+        };
+        inner.open_once(Opened::begin(path, access, create)?, same, make)
     }
 
     /// The file that is open already, if it is open in the way wanted.
     #[cfg(not(target_family = "wasm"))]
-    fn same_file(&self, listed: Listed, create: Create) -> Result<Arc<DaxCore>, DaxError> {
+    fn same_file(&self, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
         let otherwise = |file: Arc<str>, how| Err(DaxError::OpenOtherwise { file, how });
         let open = match listed {
             Listed::Cached(open) => {
                 return otherwise(open.name().clone(), "through the page cache");
             }
             Listed::Direct(open) => open,
-            Listed::Nothing => unreachable!("looked at before"),
         };
         let file = open.name().clone();
         if create == Create::Truncate {
@@ -201,7 +149,7 @@ impl DirectOpener {
         if self.setup.on_shrink != open.on_shrink {
             return otherwise(file, "with another choice for being cut short");
         }
-        Ok(open)
+        Ok(DaxFile::new(open))
     }
 
     /// Makes a host file, or empties an existing one that nobody has open, for reading and writing.

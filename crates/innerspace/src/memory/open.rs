@@ -12,7 +12,7 @@ use crate::cache::{FileAccess, FileError, FileInner, FileOptions, PagedFile, Wri
 use crate::dax::DaxCore;
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{self, CacheMode, Create, Locking, Opened};
+use crate::store::{self, CacheMode, Create, Locked, Locking, Opened};
 use crate::store::{Identity, Store};
 #[cfg(not(target_family = "wasm"))]
 use crate::sync::thread;
@@ -27,18 +27,29 @@ pub(super) enum OpenFile {
     Direct(Weak<DaxCore>, Weak<()>),
 }
 
-/// What the table of files says of an identity.
+/// A file of the table that is open.
 pub(super) enum Listed {
     Cached(Arc<FileInner>),
     #[cfg(not(target_family = "wasm"))]
     Direct(Arc<DaxCore>),
-    Nothing,
 }
 
 /// The table of files, locked.
-pub(super) type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>>;
+type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>>;
+
+/// Whether a file is open already.
+enum Found<'memory, F> {
+    /// It is.
+    Same(F),
+    /// It is not; the table of files, locked.
+    Nothing(Files<'memory>),
+}
 
 impl OpenFile {
+    fn cached(file: &PagedFile) -> OpenFile {
+        OpenFile::Cached(Arc::downgrade(file.inner()))
+    }
+
     fn is_open(&self) -> bool {
         match self {
             OpenFile::Cached(file) => file.strong_count() > 0,
@@ -177,14 +188,12 @@ impl FileOpener {
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
-        let (mut files, open) = inner.look_for_cached(identity)?;
-        if let Some(open) = open {
-            drop(files);
-            return self.same_file(&open);
-        }
+        let mut files = match inner.look(identity, |listed| self.same_file(listed))? {
+            Found::Same(open) => return Ok(open),
+            Found::Nothing(files) => files,
+        };
         let file = FileInner::open(&inner.cache, store, &self.options)?;
-        let open = OpenFile::Cached(Arc::downgrade(file.inner()));
-        note_open(&mut files, identity, open);
+        note_open(&mut files, identity, OpenFile::cached(&file));
         Ok(file)
     }
 
@@ -216,19 +225,70 @@ impl FileOpener {
             FileAccess::ReadOnly => store::Access::ReadOnly,
             FileAccess::ReadWrite => store::Access::ReadWrite,
         };
-        // Known by what was opened, for the path may name another file a moment later. A second writable open of one file would meet
-        // our own lock: looked for before, in the table, which stays locked until the file is in it.
-        let mut opened = Opened::begin(path, access, create)?;
+        let same = |listed: Listed| match (listed, create) {
+            (Listed::Cached(open), Create::Truncate) => Err(OpenError::NotEmptied {
+                file: open.name().to_string(),
+            }),
+            (listed, _) => self.same_file(listed),
+        };
+        let make = |locked: Locked<'_>| {
+            let store = Arc::new(locked.into_store(CacheMode::Auto)?);
+            let file = FileInner::open(&inner.cache, store, &self.options)?;
+            let open = OpenFile::cached(&file);
+            Ok((file, open))
+        };
+        inner.open_once(Opened::begin(path, access, create)?, same, make)
+    }
+
+    /// The file that is open already, if it is open in the way wanted.
+    fn same_file(&self, listed: Listed) -> Result<PagedFile, OpenError> {
+        let refuse = |name: &str, how| {
+            Err(OpenError::OpenOtherwise {
+                file: name.to_string(),
+                how,
+            })
+        };
+        let open = match listed {
+            Listed::Cached(open) => open,
+            #[cfg(not(target_family = "wasm"))]
+            Listed::Direct(open) => return refuse(open.name(), "for direct access"),
+        };
+        if self.options.file_access() == FileAccess::ReadWrite && !open.writable() {
+            return refuse(open.name(), "read-only");
+        }
+        if self.options.bytes_a_block() != open.block_bytes() {
+            return refuse(open.name(), "with another block size");
+        }
+        Ok(PagedFile::new(&open))
+    }
+}
+
+/// Notes a file that was just opened, and forgets those that are closed.
+fn note_open(files: &mut HashMap<Identity, OpenFile>, identity: Identity, open: OpenFile) {
+    files.retain(|_, file| file.is_open());
+    files.insert(identity, open);
+}
+
+impl MemoryInner {
+    /// The file at a path, once: what `same` makes of the one that is open already, or else what `make` makes of it, locked against
+    /// other processes.
+    ///
+    /// It is known by what was opened, for the path may name another file a moment later. A second writable open of one file would
+    /// meet our own lock: it is looked for before, in the table, which stays locked until the file is in it.
+    #[cfg(not(target_family = "wasm"))]
+    pub(super) fn open_once<F, E: From<store::OpenError>>(
+        &self,
+        mut opened: Opened,
+        same: impl Fn(Listed) -> Result<F, E>,
+        make: impl FnOnce(Locked<'_>) -> Result<(F, OpenFile), E>,
+    ) -> Result<F, E> {
         loop {
             let identity = opened.identity();
             let files = match identity {
                 None => None,
-                Some(identity) => match inner.look_for_cached(identity)? {
-                    (files, None) => Some(files),
-                    (files, Some(open)) => {
-                        drop(files);
-                        return self.same_path(&open, create);
-                    }
+                Some(identity) => match self.look(identity, &same)? {
+                    Found::Same(open) => return Ok(open),
+                    Found::Nothing(files) => Some(files),
                 },
             };
             let locked = match opened.lock()? {
@@ -238,113 +298,65 @@ impl FileOpener {
                     continue;
                 }
             };
-            let store = Arc::new(locked.into_store(CacheMode::Auto)?);
-            let file = FileInner::open(&inner.cache, store, &self.options)?;
+            let (file, open) = make(locked)?;
             if let (Some(mut files), Some(identity)) = (files, identity) {
-                let open = OpenFile::Cached(Arc::downgrade(file.inner()));
                 note_open(&mut files, identity, open);
             }
             return Ok(file);
         }
     }
 
-    /// The file that is open already, unless it was to be emptied.
-    #[cfg(not(target_family = "wasm"))]
-    fn same_path(&self, open: &Arc<FileInner>, create: Create) -> Result<PagedFile, OpenError> {
-        if create == Create::Never {
-            return self.same_file(open);
+    /// What `same` makes of the file that is open as `identity`. One that it refuses may be open for nothing but mappings that
+    /// nobody can find any more: those are let go, and the file is looked for once more.
+    fn look<F, E>(
+        &self,
+        identity: Identity,
+        same: impl Fn(Listed) -> Result<F, E>,
+    ) -> Result<Found<'_, F>, E> {
+        let mut refused = false;
+        loop {
+            let (files, listed) = self.look_for(identity);
+            let Some(listed) = listed else {
+                return Ok(Found::Nothing(files));
+            };
+            drop(files);
+            match same(listed) {
+                Ok(open) => return Ok(Found::Same(open)),
+                Err(error) if refused => return Err(error),
+                // Outside every section, with nothing locked.
+                Err(_) => {
+                    self.pool.flush_retired();
+                }
+            }
+            refused = true;
         }
-        let file = open.name().to_string();
-        Err(OpenError::NotEmptied { file })
     }
 
-    /// The file that is open already, if it is open in the way wanted.
-    fn same_file(&self, open: &Arc<FileInner>) -> Result<PagedFile, OpenError> {
-        let refuse = |how| {
-            Err(OpenError::OpenOtherwise {
-                file: open.name().to_string(),
-                how,
-            })
-        };
-        if self.options.file_access() == FileAccess::ReadWrite && !open.writable() {
-            return refuse("read-only");
-        }
-        if self.options.bytes_a_block() != open.block_bytes() {
-            return refuse("with another block size");
-        }
-        Ok(PagedFile::new(open))
-    }
-}
-
-/// Notes a file that was just opened, and forgets those that are closed.
-pub(super) fn note_open(
-    files: &mut HashMap<Identity, OpenFile>,
-    identity: Identity,
-    open: OpenFile,
-) {
-    files.retain(|_, file| file.is_open());
-    files.insert(identity, open);
-}
-
-impl MemoryInner {
     /// The table of files, and what it says of an identity. A file whose last handle is gone may still be writing, and has its store
     /// locked: that is waited for, with the table unlocked, since stores are called meanwhile.
-    pub(super) fn look_for(&self, identity: Identity) -> (Files<'_>, Listed) {
+    fn look_for(&self, identity: Identity) -> (Files<'_>, Option<Listed>) {
         loop {
             let files = self.files.lock();
             match files.get(&identity) {
                 Some(OpenFile::Cached(file)) => match file.upgrade() {
-                    Some(file) => return (files, Listed::Cached(file)),
+                    Some(file) => return (files, Some(Listed::Cached(file))),
                     None if self.cache.is_closing(identity) => {
                         drop(files);
                         self.cache.wait_closed(identity);
                     }
-                    None => return (files, Listed::Nothing),
+                    None => return (files, None),
                 },
                 #[cfg(not(target_family = "wasm"))]
                 Some(OpenFile::Direct(file, closed)) => match file.upgrade() {
-                    Some(file) => return (files, Listed::Direct(file)),
+                    Some(file) => return (files, Some(Listed::Direct(file))),
                     None if closed.strong_count() > 0 => {
                         drop(files);
                         thread::yield_now();
                     }
-                    None => return (files, Listed::Nothing),
+                    None => return (files, None),
                 },
-                None => return (files, Listed::Nothing),
+                None => return (files, None),
             }
         }
-    }
-
-    /// The same for who wants it through the page cache; the table stays locked.
-    fn look_for_cached(
-        &self,
-        identity: Identity,
-    ) -> Result<(Files<'_>, Option<Arc<FileInner>>), OpenError> {
-        #[cfg(not(target_family = "wasm"))]
-        if let (files, Listed::Direct(open)) = self.look_for(identity) {
-            drop(files);
-            drop(open);
-            self.let_closed_go();
-        }
-        let (files, listed) = self.look_for(identity);
-        match listed {
-            Listed::Nothing => Ok((files, None)),
-            Listed::Cached(open) => Ok((files, Some(open))),
-            #[cfg(not(target_family = "wasm"))]
-            Listed::Direct(open) => {
-                drop(files);
-                Err(OpenError::OpenOtherwise {
-                    file: open.name().to_string(),
-                    how: "for direct access",
-                })
-            }
-        }
-    }
-
-    /// Files without a handle that are open for nothing but mappings which nobody can find any more are closed: for who would be
-    /// refused because of one. Outside every section, with nothing locked.
-    #[cfg(not(target_family = "wasm"))]
-    pub(super) fn let_closed_go(&self) {
-        self.pool.flush_retired();
     }
 }

@@ -6,8 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Memory, OpenError};
+use super::{Memory, MemoryOptions, OpenError, Threads};
 use crate::cache::{FileAccess, PagedFile};
+use crate::reclaim::Retired;
 use crate::store::{self, Access, CacheMode, Create, FileStore, hook};
 use crate::units::MIB;
 
@@ -134,6 +135,26 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     assert!(error.to_string().ends_with(text), "{error}");
     hook::when_opened(|_| {});
     drop(FileStore::open(&path, Access::ReadWrite).unwrap());
+}
+
+/// A file that is open for nothing but what is about to be let go (mappings of a space that is gone): nobody is refused because of it.
+#[test]
+fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
+    let (_, _folder, path) = memory_and_file();
+    let memory = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let memory = memory.build().unwrap();
+    let left_behind = |file: PagedFile| {
+        let inner = file.inner().clone();
+        let call = Retired::Call(Box::new(move |_| drop(inner)));
+        memory.0.pool.retire(call);
+    };
+    left_behind(memory.open(&path).unwrap());
+    let writable = memory.options().access(FileAccess::ReadWrite);
+    left_behind(writable.open_path(&path).unwrap());
+    let file = memory.create(&path).unwrap();
+    assert!(file.is_empty());
+    left_behind(file);
+    drop(memory.open_direct(&path).unwrap());
 }
 
 #[test]
