@@ -7,8 +7,8 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Advice, FaultKind, FileAccess, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PageStats,
-    PagedFile, Protection, Space, Threads, VirtAddr,
+    Accessor, Advice, FaultKind, FileAccess, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE,
+    PageStats, PagedFile, Protection, Space, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -44,9 +44,13 @@ fn around(memory: &Memory) -> u64 {
     memory.stats().totals.pgmap_around
 }
 
+/// A load by an accessor that remembers nothing.
 fn load(space: &Space, at: VirtAddr) -> Result<u8, FaultKind> {
-    let loaded = space.accessor().load::<u8>(at);
-    loaded.map_err(|fault| fault.kind())
+    load_by(&mut space.accessor(), at)
+}
+
+fn load_by(accessor: &mut Accessor, at: VirtAddr) -> Result<u8, FaultKind> {
+    accessor.load::<u8>(at).map_err(|fault| fault.kind())
 }
 
 /// A mapping of all of a file, in whose middle one page was loaded from.
@@ -204,23 +208,60 @@ fn a_neighbour_goes_with_its_mapping() {
     let memory = memory();
     let file = cached(&memory, 40, PAGE);
     let (space, at) = with_neighbours(&memory, &file);
-    space.unmap(at + 21 * PAGE, PAGE).unwrap();
-    assert_eq!(load(&space, at + 21 * PAGE), Err(FaultKind::NotMapped));
-    space
-        .protect(at + 22 * PAGE, PAGE, Protection::NONE)
-        .unwrap();
-    assert_eq!(load(&space, at + 22 * PAGE), Err(FaultKind::Forbidden));
-    let child = space.fork().unwrap();
-    child.unmap(at + 23 * PAGE, PAGE).unwrap();
-    assert_eq!(load(&child, at + 23 * PAGE), Err(FaultKind::NotMapped));
-    assert_eq!(load(&space, at + 23 * PAGE), Ok(24));
-    // A store through the neighbour's word is recorded as any other.
+    // It has used some of the neighbours, whose words are valid, and remembers their leaf and the mapping.
     let mut a = space.accessor();
+    for page in 21..25 {
+        assert_eq!(load_by(&mut a, at + page * PAGE), Ok(page as u8 + 1));
+    }
+    let figures = |space: &Space| {
+        let now = pages(space);
+        (now.file, now.referenced)
+    };
+    assert_eq!(figures(&space), (16, 5));
+
+    // One that was used, and one that was not.
+    for page in [21, 25] {
+        space.unmap(at + page * PAGE, PAGE).unwrap();
+        let gone = Err(FaultKind::NotMapped);
+        assert_eq!(load_by(&mut a, at + page * PAGE), gone, "page {page}");
+        assert_eq!(load(&space, at + page * PAGE), gone, "page {page}");
+    }
+    assert_eq!(figures(&space), (14, 4));
+    assert_eq!(load_by(&mut a, at + 22 * PAGE), Ok(23));
+    for page in [22, 26] {
+        space
+            .protect(at + page * PAGE, PAGE, Protection::NONE)
+            .unwrap();
+        let forbidden = Err(FaultKind::Forbidden);
+        assert_eq!(load_by(&mut a, at + page * PAGE), forbidden, "page {page}");
+        assert_eq!(load(&space, at + page * PAGE), forbidden, "page {page}");
+    }
+    assert_eq!(figures(&space), (14, 3), "mapped, and used by nobody");
+
+    let child = space.fork().unwrap();
+    let mut b = child.accessor();
+    for page in [23, 24] {
+        assert_eq!(load_by(&mut b, at + page * PAGE), Ok(page as u8 + 1));
+    }
+    for page in [23, 27] {
+        child.unmap(at + page * PAGE, PAGE).unwrap();
+        let gone = Err(FaultKind::NotMapped);
+        assert_eq!(load_by(&mut b, at + page * PAGE), gone, "page {page}");
+        assert_eq!(load(&child, at + page * PAGE), gone, "page {page}");
+    }
+    // A leaf of the child's own begins without pages of files; the parent's is as it was.
+    assert_eq!((figures(&child).0, figures(&space).0), (0, 14));
+    for page in [23, 27] {
+        assert_eq!(load_by(&mut a, at + page * PAGE), Ok(page as u8 + 1));
+        assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
+    }
+    // A store through the neighbour's word is recorded as any other.
     a.store(at + 24 * PAGE, 200u8).unwrap();
     assert_eq!(file.stats().dirty.0, 1);
     assert_eq!(load(&child, at + 24 * PAGE), Ok(200));
+    assert_eq!(load_by(&mut b, at + 24 * PAGE), Ok(200));
     space.advise(at, 8 * PAGE, Advice::DontNeed).unwrap();
-    drop((a, child, space, file));
+    drop((a, b, child, space, file));
     memory.validate();
     assert_eq!(memory.root_group().usage(), 0);
 }

@@ -1,8 +1,8 @@
 //! Direct access files through the public calls: what is refused, and how.
 
 use innerspace::{
-    DaxError, Fault, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, OnShrink, SpaceError,
-    Threads,
+    DaxError, DaxFile, Fault, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, OnShrink,
+    SpaceError, Threads,
 };
 
 #[test]
@@ -165,6 +165,13 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
     let folder = tempfile::tempdir().unwrap();
     let [path, aside, other] =
         ["data.bin", "aside.bin", "other.bin"].map(|n| folder.path().join(n));
+    // All of it is full of one number.
+    let content = |file: &DaxFile| {
+        let mut bytes = [0; 4096];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [bytes[0]; 4096]);
+        bytes[0]
+    };
     std::fs::write(&path, [1; 4096]).unwrap();
     std::fs::write(&other, [2; 4096]).unwrap();
     let memory = Memory::with_limit(MIB).unwrap();
@@ -179,16 +186,30 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
         });
         while !renames.is_finished() {
             let files = [&path, &other].map(|path| memory.open_direct(path));
-            let mut bytes = [0; 2];
             // Of the same file there is one state: a second one would meet the lock of the first.
-            for (file, byte) in files.into_iter().zip(&mut bytes) {
+            for file in files {
                 match file {
-                    Ok(file) => file.read_exact_at(std::slice::from_mut(byte), 0).unwrap(),
+                    Ok(file) => assert!([1, 2].contains(&content(&file))),
                     Err(error) => assert!(error.to_string().ends_with(": no such file"), "{error}"),
                 }
             }
         }
     });
+    // Also while it is open by the name that it had.
+    let held = [&path, &other].map(|path| memory.open_direct(path).unwrap());
+    let had = held.each_ref().map(content);
+    assert!(had == [1, 2] || had == [2, 1], "{had:?}");
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    std::fs::rename(&aside, &other).unwrap();
+    for (path, byte) in [&path, &other].into_iter().zip([had[1], had[0]]) {
+        assert_eq!(std::fs::read(path).unwrap(), [byte; 4096]);
+        assert_eq!(content(&memory.open_direct(path).unwrap()), byte);
+    }
+    // It is the state that was open.
+    held[0].write_all_at(&[3; 4096], 0).unwrap();
+    assert_eq!(content(&memory.open_direct(&other).unwrap()), 3);
+    assert_eq!(held.each_ref().map(content), [3, had[1]]);
 }
 
 #[cfg(target_os = "linux")]
