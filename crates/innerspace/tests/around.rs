@@ -158,7 +158,6 @@ fn what_is_not_cached_is_left_and_not_read() {
     assert!(file.stats().store_reads > reads);
 }
 
-// spec: P15
 // spec: A5
 #[test]
 fn a_neighbour_goes_with_its_page_of_the_file() {
@@ -348,7 +347,6 @@ fn an_invalidation_leaves_other_pages_mapped() {
     assert_eq!(pages(&space).file, mapped - 1);
 }
 
-// spec: V19
 #[test]
 fn a_hole_that_is_read_at_random_is_mapped_alone() {
     let memory = memory();
@@ -363,7 +361,6 @@ fn a_hole_that_is_read_at_random_is_mapped_alone() {
     assert_eq!(pages(&space).zero, 17);
 }
 
-// spec: V19
 #[test]
 fn advice_says_what_is_read_ahead_and_mapped_around() {
     let memory = memory();

@@ -135,7 +135,6 @@ fn a_host_file_that_is_open_is_the_same_file_or_is_refused() {
     assert_eq!(memory.open_direct(&path).unwrap().len(), 20_000);
 }
 
-// spec: P27
 #[test]
 fn a_file_that_was_closed_with_its_mappings_can_be_opened_the_other_way() {
     let folder = tempfile::tempdir().unwrap();

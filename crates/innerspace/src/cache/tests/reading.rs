@@ -203,7 +203,6 @@ fn a_miss_is_one_use_as_a_hit_is() {
     }
 }
 
-// spec: A12
 #[test]
 fn a_fault_leaves_it_to_the_mapping_to_say_that_a_page_was_used() {
     let cache = memory(64);

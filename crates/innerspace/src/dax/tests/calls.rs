@@ -121,7 +121,6 @@ fn a_cut_waits_for_pins_and_tells_their_holder_at_once() {
     assert_eq!((file.len(), device.free_pages()), (0, 16));
 }
 
-// spec: D16
 #[test]
 fn a_pinned_page_stays_dirty_through_a_sync() {
     let pool = pool(64);
@@ -497,7 +496,7 @@ fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
     assert_eq!(file.stats().dirty, 0);
 }
 
-// spec: D4, D9
+// spec: D9
 #[test]
 fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
     const BYTES: u64 = LARGE * PAGE;

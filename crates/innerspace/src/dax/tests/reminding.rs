@@ -72,7 +72,6 @@ fn failing_syncs(mut touch: impl FnMut(Range<usize>) -> Result<()> + 'static) ->
     }
 }
 
-// spec: D11
 #[test]
 fn a_guarded_file_is_synced_after_a_failure_on_an_old_system() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +142,6 @@ fn large_block(path: &Path) -> DaxFile {
     file
 }
 
-// spec: D11
 #[test]
 fn pages_before_a_cut_are_reminded_of_though_the_first_try_stopped_before() {
     const END: usize = LARGE as usize * PAGE_SIZE;
@@ -172,7 +170,6 @@ fn pages_before_a_cut_are_reminded_of_though_the_first_try_stopped_before() {
     );
 }
 
-// spec: D11
 #[test]
 fn a_cut_hides_no_failure_of_the_pages_before_it() {
     let folder = tempfile::tempdir().unwrap();
