@@ -11,10 +11,11 @@ use std::path::PathBuf;
 
 use innerspace::store::MemoryStore;
 use innerspace::tables::{Mark, set_mark};
-use innerspace::{FileAccess, KIB, MIB, Memory, MemoryOptions, PagedFile, Threads};
+use innerspace::{FileAccess, KIB, MIB, PagedFile};
 
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, summed};
-use crate::harness::{thread_time, wall_time};
+use crate::harness::{
+    Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, summed, thread_time, wall_time,
+};
 use crate::host::{PAGE, memory_file};
 use crate::report::Table;
 
@@ -82,10 +83,6 @@ impl Drop for Scratch {
     }
 }
 
-fn memory() -> Result<Memory, Box<dyn Error>> {
-    Ok(MemoryOptions::new(MEMORY).threads(Threads::None).build()?)
-}
-
 fn row(
     plan: Plan,
     rows: &mut Rows<'_>,
@@ -105,7 +102,7 @@ fn row(
             .step_by(block as usize)
             .try_for_each(|at| each(&content, at))
     };
-    let memory = memory()?;
+    let memory = memory(MEMORY)?;
     let (ours, theirs) = (Scratch::new("ours"), Scratch::new("theirs"));
     let file: PagedFile = match place {
         Place::Memory => {

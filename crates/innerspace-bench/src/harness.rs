@@ -11,20 +11,19 @@ use std::error::Error;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-/// Some operations and what they took: CPU time of the calling thread in nanoseconds, or bytes of memory.
+use innerspace::{Memory, MemoryOptions, Threads};
+
+/// Some operations and what they took in all, in the row's unit: CPU time of the calling thread, bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) operations: u64,
-    pub(crate) nanoseconds: u64,
+    pub(crate) total: u64,
 }
 
 impl Sample {
-    /// So many operations took `total` of a row's unit.
-    pub(crate) fn total(operations: u64, total: u64) -> Sample {
-        Sample {
-            operations,
-            nanoseconds: total,
-        }
+    /// What one operation took.
+    fn each(self) -> f64 {
+        self.total as f64 / self.operations as f64
     }
 }
 
@@ -39,12 +38,9 @@ pub(crate) fn thread_time<T>(
 ) -> Outcome {
     let start = thread_nanoseconds();
     let result = work()?;
-    let nanoseconds = thread_nanoseconds() - start;
+    let total = thread_nanoseconds() - start;
     black_box(result);
-    Ok(Sample {
-        operations,
-        nanoseconds,
-    })
+    Ok(Sample { operations, total })
 }
 
 /// Like [`thread_time`] by the clock on the wall: for work that waits for devices.
@@ -58,24 +54,21 @@ pub(crate) fn wall_time<T>(
 ) -> Outcome {
     let start = std::time::Instant::now();
     let result = work()?;
-    let nanoseconds = start.elapsed().as_nanos() as u64;
+    let total = start.elapsed().as_nanos() as u64;
     black_box(result);
-    Ok(Sample {
-        operations,
-        nanoseconds,
-    })
+    Ok(Sample { operations, total })
 }
 
 /// Takes `times` samples and adds them up.
 pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
     let mut sum = Sample {
         operations: 0,
-        nanoseconds: 0,
+        total: 0,
     };
     for _ in 0..times {
         let one = sample()?;
         sum.operations += one.operations;
-        sum.nanoseconds += one.nanoseconds;
+        sum.total += one.total;
     }
     Ok(sum)
 }
@@ -101,6 +94,26 @@ impl Seeds {
         // The compiler must not see the seed, or it could compute the offsets beforehand.
         black_box(self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
+}
+
+/// Marsaglia's xorshift64, shifts 13, 7, 17; the state must not be 0.
+#[inline(always)]
+pub(crate) fn xorshift(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// A number below `end`, uniform where `random` is (Lemire's multiplication).
+#[inline(always)]
+pub(crate) fn below(end: u64, random: u64) -> u64 {
+    ((u128::from(random) * u128::from(end)) >> 64) as u64
+}
+
+/// A memory whose background work is done by nobody, so that all CPU time is the measured thread's.
+pub(crate) fn memory(bytes: u64) -> Result<Memory, Box<dyn Error>> {
+    Ok(MemoryOptions::new(bytes).threads(Threads::None).build()?)
 }
 
 /// How long to measure.
@@ -156,6 +169,7 @@ impl Plan {
 pub(crate) enum Unit {
     Nanoseconds,
     Bytes,
+    Percent,
 }
 
 impl Unit {
@@ -163,13 +177,7 @@ impl Unit {
         match self {
             Unit::Nanoseconds => "ns",
             Unit::Bytes => "bytes",
-        }
-    }
-
-    fn of(self, sample: Sample) -> f64 {
-        let nanoseconds = sample.nanoseconds as f64 / sample.operations as f64;
-        match self {
-            Unit::Nanoseconds | Unit::Bytes => nanoseconds,
+            Unit::Percent => "%",
         }
     }
 }
@@ -248,9 +256,28 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// Whether a row of this name is asked for.
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        name.contains(self.only)
+    }
+
+    /// Makes and measures a row of this name if it is asked for: what it needs is not had for nothing.
+    pub(crate) fn add_with<'r>(
+        &mut self,
+        name: &str,
+        make: impl FnOnce() -> Result<Row<'r>, Box<dyn Error>>,
+    ) -> Result<(), Box<dyn Error>> {
+        if self.wants(name) {
+            let row = make()?;
+            assert_eq!(row.name, name, "a row has the name it is asked for by");
+            self.measured.push(row.measure(self.plan)?);
+        }
+        Ok(())
+    }
+
     /// Measures a row that is asked for.
     pub(crate) fn add(&mut self, row: Row<'_>) -> Result<(), Box<dyn Error>> {
-        if row.name.contains(self.only) {
+        if self.wants(&row.name) {
             self.measured.push(row.measure(self.plan)?);
         }
         Ok(())
@@ -266,7 +293,7 @@ impl Row<'_> {
                 let sample = (contender.run)()
                     .map_err(|e| format!("{}, {}: {e}", self.name, contender.name))?;
                 if round > 0 {
-                    values.push(self.unit.of(sample));
+                    values.push(sample.each());
                 }
             }
         }
@@ -296,6 +323,11 @@ impl Row<'_> {
 }
 
 impl Figures {
+    /// Of a single value.
+    pub(crate) fn once(value: f64) -> Figures {
+        Figures::of(vec![value])
+    }
+
     /// # Panics
     /// If there are no values: a plan has at least one round.
     fn of(mut values: Vec<f64>) -> Figures {
@@ -361,7 +393,7 @@ pub(crate) mod tests {
         Contender::new(name, move || {
             Ok(Sample {
                 operations: 10,
-                nanoseconds: *times.next().ok_or("asked too often")?,
+                total: *times.next().ok_or("asked too often")?,
             })
         })
     }
@@ -380,7 +412,7 @@ pub(crate) mod tests {
                 };
                 Ok(Sample {
                     operations: 5,
-                    nanoseconds: slow,
+                    total: slow,
                 })
             })
         };

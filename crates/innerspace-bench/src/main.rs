@@ -32,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use serde::Serialize;
 
 use crate::harness::Plan;
 use crate::report::Report;
@@ -174,7 +173,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         TableArguments::HitRatio { json, quick, only } => {
             let table = hit_ratio::table(only, if *quick { 8 } else { 1 })?;
             print!("{table}");
-            return write_json(json.as_deref(), &table);
+            return write_json(json.as_deref(), &Report::new(vec![table.rows()]));
         }
         TableArguments::Translation { common, huge_pages } => {
             let pages = if *huge_pages {
@@ -193,13 +192,13 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     write_json(common.json.as_deref(), &report)
 }
 
-fn write_json(path: Option<&Path>, figures: &impl Serialize) -> Result<(), Box<dyn Error>> {
+fn write_json(path: Option<&Path>, report: &Report) -> Result<(), Box<dyn Error>> {
     let Some(path) = path else {
         return Ok(());
     };
     let file = File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut writer = BufWriter::new(file);
-    serde_json::to_writer_pretty(&mut writer, figures)?;
+    serde_json::to_writer_pretty(&mut writer, report)?;
     writer.write_all(b"\n")?;
     writer.flush()?;
     Ok(())

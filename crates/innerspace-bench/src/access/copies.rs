@@ -7,8 +7,10 @@ use std::os::unix::fs::FileExt;
 use innerspace::store::MemoryStore;
 use innerspace::{FileAccess, MIB};
 
-use super::{Resident, below, memory, xorshift};
-use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, summed, thread_time};
+use super::{Resident, WhenWanted};
+use crate::harness::{
+    Budget, Contender, Plan, Row, Rows, Unit, below, memory, summed, thread_time, xorshift,
+};
 use crate::host::{PAGE, Region, memory_file};
 use crate::translation::HostPages;
 
@@ -35,13 +37,15 @@ fn random_reads(
 
 pub(super) fn measure_reads(
     plan: Plan,
-    resident: &Resident,
+    resident: &WhenWanted,
     rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
-    rows.add(random_row(plan, resident))?;
-    rows.add(scan_row(plan, resident))?;
-    Ok(())
+    rows.add_with(RANDOM, || Ok(random_row(plan, resident.get()?)))?;
+    rows.add_with(SCAN, || Ok(scan_row(plan, resident.get()?)))
 }
+
+const RANDOM: &str = "read a random page by copy";
+const SCAN: &str = "scan, each page copied";
 
 fn random_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     let count = plan.operations(80_000);
@@ -75,7 +79,7 @@ fn random_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
         })
     };
     Row {
-        name: "read a random page by copy".into(),
+        name: RANDOM.into(),
         unit: Unit::Nanoseconds,
         contenders: vec![
             Contender::new("mapped memcpy", raw),
@@ -117,7 +121,7 @@ fn scan_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
         })
     };
     Row {
-        name: "scan, each page copied".into(),
+        name: SCAN.into(),
         unit: Unit::Nanoseconds,
         contenders: vec![
             Contender::new("mapped memcpy", raw),

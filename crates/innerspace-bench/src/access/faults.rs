@@ -12,8 +12,9 @@ use std::error::Error;
 use innerspace::store::MemoryStore;
 use innerspace::{Accessor, MIB, Map, PagedFile, Space, VirtAddr};
 
-use super::memory;
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, summed, thread_time};
+use crate::harness::{
+    Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, summed, thread_time,
+};
 use crate::host::{PAGE, Region, memory_file};
 use crate::translation::HostPages;
 
@@ -22,6 +23,8 @@ const PAGES: u64 = 16_384;
 /// How many of them are mapped at a time where frames are to come back warm.
 const WARM: u64 = 256;
 
+const CACHED: &str = "read fault of a cached page of a file";
+
 pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let faults = Faults::new(plan)?;
     rows.add(faults.warm_writes())?;
@@ -29,7 +32,7 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
     rows.add(faults.cold_writes())?;
     rows.add(faults.reads())?;
     rows.add(faults.holes())?;
-    rows.add(faults.cached()?)?;
+    rows.add_with(CACHED, || faults.cached())?;
     rows.add(faults.unmaps())?;
     Ok(())
 }
@@ -59,7 +62,7 @@ fn store_each(accessor: &mut Accessor, at: VirtAddr, pages: u64) -> Result<(), B
 
 impl Faults {
     fn new(plan: Plan) -> Result<Faults, Box<dyn Error>> {
-        let pages = plan.operations(4 * PAGES).min(PAGES);
+        let pages = plan.pages(PAGES);
         let bytes = pages * PAGE as u64;
         let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
         let space = memory.space()?;
@@ -217,6 +220,10 @@ impl Faults {
         let store = MemoryStore::from_bytes(&vec![1; bytes as usize]);
         let file = memory.options().open(store)?;
         file.prefetch(..)?;
+        let cached = file.stats().cached.bytes();
+        if cached != bytes {
+            return Err(format!("{cached} of {bytes} bytes are in the cache").into());
+        }
         let space = memory.space()?;
         let mut accessor = space.accessor();
         let ours = move || {
@@ -236,8 +243,7 @@ impl Faults {
             Contender::new("kernel", kernel),
             Contender::new("innerspace", ours),
         ];
-        let name = "read fault of a cached page of a file";
-        Ok(Faults::row(name, contenders, Budget::None))
+        Ok(Faults::row(CACHED, contenders, Budget::None))
     }
 
     fn unmaps(&self) -> Row<'_> {

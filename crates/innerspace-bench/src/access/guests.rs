@@ -7,8 +7,7 @@ use innerspace::{AddressWidth, MIB, Map, Protection, SpaceOptions, VirtAddr};
 use rrs_lib::{MemAccessSize, Memory};
 
 use self::riscv::{GuestMemory, Machine, SpaceMemory, Stop};
-use super::memory;
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, thread_time};
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, thread_time};
 
 #[path = "../../../innerspace/examples/support/riscv.rs"]
 mod riscv;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use innerspace::{Accessor, Fault, Session, VirtAddr};
 use quick_cache::sync::Cache;
 
-use super::{Resident, below, xorshift};
-use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, thread_time};
+use super::{Resident, WhenWanted};
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, below, thread_time, xorshift};
 use crate::host::{PAGE, Region};
 
 /// Loads by offset in the resident bytes; offsets are multiples of 8.
@@ -151,7 +151,7 @@ fn sequential<L: Load>(mut load: L, bytes: u64, count: u64, seed: u64) -> Result
 
 pub(super) fn measure(
     plan: Plan,
-    resident: &Resident,
+    resident: &WhenWanted,
     rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
     let budgets = [
@@ -164,26 +164,21 @@ pub(super) fn measure(
         ),
     ];
     for (order, single, session) in budgets {
-        let loads = Loads {
-            order,
-            resident,
-            count: order.operations(plan, resident.bytes),
-            few: order.operations(plan, resident.bytes).div_ceil(16),
-        };
-        let mut contenders = vec![loads.raw(), loads.raw_small(), loads.single()];
-        if order == Order::Independent {
-            contenders.extend([loads.pread(), loads.cached()]);
-        }
-        rows.add(row(order, "single", contenders, single))?;
-        let contenders = vec![loads.raw(), loads.session()];
-        rows.add(row(order, "in a session", contenders, session))?;
+        let loads = || Loads::new(plan, order, resident);
+        let name = format!("{}, single", order.name());
+        rows.add_with(&name, || Ok(row(&name, loads()?.singles(), single)))?;
+        let name = format!("{}, in a session", order.name());
+        rows.add_with(&name, || {
+            let loads = loads()?;
+            Ok(row(&name, vec![loads.raw(), loads.session()], session))
+        })?;
     }
     Ok(())
 }
 
-fn row<'a>(order: Order, form: &str, contenders: Vec<Contender<'a>>, budget: Budget) -> Row<'a> {
+fn row<'a>(name: &str, contenders: Vec<Contender<'a>>, budget: Budget) -> Row<'a> {
     Row {
-        name: format!("{}, {form}", order.name()),
+        name: name.into(),
         unit: Unit::Nanoseconds,
         contenders,
         subject: "innerspace",
@@ -203,6 +198,28 @@ struct Loads<'a> {
 }
 
 impl<'a> Loads<'a> {
+    fn new(
+        plan: Plan,
+        order: Order,
+        resident: &'a WhenWanted,
+    ) -> Result<Loads<'a>, Box<dyn Error>> {
+        let count = order.operations(plan, resident.bytes());
+        Ok(Loads {
+            order,
+            resident: resident.get()?,
+            count,
+            few: count.div_ceil(16),
+        })
+    }
+
+    fn singles(self) -> Vec<Contender<'a>> {
+        let mut contenders = vec![self.raw(), self.raw_small(), self.single()];
+        if self.order == Order::Independent {
+            contenders.extend([self.pread(), self.cached()]);
+        }
+        contenders
+    }
+
     fn timed<L: Load>(self, load: L, count: u64) -> crate::harness::Outcome {
         let seed = self.resident.seed();
         thread_time(count, || {

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use innerspace::MIB;
 use innerspace::store::{Access, CacheMode, FileOptions};
 
-use super::{below, memory, xorshift};
-use crate::harness::{Budget, Contender, Plan, Row, Rows, Sample, Seeds, Unit, thread_time};
+use crate::harness::{
+    Budget, Contender, Plan, Row, Rows, Sample, Seeds, Unit, below, memory, thread_time, xorshift,
+};
 use crate::host::{PAGE, Region};
 use crate::translation::HostPages;
 
@@ -42,7 +43,12 @@ impl Drop for OnTmpfs {
     }
 }
 
+const NAME: &str = "random pages over twice the memory, a miss";
+
 pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    if !rows.wants(NAME) {
+        return Ok(());
+    }
     let pages = 2 * MEMORY / PAGE as u64;
     let path = OnTmpfs::new(pages * PAGE as u64)?;
     let memory = memory(MEMORY)?;
@@ -90,7 +96,7 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
         }),
     ];
     let row = Row {
-        name: "random pages over twice the memory, a miss".into(),
+        name: NAME.into(),
         unit: Unit::Nanoseconds,
         contenders,
         subject: "innerspace",

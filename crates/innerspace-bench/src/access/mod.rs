@@ -24,19 +24,17 @@ mod views;
 
 pub(crate) use threads::{Clock, together};
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::error::Error;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
-use innerspace::{
-    Accessor, FileAccess, MIB, Map, Memory, MemoryOptions, PagedFile, Space, Threads, VirtAddr,
-};
+use innerspace::{Accessor, FileAccess, MIB, Map, Memory, PagedFile, Space, VirtAddr};
 use quick_cache::sync::Cache;
 
-use crate::harness::{Plan, Rows, Seeds};
+use crate::harness::{Plan, Rows, Seeds, memory, xorshift};
 use crate::host::{PAGE, Region, memory_file};
 use crate::report::Table;
 use crate::translation::HostPages;
@@ -51,7 +49,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     misses::measure(plan, &mut rows)?;
     guests::measure(plan, &mut rows)?;
     copies::measure_writes(plan, &mut rows)?;
-    let resident = Resident::new(plan.pages(PAGES))?;
+    let resident = Resident::when_wanted(plan.pages(PAGES));
     loads::measure(plan, &resident, &mut rows)?;
     views::measure(plan, &resident, &mut rows)?;
     copies::measure_reads(plan, &resident, &mut rows)?;
@@ -60,11 +58,6 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
         name: "access".into(),
         rows: rows.measured,
     })
-}
-
-/// A memory whose background work is done by nobody, so that all CPU time is the measured thread's.
-fn memory(bytes: u64) -> Result<Memory, Box<dyn Error>> {
-    Ok(MemoryOptions::new(bytes).threads(Threads::None).build()?)
 }
 
 /// The same pages in the form of each contender, all of them resident.
@@ -82,7 +75,34 @@ struct Resident {
     _memories: [Memory; 2],
 }
 
+/// The pages, had by the first row that is asked for: they take longer than most of the rows.
+struct WhenWanted {
+    pages: u64,
+    resident: OnceCell<Resident>,
+}
+
+impl WhenWanted {
+    fn bytes(&self) -> u64 {
+        self.pages * PAGE as u64
+    }
+
+    fn get(&self) -> Result<&Resident, Box<dyn Error>> {
+        if let Some(resident) = self.resident.get() {
+            return Ok(resident);
+        }
+        let resident = Resident::new(self.pages)?;
+        Ok(self.resident.get_or_init(|| resident))
+    }
+}
+
 impl Resident {
+    fn when_wanted(pages: u64) -> WhenWanted {
+        WhenWanted {
+            pages,
+            resident: OnceCell::new(),
+        }
+    }
+
     fn new(pages: u64) -> Result<Resident, Box<dyn Error>> {
         let bytes = pages * PAGE as u64;
         let mut raw = Region::anonymous(bytes as usize, HostPages::Huge)?;
@@ -135,21 +155,6 @@ impl Resident {
     fn seed(&self) -> u64 {
         self.seeds.borrow_mut().next()
     }
-}
-
-/// Marsaglia's xorshift64, shifts 13, 7, 17; the state must not be 0.
-#[inline(always)]
-fn xorshift(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
-/// A number below `end`, uniform where `random` is (Lemire's multiplication).
-#[inline(always)]
-fn below(end: u64, random: u64) -> u64 {
-    ((u128::from(random) * u128::from(end)) >> 64) as u64
 }
 
 #[cfg(test)]

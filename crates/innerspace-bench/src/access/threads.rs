@@ -11,7 +11,7 @@ use std::time::Instant;
 use innerspace::{Accessor, PagedFile};
 
 use super::loads::{InSession, independent};
-use super::{Resident, views};
+use super::{Resident, WhenWanted, views};
 use crate::harness::{
     Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit, thread_nanoseconds,
 };
@@ -46,7 +46,7 @@ where
         });
         joined.collect::<Result<Vec<_>, String>>()
     })?;
-    let nanoseconds = match clock {
+    let total = match clock {
         Clock::Cpu => times.iter().map(|(_, _, cpu)| cpu).sum(),
         Clock::Wall => {
             let first = times.iter().map(|(start, ..)| *start).min();
@@ -57,37 +57,41 @@ where
             (last - first).as_nanos() as u64
         }
     };
-    Ok(Sample {
-        operations,
-        nanoseconds,
-    })
+    Ok(Sample { operations, total })
 }
 
 pub(super) fn measure(
     plan: Plan,
-    resident: &Resident,
+    resident: &WhenWanted,
     rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
+    type Make = for<'a> fn(Plan, &'a Resident, Clock, usize) -> Contender<'a>;
+    let hits: [(_, Make); 2] = [
+        ("random loads in a session", loads),
+        ("views of random pages", file_views),
+    ];
     for clock in [Clock::Wall, Clock::Cpu] {
-        rows.add(row("random loads in a session", clock, |threads| {
-            loads(plan, resident, clock, threads)
-        }))?;
-        rows.add(row("views of random pages", clock, |threads| {
-            file_views(plan, resident, clock, threads)
-        }))?;
+        for (what, contender) in hits {
+            let (by, budget) = match clock {
+                Clock::Wall => ("wall time", Budget::Faster(1.8)),
+                Clock::Cpu => ("CPU time of all threads", Budget::Ratio(2.0 / 1.8)),
+            };
+            let name = format!("two threads, {what}, {by}");
+            rows.add_with(&name, || {
+                let resident = resident.get()?;
+                let contenders = [1, 2].map(|threads| contender(plan, resident, clock, threads));
+                Ok(row(&name, contenders.into(), budget))
+            })?;
+        }
     }
     Ok(())
 }
 
-fn row<'a>(what: &str, clock: Clock, mut contender: impl FnMut(usize) -> Contender<'a>) -> Row<'a> {
-    let (clock, budget) = match clock {
-        Clock::Wall => ("wall time", Budget::Faster(1.8)),
-        Clock::Cpu => ("CPU time of all threads", Budget::Ratio(2.0 / 1.8)),
-    };
+fn row<'a>(name: &str, contenders: Vec<Contender<'a>>, budget: Budget) -> Row<'a> {
     Row {
-        name: format!("two threads, {what}, {clock}"),
+        name: name.into(),
         unit: Unit::Nanoseconds,
-        contenders: vec![contender(1), contender(2)],
+        contenders,
         subject: "innerspace",
         baseline: "innerspace, one thread",
         budget,
@@ -101,7 +105,7 @@ fn name(threads: usize) -> &'static str {
     }
 }
 
-fn loads<'a>(plan: Plan, resident: &'a Resident, clock: Clock, threads: usize) -> Contender<'a> {
+fn loads(plan: Plan, resident: &Resident, clock: Clock, threads: usize) -> Contender<'_> {
     let count = plan.operations(1_600_000);
     let mut accessors: Vec<Accessor> = (0..threads).map(|_| resident.space.accessor()).collect();
     Contender::new(name(threads), move || {
@@ -121,12 +125,7 @@ fn loads<'a>(plan: Plan, resident: &'a Resident, clock: Clock, threads: usize) -
 }
 
 /// Each thread has a handle of its own, as views count on the handle they come from.
-fn file_views<'a>(
-    plan: Plan,
-    resident: &'a Resident,
-    clock: Clock,
-    threads: usize,
-) -> Contender<'a> {
+fn file_views(plan: Plan, resident: &Resident, clock: Clock, threads: usize) -> Contender<'_> {
     let count = plan.operations(400_000);
     let files: Vec<PagedFile> = (0..threads).map(|_| resident.file.clone()).collect();
     Contender::new(name(threads), move || {

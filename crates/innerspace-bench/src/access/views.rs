@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use innerspace::PagedFile;
 
-use super::{Resident, below, xorshift};
-use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, thread_time};
+use super::WhenWanted;
+use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, below, thread_time, xorshift};
 use crate::host::PAGE;
 
+const NAME: &str = "view of a random page, 8 bytes, drop";
 const PRESENT: u64 = 1 << 63;
 
 /// Counts of views, one word a page.
@@ -94,9 +95,13 @@ pub(super) fn views(
 
 pub(super) fn measure(
     plan: Plan,
-    resident: &Resident,
+    resident: &WhenWanted,
     rows: &mut Rows,
 ) -> Result<(), Box<dyn Error>> {
+    if !rows.wants(NAME) {
+        return Ok(());
+    }
+    let resident = resident.get()?;
     let count = plan.operations(400_000);
     let bytes = resident.bytes;
     let dense = DenseTable::new(resident.raw.bytes());
@@ -125,7 +130,7 @@ pub(super) fn measure(
         }),
     ];
     let row = Row {
-        name: "view of a random page, 8 bytes, drop".into(),
+        name: NAME.into(),
         unit: Unit::Nanoseconds,
         contenders,
         subject: "innerspace",

@@ -11,7 +11,9 @@ use innerspace::{
     VirtAddr,
 };
 
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, thread_time};
+use crate::harness::{
+    Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, below, memory, thread_time, xorshift,
+};
 use crate::host::{PAGE, Region};
 use crate::translation::HostPages;
 
@@ -72,7 +74,7 @@ impl Content {
     fn new(plan: Plan) -> Result<Content, Box<dyn Error>> {
         let bytes = plan.pages(PAGES) * PAGE as u64;
         // So large that nothing dirty has to be written meanwhile.
-        let memory = super::memory(8 * bytes + 16 * MIB)?;
+        let memory = memory(8 * bytes + 16 * MIB)?;
         let direct = super::hole(&memory, bytes, bytes + 2 * MIB)?;
         let options = memory.options().access(FileAccess::ReadWrite);
         let cached = options.open(MemoryStore::with_len(bytes))?;
@@ -147,7 +149,7 @@ impl Content {
     /// Writes of 64 KiB from the start to the end, and a sync.
     fn synced_writes(&self, by: By, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
         let bytes = self.bytes;
-        let memory = super::memory(16 * MIB)?;
+        let memory = memory(16 * MIB)?;
         let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
         let options = memory.direct_options().hole_writes(blocks);
         let file = options.on(&device, "written")?;
@@ -183,7 +185,7 @@ impl Content {
     fn synced_stores(&self, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
         let bytes = self.bytes;
         let count = bytes / PAGE as u64 / 4;
-        let memory = super::memory(16 * MIB)?;
+        let memory = memory(16 * MIB)?;
         let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
         let options = memory.direct_options().hole_writes(blocks);
         let file = options.on(&device, "stored")?;
@@ -297,13 +299,7 @@ impl Iterator for Places {
     #[inline(always)]
     fn next(&mut self) -> Option<u64> {
         match self.order {
-            Order::Random => {
-                // Marsaglia's xorshift64; the high half scaled to the length.
-                self.state ^= self.state << 13;
-                self.state ^= self.state >> 7;
-                self.state ^= self.state << 17;
-                Some((((self.state >> 32) * self.bytes) >> 32) & !7)
-            }
+            Order::Random => Some(below(self.bytes, xorshift(&mut self.state)) & !7),
             Order::Sequential => {
                 let place = self.state;
                 self.state = if place + 8 < self.bytes { place + 8 } else { 0 };

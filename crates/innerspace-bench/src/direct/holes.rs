@@ -6,7 +6,9 @@ use innerspace::store::MemoryStore;
 use innerspace::tables::{HoleRead, set_hole_read};
 use innerspace::{DaxFile, MIB, Map, Memory, PagedFile, Space, VirtAddr};
 
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit, thread_time};
+use crate::harness::{
+    Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit, memory, thread_time,
+};
 use crate::host::{PAGE, Region, memory_file};
 
 /// Pages of the hole: 1 GiB.
@@ -45,7 +47,7 @@ impl Holes {
     fn new(pages: u64) -> Result<Holes, Box<dyn Error>> {
         let bytes = pages * PAGE as u64;
         // Room for the old way.
-        let memory = super::memory(bytes + bytes / 16 + 16 * MIB)?;
+        let memory = memory(bytes + bytes / 16 + 16 * MIB)?;
         let space = memory.space()?;
         let direct = super::hole(&memory, bytes, MIB)?;
         let cached = memory.options().open(MemoryStore::with_len(bytes))?;
@@ -166,7 +168,12 @@ impl Holes {
     }
 
     fn resident(&self) -> Row<'_> {
-        let total = |bytes| Ok(Sample::total(1, bytes));
+        let total = |total| {
+            Ok(Sample {
+                operations: 1,
+                total,
+            })
+        };
         let ours = move |file| {
             let look = |at| self.resident_at(at);
             total(self.read(self.map(file), 0, look)?.1)
@@ -196,7 +203,10 @@ impl Holes {
             if matches!(file, File::Direct) {
                 pages += self.direct.stats().tables;
             }
-            Ok(Sample::total(self.pages, pages * PAGE as u64))
+            Ok(Sample {
+                operations: self.pages,
+                total: pages * PAGE as u64,
+            })
         };
         Row {
             name: "page tables and entries, each page of the hole".into(),

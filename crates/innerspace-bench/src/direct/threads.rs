@@ -5,7 +5,7 @@ use std::error::Error;
 use innerspace::{DaxDevice, DaxFile, MIB, Map, Memory, Space};
 
 use crate::access::{Clock, together};
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit};
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory};
 use crate::host::PAGE;
 
 /// Pages of a thread's range: 64 MiB.
@@ -21,8 +21,8 @@ enum Touch {
 }
 
 pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let pages = plan.operations(4 * PAGES).min(PAGES);
-    let memory = super::memory(64 * MIB)?;
+    let pages = plan.pages(PAGES);
+    let memory = memory(64 * MIB)?;
     let device = DaxDevice::huge_pages(2 * pages * PAGE as u64 + 4 * MIB)?;
     let file = memory.direct_file(&device, "threads")?;
     file.set_len((2 * pages + 1) * PAGE as u64)?;

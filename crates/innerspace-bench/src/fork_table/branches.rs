@@ -29,10 +29,17 @@ pub(super) fn memory<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, 
             }
             branches.push(branch);
         }
-        let taken = resident.memory.stats().usage - before;
-        Ok(Sample::total(count, taken))
+        Ok(Sample {
+            operations: count,
+            total: resident.memory.stats().usage - before,
+        })
     };
-    let needed = move || Ok(Sample::total(1, (CHANGED + PATH) * PAGE as u64));
+    let needed = move || {
+        Ok(Sample {
+            operations: 1,
+            total: (CHANGED + PATH) * PAGE as u64,
+        })
+    };
     Ok(Row {
         name: format!("memory of {count} branches that changed {CHANGED} pages each"),
         unit: Unit::Bytes,

@@ -19,20 +19,20 @@ fn repeat<C>(
     timed: Timed,
     mut fork: impl FnMut() -> Result<C, Box<dyn Error>>,
 ) -> crate::harness::Outcome {
-    let mut nanoseconds = 0;
+    let mut total = 0;
     for _ in 0..count {
         let start = thread_nanoseconds();
         let child = fork()?;
         let forked = thread_nanoseconds();
         drop(child);
-        nanoseconds += match timed {
+        total += match timed {
             Timed::Fork => forked - start,
             Timed::ForkAndDrop => thread_nanoseconds() - start,
         };
     }
     Ok(Sample {
         operations: count,
-        nanoseconds,
+        total,
     })
 }
 

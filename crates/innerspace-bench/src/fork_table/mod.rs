@@ -19,10 +19,10 @@ mod fuzz;
 use std::cell::RefCell;
 use std::error::Error;
 
-use innerspace::{Accessor, MIB, Map, Memory, MemoryOptions, Space, Threads, VirtAddr};
+use innerspace::{Accessor, MIB, Map, Memory, Space, VirtAddr};
 
 use self::fuzz::Where;
-use crate::harness::{Plan, Rows};
+use crate::harness::{self, Plan, Rows};
 use crate::host::{PAGE, Region};
 use crate::report::Table;
 use crate::translation::HostPages;
@@ -79,7 +79,7 @@ impl Resident {
         let bytes = pages * PAGE as u64;
         // Room for a second space, and for a copy of every page of it.
         let limit = 3 * bytes + bytes / 8 + 16 * MIB;
-        let memory = MemoryOptions::new(limit).threads(Threads::None).build()?;
+        let memory = harness::memory(limit)?;
         let (space, ..) = new_space(&memory, bytes)?;
         let mut region = Region::anonymous(bytes as usize, HostPages::Base)?;
         region.write_every(PAGE, 1);

@@ -1,5 +1,6 @@
 //! Views of resident pages while pages are evicted behind them, and while uses are sampled.
 
+use std::cell::RefCell;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +8,9 @@ use std::time::{Duration, Instant};
 use innerspace::store::MemoryStore;
 use innerspace::{MIB, Memory, MemoryOptions, PagedFile, Threads};
 
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, thread_time};
+use crate::harness::{
+    Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, thread_time, xorshift,
+};
 use crate::host::PAGE;
 
 /// Pages that are viewed; all stay resident.
@@ -41,10 +44,7 @@ fn views(file: &PagedFile, count: u64, mut seed: u64) -> Outcome {
     thread_time(count, || {
         let mut sum = 0u64;
         for _ in 0..count {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            let at = seed % HOT * PAGE as u64;
+            let at = xorshift(&mut seed) % HOT * PAGE as u64;
             sum += u64::from(file.view(at..at + PAGE as u64)?[0]);
         }
         if sum != count {
@@ -83,13 +83,13 @@ fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let stream = MemoryStore::from_bytes(&vec![1; 65_536 * PAGE]);
     let stream = memory.options().open(stream)?;
     let count = plan.operations(4_000_000);
-    let mut seeds = Seeds::default();
-    let (seed, other) = (seeds.next(), seeds.next());
+    let seeds = RefCell::new(Seeds::default());
+    let seed = || seeds.borrow_mut().next();
     let beside = || {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let evicting = scope.spawn(|| evict_behind(&memory, &stream, &stop));
-            let sample = views(&file, count, seed);
+            let sample = views(&file, count, seed());
             stop.store(true, Ordering::Relaxed);
             match evicting.join() {
                 Ok(evicted) if evicted > 0 => sample,
@@ -101,7 +101,7 @@ fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
         name: "views while 10,000 pages a second are evicted".into(),
         unit: Unit::Nanoseconds,
         contenders: vec![
-            Contender::new("nothing evicted", || views(&file, count, other)),
+            Contender::new("nothing evicted", || views(&file, count, seed())),
             Contender::new("innerspace", beside),
         ],
         subject: "innerspace",
@@ -119,14 +119,14 @@ fn sampling(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
         viewed += views(&of_sampled, 1_000_000, 77)?.operations;
     }
     let count = plan.operations(4_000_000);
-    let mut seeds = Seeds::default();
-    let (seed, other) = (seeds.next(), seeds.next());
+    let seeds = RefCell::new(Seeds::default());
+    let seed = || seeds.borrow_mut().next();
     rows.add(Row {
         name: "views between two stretches of sampling".into(),
         unit: Unit::Nanoseconds,
         contenders: vec![
-            Contender::new("not sampled", || views(&of_plain, count, other)),
-            Contender::new("innerspace", || views(&of_sampled, count, seed)),
+            Contender::new("not sampled", || views(&of_plain, count, seed())),
+            Contender::new("innerspace", || views(&of_sampled, count, seed())),
         ],
         subject: "innerspace",
         baseline: "not sampled",

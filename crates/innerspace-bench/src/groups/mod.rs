@@ -8,15 +8,17 @@ mod beside_hits;
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use innerspace::MIB;
 use innerspace::tables::Charging;
-use innerspace::{MIB, Memory, MemoryOptions, Threads};
 
 use crate::access::threads::{Clock, together};
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, thread_time};
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, thread_time};
 use crate::report::Table;
 
 /// Charges between two times of giving back.
 const RUN: u64 = 4096;
+/// What there is for the pages of charges.
+const MEMORY: u64 = 256 * MIB;
 
 /// Measures the rows whose names contain `only`.
 pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
@@ -35,12 +37,6 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-fn memory() -> Result<Memory, Box<dyn Error>> {
-    Ok(MemoryOptions::new(256 * MIB)
-        .threads(Threads::None)
-        .build()?)
-}
-
 fn timed(plan: Plan, per_run: u64, work: impl Fn(u64)) -> Outcome {
     let runs = plan.operations(200);
     thread_time(runs * per_run, || {
@@ -50,7 +46,7 @@ fn timed(plan: Plan, per_run: u64, work: impl Fn(u64)) -> Outcome {
 }
 
 fn charges(plan: Plan, depth: usize, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let memory = memory()?;
+    let memory = memory(MEMORY)?;
     let charging = Charging::new(&memory, depth);
     let counter = AtomicU64::new(0);
     rows.add(Row {
@@ -78,7 +74,7 @@ fn charges(plan: Plan, depth: usize, rows: &mut Rows) -> Result<(), Box<dyn Erro
 }
 
 fn orders(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let memory = memory()?;
+    let memory = memory(MEMORY)?;
     let charging = Charging::new(&memory, 4);
     rows.add(Row {
         name: "take and give back a charged page".into(),
@@ -98,7 +94,7 @@ fn orders(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
 }
 
 fn two_threads(plan: Plan, clock: Clock, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let memory = memory()?;
+    let memory = memory(MEMORY)?;
     let charging = Charging::new(&memory, 4);
     let runs = plan.operations(400);
     let on = |threads: usize| {

@@ -17,10 +17,11 @@ use std::fmt;
 
 use innerspace::store::Store;
 use innerspace::{EvictionPolicy, Memory, MemoryOptions, Threads};
-use serde::Serialize;
 
 use self::traces::Trace;
+use crate::harness::{Budget, Figures, Measured, Unit};
 use crate::host::PAGE;
+use crate::report::Table;
 
 /// Every page is zeros, and there are as many as wanted.
 struct Zeros(u64);
@@ -37,9 +38,9 @@ impl Store for Zeros {
 }
 
 /// Shares of requests that found their page, in hundredths.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct HitRatios {
-    trace: String,
+    trace: &'static str,
     requests: u64,
     blocks: u64,
     /// Pages that each contender had.
@@ -50,7 +51,7 @@ pub(crate) struct HitRatios {
     optimum: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct HitRatioTable(pub(crate) Vec<HitRatios>);
 
 /// Runs every trace whose name contains `only`; a `shrink` above 1 makes the traces shorter.
@@ -70,7 +71,7 @@ fn measure(trace: &Trace) -> Result<HitRatios, Box<dyn Error>> {
     let requests = trace.blocks.len() as u64;
     let percent = |hits: u64| hits as f64 * 100.0 / requests as f64;
     Ok(HitRatios {
-        trace: trace.name.into(),
+        trace: trace.name,
         requests,
         blocks: trace.distinct(),
         pages,
@@ -119,6 +120,43 @@ fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn
     })
 }
 
+impl HitRatioTable {
+    /// The same as rows of a report. Each was counted once, so that least and most are the median.
+    pub(crate) fn rows(&self) -> Table {
+        Table {
+            name: "hit ratio".into(),
+            rows: self.0.iter().map(HitRatios::row).collect(),
+        }
+    }
+}
+
+impl HitRatios {
+    fn row(&self) -> Measured {
+        let shares = [
+            ("LRU", self.lru),
+            (TWO_LISTS, self.two_lists),
+            ("S3-FIFO", self.s3_fifo),
+            (OPTIMUM, self.optimum),
+        ];
+        Measured {
+            name: format!(
+                "{}: {} requests of {} blocks, {} pages",
+                self.trace, self.requests, self.blocks, self.pages
+            ),
+            unit: Unit::Percent,
+            contenders: shares
+                .map(|(name, share)| (name.into(), Figures::once(share)))
+                .into(),
+            subject: TWO_LISTS,
+            baseline: OPTIMUM,
+            budget: Budget::None,
+        }
+    }
+}
+
+const TWO_LISTS: &str = "two lists";
+const OPTIMUM: &str = "optimum";
+
 impl fmt::Display for HitRatioTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -165,5 +203,11 @@ mod tests {
             .unwrap();
         assert_eq!(of_loop.lru, 0.0);
         assert!(of_loop.two_lists > 5.0, "{of_loop:?}");
+        let rows = table.rows().rows;
+        assert_eq!(rows.len(), table.0.len());
+        for (row, of) in rows.iter().zip(&table.0) {
+            assert_eq!(row.figures("LRU").unwrap().median, of.lru);
+            assert_eq!(row.ratio(), Some(of.two_lists / of.optimum), "{}", row.name);
+        }
     }
 }

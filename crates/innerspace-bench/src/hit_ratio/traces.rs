@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use crate::harness::xorshift;
+
 /// Requests, and the memory they are made in.
 pub(super) struct Trace {
     pub(super) name: &'static str,
@@ -26,15 +28,12 @@ pub(super) fn all(shrink: u64) -> [Trace; 4] {
     ]
 }
 
-/// Marsaglia's xorshift64 as a number from 0 to 1.
+/// Random numbers from 0 to 1.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+        (xorshift(&mut self.0) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

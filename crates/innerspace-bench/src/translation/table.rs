@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::HostPages;
-use super::workloads::xorshift;
+use crate::harness::xorshift;
 
 /// The page may be loaded from with no further ado.
 pub(super) const VALID_READ: u64 = 1 << 0;

@@ -3,6 +3,7 @@
 //! `single` and `session` are never inlined: their assembly is what one reads to see a hit path.
 
 use super::{Access, Accessor, Fault, PAGES, Revocable};
+use crate::harness::{below, xorshift};
 
 /// Accesses `count` times, at places that `seed` decides.
 pub(super) trait Workload {
@@ -67,19 +68,10 @@ pub(super) fn revoke_and_load<A: Revocable>(
     Ok(sum)
 }
 
-/// Marsaglia's xorshift64, shifts 13, 7, 17; the state must not be 0.
-#[inline(always)]
-pub(super) fn xorshift(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
-/// A multiple of 8 below the end of the space, uniform where `random` is (Lemire's multiplication).
+/// A multiple of 8 below the end of the space, uniform where `random` is.
 #[inline(always)]
 fn place(random: u64) -> u64 {
-    ((u128::from(random) * u128::from(PAGES * 4096)) >> 64) as u64 & !7
+    below(PAGES * 4096, random) & !7
 }
 
 impl Workload for Independent {
