@@ -20,7 +20,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     bytes
         .and_then(|number| number.checked_mul(unit))
         .filter(|&bytes| bytes <= i64::MAX as u64)
-        .ok_or_else(|| "no file is that large".to_owned())
+        .ok_or_else(|| "too large a size".to_owned())
 }
 
 #[cfg(test)]

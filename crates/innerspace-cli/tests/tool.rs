@@ -140,7 +140,7 @@ fn bad_arguments_are_one_line_and_exit_code_2() {
         ),
         (
             &["tour", "--limit", "8589934592GiB"],
-            "invalid value '8589934592GiB' for '--limit <LIMIT>': no file is that large; \
+            "invalid value '8589934592GiB' for '--limit <LIMIT>': too large a size; \
              see innerspace --help"
                 .to_owned(),
         ),
