@@ -25,7 +25,8 @@ cargo xtask COMMAND
 
   check              everything a developer checks before a commit: lint, test, cross
   lint               compiler version, format, clippy and documentation, warnings denied
-  test               the test suite: unit, integration and documentation tests, then every example
+  test               the test suite: unit, integration and documentation tests, the first two once
+                     more without membarrier, then every example
   cross              cargo check of the library for the other platforms
   loom [FILTER]      the loom models whose names contain FILTER (default: all)
   shuttle [FILTER]   the shuttle models whose names contain FILTER (default: all)

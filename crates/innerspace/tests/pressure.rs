@@ -279,7 +279,7 @@ fn the_miss_curve_sees_what_is_touched_through_mappings() {
     }
 }
 
-/// What a session and both pages of a store across a page end are for: they go on while uses are sampled, and reclaim knows of them.
+/// While uses are sampled, sessions and accesses across a page end still work, and reclaim sees both pages as used.
 #[test]
 fn sampled_pages_are_used_like_others() {
     let hot_pages = 1000;
