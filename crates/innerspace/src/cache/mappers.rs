@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
+use super::core::FileCore;
+use crate::frame::Kind;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
+use crate::units::FrameId;
 
 /// What a mapper has to take away from the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,5 +156,22 @@ impl MapperList {
             .filter_map(|(_, _, mapper)| mapper.upgrade())
             .collect();
         (mappers, MapperId(list.next))
+    }
+}
+
+impl FileCore {
+    /// Whether the frame has this page of the file, whose block the caller has locked. The frame is one that a word of a page
+    /// table leads to, found in a section that is still open.
+    ///
+    /// While the word leads to the frame, what the metadata says does not change; a `true` stays so, for the block is the one that is
+    /// locked. Of a word that has been emptied meanwhile, the answer means nothing.
+    pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
+        let place = page & (self.block_pages() - 1);
+        let head = u64::from(frame.0).checked_sub(place);
+        head.is_some_and(|head| {
+            let meta = self.frames().meta(FrameId(head as u32));
+            let is_own = meta.kind() == Kind::Cached && meta.owner() == self.owner.0;
+            is_own && meta.index() == page >> self.order
+        })
     }
 }

@@ -15,6 +15,13 @@
 //! old or the new set; a file's mapper is registered before, so whoever revokes a page that such a fault installed, under
 //! the page's block lock, goes by the new set.
 //!
+//! No step waits for a revoker whose section began after step 2: it may have read the old set, and find words of the new one,
+//! those that faults install after step 7 or those of a subtree that step 4 puts in. So the set tells a revoker where to look,
+//! and not what it may take. Of pages of cached files it empties the words alone that lead to the block which it has locked
+//! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker takes the word and waits (I6). Words
+//! of holes and of direct access files it may empty, and validity take away, wherever it is: they are not counted, the next
+//! access faults, and whoever takes them by right waits for a grace period whether it has found them or not.
+//!
 //! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done between the replacement of a
 //! leaf and its post. Faults on addresses beside the range meet steps 3 and 4 in nodes above it and in leaves at its ends:
 //! whole subtrees come off only where every address is in the range, shared nodes are copied under `paths` alone, and words

@@ -147,12 +147,14 @@ impl SpaceInner {
     ) -> Revoked {
         let mut revoked = Revoked::default();
         let nodes = Nodes { pool: &self.pool };
-        for addresses in tables
-            .vmas
-            .iter()
-            .filter_map(|vma| vma.addresses_of(file, pages))
-        {
-            let mut each = |at, word: &AtomicU64| self.revoke_word(at, word, how, &mut revoked);
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Place::Revocation);
+        for vma in tables.vmas.iter() {
+            let Some(addresses) = vma.addresses_of(file, pages) else {
+                continue;
+            };
+            let mut each =
+                |at, word: &AtomicU64| self.revoke_word(vma, at, word, how, &mut revoked);
             nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
             if how == Revoke::Tables {
                 self.revoke_tables(tables, addresses);
@@ -172,7 +174,14 @@ impl SpaceInner {
         }
     }
 
-    fn revoke_word(&self, at: u64, word: &AtomicU64, how: Revoke, revoked: &mut Revoked) {
+    fn revoke_word(
+        &self,
+        vma: &Vma,
+        at: u64,
+        word: &AtomicU64,
+        how: Revoke,
+        revoked: &mut Revoked,
+    ) {
         let pte = pte::load(word);
         if !matches!(pte.holds(), Holds::File | Holds::Direct | Holds::Zero) {
             return; // nothing, or a private copy that is none of the file's business
@@ -203,7 +212,7 @@ impl SpaceInner {
                 // Aging may have changed the word since; nobody but us can replace the page under the block's lock.
                 // A word of a hole has no lock: a write fault may have put a private copy there meanwhile.
                 let mut now = pte;
-                while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
+                while self.takes(vma, at, now) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         revoked.pages += 1;
                         self.code.changed(&(at..at + 1));
@@ -213,6 +222,20 @@ impl SpaceInner {
                     now = pte::load(word);
                 }
             }
+        }
+    }
+
+    /// Whether the word at `at`, in what was a mapping of the revoker's file when its section began, is the revoker's to
+    /// empty. Of the pages of cached files those alone are whose block it has locked: see `change`.
+    fn takes(&self, vma: &Vma, at: u64, now: pte::Pte) -> bool {
+        match now.holds() {
+            // mutant: A2-old (test: who_evicts_by_old_mappings_leaves_the_pages_of_new_ones) whatever is there now
+            Holds::File => {
+                let frame = self.pool.frames.frame_of(now.host() as usize);
+                vma.shows_frame(at, frame) || cfg!(mutant = "A2-old")
+            }
+            Holds::Direct | Holds::Zero => true,
+            Holds::Nothing | Holds::Own | Holds::Borrowed => false,
         }
     }
 

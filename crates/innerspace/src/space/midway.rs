@@ -17,6 +17,8 @@ pub(super) enum Place {
     BlockHad,
     /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.
     LeafCopied,
+    /// In the section of a revocation: the mappings are read, no word is looked at.
+    Revocation,
     /// In the end of a space: its table is let go, and what that retired is still there.
     TableGone,
 }

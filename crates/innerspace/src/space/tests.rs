@@ -2,6 +2,7 @@
 
 mod direct;
 mod midway;
+mod old_mappings;
 mod vmas;
 
 use std::sync::atomic::Ordering::SeqCst;

@@ -8,7 +8,7 @@ use super::tree::Ranged;
 use crate::cache::{FileInner, MapperId, Mappers, Reading};
 use crate::dax::DaxCore;
 use crate::sync::{Arc, Weak};
-use crate::{PAGE_SHIFT, VirtAddr};
+use crate::{FrameId, PAGE_SHIFT, VirtAddr};
 
 /// What may be done with the pages of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -244,6 +244,15 @@ impl Vma {
         match &self.backing {
             Backing::File { file, .. } => Some(file),
             Backing::Anonymous | Backing::Device { .. } => None,
+        }
+    }
+
+    /// Whether what `at` shows is the page of a cached file in this frame. The page's block is locked, and the frame was found in
+    /// a page table, in a section.
+    pub(super) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
+        match self.file() {
+            Some(MappedFile::Cached(file)) => file.core().has_page_in(self.file_page(at), frame),
+            Some(MappedFile::Direct(_)) | None => false,
         }
     }
 

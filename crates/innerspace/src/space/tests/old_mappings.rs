@@ -1,0 +1,131 @@
+//! Revocations that go by mappings which have been replaced since they read them.
+
+use std::cell::Cell;
+use std::sync::mpsc;
+
+use super::direct::LARGE;
+use super::*;
+use crate::cache::{Cache, FileInner, FileOptions, PagedFile};
+use crate::space::access::{Single, What};
+use crate::space::midway::{self, Place};
+use crate::store::{MemoryStore, Store};
+use crate::sync::domain::Domain;
+
+/// A file of one page of `byte`.
+fn filled(cache: &Arc<Cache>, byte: u8) -> PagedFile {
+    let store = MemoryStore::with_len(PAGE);
+    store.write_at(&[byte; PAGE_SIZE], 0).unwrap();
+    FileInner::open(cache, Arc::new(store), &FileOptions::new()).unwrap()
+}
+
+/// A thread that evicts a file.
+type Evicting = thread::JoinHandle<u64>;
+
+/// Has `file` evicted in the middle of this thread's next structural change. The first channel gives the thread, and the number
+/// of the last grace period, when the thread's section has read the mappings; it goes on when it is told so by the second.
+fn evict_midway(
+    domain: &Arc<Domain>,
+    file: &PagedFile,
+) -> (mpsc::Receiver<(Evicting, u64)>, mpsc::Sender<()>) {
+    let (hand_over, evicting) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let (domain, file) = (domain.clone(), file.clone());
+    midway::then(Place::Change, move || {
+        let (told, has_read) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            midway::then(Place::Revocation, move || {
+                told.send(()).unwrap();
+                may_go_on.recv().unwrap();
+            });
+            file.evict(..).unwrap().0
+        });
+        has_read.recv().unwrap();
+        hand_over.send((thread, domain.begun())).unwrap();
+    });
+    (evicting, go_on)
+}
+
+/// Another file's page comes to lie where the evicted one's was, and is being read when it is evicted, too.
+// spec: A2
+#[test]
+fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
+    let cache = Cache::new(&pool(256));
+    let [old, new] = [1, 2].map(|byte| filled(&cache, byte));
+    let space = space(cache.pool());
+    space.map(Map::file(&old)).unwrap(); // so that the file stays mapped
+    let at = VirtAddr(1 << 30);
+    let map = |file| space.map(Map::file(file).range(..LARGE).replacing(at));
+    map(&old).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u8>(at), Ok(1));
+    let domain = &cache.pool().domain;
+    let (evicting, go_on) = evict_midway(domain, &old);
+    map(&new).unwrap();
+    let (evicts_old, _) = evicting.recv().unwrap();
+    assert_eq!(a.load::<u8>(at), Ok(2));
+    let evicts_new = Cell::new(None);
+    let what = What::value::<u8>(AccessKind::Load);
+    let read = a.core.access::<Single, u8>(at, what, |page| {
+        let is_over_or_waits = |thread: &Evicting, begun| {
+            while !thread.is_finished() && domain.begun() == begun {
+                thread::yield_now();
+            }
+            thread.is_finished()
+        };
+        let begun = domain.begun();
+        go_on.send(()).unwrap();
+        is_over_or_waits(&evicts_old, begun);
+        let begun = domain.begun();
+        let new = new.clone();
+        let thread = thread::spawn(move || new.evict(..).unwrap().0);
+        let is_over = is_over_or_waits(&thread, begun);
+        evicts_new.set(Some((thread, is_over)));
+        page.load::<u8>()
+    });
+    assert_eq!(read, Ok(2));
+    let (thread, was_over) = evicts_new.take().unwrap();
+    assert_eq!(thread.join().unwrap(), 1);
+    assert!(!was_over, "the page was freed under the access");
+    assert_eq!(evicts_old.join().unwrap(), 1);
+    space.validate();
+}
+
+/// The page comes with a subtree of a snapshot, whose gate is open.
+// spec: A2
+#[test]
+fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
+    let cache = Cache::new(&pool(256));
+    let [old, new] = [1, 2].map(|byte| filled(&cache, byte));
+    let space = space(cache.pool());
+    let at = VirtAddr(1 << 30);
+    let map = |file| space.map(Map::file(file).replacing(at)).unwrap();
+    map(&new);
+    let snapshot = space.freeze().unwrap();
+    assert_eq!(snapshot.accessor().load::<u8>(at), Ok(2));
+    map(&old);
+    assert_eq!(space.accessor().load::<u8>(at), Ok(1));
+    let (hand_over, to_evict) = mpsc::channel();
+    let restoring = {
+        let (space, snapshot, old) = (space.clone(), snapshot.clone(), old.clone());
+        thread::spawn(move || {
+            hand_over
+                .send(evict_midway(&space.0.pool.domain, &old))
+                .unwrap();
+            space.restore(&snapshot).unwrap();
+        })
+    };
+    let (evicting, go_on) = to_evict.recv().unwrap();
+    let (evicts_old, begun) = evicting.recv().unwrap();
+    // It is over, or what it retired waits for the section of who evicts.
+    while !restoring.is_finished() && cache.pool().domain.begun() == begun {
+        thread::yield_now();
+    }
+    go_on.send(()).unwrap();
+    assert_eq!(evicts_old.join().unwrap(), 1);
+    restoring.join().unwrap();
+    let pages = || snapshot.stats().pages.file;
+    assert_eq!(pages(), 1, "taken by who evicts another file");
+    assert_eq!(new.evict(..).unwrap().0, 1);
+    assert_eq!(pages(), 0);
+    space.validate();
+}
