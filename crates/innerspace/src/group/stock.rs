@@ -42,7 +42,7 @@ const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
 pub(super) const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// Pages of a batch, unless the memory is small.
-pub(super) const BATCH: u32 = 64;
+pub(super) const BATCH: u32 = 128;
 
 /// The counters of a tree, as the stock needs them.
 pub(super) trait Levels {
