@@ -196,23 +196,10 @@ impl SpaceInner {
                 revoked.accessed |= used;
                 revoked.pages += u64::from(used);
             }
-            Revoke::Holes => {
-                // A write fault may have put a private copy there meanwhile, or a read fault the page that ends the hole.
+            Revoke::Holes | Revoke::All | Revoke::Tables => {
+                // Aging may change the word, a write fault put a private copy there, and a read fault the page that ends a hole.
                 let mut now = pte;
-                while now.holds() == Holds::Zero {
-                    if pte::replace(word, now, pte::Pte::EMPTY) {
-                        revoked.pages += 1;
-                        self.code.changed(&(at..at + 1));
-                        return;
-                    }
-                    now = pte::load(word);
-                }
-            }
-            Revoke::All | Revoke::Tables => {
-                // Aging may have changed the word since; nobody but us can replace the page under the block's lock.
-                // A word of a hole has no lock: a write fault may have put a private copy there meanwhile.
-                let mut now = pte;
-                while self.takes(vma, at, now) {
+                while self.takes(vma, at, now, how) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         revoked.pages += 1;
                         self.code.changed(&(at..at + 1));
@@ -227,8 +214,9 @@ impl SpaceInner {
 
     /// Whether the word at `at`, in what was a mapping of the revoker's file when its section began, is the revoker's to
     /// empty. Of the pages of cached files those alone are whose block it has locked: see `change`.
-    fn takes(&self, vma: &Vma, at: u64, now: pte::Pte) -> bool {
+    fn takes(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
+            Holds::File | Holds::Direct if how == Revoke::Holes => false,
             // mutant: A2-old (test: who_evicts_by_old_mappings_leaves_the_pages_of_new_ones) whatever is there now
             Holds::File => {
                 let frame = self.pool.frames.frame_of(now.host() as usize);
@@ -245,9 +233,7 @@ impl SpaceInner {
         }
         let frames = &self.pool.frames;
         let head = frames.head_of(frames.frame_of(page.host() as usize));
-        if frames.meta(head).hold.unmap() == Dropped::Last {
-            // Callers hold the block, but for those who sweep holes.
-            self.pool.retire(Retired::Frame(head));
-        }
+        let dropped = frames.meta(head).hold.unmap();
+        debug_assert_eq!(dropped, Dropped::Held, "the revoker has its block");
     }
 }
