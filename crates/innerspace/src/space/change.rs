@@ -274,7 +274,7 @@ impl SpaceInner {
             }
             nodes.apply(self.root, range, edit, &mut detached);
             #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Place::Change);
+            super::midway::reached(super::midway::Point::Change);
             self.publish(vmas, changed);
             if !(range.start | range.end).is_multiple_of(table::span(1)) {
                 domain.synchronize();

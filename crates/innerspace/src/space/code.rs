@@ -90,7 +90,7 @@ impl SpaceInner {
         self.code.written(at);
         self.dirty.stored(self, at);
         #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Place::Told);
+        super::midway::reached(super::midway::Point::Told);
     }
 
     /// Takes the write validity of the page away; whether it had any.
@@ -129,7 +129,7 @@ impl Accessor {
                 space.pool.domain.synchronize();
             }
             #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Place::Waited);
+            super::midway::reached(super::midway::Point::Waited);
             let _writer = space.gate.write();
             let was_writable = space.end_writes(page);
             // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest

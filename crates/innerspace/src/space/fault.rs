@@ -212,7 +212,7 @@ impl<'space> FaultState<'space> {
             FaultPage::Hole(hole) => FilePage::Hole(file.clone(), hole),
         };
         #[cfg(test)]
-        super::midway::reached(super::midway::Place::BlockHad);
+        super::midway::reached(super::midway::Point::BlockHad);
         Ok(())
     }
 
@@ -374,7 +374,7 @@ impl<'space> FaultState<'space> {
             return Ok(leaf.frame);
         }
         #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Place::Turn);
+        super::midway::reached(super::midway::Point::Turn);
         let _paths = self.space.paths.lock();
         let moved = |forget| {
             // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced

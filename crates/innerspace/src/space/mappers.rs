@@ -148,7 +148,7 @@ impl SpaceInner {
         let mut revoked = Revoked::default();
         let nodes = Nodes { pool: &self.pool };
         #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Place::Revocation);
+        super::midway::reached(super::midway::Point::Revocation);
         for vma in tables.vmas.iter() {
             let Some(addresses) = vma.addresses_of(file, pages) else {
                 continue;

@@ -378,7 +378,7 @@ impl Drop for SpaceInner {
         self.dirty.end(pool, group);
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         #[cfg(all(test, not(shuttle)))]
-        midway::reached(midway::Place::TableGone);
+        midway::reached(midway::Point::TableGone);
         // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));
         self.pool.flush_retired();

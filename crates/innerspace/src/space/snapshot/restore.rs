@@ -96,7 +96,7 @@ impl Space {
             space.changes.end(&space.pool, space.group_id());
             let plan = nodes.plan_restore(space.root, image.root)?;
             #[cfg(all(test, not(shuttle)))]
-            crate::space::midway::reached(crate::space::midway::Place::Change);
+            crate::space::midway::reached(crate::space::midway::Point::Change);
             nodes.apply_plan(plan, detached);
             space.changes.set(Record::new(image.id, revision));
             Ok::<(), TooManyForks>(())

@@ -51,7 +51,7 @@ impl Nodes<'_> {
         // Acquire: the words were loaded one by one; pairs with the releases that installed the pages, as in `pte::load`.
         fence(Ordering::Acquire);
         #[cfg(all(test, not(shuttle)))]
-        crate::space::midway::reached(crate::space::midway::Place::LeafCopied);
+        crate::space::midway::reached(crate::space::midway::Point::LeafCopied);
         frame.change_words(|word| {
             let copy = Pte(word).borrowed_or_empty().0;
             borrows |= copy;

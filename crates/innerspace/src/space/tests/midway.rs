@@ -9,7 +9,7 @@ use crate::cache::{Cache, FileAccess, FileInner, FileOptions, WriteOrder};
 use crate::dax::HoleWrites;
 use crate::reclaim::{Aged, Owner};
 use crate::space::access::{Single, What};
-use crate::space::midway::{self, Place};
+use crate::space::midway::{self, Point};
 use crate::space::pte::{self, VALID_W};
 use crate::space::table::{Nodes, slot_index};
 use crate::store::MemoryStore;
@@ -30,7 +30,7 @@ fn reached_after_unmap(holes: HoleWrites, access: AccessKind) -> bool {
         }
     };
     let other = space.clone();
-    midway::then(Place::Change, move || {
+    let _there = midway::then(Point::Change, move || {
         let beside = thread::spawn(move || try_access(&other, at));
         beside.join().unwrap().unwrap();
     });
@@ -62,7 +62,7 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     }
     let frozen = space.freeze().unwrap();
     a.store(at, 1u8).unwrap();
-    midway::then(Place::Change, move || {
+    let _there = midway::then(Point::Change, move || {
         let writing = thread::spawn(move || file.write_all_at(&[9], LARGE).unwrap());
         writing.join().unwrap();
     });
@@ -89,17 +89,17 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     a.store(at, 1u8).unwrap();
     pool.flush_retired();
     let (to_end, ended) = mpsc::channel();
-    midway::then(Place::LeafCopied, move || {
+    let _there = midway::then(Point::LeafCopied, move || {
         let (told, gone) = mpsc::channel();
         let ending = thread::spawn(move || {
-            midway::then(Place::TableGone, move || told.send(()).unwrap());
+            let _there = midway::then(Point::TableGone, move || told.send(()).unwrap());
             drop(child);
         });
         gone.recv().unwrap();
         let (told, waits_or_stored) = mpsc::channel();
         let storing = thread::spawn(move || {
             let waits = told.clone();
-            midway::then(Place::Turn, move || waits.send(()).unwrap());
+            let _there = midway::then(Point::Turn, move || waits.send(()).unwrap());
             other.store(shared + PAGE, 8u8).unwrap();
             let _ = told.send(());
         });
@@ -131,7 +131,7 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     drop(space.accessor().watch_code(at).unwrap());
     let (hand_over, watched) = mpsc::channel();
     let other = space.clone();
-    midway::then(Place::Told, move || {
+    let _there = midway::then(Point::Told, move || {
         let domain = other.0.pool.domain.clone();
         let begun = domain.begun();
         let watching = thread::spawn(move || {
@@ -173,7 +173,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     let fetched = Arc::new(AtomicBool::new(false));
     let (hand_over, stored) = mpsc::channel();
     let (other, is_fetched) = (space.clone(), fetched.clone());
-    midway::then(Place::Waited, move || {
+    let _there = midway::then(Point::Waited, move || {
         let domain = other.0.pool.domain.clone();
         let (entered, in_section) = mpsc::channel();
         let (aged, is_aged) = mpsc::channel();
@@ -236,7 +236,7 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor();
     let raised = file.clone();
-    midway::then(Place::BlockHad, move || raised.set_barrier(2));
+    let _there = midway::then(Point::BlockHad, move || raised.set_barrier(2));
     a.store(at, 1u8).unwrap();
     a.store(at, 2u8).unwrap();
     file.release_through(1);

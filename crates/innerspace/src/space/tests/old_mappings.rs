@@ -7,7 +7,7 @@ use super::direct::LARGE;
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions, PagedFile};
 use crate::space::access::{Single, What};
-use crate::space::midway::{self, Place};
+use crate::space::midway::{self, Point};
 use crate::store::{MemoryStore, Store};
 use crate::sync::domain::Domain;
 
@@ -26,14 +26,18 @@ type Evicting = thread::JoinHandle<u64>;
 fn evict_midway(
     domain: &Arc<Domain>,
     file: &PagedFile,
-) -> (mpsc::Receiver<(Evicting, u64)>, mpsc::Sender<()>) {
+) -> (
+    midway::Awaited,
+    mpsc::Receiver<(Evicting, u64)>,
+    mpsc::Sender<()>,
+) {
     let (hand_over, evicting) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
     let (domain, file) = (domain.clone(), file.clone());
-    midway::then(Place::Change, move || {
+    let there = midway::then(Point::Change, move || {
         let (told, has_read) = mpsc::channel();
         let thread = thread::spawn(move || {
-            midway::then(Place::Revocation, move || {
+            let _there = midway::then(Point::Revocation, move || {
                 told.send(()).unwrap();
                 may_go_on.recv().unwrap();
             });
@@ -42,7 +46,7 @@ fn evict_midway(
         has_read.recv().unwrap();
         hand_over.send((thread, domain.begun())).unwrap();
     });
-    (evicting, go_on)
+    (there, evicting, go_on)
 }
 
 /// Another file's page comes to lie where the evicted one's was, and is being read when it is evicted, too.
@@ -59,8 +63,9 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
     let mut a = space.accessor();
     assert_eq!(a.load::<u8>(at), Ok(1));
     let domain = &cache.pool().domain;
-    let (evicting, go_on) = evict_midway(domain, &old);
+    let (there, evicting, go_on) = evict_midway(domain, &old);
     map(&new).unwrap();
+    drop(there);
     let (evicts_old, _) = evicting.recv().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(2));
     let evicts_new = Cell::new(None);
@@ -108,9 +113,8 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     let restoring = {
         let (space, snapshot, old) = (space.clone(), snapshot.clone(), old.clone());
         thread::spawn(move || {
-            hand_over
-                .send(evict_midway(&space.0.pool.domain, &old))
-                .unwrap();
+            let (_there, evicting, go_on) = evict_midway(&space.0.pool.domain, &old);
+            hand_over.send((evicting, go_on)).unwrap();
             space.restore(&snapshot).unwrap();
         })
     };
