@@ -141,6 +141,8 @@ impl SpaceInner {
         change: impl FnOnce(&mut VmaSet) -> Changed,
     ) -> Result<Leftover, SpaceError> {
         let mapped = writer.vmas.overlapping(range).next().is_some();
+        // What code was made of its pages is stale.
+        let mut shows_other = edit.is_some();
         let done = self.change_by(writer, change, |writer, vmas, changed| match edit {
             Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
             Some(edit) => {
@@ -149,11 +151,14 @@ impl SpaceInner {
                 Ok(Detached::default())
             }
             None => {
+                shows_other = !vmas.shows_as(&writer.vmas, range);
                 self.publish(vmas, changed);
                 Ok(Detached::default())
             }
         });
-        self.code.changed(range);
+        if shows_other {
+            self.code.changed(range);
+        }
         if edit == Some(Edit::Detach) {
             self.dirty.forget(self, range);
         }

@@ -115,6 +115,17 @@ impl VmaSet {
         at >= range.end
     }
 
+    /// Whether each page of `range` shows, and allows, what it does in `other`, where the same pages are mapped.
+    pub(super) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
+        self.overlapping(range).all(|vma| {
+            let part = vma.start.max(range.start)..vma.end.min(range.end);
+            other.overlapping(&part).all(|before| {
+                vma.protection == before.protection
+                    && vma.shows_same(before, part.start.max(before.start))
+            })
+        })
+    }
+
     /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to `align`.
     pub(super) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         self.tree.gap(from, limit, len, align)

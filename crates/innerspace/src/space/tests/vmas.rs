@@ -193,3 +193,34 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     pool.flush_retired();
     assert_eq!(group.usage(), 0);
 }
+
+// spec: V11
+#[test]
+fn code_is_stale_once_its_mapping_shows_something_else_and_not_before() {
+    let pool = pool(256);
+    let space = space(&pool);
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let code = |len| Map::anonymous(len).protection(all);
+    let at = space.map(code(4 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 1u64).unwrap();
+    space.lock(at, PAGE).unwrap();
+    let page = a.watch_code(at).unwrap();
+    for advice in [Advice::Random, Advice::Sequential, Advice::Normal] {
+        space.advise(at, 2 * PAGE, advice).unwrap();
+    }
+    space.unlock(at, 2 * PAGE).unwrap();
+    assert!(page.is_current());
+    let protect = |protection| space.protect(at, PAGE, protection);
+    let changes: [&dyn Fn() -> Result<(), SpaceError>; 3] = [
+        &|| protect(Protection::READ | Protection::EXECUTE),
+        &|| protect(all),
+        &|| space.map(code(PAGE).replacing(at)).map(drop),
+    ];
+    for change in changes {
+        let page = a.watch_code(at).unwrap();
+        assert!(page.is_current());
+        change().unwrap();
+        assert!(!page.is_current());
+    }
+}
