@@ -52,11 +52,20 @@ enum Step {
     Gate,
     Nodes,
     Page,
-    /// The page, and the pages around it that could be mapped with it.
-    File(Arc<FileInner>, u64, FileAccessKind, Range<u64>, Reading),
+    File(FileWant),
     Direct(Arc<DaxCore>, u64, FileAccessKind, Reach),
     Device(DeviceCall),
     Denied(FaultKind),
+}
+
+/// A page of a file that a step needs.
+struct FileWant {
+    file: Arc<FileInner>,
+    page: u64,
+    kind: FileAccessKind,
+    /// The pages around it that could be mapped with it.
+    around: Range<u64>,
+    reading: Reading,
 }
 
 /// What was had for the page of a file.
@@ -151,9 +160,7 @@ impl<'space> FaultState<'space> {
                     self.file = FilePage::None; // nothing is allocated while a block is locked
                     self.page = Some(self.allocate()?);
                 }
-                Step::File(file, page, kind, around, reading) => {
-                    self.have_block(&file, page, kind, &around, reading)?
-                }
+                Step::File(want) => self.have_block(want)?,
                 Step::Direct(file, page, kind, reach) => {
                     self.have_entry(&file, page, kind, reach)?
                 }
@@ -194,24 +201,18 @@ impl<'space> FaultState<'space> {
         Ok(())
     }
 
-    fn have_block(
-        &mut self,
-        file: &Arc<FileInner>,
-        page: u64,
-        kind: FileAccessKind,
-        around: &Range<u64>,
-        reading: Reading,
-    ) -> Result<(), Fault> {
+    fn have_block(&mut self, want: FileWant) -> Result<(), Fault> {
         self.file = FilePage::None;
         let _inside = Inside::quiet(self.space);
-        let found = file
-            .fault_block(page, kind, around, reading)
+        let found = want
+            .file
+            .fault_block(want.page, want.kind, &want.around, want.reading)
             .map_err(|error| self.file_error(error))?;
         self.file = match found {
-            FaultPage::Block(block) => FilePage::Block(block, page, kind),
-            FaultPage::Hole(hole) => FilePage::Hole(file.clone(), hole),
+            FaultPage::Block(block) => FilePage::Block(block, want.page, want.kind),
+            FaultPage::Hole(hole) => FilePage::Hole(want.file, hole),
         };
-        #[cfg(test)]
+        #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::BlockHad);
         Ok(())
     }
@@ -496,10 +497,13 @@ impl<'space> FaultState<'space> {
                     false => self.map_holes(vma, leaf, old, page, hole.pages().clone()),
                 }
             }
-            _ => {
-                let around = self.pages_around(vma, page, copy);
-                Step::File(file.clone(), page, kind, around, vma.reading)
-            }
+            _ => Step::File(FileWant {
+                file: file.clone(),
+                page,
+                kind,
+                around: self.pages_around(vma, page, copy),
+                reading: vma.reading,
+            }),
         }
     }
 
