@@ -15,22 +15,22 @@ use crate::sync::{interleave, raw};
 use crate::units::{FrameId, PAGE_SHIFT};
 use std::ops::Range;
 
-/// The most blocks that one fault takes.
-const MOST: usize = 16;
-
 /// What one fault has taken. [`Beside::let_go`] ends it.
 #[derive(Debug)]
 pub(crate) struct Beside {
     /// First frames of locked blocks.
-    taken: [FrameId; MOST],
+    taken: [FrameId; Beside::MOST],
     len: usize,
     /// A bit for each whose count is to be given back: it was no block of the file any more when it was locked.
     strays: u32,
 }
 
 impl Beside {
+    /// The most blocks that one fault takes.
+    pub(crate) const MOST: usize = 16;
+
     pub(crate) const NONE: Beside = Beside {
-        taken: [FrameId(0); MOST],
+        taken: [FrameId(0); Beside::MOST],
         len: 0,
         strays: 0,
     };

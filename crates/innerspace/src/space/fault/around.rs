@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use super::{FaultState, FilePage, Step};
-use crate::cache::Reading;
+use crate::cache::{Beside, Reading};
 use crate::space::pte::{self, Holds, Pte};
 use crate::space::table;
 use crate::space::vma::Vma;
@@ -23,6 +23,9 @@ use crate::{FrameId, PAGE_SIZE};
 
 /// The bytes around, aligned: a power of two, not above a leaf's.
 const AROUND: u64 = 16 * PAGE_SIZE as u64;
+
+// A fault takes the blocks of all its neighbours, if each has one of its own.
+const _: () = assert!(AROUND / PAGE_SIZE as u64 <= Beside::MOST as u64);
 
 impl FaultState<'_> {
     /// The pages of the file that a load of `page` may map with it: those of the window around it that the mapping shows in this leaf,
