@@ -238,7 +238,7 @@ impl Map {
     }
 
     /// Has all pages at once, as [`Space::populate`](super::Space::populate) does after it was mapped. If that fails, nothing
-    /// stays mapped.
+    /// stays mapped, and what was there before is gone.
     pub fn populated(mut self) -> Map {
         self.population = Population::AtOnce;
         self

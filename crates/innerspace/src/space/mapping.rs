@@ -45,7 +45,8 @@ impl Space {
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::NoRoom`],
     /// [`SpaceError::Overlaps`] (with [`Map::at`]), [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`], [`SpaceError::Forbidden`] (a shared writable mapping of a file opened
-    /// read-only), [`SpaceError::Limit`]. Nothing is changed.
+    /// read-only), [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]: nothing stays
+    /// mapped, and what lay there before with [`Map::replacing`] is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         let space = &self.0;
         space.check_live("map")?;
@@ -64,7 +65,8 @@ impl Space {
         if map.population == Population::AtOnce
             && let Err(error) = self.populate(at, len)
         {
-            self.unmap(at, len)?;
+            // If that fails, too (a shared table cannot be copied), the mapping stays; why it was wanted is the error that counts.
+            let _stays = self.unmap(at, len);
             return Err(error);
         }
         Ok(at)
