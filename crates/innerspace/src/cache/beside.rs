@@ -99,7 +99,8 @@ impl FileCore {
         }
         interleave();
         // Under the lock what is in the index stays there; filled blocks are up to date before they are unlocked.
-        let stays = slot.load(raw::Ordering::Acquire) == word;
+        // mutant: A2-beside (shuttle: a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards) nobody looks again
+        let stays = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "A2-beside");
         Some((
             frame,
             stays && meta.flags.load().contains(FlagSet::UPTODATE),

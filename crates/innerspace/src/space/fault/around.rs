@@ -96,7 +96,11 @@ impl FaultState<'_> {
                 },
             };
             let hold = &frames.meta(head).hold;
-            let end = pages.end.min(file.end_page());
+            // mutant: P15-around (test around: no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file) nor its end
+            let end = match cfg!(mutant = "P15-around") {
+                true => pages.end,
+                false => pages.end.min(file.end_page()),
+            };
             for other in first..end {
                 if !is_free(&other) {
                     continue;
