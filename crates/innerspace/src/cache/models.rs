@@ -298,6 +298,13 @@ fn shuttle_long_writes_over_each_other_beside_a_sync() {
     model(|| {
         // As large as it takes for pages to be had together.
         let (cache, store, file) = over(1_024, MemoryStore::new());
+        let group = cache.root_group().id();
+        assert!(
+            cache
+                .pool()
+                .alloc_some(group, 2)
+                .is_some_and(|some| some.len() == 2)
+        );
         let writer = |number: u8, first: u64| {
             let file = file.clone();
             thread::spawn(move || {

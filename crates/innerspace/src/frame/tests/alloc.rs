@@ -6,6 +6,20 @@ use super::*;
 use crate::PAGE_SIZE;
 use crate::sync::{Arc, thread};
 
+/// Frames of an arena that is large enough for magazines.
+const WITH_MAGAZINES: u32 = if cfg!(miri) { 300 } else { 8_000 };
+
+/// Such an arena, of which little is left, and the largest blocks of it, which are what is taken.
+fn crowded() -> (Arc<Frames>, Vec<FrameId>) {
+    let frames = Arc::new(arena(WITH_MAGAZINES));
+    let order = if cfg!(miri) { 5 } else { MAX_ORDER };
+    let largest = std::iter::from_fn(|| frames.alloc(order, Source::Ordinary));
+    let mut largest: Vec<_> = largest.collect();
+    largest.pop();
+    let taken = largest.into_iter().map(OwnedFrame::into_id).collect();
+    (frames, taken)
+}
+
 #[test]
 fn a_frame_lives_and_dies() {
     let frames = arena(256);
@@ -41,7 +55,7 @@ fn a_frame_lives_and_dies() {
 
 #[test]
 fn a_new_life_begins_with_nothing_set() {
-    let frames = arena(64);
+    let frames = arena(WITH_MAGAZINES);
     let mut frame = frames.alloc(0, Source::Ordinary).unwrap();
     let id = frame.id();
     frame.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY);
@@ -49,6 +63,7 @@ fn a_new_life_begins_with_nothing_set() {
     frame.set_index(2);
     frame.set_group(3);
     drop(frame);
+    assert!(frames.magazines_in_use() > 0);
     let frame = frames.alloc(0, Source::Ordinary).unwrap();
     assert_eq!(frame.id(), id, "the warmest frame is used first");
     let meta = frame.meta();
@@ -83,16 +98,23 @@ fn every_order_is_aligned_and_named_by_its_first_frame() {
 #[test]
 fn blocks_split_and_merge_again() {
     let largest = if cfg!(miri) { 5 } else { MAX_ORDER };
-    let total = (2 << largest) - 1;
+    let blocks = 16;
+    let total = (blocks << largest) - 1;
     let frames = arena(total);
-    let big = frames.alloc(largest, Source::Reserve).unwrap();
+    let whole = |source| {
+        let all: Vec<_> = std::iter::from_fn(|| frames.alloc(largest, source)).collect();
+        let mut ids: Vec<_> = all.iter().map(|block| block.id()).collect();
+        ids.sort_unstable_by_key(|id| id.0);
+        ids
+    };
+    let but_the_first: Vec<_> = (1..blocks)
+        .map(|number| FrameId(number << largest))
+        .collect();
     assert_eq!(
-        big.id(),
-        FrameId(1 << largest),
-        "the only whole block beside the zero frame's"
+        whole(Source::Reserve),
+        but_the_first,
+        "the whole blocks beside the zero frame's"
     );
-    assert!(frames.alloc(largest, Source::Reserve).is_none());
-    drop(big);
     let singles: Vec<_> = std::iter::from_fn(|| frames.alloc(0, Source::Reserve)).collect();
     assert_eq!((singles.len(), frames.free_frames()), (total as usize, 0));
     assert!(
@@ -101,8 +123,10 @@ fn blocks_split_and_merge_again() {
     );
     drop(singles);
     frames.validate();
-    assert!(
-        frames.alloc(largest, Source::Ordinary).is_some(),
+    assert!(frames.magazines_in_use() > 0);
+    assert_eq!(
+        whole(Source::Ordinary),
+        but_the_first,
         "the frames in magazines come back for it"
     );
     frames.validate();
@@ -110,7 +134,7 @@ fn blocks_split_and_merge_again() {
 
 #[test]
 fn the_reserve_is_for_those_who_may() {
-    let total = if cfg!(miri) { 80 } else { 1024 };
+    let total = WITH_MAGAZINES;
     let options = ArenaOptions {
         reserve: 64,
         ..ArenaOptions::new(total)
@@ -212,7 +236,7 @@ fn the_zero_frame_is_never_freed() {
 fn random_use_agrees_with_a_model() {
     let steps = if cfg!(miri) { 200 } else { 20_000 };
     for seed in 1..=if cfg!(miri) { 1 } else { 6 } {
-        let frames = arena(if cfg!(miri) { 150 } else { 3000 });
+        let frames = arena(if cfg!(miri) { 300 } else { 3000 });
         let mut random = Random(seed * 0x1234_5678_9abc_def1);
         let mut live: BTreeMap<u32, OwnedFrame<'_>> = BTreeMap::new();
         for step in 0..steps {
@@ -267,7 +291,7 @@ const CHECKED: usize = if cfg!(miri) { 8 } else { PAGE_SIZE };
 fn threads_never_share_a_frame() {
     const THREADS: u64 = 4;
     let rounds = if cfg!(miri) { 12 } else { 5_000 };
-    let frames = Arc::new(arena(if cfg!(miri) { 64 } else { 700 }));
+    let (frames, kept) = crowded();
     let (send, receive) = std::sync::mpsc::channel::<(FrameId, u8)>();
     let workers: Vec<_> = (0..THREADS)
         .map(|number| {
@@ -306,6 +330,8 @@ fn threads_never_share_a_frame() {
     workers
         .into_iter()
         .for_each(|worker| worker.join().unwrap());
+    assert!(frames.magazines_in_use() > 0);
+    kept.into_iter().for_each(|id| frames.free(id));
     assert_eq!(frames.free_frames(), frames.total());
     frames.validate();
     frames.drain_magazines();
@@ -412,7 +438,7 @@ fn who_finds_nothing_keeps_nobody_away_where_there_is_nothing_to_drain() {
 #[test]
 fn many_threads_and_many_drains_lose_no_frame() {
     let (threads, rounds) = if cfg!(miri) { (6, 4) } else { (40, 300) };
-    let frames = Arc::new(arena(1024));
+    let (frames, kept) = crowded();
     let all_there = Arc::new(std::sync::Barrier::new(threads));
     let workers: Vec<_> = (0..threads)
         .map(|number| {
@@ -439,6 +465,10 @@ fn many_threads_and_many_drains_lose_no_frame() {
     workers
         .into_iter()
         .for_each(|worker| worker.join().unwrap());
+    assert!(frames.magazine_drains() > 0);
+    kept.into_iter().for_each(|id| frames.free(id));
+    drop(frames.alloc(0, Source::Ordinary).unwrap());
+    assert!(frames.magazines_in_use() > 0);
     assert_eq!(frames.free_frames(), frames.total());
     frames.validate();
     frames.drain_magazines();

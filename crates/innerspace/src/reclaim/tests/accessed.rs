@@ -172,7 +172,8 @@ fn a_frame_marked_while_isolated_goes_back_active() {
 
 #[test]
 fn a_frame_freed_while_isolated_is_passed_over() {
-    let pool = pool_of(64, 0);
+    // As large as it takes for magazines.
+    let pool = pool_of(8_000, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let other_group = pool.groups.create(GroupId::ROOT, "g", None).unwrap();
     let other = MockFile::new(&pool, other_group, 0);
@@ -194,6 +195,7 @@ fn a_frame_freed_while_isolated_is_passed_over() {
         id,
         "the magazine gives the last frame first"
     );
+    assert!(pool.frames.magazines_in_use() > 0);
     pool.lru.put_back(&pool.frames, &taken, Evictable::Yes);
     pool.validate();
     assert!(matches!(other.place(0), Place::Batch(_)));
