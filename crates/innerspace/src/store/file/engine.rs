@@ -119,19 +119,17 @@ impl Engine {
     ) -> io::Result<()> {
         let written = match self {
             Engine::Kernel => return sync(file),
-            Engine::Direct(direct) => {
-                sync(file)?;
-                return direct.unsaid.take();
-            }
+            Engine::Direct(direct) => return direct.unsaid.said_with(sync(file)),
             Engine::DontCache(written) | Engine::DropAfterUse(written) => written,
         };
         // Before the sync: what is written from now on it need not cover, and is the next one's.
         let span = written.take();
-        sync(file)?;
+        let result = written.unsaid.said_with(sync(file));
+        // Also where it failed: the next sync does not know of it.
         if let Some((begin, len)) = span {
             sys::drop_cached(file, begin, len);
         }
-        written.unsaid.take()
+        result
     }
 }
 
@@ -174,9 +172,10 @@ impl Unsaid {
         }
     }
 
-    /// The error kept, once.
-    fn take(&self) -> io::Result<()> {
-        self.0.lock().take().map_or(Ok(()), Err)
+    /// What a sync came to that had this result: its error says what the one kept would have said, too.
+    fn said_with(&self, result: io::Result<()>) -> io::Result<()> {
+        let kept = self.0.lock().take();
+        result.and(kept.map_or(Ok(()), Err))
     }
 }
 
@@ -388,6 +387,54 @@ mod tests {
         let sync = || engine.sync_with(&file, File::sync_data);
         assert_eq!(sync().unwrap_err().kind(), io::ErrorKind::TimedOut);
         sync().unwrap();
+    }
+
+    #[test]
+    fn one_failure_is_told_once_whoever_met_it() {
+        let file = tempfile::tempfile().unwrap();
+        let engines = [
+            Engine::DropAfterUse(Written::default()),
+            Engine::DontCache(Written::default()),
+            Engine::Direct(Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT)),
+        ];
+        for engine in engines {
+            let unsaid = match &engine {
+                Engine::Kernel => unreachable!(),
+                Engine::Direct(direct) => &direct.unsaid,
+                Engine::DontCache(written) | Engine::DropAfterUse(written) => &written.unsaid,
+            };
+            unsaid.note(Err(io::ErrorKind::StorageFull.into()));
+            let failing = |_: &File| Err(io::ErrorKind::TimedOut.into());
+            let error = engine.sync_with(&file, failing).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            engine.sync_with(&file, File::sync_data).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_failed_sync_was_for_is_dropped() {
+        let dir = sys::disk_dir();
+        let path = dir.path().join("data.bin");
+        let mut options = File::options();
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .unwrap();
+        let engine = Engine::DropAfterUse(Written::default());
+        assert_eq!(engine.write_at(&file, &[1; 8192], 0).unwrap(), 8192);
+        let failing = |file: &File| {
+            file.sync_data()?;
+            Err(io::ErrorKind::TimedOut.into())
+        };
+        engine.sync_with(&file, failing).unwrap_err();
+        let Ok(left) = sys::cached_bytes(&file) else {
+            return eprintln!("left out: no word about what is cached");
+        };
+        // On tmpfs the cache is the file itself.
+        sys::drop_cached(&file, 0, 0);
+        assert_eq!(left, sys::cached_bytes(&file).unwrap());
     }
 
     #[test]
