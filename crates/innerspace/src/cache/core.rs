@@ -372,12 +372,6 @@ impl FileCore {
 
     #[cold]
     fn put_last(&self, frame: FrameId) {
-        let meta = self.frames().meta(frame);
-        if !meta.flags.load().contains(FlagSet::UPTODATE) {
-            self.fill_errors
-                .lock()
-                .retain(|(failed, _)| *failed != frame);
-        }
         self.pool.free(frame);
     }
 

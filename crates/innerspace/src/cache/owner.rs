@@ -142,6 +142,11 @@ impl Owner for FileCore {
         }
     }
 
+    fn let_failed_go(&self, frame: FrameId) {
+        let mut errors = self.fill_errors.lock();
+        errors.retain(|(failed, _)| *failed != frame);
+    }
+
     fn clean(&self, frames: &[FrameId]) -> CleanCount {
         let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.owner.0;
         let index = |frame: &FrameId| self.frames().meta(*frame).index();

@@ -56,6 +56,10 @@ pub(crate) trait Owner: Send + Sync {
     /// Takes shadows out of the index that are there still: they are too many, and the oldest. For owners that leave none, none.
     fn forget(&self, _shadows: &[LeftShadow]) {}
 
+    /// The last hold on a block goes that could not be filled: whoever had it, also another owner that had found the frame in its life
+    /// before. Takes leaf locks alone.
+    fn let_failed_go(&self, _frame: FrameId) {}
+
     /// Writes dirty blocks back. They stay cached.
     fn clean(&self, frames: &[FrameId]) -> CleanCount;
 

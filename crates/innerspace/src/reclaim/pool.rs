@@ -12,7 +12,7 @@ use super::progress::{Progress, Room, Rounds};
 use super::retire::RetireQueue;
 use super::shadows::Shadows;
 use super::shrink::Io;
-use crate::frame::{ArenaError, ArenaOptions, Dropped, Frames, Keeper, PutView};
+use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, PutView};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
 use crate::stats::{Counters, Event, Totals};
 use crate::sync::keep::KeepSelf;
@@ -129,6 +129,10 @@ impl Pool {
     /// a charge that succeeds finds a frame.
     pub(crate) fn free(&self, id: FrameId) {
         let meta = self.frames.meta(id);
+        let flags = meta.flags.load();
+        if flags.contains(FlagSet::ERROR) && !flags.contains(FlagSet::UPTODATE) {
+            self.let_failed_go(id);
+        }
         if Place::load(meta) != Place::None {
             self.lru.remove(&self.frames, id);
         }
@@ -140,6 +144,13 @@ impl Pool {
         self.frames.free(id);
         self.groups.uncharge(group, PageCount(pages));
         self.counters.add(Event::PgFree, pages);
+    }
+
+    #[cold]
+    fn let_failed_go(&self, id: FrameId) {
+        if let Some(owner) = self.owners.get(OwnerId(self.frames.meta(id).owner())) {
+            owner.let_failed_go(id);
+        }
     }
 
     /// Drops a reference that the caller has; frees the block if it was the last hold.

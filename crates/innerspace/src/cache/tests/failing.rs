@@ -4,6 +4,7 @@ use std::io;
 
 use super::*;
 use crate::cache::{FileError, StoreAction};
+use crate::reclaim::Retired;
 use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::{Mutex, thread};
@@ -123,6 +124,48 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
         core(&file).validate();
         store.heal();
         assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
+    }
+}
+
+/// Who found a frame by an old word, of this file or of another, may hold it in its next life for a moment, and longest.
+// spec: P20
+#[test]
+fn the_error_of_a_fill_goes_with_the_block_whoever_held_it_last() {
+    for last in [
+        "a reference that waits",
+        "a page that waits",
+        "another file",
+    ] {
+        let cache = memory(64);
+        let (store, other) = (patterned(2 * 4096), patterned(4096));
+        let file = open(&cache, &store, &options(4096));
+        let other = open(&cache, &other, &options(4096));
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+        let reader = {
+            let file = file.clone();
+            thread::spawn(move || file.view(0..100).map(drop))
+        };
+        store.wait_hanging(1);
+        let frame = core(&file).lookup(0).unwrap().frame;
+        let (pool, hold) = (cache.pool(), &cache.pool().frames.meta(frame).hold);
+        match last {
+            "a page that waits" => {
+                assert!(hold.try_map_cached());
+                pool.retire(Retired::Unmap(frame));
+            }
+            _ => assert!(hold.try_get_cached()),
+        }
+        store.release(Release::Fail(Failure::Io));
+        reader.join().unwrap().unwrap_err();
+        match last {
+            "a reference that waits" => pool.retire(Retired::Put(frame)),
+            "another file" => core(&other).put(frame),
+            _ => {}
+        }
+        pool.flush_retired();
+        core(&file).validate();
+        drop((file, other));
+        assert_empty(&cache);
     }
 }
 
