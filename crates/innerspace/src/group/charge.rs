@@ -114,9 +114,11 @@ impl Node {
             if new > limit {
                 return None;
             }
+            // Acquire: pairs with `checked_take`. Frames are freed before their charges are given back; whoever has charged what was
+            // given back finds them, also those that are in magazines by plain stores.
             match self
                 .usage
-                .compare_exchange_weak(usage, new, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange_weak(usage, new, Ordering::Acquire, Ordering::Relaxed)
             {
                 Ok(_) => return Some(new),
                 Err(now) => usage = now,
