@@ -158,6 +158,30 @@ fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
 }
 
 #[test]
+fn a_file_that_was_replaced_may_be_in_use() {
+    let (memory, folder, path) = memory_and_file();
+    let old = folder.path().join("old.bin");
+    fs::hard_link(&path, &old).unwrap();
+    let _user = FileStore::open(&old, Access::ReadWrite).unwrap();
+    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
+    assert!(matches!(error, store::OpenError::InUse { .. }), "{error}");
+
+    replace(&path, b"second", 1);
+    let file = memory.open_rw(&path).unwrap();
+    file.write_at(b"S", 0).unwrap();
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"Second");
+
+    let (gone, _other) = (
+        path.clone(),
+        FileStore::open(&path, Access::ReadWrite).unwrap(),
+    );
+    hook::when_opened(move |_| fs::remove_file(gone).unwrap());
+    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
+    assert!(error.to_string().ends_with("no such file"), "{error}");
+}
+
+#[test]
 fn a_create_that_fails_empties_nothing() {
     let (memory, folder, path) = memory_and_file();
     let error = memory.options().block_size(5000).create(&path).unwrap_err();

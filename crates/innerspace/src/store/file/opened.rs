@@ -71,7 +71,7 @@ impl<'a> Opened<'a> {
     /// Locks it if it is to be written, and looks at it again.
     ///
     /// # Errors
-    /// [`OpenError::InUse`]; [`OpenError::Io`], also when the path names another file every time.
+    /// [`OpenError::InUse`] while the path names it; [`OpenError::Io`], also when the path names another file every time.
     pub(crate) fn lock(self) -> Result<Locking<'a>, OpenError> {
         let Opened {
             opening,
@@ -81,12 +81,15 @@ impl<'a> Opened<'a> {
             tries,
         } = self;
         let to_be_locked = opening.access == Access::ReadWrite;
-        if to_be_locked {
-            opening.lock(&file, &metadata)?;
-        }
-        let locked_by = to_be_locked.then(Process::current);
+        let locking = match to_be_locked {
+            true => opening.lock(&file, &metadata),
+            false => Ok(()),
+        };
+        let locked_by = (to_be_locked && locking.is_ok()).then(Process::current);
         let file = LockedFile { file, locked_by };
-        if to_be_locked && !opening.still_names(&metadata) {
+        // Also where somebody has the lock: that one is in the way of the file alone.
+        let is_told = matches!(locking, Ok(()) | Err(OpenError::InUse { .. }));
+        if to_be_locked && is_told && !opening.still_names(&metadata) {
             drop(file);
             let Some(tries) = tries.checked_sub(1) else {
                 let text = "it was replaced by another file each time";
@@ -95,6 +98,7 @@ impl<'a> Opened<'a> {
             };
             return Opened::try_again(opening, create, tries).map(Locking::Other);
         }
+        locking?;
         // Whoever had it may have changed it until now.
         let metadata = opening.examine(&file)?;
         Ok(Locking::Done(Locked {
