@@ -86,7 +86,9 @@ impl Charge<'_> {
 
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
-        if self.over_high.is_none() {
+        if self.pages.0 == 0 {
+            // All of it was split off.
+        } else if self.over_high.is_none() {
             self.tree.uncharge(self.group, self.pages);
         } else if let Err(underflow) = self.tree.uncharge_levels(self.group, self.pages) {
             // Not in stock: from there it would be had again without a look at the mark.
