@@ -136,8 +136,8 @@ struct Added {
     levels: usize,
     /// For some level that is a new peak.
     rises: bool,
-    /// Some level is over its `high`.
-    over_high: bool,
+    /// The nearest that is over its `high` now.
+    over_high: Option<GroupId>,
 }
 
 /// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed.
@@ -284,26 +284,17 @@ impl GroupTree {
         let added = self.add_levels(group, pages, ceiling, stocked)?;
         // Every level agreed: only now may anything but `usage` move.
         self.note_peaks(group, &added, stocked);
-        if ceiling != Ceiling::Ignored && !added.over_high {
-            return Ok(None);
+        if let Some(id) = added.over_high {
+            self.count(id, 1, |events| &events.high);
         }
-        let mut over_high = None;
-        let mut forced = ceiling == Ceiling::Ignored;
-        let mut next = Some(group);
-        for usage in &added.reached[..added.levels] {
-            let Some(id) = next else { break };
-            let node = self.node(id);
-            if over_high.is_none() && *usage > node.high.load(Ordering::Relaxed) {
-                self.count(id, 1, |events| &events.high);
-                over_high = Some(id);
-            }
-            if forced && *usage > node.max.load(Ordering::Relaxed) {
+        if ceiling == Ceiling::Ignored {
+            let mut levels = self.path(group).zip(added.reached);
+            let max = |id| self.node(id).max.load(Ordering::Relaxed);
+            if let Some((id, _)) = levels.find(|(id, usage)| *usage > max(*id)) {
                 self.count(id, 1, |events| &events.forced);
-                forced = false;
             }
-            next = node.parent();
         }
-        Ok(over_high)
+        Ok(added.over_high)
     }
 
     /// Adds at every level, or at none: then the group that refused. `stocked` is for a look at the peaks.
@@ -318,7 +309,7 @@ impl GroupTree {
             reached: [0; MAX_LEVELS],
             levels: 0,
             rises: false,
-            over_high: false,
+            over_high: None,
         };
         let mut next = Some(group);
         while let Some(id) = next {
@@ -330,7 +321,9 @@ impl GroupTree {
             added.reached[added.levels] = usage;
             added.levels += 1;
             added.rises |= node.is_peak(usage.saturating_sub(stocked));
-            added.over_high |= usage > node.high.load(Ordering::Relaxed);
+            if added.over_high.is_none() && usage > node.high.load(Ordering::Relaxed) {
+                added.over_high = Some(id);
+            }
             next = node.parent();
         }
         self.node(group).own.fetch_add(pages.0, Ordering::Relaxed);
