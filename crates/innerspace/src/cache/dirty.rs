@@ -66,20 +66,22 @@ pub(super) struct DirtyIndex {
 impl DirtyIndex {
     /// Notes a write to a block: the age of its first write and the highest barrier stay.
     pub(super) fn insert(&mut self, block: u64, entry: Dirty) {
-        self.oldest = match self.dirty.is_empty() {
-            true => entry.since,
-            false => self.oldest.min(entry.since),
-        };
+        self.note_age(entry);
         self.dirty.note(block, entry);
     }
 
     /// Notes the first writes to blocks, of which none is dirty.
     pub(super) fn insert_run(&mut self, blocks: Range<u64>, entry: Dirty) {
+        self.note_age(entry);
+        self.dirty.note_run(blocks, entry);
+    }
+
+    /// Blocks are about to become dirty.
+    fn note_age(&mut self, entry: Dirty) {
         self.oldest = match self.dirty.is_empty() {
             true => entry.since,
             false => self.oldest.min(entry.since),
         };
-        self.dirty.note_run(blocks, entry);
     }
 
     /// Forgets a block that was removed from the file.

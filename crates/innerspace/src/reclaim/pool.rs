@@ -186,13 +186,11 @@ impl Pool {
     /// The caller holds the block.
     #[inline]
     pub(crate) fn lru_add(&self, id: FrameId) {
-        if let Some(sampler) = &self.sampler {
-            sampler.mark(self.frames.meta(id));
-        }
-        self.lru.add(&self.frames, id, own_batch());
+        self.lru_add_run(&[id]);
     }
 
     /// Lists blocks that the caller has published for one group, in this order.
+    #[inline]
     pub(crate) fn lru_add_run(&self, ids: &[FrameId]) {
         if let Some(sampler) = &self.sampler {
             ids.iter()
