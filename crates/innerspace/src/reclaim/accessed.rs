@@ -97,7 +97,7 @@ impl Pool {
     fn sample(&self, id: FrameId) {
         if let Some(sampler) = &self.sampler {
             let meta = self.frames.meta(id);
-            sampler.see(meta, || pages_of(meta));
+            sampler.see(meta, pages_of(meta));
         }
     }
 

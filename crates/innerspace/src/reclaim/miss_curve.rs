@@ -156,16 +156,8 @@ impl Sampler {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// A block was used.
-    #[inline]
-    pub(crate) fn see(&self, meta: &Meta, pages: impl FnOnce() -> u64) {
-        if self.on.load(Ordering::Relaxed) {
-            self.see_on(meta, pages());
-        }
-    }
-
-    #[inline(never)]
-    fn see_on(&self, meta: &Meta, pages: u64) {
+    /// A block was used by a call, in a stretch.
+    pub(crate) fn see(&self, meta: &Meta, pages: u64) {
         let seen = &self.seen[thread_number() % STRIPES].0;
         seen.store(seen.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if meta.uses.has(Uses::SAMPLED) {
