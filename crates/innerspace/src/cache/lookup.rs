@@ -447,17 +447,21 @@ impl FileCore {
 
     /// A block that comes back soon after its eviction was wanted: it starts on the active list, unless it is only to be
     /// written (P10).
-    pub(super) fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
+    fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
             return;
         };
-        count(&self.counters.refaulted, 1);
-        let decision = self
-            .pool
-            .refault_decision(evicted_at, PageCount(self.block_pages()));
+        let decision = self.count_refault(evicted_at);
         if decision == Refault::Activate && !get.has(Get::WRITE) {
             self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
         }
+    }
+
+    /// Counts a block that comes back, and says where it belongs.
+    pub(super) fn count_refault(&self, evicted_at: u64) -> Refault {
+        count(&self.counters.refaulted, 1);
+        let pages = PageCount(self.block_pages());
+        self.pool.refault_decision(evicted_at, pages)
     }
 
     /// Takes a block out of the index and off the LRU. The caller holds the block's lock, and drops the index's reference

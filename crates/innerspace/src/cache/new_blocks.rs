@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::core::{FileCore, Steady};
 use super::errors::FileError;
 use super::index::RunInserted;
-use super::lookup::{Basis, Get, marks_after_publishing};
+use super::lookup::{Basis, marks_after_publishing};
 use super::spare_nodes::SpareNodes;
 use super::write::Source;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
@@ -185,8 +185,8 @@ impl FileCore {
             }
         }
         for shadow in shadows {
-            // To be written, so it stays inactive: its frame is not touched.
-            self.note_refault(frames[0], Some(shadow), Get::WRITE);
+            // To be written, so it stays inactive: its frame, which may be gone, is not touched.
+            let _where_a_read_would_be = self.count_refault(shadow);
         }
         if run.done > 0 {
             // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
