@@ -70,8 +70,8 @@ impl BlockReader {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let inside = (at & (core.block_bytes() - 1)) as usize;
-            let part = (len - done).min(core.block_bytes() as usize - inside);
+            let inside = core.inside_block(at) as usize;
+            let part = (len - done).min(core.left_in_block(at));
             let into = &mut buf[done..done + part];
             match self.recent.find(handle, at >> core.block_shift()) {
                 Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),

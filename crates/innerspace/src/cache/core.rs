@@ -389,7 +389,7 @@ impl FileCore {
 
     /// Whether a mapping keeps a page of the block in memory.
     pub(super) fn is_locked_in_memory(&self, block: u64) -> bool {
-        self.mappers.has_locked(self.pages_of(block..block + 1))
+        self.mappers.has_locked(self.pages_in(block))
     }
 
     /// Takes translations of whole blocks away. A grace period has to follow.

@@ -221,7 +221,7 @@ impl FileCore {
 
     /// Blocks around `block`, a hole's, that the store is known to have nothing for, in the pages `around`.
     fn known_holes(&self, block: u64, around: &Range<u64>) -> Range<u64> {
-        let wanted = around.start >> self.order..around.end.div_ceil(self.block_pages());
+        let wanted = self.blocks_of_pages(around);
         let is_hole = |block: &u64| self.known_content(*block) == Some(Content::Hole);
         let before = (wanted.start..block).rev().take_while(is_hole);
         let behind = (block + 1..wanted.end).take_while(is_hole);

@@ -27,8 +27,7 @@ impl Handle {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let in_block = core.block_bytes() - (at & (core.block_bytes() - 1));
-            let part = (len - done).min(in_block as usize);
+            let part = (len - done).min(core.left_in_block(at));
             match self.read_part(at, &mut buf[done..done + part], wait) {
                 Ok(()) => done += part,
                 // Cut short meanwhile: the read ends where the file does now.
@@ -64,7 +63,7 @@ impl Handle {
         let flags = core.frames().meta(frame).flags.load();
         let is_up_to_date = flags.contains(FlagSet::UPTODATE);
         if is_up_to_date {
-            let inside = (offset & (core.block_bytes() - 1)) as usize;
+            let inside = core.inside_block(offset) as usize;
             core.frames().copy_out(frame, inside, into);
             if self.is_new_use(offset, inside, into.len()) {
                 core.pool.mark_accessed_at(frame, flags);
@@ -106,7 +105,7 @@ impl Handle {
         match present {
             Present::Hole => into.fill(0),
             Present::Block(held) => {
-                let inside = (offset & (core.block_bytes() - 1)) as usize;
+                let inside = core.inside_block(offset) as usize;
                 core.frames().copy_out(held.frame, inside, into);
                 if self.is_new_use(offset, inside, into.len()) {
                     core.pool.mark_accessed(held.frame);
@@ -131,7 +130,7 @@ impl Handle {
             .expect(core.blocks_of(range.clone()), core.block_bytes());
         let mut at = range.start;
         while at < range.end {
-            let block_end = (at | (core.block_bytes() - 1)) + 1;
+            let block_end = at + core.left_in_block(at) as u64;
             let piece = at..block_end.min(range.end);
             at = piece.end;
             let view = self.view(piece, Wait::Yes)?;

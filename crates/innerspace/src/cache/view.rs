@@ -152,7 +152,7 @@ impl Handle {
         if block != (range.end - 1) >> shift {
             return self.copied_view(range, wait);
         }
-        let start = (range.start & (core.block_bytes() - 1)) as usize;
+        let start = core.inside_block(range.start) as usize;
         let inside = start..start + (range.end - range.start) as usize;
         match self.pin_slowly(block, inside.clone()) {
             Some(pinned) => Ok(View(pinned)),
@@ -244,8 +244,9 @@ impl Handle {
         let mut done = 0;
         while done < len {
             let offset = range.start + done;
-            let block_end = (offset | (core.block_bytes() - 1)) + 1;
-            let part = (block_end.min(range.end) - offset) as usize;
+            let part = core
+                .left_in_block(offset)
+                .min((range.end - offset) as usize);
             let into = &mut copy.bytes_mut()[done as usize..done as usize + part];
             self.read_part(offset, into, wait)?;
             done += part as u64;

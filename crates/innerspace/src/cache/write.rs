@@ -117,7 +117,7 @@ impl FileCore {
         let Got::Locked(locked) = self.get_page(blocks.start, get)? else {
             return Err(self.would_block());
         };
-        let inside = (offset & (self.block_bytes() - 1)) as usize;
+        let inside = self.inside_block(offset) as usize;
         let Some(mut writing) = Writing::begin(self.frames(), locked.frame()) else {
             return Err(self.would_block());
         };
@@ -135,7 +135,7 @@ impl FileCore {
         steady: &Steady<'_>,
     ) -> Result<(), FileError> {
         let block = offset >> self.block_shift();
-        let start = (offset & (self.block_bytes() - 1)) as usize;
+        let start = self.inside_block(offset) as usize;
         let inside = start..start + source.len();
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE;
         let mut spare = None;
@@ -272,7 +272,7 @@ impl FileCore {
     /// Stores that went past the end of the file through a mapping must not show up when it grows to `new_end`.
     pub(super) fn clear_tail_before(&self, new_end: u64) -> Result<(), FileError> {
         let size = self.size();
-        let tail = (size & (self.block_bytes() - 1)) as usize;
+        let tail = self.inside_block(size) as usize;
         if new_end <= size || tail == 0 {
             return Ok(());
         }
@@ -286,7 +286,7 @@ impl FileCore {
     /// Clears the cached part of the last block past `size`, and takes away the translations of pages wholly past it.
     pub(super) fn zero_tail(&self, size: u64) -> Result<(), FileError> {
         let block = size >> self.block_shift();
-        let tail = (size & (self.block_bytes() - 1)) as usize;
+        let tail = self.inside_block(size) as usize;
         if tail == 0 {
             return Ok(());
         }
@@ -319,7 +319,7 @@ impl FileCore {
             }
             drop(writing);
             let first_past = size.div_ceil(crate::units::PAGE_SIZE as u64);
-            let pages = first_past..self.pages_of(block..block + 1).end;
+            let pages = first_past..self.pages_in(block).end;
             if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {
                 self.mappers.revoke(pages, Revoke::All);
                 self.pool.domain.synchronize();
