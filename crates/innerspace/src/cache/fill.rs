@@ -152,20 +152,16 @@ impl FileCore {
     /// New blocks may stand where the store has told of a hole before: it says what it has in steps of its own, and a write
     /// nearby moves them.
     fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
-        let blocks = run.iter().map(NewBlock::block);
-        let shown: Vec<u64> = blocks
-            .filter(|block| self.shown_holes.meet(&(*block..block + 1)))
-            .collect();
-        if shown.is_empty() {
+        let blocks = || run.iter().map(NewBlock::block);
+        let shown = |block: &u64| self.shown_holes.meet(&(*block..*block + 1));
+        let (Some(first), Some(last)) = (blocks().find(shown), blocks().rfind(shown)) else {
             return;
-        }
+        };
         self.hole_epoch.fetch_add(1, Ordering::SeqCst);
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
-            for block in shown {
-                self.revoke(block..block + 1, super::mappers::Revoke::Holes);
-            }
-            self.pool.domain.synchronize();
+            // At once, with those between: a hole that is not one of these faults in again.
+            self.revoke_and_wait(first..last + 1, super::mappers::Revoke::Holes);
         }
     }
 
