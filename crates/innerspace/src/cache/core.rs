@@ -377,9 +377,9 @@ impl FileCore {
 
     // --- mappings
 
-    /// Registers a mapper of some of the file's pages.
-    pub(crate) fn add_mapper(&self, pages: Range<u64>, mapper: Weak<dyn Mappers>) -> MapperId {
-        self.mappers.add(pages, mapper)
+    /// Registers a mapper of the file.
+    pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
+        self.mappers.add(mapper)
     }
 
     /// Removes a mapper, whose translations of this file are gone.

@@ -1,5 +1,6 @@
 //! Who maps a file: the upcall through which the cache takes translations away.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::core::FileCore;
@@ -49,7 +50,7 @@ pub(crate) trait Mappers: Send + Sync {
 }
 
 /// Names one registration in a [`MapperList`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct MapperId(u64);
 
 /// The mappers of one file. Its lock is inside the block lock and not held while a mapper is called.
@@ -63,14 +64,13 @@ pub(crate) struct MapperList {
 #[derive(Default)]
 struct Registrations {
     next: u64,
-    entries: Vec<(MapperId, Range<u64>, Weak<dyn Mappers>)>,
+    /// In the order in which they came.
+    mappers: BTreeMap<MapperId, Weak<dyn Mappers>>,
 }
 
 impl std::fmt::Debug for Registrations {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list()
-            .entries(self.entries.iter().map(|(id, pages, _)| (id, pages)))
-            .finish()
+        f.debug_set().entries(self.mappers.keys()).finish()
     }
 }
 
@@ -84,21 +84,21 @@ impl Default for MapperList {
 }
 
 impl MapperList {
-    /// Adds a mapper of some pages.
-    pub(crate) fn add(&self, pages: Range<u64>, mapper: Weak<dyn Mappers>) -> MapperId {
+    /// Adds a mapper.
+    pub(crate) fn add(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         let mut list = self.list.lock();
         let id = MapperId(list.next);
         list.next += 1;
-        list.entries.push((id, pages, mapper));
-        self.count.store(list.entries.len(), Ordering::SeqCst);
+        list.mappers.insert(id, mapper);
+        self.count.store(list.mappers.len(), Ordering::SeqCst);
         id
     }
 
     /// Removes a mapper; it has no translation left.
     pub(crate) fn remove(&self, id: MapperId) {
         let mut list = self.list.lock();
-        list.entries.retain(|(other, _, _)| *other != id);
-        self.count.store(list.entries.len(), Ordering::SeqCst);
+        list.mappers.remove(&id);
+        self.count.store(list.mappers.len(), Ordering::SeqCst);
     }
 
     /// Whether nobody maps the file.
@@ -111,13 +111,13 @@ impl MapperList {
         if self.is_empty() {
             return false;
         }
-        let (mappers, _) = self.registered_since(MapperId(0), &pages);
+        let (mappers, _) = self.registered_since(MapperId(0));
         mappers
             .iter()
             .any(|mapper| mapper.has_locked(pages.clone()))
     }
 
-    /// Asks every mapper of these pages.
+    /// Asks every mapper.
     pub(crate) fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
         if self.is_empty() {
             return Revoked::default();
@@ -128,7 +128,7 @@ impl MapperList {
         // child's after the parent was asked. So those who came meanwhile are asked too, until nobody came. Parents stand
         // before their children in the list.
         loop {
-            let (touched, next) = self.registered_since(from, &pages);
+            let (touched, next) = self.registered_since(from);
             for mapper in touched {
                 let found = mapper.revoke(pages.clone(), how);
                 total.accessed |= found.accessed;
@@ -141,21 +141,12 @@ impl MapperList {
         }
     }
 
-    /// The mappers of these pages with the number `from` or a later one, and the number that the next one will have.
-    fn registered_since(
-        &self,
-        from: MapperId,
-        pages: &Range<u64>,
-    ) -> (Vec<Arc<dyn Mappers>>, MapperId) {
+    /// The mappers with the number `from` or a later one, and the number that the next one will have.
+    fn registered_since(&self, from: MapperId) -> (Vec<Arc<dyn Mappers>>, MapperId) {
         let list = self.list.lock();
-        let wanted = |(id, theirs, _): &&(MapperId, Range<u64>, Weak<dyn Mappers>)| {
-            id.0 >= from.0 && theirs.start < pages.end && pages.start < theirs.end
-        };
-        let found = list.entries.iter().filter(wanted);
-        let mappers = found
-            .filter_map(|(_, _, mapper)| mapper.upgrade())
-            .collect();
-        (mappers, MapperId(list.next))
+        let mappers = list.mappers.range(from..);
+        let mappers = mappers.filter_map(|(_, mapper)| mapper.upgrade());
+        (mappers.collect(), MapperId(list.next))
     }
 }
 

@@ -256,7 +256,7 @@ impl DaxCore {
 
     /// Adds a space that maps the file.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
-        self.mappers.add(0..u64::MAX, mapper)
+        self.mappers.add(mapper)
     }
 
     /// Removes one; it has no translation left.

@@ -122,7 +122,7 @@ impl MappedFile {
     /// Has the file ask this mapper before it takes pages away.
     pub(super) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         match self {
-            MappedFile::Cached(file) => file.add_mapper(0..u64::MAX, mapper),
+            MappedFile::Cached(file) => file.add_mapper(mapper),
             MappedFile::Direct(file) => file.add_mapper(mapper),
         }
     }

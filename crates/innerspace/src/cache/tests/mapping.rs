@@ -60,7 +60,7 @@ impl Mapped {
             pages: Mutex::default(),
         });
         let weak: Weak<dyn Mappers> = Arc::downgrade(&(table.clone() as Arc<dyn Mappers>));
-        core(file).add_mapper(0..u64::MAX, weak);
+        core(file).add_mapper(weak);
         Mapped {
             table,
             file: file.clone(),
