@@ -67,9 +67,8 @@ impl Space {
                 len,
             });
         }
-        let locked = |vma: &Vma| vma.residence == Residence::Locked;
         let takes = matches!(advice, Advice::DontNeed | Advice::PageOut);
-        if takes && writer.vmas.overlapping(&range).any(locked) {
+        if takes && writer.vmas.overlapping(&range).any(Vma::is_locked) {
             return Err(SpaceError::Locked {
                 what: WHAT,
                 at,

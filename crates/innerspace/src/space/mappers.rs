@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
 use super::table::{LEAF_BYTES, Nodes, slot_index};
 use super::translate::leaf_number;
-use super::vma::{MappedFile, Residence, Vma};
+use super::vma::{MappedFile, Vma};
 use super::{SpaceInner, Tables};
 use crate::cache::{MapperId, Mappers, Revoke, Revoked};
 use crate::frame::Dropped;
@@ -67,10 +67,7 @@ impl Mappers for SpaceMapper {
             return false;
         };
         let locked = space.inside(|tables| {
-            let mut locked = tables
-                .vmas
-                .iter()
-                .filter(|vma| vma.residence == Residence::Locked);
+            let mut locked = tables.vmas.locked();
             locked.any(|vma| vma.addresses_of(self.file, &pages).is_some())
         });
         hand_on(space);

@@ -229,6 +229,10 @@ impl Vma {
         self.start <= at && at < self.end
     }
 
+    pub(super) fn is_locked(&self) -> bool {
+        self.residence == Residence::Locked
+    }
+
     /// The page of the file or device that `at` shows; 0 for anonymous memory.
     pub(super) fn file_page(&self, at: u64) -> u64 {
         match &self.backing {

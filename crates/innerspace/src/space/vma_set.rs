@@ -15,6 +15,8 @@ use crate::sync::Arc;
 #[derive(Clone)]
 pub(super) struct VmaSet {
     tree: RangeTree<Vma>,
+    /// Ranges whose pages stay in memory.
+    locked: usize,
 }
 
 impl Changed {
@@ -46,6 +48,7 @@ impl VmaSet {
     pub(super) fn new(ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
             tree: RangeTree::new(ledger),
+            locked: 0,
         }
     }
 
@@ -53,6 +56,7 @@ impl VmaSet {
     pub(super) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
             tree: self.tree.with_ledger(ledger),
+            locked: self.locked,
         }
     }
 
@@ -73,6 +77,12 @@ impl VmaSet {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Vma> {
         self.tree.iter()
+    }
+
+    /// The ranges whose pages stay in memory.
+    pub(super) fn locked(&self) -> impl Iterator<Item = &Vma> {
+        let all = (self.locked > 0).then(|| self.iter());
+        all.into_iter().flatten().filter(|vma| vma.is_locked())
     }
 
     /// The first range that ends above `at`; it may start above it.
@@ -209,6 +219,8 @@ impl VmaSet {
         let changes = |vma: &Vma| stay.binary_search(&vma.start).is_err();
         old.retain(changes);
         new.retain(changes);
+        let locked = |vmas: &[Vma]| vmas.iter().filter(|vma| vma.is_locked()).count();
+        self.locked = self.locked + locked(&new) - locked(&old);
         old.iter().for_each(|vma| self.tree.remove(vma.start));
         new.iter().for_each(|vma| self.tree.insert(vma.clone()));
         Changed {
@@ -220,6 +232,8 @@ impl VmaSet {
     /// Checks order, alignment and merging.
     pub(super) fn validate(&self) {
         self.tree.validate();
+        let locked = self.iter().filter(|vma| vma.is_locked()).count();
+        assert_eq!(self.locked, locked, "the number of locked ranges");
         let mut last: Option<&Vma> = None;
         for vma in self.iter() {
             let aligned = (vma.start | vma.end) % PAGE_SIZE as u64 == 0;
