@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::core::FileCore;
-use crate::frame::Kind;
+use crate::frame::{FlagSet, Kind};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
 use crate::units::FrameId;
@@ -157,12 +157,21 @@ impl FileCore {
     /// While the word leads to the frame, what the metadata says does not change; a `true` stays so, for the block is the one that is
     /// locked. Of a word that has been emptied meanwhile, the answer means nothing.
     pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
+        self.head_of_page(page, frame).is_some()
+    }
+
+    /// Whether a page of the file, found in this frame, is of a block that is dirty: of this moment, if its block is not locked.
+    pub(crate) fn is_dirty_in(&self, page: u64, frame: FrameId) -> bool {
+        let head = self.head_of_page(page, frame);
+        let flags = head.map(|head| self.frames().meta(head).flags.load());
+        flags.is_some_and(|flags| flags.contains(FlagSet::DIRTY))
+    }
+
+    fn head_of_page(&self, page: u64, frame: FrameId) -> Option<FrameId> {
         let place = page & (self.block_pages() - 1);
-        let head = u64::from(frame.0).checked_sub(place);
-        head.is_some_and(|head| {
-            let meta = self.frames().meta(FrameId(head as u32));
-            let is_own = meta.kind() == Kind::Cached && meta.owner() == self.owner.0;
-            is_own && meta.index() == page >> self.order
-        })
+        let head = FrameId(frame.0.checked_sub(place as u32)?);
+        let meta = self.frames().meta(head);
+        let is_own = meta.kind() == Kind::Cached && meta.owner() == self.owner.0;
+        (is_own && meta.index() == page >> self.order).then_some(head)
     }
 }

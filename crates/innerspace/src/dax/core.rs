@@ -273,6 +273,11 @@ impl DaxCore {
         self.mappers.revoke(pages, how);
     }
 
+    /// Whether the page is one that a sync writes, if its entry is not being changed.
+    pub(crate) fn is_dirty(&self, page: u64) -> bool {
+        self.entries.peek(page).is_some_and(Entry::is_dirty)
+    }
+
     /// Takes the right to store away.
     pub(super) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);

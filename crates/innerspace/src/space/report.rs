@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::pte::Pte;
 use super::table::Nodes;
-use super::vma::{Protection, Sharing, Vma};
+use super::vma::{MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaLookups;
 use super::{Space, Tables};
 use crate::units::{ByteSize, PAGE_SIZE};
@@ -45,7 +46,8 @@ pub struct PageStats {
     pub shared: u64,
     /// Pages of direct access files: they are the device's, and take no memory.
     pub direct: u64,
-    /// Pages of files that were stored to since they were last written or synced: like Linux's Shared_Dirty.
+    /// Pages of files that were stored to since they were last written or synced: like Linux's Shared_Dirty. Of a block of several
+    /// pages all that are mapped.
     pub dirty: u64,
     /// Reads of the common zero frame; they take no memory.
     pub zero: u64,
@@ -87,7 +89,15 @@ impl PageStats {
 }
 
 fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
-    let found = nodes.resident(tables.root, vma.start, vma.end);
+    let is_dirty = |at, page: Pte| match vma.file() {
+        Some(MappedFile::Cached(file)) => {
+            let frame = nodes.frame_of(page);
+            file.core().is_dirty_in(vma.file_page(at), frame)
+        }
+        Some(MappedFile::Direct(file)) => file.is_dirty(vma.file_page(at)),
+        None => false,
+    };
+    let found = nodes.resident(tables.root, vma.start, vma.end, is_dirty);
     let [file, own, shared] = [found.file, found.own, found.shared].map(|pages| pages.0);
     MappingInfo {
         start: vma.start,
@@ -153,16 +163,15 @@ impl Space {
     #[doc(hidden)]
     pub fn validate(&self) {
         let nodes = Nodes { pool: &self.0.pool };
+        let resident = |root, start, end| nodes.resident(root, start, end, |_, _| false);
         self.0.inside(|tables| {
             tables.vmas.validate();
             nodes.validate(tables.root);
-            let mapped: u64 = nodes
-                .resident(tables.root, 0, 1 << super::table::ADDRESS_BITS)
-                .total();
+            let mapped = resident(tables.root, 0, 1 << super::table::ADDRESS_BITS).total();
             let in_vmas: u64 = tables
                 .vmas
                 .iter()
-                .map(|vma| nodes.resident(tables.root, vma.start, vma.end).total())
+                .map(|vma| resident(tables.root, vma.start, vma.end).total())
                 .sum();
             assert_eq!(
                 mapped, in_vmas,
@@ -173,7 +182,7 @@ impl Space {
                     vma.ceiling.allows(vma.protection),
                     "{vma} may do more than its ceiling"
                 );
-                let found = nodes.resident(tables.root, vma.start, vma.end);
+                let found = resident(tables.root, vma.start, vma.end);
                 let readable = vma.protection.allows(Protection::READ);
                 assert!(
                     readable || found.referenced == PageCount(0),
@@ -216,5 +225,42 @@ impl fmt::Display for SpaceStats {
             page_bytes(self.pages.zero),
             page_bytes(self.tables),
         )
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::{Advice, DaxDevice, FileAccess, MIB, Map, Memory};
+
+    /// Pages dirty, and writable.
+    fn dirty(space: &Space) -> (u64, u64) {
+        let pages = space.stats().pages;
+        (pages.dirty, pages.writable)
+    }
+
+    #[test]
+    fn a_page_is_dirty_until_it_is_written_whoever_takes_its_rights() {
+        let memory = Memory::with_limit(4 * MIB).unwrap();
+        let page = PAGE_SIZE as u64;
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let cached = options.open(MemoryStore::with_len(2 * page)).unwrap();
+        let device = DaxDevice::memory(MIB).unwrap();
+        let direct = memory.direct_file(&device, "data.bin").unwrap();
+        direct.set_len(2 * page).unwrap();
+        for map in [Map::file(&cached), Map::direct(&direct)] {
+            let space = memory.space().unwrap();
+            let at = space.map(map.shared().writable()).unwrap();
+            let mut a = space.accessor();
+            a.store(at, 1u8).unwrap();
+            a.load::<u8>(at + page).unwrap();
+            assert_eq!(dirty(&space), (1, 1));
+            space.advise(at, page, Advice::Cold).unwrap();
+            space.protect(at, page, Protection::READ).unwrap();
+            assert_eq!(dirty(&space), (1, 0));
+            space.sync(at, page).unwrap();
+            assert_eq!(dirty(&space), (0, 0));
+        }
     }
 }

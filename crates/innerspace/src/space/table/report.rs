@@ -71,8 +71,14 @@ impl Nodes<'_> {
         }
     }
 
-    /// Counts what the range's leaves hold.
-    pub(in crate::space) fn resident(self, root: FrameId, start: u64, end: u64) -> Resident {
+    /// Counts what the range's leaves hold; `is_dirty` is asked of pages of files that cannot be stored to without a fault.
+    pub(in crate::space) fn resident(
+        self,
+        root: FrameId,
+        start: u64,
+        end: u64,
+        is_dirty: impl Fn(u64, Pte) -> bool,
+    ) -> Resident {
         let mut found = Resident::default();
         // The leaf looked at last, and whether it is this space's alone.
         let mut leaf = (u64::MAX, false);
@@ -91,10 +97,11 @@ impl Nodes<'_> {
                 Holds::Own | Holds::Borrowed => found.shared.0 += 1,
             }
             found.referenced.0 += u64::from(pte.has(pte::VALID_R));
-            let writable = u64::from(pte.has(VALID_W));
-            found.writable.0 += writable;
+            let writable = pte.has(VALID_W);
+            found.writable.0 += u64::from(writable);
             if matches!(pte.holds(), Holds::File | Holds::Direct) {
-                found.dirty.0 += writable;
+                // Aging, samples and advice take the right to store away, and the page is as dirty as before.
+                found.dirty.0 += u64::from(writable || is_dirty(at, pte));
             }
         });
         let holes = self.zero_leaf_pages(root, start, end);
