@@ -37,7 +37,7 @@ pub(crate) struct Revoked {
 /// A space that maps a file.
 ///
 /// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks (unless it only
-/// ages them, or ends holes) and runs `Domain::synchronize` before it frees, cleans or reuses anything. The cache upgrades its weak
+/// ages them, ends holes, or has stores take the slow path again: `FileCore::restamp_mappings`) and runs `Domain::synchronize` before it frees, cleans or reuses anything. The cache upgrades its weak
 /// reference for the call, so dropping the last strong one must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {
     /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the file).

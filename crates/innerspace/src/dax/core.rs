@@ -31,8 +31,9 @@ pub enum HoleWrites {
     /// The page that is written.
     #[default]
     OnePage,
-    /// 2 MiB at once, for a store through a mapping that shows as much, or a write by call of as much, where it is a hole, aligned,
-    /// and free on the device in one piece.
+    /// An aligned hole of 2 MiB at once, where the device has them free in one piece: for a store through a mapping that shows
+    /// all of it, and for a write by call of all of it. Other writes, and those by call to a file that is guarded against
+    /// being cut (`OnShrink`), allocate page by page.
     Large,
 }
 

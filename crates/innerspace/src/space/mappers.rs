@@ -1,8 +1,13 @@
 //! The way back from a file's pages to the words that show them, for eviction, truncation, writeback and aging.
 //!
 //! One mapper a space and file. It looks through the space's mappings of the file and takes the words away, or only their
-//! write or accessed validity. Words in shared subtrees are taken where they are: that is right for every sharer (I11). It is
-//! called with the block's lock held (so nothing is installed meanwhile) and leaves the grace period to the caller.
+//! write or accessed validity. Words in shared subtrees are taken where they are: that is right for every sharer (I11). The grace
+//! period is left to the caller.
+//!
+//! Who empties words of pages has their block or entry locked, so that none is installed meanwhile, and leaves those of other
+//! blocks (`change`). With nothing locked come: aging, and whoever has stores take the slow path again, which take
+//! validity alone; the sweep of holes, which empties words of zeros and is followed by faults that ask again; and
+//! [`SpaceInner::sample_use`], which comes from an access, not from the file, and ages the one word.
 
 use std::ops::Range;
 

@@ -8,9 +8,9 @@
 //! | state | bits | who keeps the frame | who may change the word |
 //! |---|---|---|---|
 //! | empty | 0 | - | a fault (any sharer) |
-//! | zero | PRESENT ZERO | nobody needs to | a write fault (sole user of the path); `Mappers::revoke` |
-//! | file | PRESENT FILE | `mapped` of the frame's hold word | faults and revokers, under the block's lock |
-//! | direct | PRESENT DIRECT | the device, which the mapping keeps | as file, under the entry's lock |
+//! | zero | PRESENT ZERO | nobody needs to | a write fault (sole user of the path); a fault that finds the hole ended; `Mappers::revoke` |
+//! | file | PRESENT FILE | `mapped` of the frame's hold word | faults and revokers, under the block's lock; validity alone: also a load that finds the page there, aging, samples and `Advice::Cold`, with no lock |
+//! | direct | PRESENT DIRECT | the device, which the mapping keeps | as file, under the entry's lock; nobody ages it |
 //! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
 //! | borrowed | PRESENT BORROWED | the leaf's origin, directly or in turn | sole user of the path |
 //!
