@@ -325,11 +325,7 @@ impl DaxCore {
         if !within(self) {
             return Ok(None);
         }
-        let by_pages = self.hole_writes == HoleWrites::OnePage;
-        if kind == FaultKind::Write
-            && by_pages
-            && !matches!(self.large_content(first, page)?, Some(Content::Block(_)))
-        {
+        if kind == FaultKind::Write && !self.may_store_large(first, page)? {
             return Ok(None);
         }
         let mut locked = loop {
@@ -345,40 +341,67 @@ impl DaxCore {
             drop(locked);
             self.wait_for_cut();
         };
-        let content = match locked.content() {
-            Content::Empty => match self.large_content(first, page)? {
-                Some(content) => content,
-                None => return Ok(None),
-            },
-            content => content,
-        };
-        let before = locked.content();
-        match (content, kind) {
-            (Content::Zero, FaultKind::Write) => {
+        if !self.find_large(&mut locked, page, kind)? {
+            return Ok(None);
+        }
+        match (locked.content(), kind) {
+            (Content::Block(_), FaultKind::Read) => {}
+            (_, FaultKind::Read) => count(&self.counts.zero_maps),
+            (Content::Block(_), FaultKind::Write) => {
+                self.make_block(&mut locked, page, |_| Ok(()))?;
+            }
+            (_, FaultKind::Write) => {
                 // With too little room in one piece, a page may still be had.
-                if by_pages || self.make_block(&mut locked, page, |_| Ok(())).is_err() {
+                if self.make_block(&mut locked, page, |_| Ok(())).is_err() {
                     return Ok(None);
                 }
             }
-            (Content::Zero, FaultKind::Read) => {
-                count(&self.counts.zero_maps);
-                locked.become_locked(Entry::new(Size::Large, Content::Zero));
-            }
-            (Content::Block(_), _) => {
-                if before == Content::Empty {
-                    locked.become_locked(Entry::new(Size::Large, content));
-                }
-                if kind == FaultKind::Write {
-                    self.make_block(&mut locked, page, |_| Ok(()))?;
-                }
-            }
-            (Content::Empty, _) => unreachable!("an empty entry was looked up"),
         }
         Ok(Some(DaxPages {
             file: self.clone(),
             first: Some(locked.into_held()),
             around: Vec::new(),
         }))
+    }
+
+    /// Whether the 2 MiB from `first` on may take a store as one. Asked before they are locked, for a lock of the range unlinks the
+    /// node of a hole that is to be written page by page.
+    pub(super) fn may_store_large(&self, first: u64, page: u64) -> Result<bool, DaxError> {
+        let in_a_block = || {
+            Ok(matches!(
+                self.large_content(first, page)?,
+                Some(Content::Block(_))
+            ))
+        };
+        match self.hole_writes {
+            HoleWrites::Large => Ok(true),
+            HoleWrites::OnePage => in_a_block(),
+        }
+    }
+
+    /// Finds out what is at a locked range of 2 MiB; whether it is had as one: a block, a hole to be read, or one that a store makes a
+    /// block.
+    pub(super) fn find_large(
+        &self,
+        locked: &mut Locked<'_>,
+        page: u64,
+        kind: FaultKind,
+    ) -> Result<bool, DaxError> {
+        let content = match locked.content() {
+            Content::Empty => self.large_content(locked.first(), page)?,
+            known => Some(known),
+        };
+        match (content, kind) {
+            (None, _) => return Ok(false),
+            (Some(Content::Zero), FaultKind::Write) => {
+                return Ok(self.hole_writes == HoleWrites::Large);
+            }
+            (Some(found), _) if locked.content() == Content::Empty => {
+                locked.become_locked(Entry::new(Size::Large, found));
+            }
+            (Some(_), _) => {}
+        }
+        Ok(true)
     }
 
     /// What is at the 2 MiB from `first` on, if it is one thing: a hole, or a run of the device that begins at a multiple of

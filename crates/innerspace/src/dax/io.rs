@@ -8,12 +8,13 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::core::{DaxCore, HoleWrites};
+use super::core::DaxCore;
 use super::entries::{Found, Locked};
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
+use crate::cache::FaultKind;
 use crate::store::KnownSince;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -144,21 +145,14 @@ impl DaxCore {
             return Ok(None);
         }
         let first = offset >> PAGE_SHIFT;
+        if !self.may_store_large(first, first)? {
+            return Ok(None);
+        }
         let Found::Locked(mut locked) = self.entries.lock(first, Wanted::Large)? else {
             return Ok(None);
         };
-        let content = match locked.content() {
-            Content::Empty => self.large_content(first, first)?,
-            known => Some(known),
-        };
-        match content {
-            Some(Content::Zero) if self.hole_writes == HoleWrites::Large => {}
-            Some(block @ Content::Block(_)) => {
-                if locked.content() == Content::Empty {
-                    locked.become_locked(Entry::new(Size::Large, block));
-                }
-            }
-            _ => return Ok(None),
+        if !self.find_large(&mut locked, first, FaultKind::Write)? {
+            return Ok(None);
         }
         let written = self.make_block(&mut locked, first, |block| {
             self.write_pieces(
