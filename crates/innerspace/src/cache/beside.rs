@@ -99,8 +99,7 @@ impl FileCore {
         }
         interleave();
         // Under the lock what is in the index stays there; filled blocks are up to date before they are unlocked.
-        // mutant: A2-beside (shuttle: a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards) nobody looks again
-        let stays = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "A2-beside");
+        let stays = slot.load(raw::Ordering::Acquire) == word;
         Some((
             frame,
             stays && meta.flags.load().contains(FlagSet::UPTODATE),

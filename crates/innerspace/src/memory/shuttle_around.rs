@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicU64 as PlainU64;
 
+use shuttle::rand::Rng;
+
 use super::shuttle_world::{PAGE, assert_nothing_left, explore, memory, numbered};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
@@ -97,6 +99,10 @@ fn a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards() {
                 }
             })
         });
+        // A fault waits for a cut, but not the other way round: without a start the readers would come too late each time.
+        for _ in 0..shuttle::rand::thread_rng().gen_range(0..1000) {
+            thread::yield_now();
+        }
         file.punch(2 * PAGE..3 * PAGE).unwrap();
         stage.store(1, Ordering::Release);
         file.set_len(3 * PAGE).unwrap();
