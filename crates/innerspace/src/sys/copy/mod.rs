@@ -3,8 +3,7 @@
 //! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
 //! not: whatever others do meanwhile, they end, touch nothing outside their range, and treat each
 //! *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a word that
-//! is read is some word that was written, never a mixture (A16). Where both sides of a copy between
-//! shared bytes are aligned differently, that holds for the words of each side. Order between words
+//! is read is some word that was written, never a mixture (A16). Order between words
 //! is not promised: bytes that are handed over, rather than raced for, are ordered by whatever hands
 //! them over.
 //!
@@ -101,17 +100,6 @@ pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     unsafe { copy_out_by::<Native>(dst, src.as_ptr(), src.len()) }
 }
 
-/// Copies `len` shared bytes to other shared bytes.
-///
-/// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes for the time of the call, and the two
-/// ranges do not overlap. Others may read and write both, through this module or atomics alone.
-#[inline]
-pub(crate) unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise, word for word.
-    unsafe { copy_shared_by::<Native>(dst, src, len) }
-}
-
 /// Sets `len` shared bytes to `byte`.
 ///
 /// # Safety
@@ -173,7 +161,8 @@ pub(crate) unsafe fn zero_page(dst: *mut u8) {
 /// Copies the 4096 shared bytes at `src` to `dst`.
 ///
 /// # Safety
-/// As for [`copy_shared`] with 4096 bytes, and both are aligned to 8.
+/// `src` is valid for reads and `dst` for writes of 4096 bytes for the time of the call, the two do not
+/// overlap, and both are aligned to 8. Others may read and write both, through this module or atomics alone.
 #[inline]
 pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     debug_assert!(dst.cast::<u64>().is_aligned() && src.cast::<u64>().is_aligned());
@@ -277,33 +266,6 @@ unsafe fn copy_out_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
         F::words_out(dst.add(head).cast(), src.add(head), words);
         for (offset, size) in pieces_of(dst.add(tail), len - tail) {
             put_piece(dst.add(tail + offset), src.add(tail + offset), size);
-        }
-    }
-}
-
-/// [`copy_shared`] in a given form. Safety: as there.
-unsafe fn copy_shared_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
-    crate::sync::interleave();
-    if !(dst.addr() ^ src.addr()).is_multiple_of(WORD) {
-        // SAFETY: the caller's promise, word for word.
-        return unsafe { words::copy_shifted(dst, src, len) };
-    }
-    let head = head_of(dst, len);
-    let words = (len - head) / WORD;
-    let tail = head + words * WORD;
-    // SAFETY: as in `copy_in_by`; both sides reach an aligned address at the same offset.
-    unsafe {
-        for (offset, size) in pieces_of(dst, head) {
-            put_piece(
-                dst.add(offset),
-                get_piece(src.add(offset), size).as_ptr(),
-                size,
-            );
-        }
-        F::words_across(dst.add(head).cast(), src.add(head).cast(), words);
-        for (offset, size) in pieces_of(dst.add(tail), len - tail) {
-            let at = tail + offset;
-            put_piece(dst.add(at), get_piece(src.add(at), size).as_ptr(), size);
         }
     }
 }

@@ -65,10 +65,22 @@ fn does_what_plain_copies_do<F: Form>(seed: u64) {
         check("copy_out", &|dst, src| unsafe {
             copy_out_by::<F>(dst, src, len)
         });
-        // SAFETY: as above.
-        check("copy_shared", &|dst, src| unsafe {
-            copy_shared_by::<F>(dst, src, len)
-        });
+        let (words, _) = new.as_chunks::<WORD>();
+        let mut words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        let mut room = vec![!0; words.len() + 64];
+        // SAFETY: so many aligned words are inside both vectors.
+        unsafe {
+            let to = room.as_mut_ptr().add(to);
+            F::words_across(to, words.as_mut_ptr(), words.len());
+        }
+        let end = to + words.len();
+        assert_eq!(room[to..end], words, "{} words to {to}", words.len());
+        let mut around = room[..to].iter().chain(&room[end..]);
+        assert!(
+            around.all(|word| *word == !0),
+            "{} words to {to}",
+            words.len()
+        );
 
         // SAFETY: the range is inside the vector.
         unsafe { fill_by::<F>(shared.add(from), 0x5A, len) };
@@ -197,7 +209,7 @@ fn each_word_in_the_range_is_one_access() {
     let mut private = vec![0_u8; 6000];
     for _ in 0..if cfg!(miri) { 60 } else { 4000 } {
         let len = random.len();
-        // SAFETY: 15 and `len` bytes are inside both rooms.
+        // SAFETY: 22 and `len` bytes are inside both rooms.
         let (a, b) = unsafe { (ours.add(random.below(16)), theirs.add(random.below(16))) };
         // SAFETY: `len` bytes of each are there, and nobody else uses them.
         let copied_in = trace::of(|| unsafe { copy_in_by::<Words>(private.as_mut_ptr(), a, len) });
@@ -208,10 +220,12 @@ fn each_word_in_the_range_is_one_access() {
         // SAFETY: as above.
         let filled = trace::of(|| unsafe { fill_by::<Words>(a, 1, len) });
         assert_word_by_word(&filled, a, len);
-        // SAFETY: as above.
-        let across = trace::of(|| unsafe { copy_shared_by::<Words>(a, b, len) });
-        assert_word_by_word(&across, a, len);
-        assert_word_by_word(&across, b, len);
+        let [a, b] = [a, b].map(|at| at.wrapping_add(head_of(at, WORD)));
+        let words = len / WORD;
+        // SAFETY: as above, with 7 bytes more.
+        let across = trace::of(|| unsafe { Words::words_across(a.cast(), b.cast(), words) });
+        assert_word_by_word(&across, a, words * WORD);
+        assert_word_by_word(&across, b, words * WORD);
     }
 }
 
@@ -247,32 +261,23 @@ impl Raced {
         )
     }
 
-    /// Looks at the words that are inside every [`Raced::range`], as are the shifted words they are
-    /// copied from, and gives the last byte.
+    /// Looks at the words that are inside every [`Raced::range`], and gives the last byte.
     ///
-    /// Panics if a word is a mixture where it must not be: its first `split` bytes come from one
-    /// written word, the others from another.
-    fn look(&self, split: usize) -> u8 {
+    /// Panics if a word is a mixture of two that were written.
+    fn look(&self) -> u8 {
         let mut last = 0;
         for word in &self.0[3..self.0.len() - 3] {
             let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-            assert_whole(bytes, split);
+            assert_whole(bytes);
             last = bytes[WORD - 1];
         }
         last
     }
 }
 
-/// Panics unless the first `split` bytes of a word are equal, and the others, too.
-fn assert_whole(bytes: [u8; WORD], split: usize) {
-    // A byte of `steps` is zero where the byte equals its predecessor; the first one's is the last.
-    let word = u64::from_le_bytes(bytes);
-    let mut steps = (word ^ word.rotate_left(8)).to_le_bytes();
-    (steps[0], steps[split]) = (0, 0);
-    assert!(
-        steps == [0; WORD],
-        "a word was torn: {bytes:x?}, parts at {split}"
-    );
+/// Panics unless all bytes of a word are equal.
+fn assert_whole(bytes: [u8; WORD]) {
+    assert!(bytes == [bytes[0]; WORD], "a word was torn: {bytes:x?}");
 }
 
 /// Runs `theirs` over and over in a second thread while `ours` runs `races` times, and on until what
@@ -327,7 +332,7 @@ fn words_stay_whole<F: Form>(words: usize) {
             unsafe { copy_in_by::<F>(private.as_mut_ptr().add(to), raced.at(begin), len) };
             let copied = &private[to..to + len][head_of(raced.at(begin), len)..];
             let (words, _) = copied.as_chunks::<WORD>();
-            words.iter().for_each(|word| assert_whole(*word, 0));
+            words.iter().for_each(|word| assert_whole(*word));
             copied[0]
         },
     );
@@ -345,37 +350,34 @@ fn words_stay_whole<F: Form>(words: usize) {
                 fill_by::<F>(raced.at(begin), !turn, len);
             }
         },
-        || raced.look(0),
+        || raced.look(),
     );
 
-    // Words copied to words, at every difference of alignment: first the source is written
-    // meanwhile, then the destination is read.
-    for shift in 0..if cfg!(miri) || words > 100 { 1 } else { WORD } {
-        let split = (WORD - shift) % WORD;
-        let copy = |random: &mut Random| {
-            let (begin, len) = raced.range(random);
-            let len = len.min(words * WORD - begin - shift);
-            // SAFETY: both ranges are inside their words.
-            unsafe { copy_shared_by::<F>(other.at(begin), raced.at(begin + shift), len) };
-        };
-        other.write_words(0);
-        race(
-            races,
-            |turn| raced.write_words(turn),
-            || {
-                copy(&mut ours);
-                other.look(split)
-            },
-        );
-        race(
-            races,
-            |turn| {
-                raced.write_words(turn);
-                copy(&mut theirs);
-            },
-            || other.look(split),
-        );
-    }
+    // Words copied to words: first the source is written meanwhile, then the destination is read.
+    let copy = |random: &mut Random| {
+        let (begin, len) = raced.range(random);
+        let words = begin.div_ceil(WORD)..(begin + len) / WORD;
+        let (to, from) = (other.at(words.start * WORD), raced.at(words.start * WORD));
+        // SAFETY: so many aligned words are inside both.
+        unsafe { F::words_across(to.cast(), from.cast(), words.len()) };
+    };
+    other.write_words(0);
+    race(
+        races,
+        |turn| raced.write_words(turn),
+        || {
+            copy(&mut ours);
+            other.look()
+        },
+    );
+    race(
+        races,
+        |turn| {
+            raced.write_words(turn);
+            copy(&mut theirs);
+        },
+        || other.look(),
+    );
 }
 
 // spec: A16
