@@ -6,19 +6,20 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `frames` | the layer's interface: all below for the frames of one arena, and the check of it |
 //! | `arena` | the mapping; numbers to addresses and back |
 //! | `buddy`, `magazine`, `stack` | free blocks; free single frames per thread, and their stack; the reserve |
 //! | `meta`, `meta_array` | one cache line per frame; all of them |
 //! | `flags`, `hold`, `list` | the flags byte and the hold word in it; lists threaded through it |
-//! | `owned` | the frame nobody else can see |
+//! | `owned`, `singles` | the frame nobody else can see; several of them at once |
 //! | `pinned` | slices and stores on published frames, kept apart by the hold word |
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
 //! | `old_ways` | how it was done before, for the published tables (feature `tables`) |
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached, anonymous, table, index
 //! node; told by `Kind`), viewed-only (published, but its hold word has views alone), zero. `alloc`: free -> owned;
-//! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`] and [`Frames::own`]: published -> owned;
-//! [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
+//! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`]: published -> owned, by its number, to be
+//! freed; [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
 //! charged, listed or freed (I4).
 //!
 //! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside it the buddy lists. No foreign

@@ -180,7 +180,7 @@ impl<'f> OwnedFrame<'f> {
         self.into_id()
     }
 
-    /// Gives up the guard: the caller frees the frame by its number, or wraps it again with [`Frames::own`].
+    /// Gives up the guard: the caller frees the frame by its number.
     pub(crate) fn into_id(self) -> FrameId {
         let id = self.id;
         mem::forget(self);

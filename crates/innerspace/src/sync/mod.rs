@@ -12,9 +12,10 @@
 //! **What a loom build contains.** Loom cannot model raw memory, inline assembly or statics, so a
 //! loom build holds the small protocols and nothing else: `sync` (all of it), the primitives of
 //! `sys` that protocols are made of (`barrier`, `lock_byte`), `units`, and the protocol
-//! modules above (`frame::lock`). Everything else carries `#[cfg(not(loom))]` where its parent
-//! declares it, and a module that is in the loom build may name only modules that are in it too. A
-//! model lives in its protocol's test module: `#[cfg(all(test, loom))] mod models`. Tests that are
+//! modules above (`frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
+//! `dax::{entry, grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent declares it, and a module that is in the loom
+//! build may name only modules that are in it too. A model lives in its protocol's test module:
+//! `#[cfg(all(test, loom))] mod models`. Tests that are
 //! not models are `#[cfg(all(test, not(loom), not(shuttle)))]`: the checkers' types panic outside a
 //! model run.
 //!

@@ -132,7 +132,7 @@ impl Locked<'_> {
     /// A store over it.
     ///
     /// # Errors
-    /// [`OpenError::CacheMode`], [`OpenError::Io`]: it has its content then.
+    /// [`OpenError::CacheMode`], [`OpenError::Io`]: it has its content then, unless it was emptied and could not be looked at any more.
     pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, OpenError> {
         let Locked {
             file,
