@@ -30,15 +30,16 @@ fn two_names_of_one_file_have_one_identity() {
 #[cfg(target_os = "linux")]
 fn a_child_of_fork_leaves_its_parent_the_lock() {
     let (_dir, path) = file_with(b"abc");
-    let store = FileStore::open(&path, Access::ReadWrite).unwrap();
-    let mut store = Some(store);
+    let opened = Opened::begin(&path, Access::ReadWrite, Create::Never).unwrap();
+    // No more of a store: a child may neither allocate nor free.
+    let mut file = Some(opened.lock_any().unwrap().file);
     assert!(crate::sys::process::tests::in_child(|| {
-        store.take();
+        file.take();
         true
     }));
     let other = FileStore::open(&path, Access::ReadWrite);
     assert!(matches!(other, Err(OpenError::InUse { .. })), "{other:?}");
-    drop(store);
+    drop(file);
     FileStore::open(&path, Access::ReadWrite).unwrap();
 }
 
