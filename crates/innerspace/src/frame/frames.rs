@@ -156,20 +156,20 @@ impl Frames {
         self.allocator.free_frames()
     }
 
-    /// Free frames that are in no magazine.
-    #[cfg(test)]
+    /// Magazines with frames.
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn magazines_in_use(&self) -> usize {
         self.allocator.magazines_in_use()
     }
 
     /// How often magazines were emptied.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn magazine_drains(&self) -> u32 {
         self.allocator.drains()
     }
 
     /// Free frames in lists.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn listed_frames(&self) -> u32 {
         self.allocator.listed_frames()
     }
@@ -263,6 +263,7 @@ impl Frames {
     }
 
     /// Makes a block owned again that its caller has frozen, or whose last hold it dropped.
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
         let meta = self.meta(id);
         assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
@@ -271,7 +272,8 @@ impl Frames {
         OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
     }
 
-    /// Returns the free frames of all magazines to the buddy lists. `alloc` does it before it gives up.
+    /// Returns the free frames of all magazines to the buddy lists. `alloc` does it before it gives up, where that may help.
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn drain_magazines(&self) {
         self.allocator.drain_magazines(&self.metas);
     }

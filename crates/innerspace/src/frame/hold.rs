@@ -76,6 +76,7 @@ impl HoldState {
     /// The most that the counts of references and of installed pages can hold.
     pub(crate) const MAX: u32 = FIELD as u32;
     /// The most views.
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) const MAX_VIEWS: u32 = VIEWS_FULL as u32;
 
     /// A block in its file's index, with `refs` references of which the index has one.

@@ -76,13 +76,6 @@ impl FrameList {
         Some(id)
     }
 
-    /// Takes the last frame out.
-    pub(crate) fn pop_back(&mut self, metas: &[Meta]) -> Option<FrameId> {
-        let id = self.back()?;
-        self.remove(metas, id);
-        Some(id)
-    }
-
     /// Takes a frame out that is in this list.
     pub(crate) fn remove(&mut self, metas: &[Meta], id: FrameId) {
         let links = &metas[id.index()].links;

@@ -94,7 +94,7 @@ pub(super) struct Allocator {
     capacity: usize,
     reserve: u32,
     /// See [`Allocator::drains`].
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     drained: AtomicU32,
 }
 
@@ -126,7 +126,7 @@ impl Allocator {
             shared: (0..SHARED).map(|_| shared()).collect(),
             capacity: if capacity < 2 { 0 } else { capacity },
             reserve,
-            #[cfg(test)]
+            #[cfg(all(test, not(shuttle)))]
             drained: AtomicU32::new(0),
         }
     }
@@ -144,19 +144,19 @@ impl Allocator {
     }
 
     /// Free frames in lists.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn listed_frames(&self) -> u32 {
         self.listed.load(Ordering::Relaxed)
     }
 
     /// Magazines with frames.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn magazines_in_use(&self) -> usize {
         self.magazines().filter(|one| one.len() > 0).count()
     }
 
     /// How often magazines were emptied.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn drains(&self) -> u32 {
         self.drained.load(Ordering::Relaxed)
     }
@@ -168,7 +168,7 @@ impl Allocator {
     }
 
     /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that order, even after the
-    /// magazines were drained.
+    /// magazines were drained, which is left out where they have too little.
     #[inline(always)]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
@@ -280,7 +280,7 @@ impl Allocator {
 
     /// Returns the frames of all loads and magazines to the buddy lists.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) {
-        #[cfg(test)]
+        #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
         let draining = self.drains.begin(&self.owned);
         self.with_lists(|lists| {

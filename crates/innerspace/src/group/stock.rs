@@ -555,19 +555,10 @@ impl Stocks {
 
     /// Pages in stock of the groups that `wanted` names; exact when nobody charges.
     pub(super) fn sum(&self, wanted: impl Fn(GroupId) -> bool) -> u64 {
-        self.sum_of(wanted, Slot::count)
-    }
-
-    /// Like [`Stocks::sum`], the lowest counts since the slots were settled.
-    pub(super) fn sum_low(&self, wanted: impl Fn(GroupId) -> bool) -> u64 {
-        self.sum_of(wanted, Slot::low)
-    }
-
-    fn sum_of(&self, wanted: impl Fn(GroupId) -> bool, what: impl Fn(Slot) -> u32) -> u64 {
         self.all()
             .map(|slot| Slot(slot.load(Ordering::Acquire)))
             .filter(|word| word.count() > 0 && wanted(word.group()))
-            .map(|word| u64::from(what(word)))
+            .map(|word| u64::from(word.count()))
             .sum()
     }
 }

@@ -217,6 +217,7 @@ impl Pool {
     }
 
     /// Pages on the lists of one group, those below it not counted.
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
         self.lru.sizes(group)
     }

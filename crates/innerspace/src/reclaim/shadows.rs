@@ -81,6 +81,7 @@ impl Shadows {
 
 impl Pool {
     /// The most shadows that the files have together.
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn most_shadows(&self) -> usize {
         self.shadows.most
     }

@@ -16,6 +16,7 @@ pub(super) const CLOCK_BITS: u32 = 40;
 const CLOCK_MASK: u64 = (1 << CLOCK_BITS) - 1;
 
 /// Bits of a shadow: what an index must be able to keep.
+#[cfg(all(test, not(shuttle)))]
 pub(crate) const SHADOW_BITS: u32 = CLOCK_BITS + 16;
 
 /// What to do with a block that came back.
