@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
 use super::extents::{Extents, ShownHoles};
-use super::index::{Index, Nodes, Word};
+use super::index::{Index, Nodes};
 use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 use super::options::{FileAccess, FileOptions};
 use super::ready::ReadyList;
@@ -491,70 +491,6 @@ impl FileCore {
     /// Whether a write of some block is under way.
     pub(super) fn is_writing(&self) -> bool {
         self.dirty.lock().writing() > 0
-    }
-
-    /// Recomputes what the file caches about itself; panics where it is wrong. Nobody may be using the file.
-    pub(crate) fn validate(&self) {
-        self.index.validate(self.frames());
-        let section = self.pool.domain.reader();
-        let mut next = 0;
-        let mut dirty_blocks = 0;
-        let dirty = self.dirty.lock();
-        assert_eq!(dirty.writing(), 0, "a write is under way at rest");
-        while let Some((block, frame)) = self.index.next_block(self.frames(), next, u64::MAX) {
-            let meta = self.frames().meta(frame);
-            let flags = meta.flags.load();
-            let hold = meta.hold.load();
-            assert_eq!(
-                (meta.owner(), meta.index()),
-                (self.owner.0, block),
-                "I10: {meta:?}"
-            );
-            assert_eq!(meta.order(), self.order, "I10: {meta:?}");
-            assert!(
-                hold.is_cached() && hold.refs() == 1,
-                "I1: block {block} at rest: {meta:?}"
-            );
-            assert!(!hold.has_writer(), "I7: block {block} at rest: {meta:?}");
-            assert!(
-                hold.views() == 0 || !hold.is_wmapped(),
-                "views of a writable page: {meta:?}"
-            );
-            assert!(
-                flags.contains(FlagSet::UPTODATE),
-                "P20: block {block} at rest: {meta:?}"
-            );
-            let busy = FlagSet::LOCKED | FlagSet::WRITEBACK;
-            assert!(
-                !flags.intersects(busy),
-                "I7: block {block} at rest: {meta:?}"
-            );
-            let is_dirty = flags.contains(FlagSet::DIRTY);
-            assert_eq!(
-                dirty.contains(block),
-                is_dirty,
-                "I5: block {block}: {meta:?}"
-            );
-            dirty_blocks += usize::from(is_dirty);
-            next = block + 1;
-        }
-        for block in dirty.unsynced() {
-            let word = self.index.load(self.frames(), block);
-            assert!(
-                matches!(word, Word::Block(_)),
-                "I5: block {block} is not synced, and {word:?}"
-            );
-        }
-        drop(section);
-        assert_eq!(
-            dirty.len(),
-            dirty_blocks,
-            "I5: dirty blocks that are not in the index"
-        );
-        assert!(
-            self.fill_errors.lock().is_empty(),
-            "P20: an error of a fill is left over"
-        );
     }
 }
 

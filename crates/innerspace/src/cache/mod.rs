@@ -90,6 +90,7 @@ mod stream;
 mod syncs;
 mod trouble;
 mod truncate;
+mod validate;
 mod view;
 mod write;
 mod writeback;
