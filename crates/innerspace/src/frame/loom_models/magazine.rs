@@ -1,0 +1,117 @@
+//! A model of a thread's magazine beside who empties it: the steps of `frame::magazine`, over a list in place of the buddy lists.
+
+use super::super::stack::{CAPACITY, Stack};
+use super::model;
+use crate::FrameId;
+use crate::sync::owned::{Drains, Owned};
+use crate::sync::{Arc, Mutex, thread};
+
+/// A thread's magazine, and the lists behind it.
+struct Free {
+    drains: Drains,
+    own: [Owned<Stack>; 1],
+    listed: Mutex<Vec<u32>>,
+}
+
+impl Free {
+    /// As `Allocator::give`.
+    fn give(&self, id: u32) {
+        match self.own[0].enter(&self.drains) {
+            Some(magazine) if magazine.len() < CAPACITY => magazine.push(FrameId(id)),
+            Some(magazine) => {
+                let mut listed = self.listed.lock();
+                magazine.take_coldest(CAPACITY / 2, |id| listed.push(id.0));
+                drop(listed);
+                magazine.push(FrameId(id));
+            }
+            None => self.listed.lock().push(id),
+        }
+    }
+
+    /// As `Allocator::take`: an empty magazine is filled while its owner is at it.
+    fn take(&self) -> Option<u32> {
+        let own = self.own[0].enter(&self.drains);
+        let taken = own.and_then(|magazine| magazine.pop().or_else(|| self.fill(&magazine)));
+        taken.map(|id| id.0).or_else(|| self.listed.lock().pop())
+    }
+
+    /// As `Allocator::take_load`.
+    fn fill(&self, magazine: &Stack) -> Option<FrameId> {
+        let mut listed = self.listed.lock();
+        let start = listed.len() - listed.len().min(CAPACITY);
+        listed
+            .drain(start..)
+            .for_each(|id| magazine.push(FrameId(id)));
+        drop(listed);
+        magazine.pop()
+    }
+
+    /// As `Allocator::take_listed`, by a thread that has no magazine.
+    fn take_listed(&self) -> Option<u32> {
+        let mut listed = self.listed.lock();
+        if let Some(id) = listed.pop() {
+            return Some(id);
+        }
+        let elsewhere = self.own[0].look().len();
+        drop(listed);
+        if elsewhere == 0 {
+            return None;
+        }
+        self.drain();
+        self.listed.lock().pop()
+    }
+
+    /// As `Allocator::drain_magazines`.
+    fn drain(&self) {
+        let draining = self.drains.begin(&self.own);
+        let mut listed = self.listed.lock();
+        self.own[0]
+            .look()
+            .take_coldest(CAPACITY, |id| listed.push(id.0));
+        assert_eq!(self.own[0].look().len(), 0, "an owner is at its magazine");
+        drop(listed);
+        drop(draining);
+    }
+}
+
+fn free(listed: Vec<u32>) -> Arc<Free> {
+    Arc::new(Free {
+        drains: Drains::new(),
+        own: [Owned::new(Stack::new())],
+        listed: Mutex::new(listed),
+    })
+}
+
+/// Of two frames the owner takes one, with the other in its magazine for a while: whoever needs one has it.
+#[test]
+fn what_is_on_its_way_to_a_magazine_is_found() {
+    model(3, || {
+        let free = free(vec![1, 2]);
+        let theirs = free.clone();
+        let needer = thread::spawn(move || theirs.take_listed());
+        let own = free.take();
+        let other = needer.join().unwrap();
+        let mut taken = [own.expect("there are two"), other.expect("there are two")];
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2]);
+    });
+}
+
+/// The owner fills its magazine and overfills it, and takes a frame again, while another thread drains: no frame is lost, and none is in
+/// two places.
+#[test]
+fn a_magazine_loses_nothing_to_who_empties_it() {
+    model(3, || {
+        let free = free(Vec::new());
+        let theirs = free.clone();
+        let drainer = thread::spawn(move || theirs.drain());
+        (1..=3).for_each(|id| free.give(id));
+        let taken = free.take();
+        drainer.join().unwrap();
+        let mut all = std::mem::take(&mut *free.listed.lock());
+        all.extend(free.own[0].look().iter().map(|id| id.0));
+        all.extend(taken);
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3]);
+    });
+}
