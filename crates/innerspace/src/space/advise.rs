@@ -128,8 +128,9 @@ impl Space {
         let nodes = Nodes { pool: &self.0.pool };
         self.0.inside(|tables| {
             let mut each = |_, word: &_| {
-                if pte::load(word).holds() == Holds::File {
-                    pte::take_valid(word, VALID);
+                let page = pte::load(word);
+                if page.holds() == Holds::File {
+                    let _aged = pte::take_valid_of_file(word, page, VALID);
                 }
             };
             nodes.for_each_slot(tables.root, range.start, range.end, &mut each);

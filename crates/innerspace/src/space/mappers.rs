@@ -135,7 +135,7 @@ impl SpaceInner {
         if page.holds() == Holds::File {
             let head = self.pool.frames.head_of(nodes.frame_of(page));
             if self.pool.sample_mapped(head) {
-                pte::take_valid(word, VALID);
+                let _aged = pte::take_valid_of_file(word, page, VALID);
             }
         }
     }
@@ -190,11 +190,12 @@ impl SpaceInner {
         }
         match how {
             Revoke::Write => {
-                revoked.pages += u64::from(pte::take_valid(word, VALID_W).has(VALID_W));
+                let before = pte::take_valid_of_file(word, pte, VALID_W);
+                revoked.pages += u64::from(before.is_some_and(|before| before.has(VALID_W)));
             }
             Revoke::Age => {
-                let before = pte::take_valid(word, VALID);
-                let used = before.has(VALID_R) || before.has(VALID_X);
+                let before = pte::take_valid_of_file(word, pte, VALID);
+                let used = before.is_some_and(|page| page.has(VALID_R) || page.has(VALID_X));
                 revoked.accessed |= used;
                 revoked.pages += u64::from(used);
             }

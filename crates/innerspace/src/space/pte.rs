@@ -151,6 +151,19 @@ pub(super) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
     Pte(slot.fetch_and(!valid, Ordering::AcqRel))
 }
 
+/// Takes validity from a slot that held `old` a moment ago and tells what was there, if that is still a file's: a page of the
+/// space's own, which a store has put there meanwhile, keeps what it has, for a restore goes by its write validity.
+pub(super) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Option<Pte> {
+    let mut now = old;
+    while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
+        if replace(slot, now, Pte(now.0 & !valid)) {
+            return Some(now);
+        }
+        now = load(slot);
+    }
+    None
+}
+
 /// Empties a slot and tells what was there.
 pub(super) fn take(slot: &AtomicU64) -> Pte {
     interleave();
@@ -191,5 +204,17 @@ mod tests {
             "a borrowed page is never writable"
         );
         assert!(!Pte::zero(host, VALID_R).has(VALID_W), "I4");
+    }
+
+    #[test]
+    fn a_copy_that_replaces_a_page_of_a_file_keeps_its_rights() {
+        let (file, own) = (Pte::file(0x1000, VALID), Pte::own(0x2000));
+        let slot = AtomicU64::new(own.0);
+        assert_eq!(take_valid_of_file(&slot, file, VALID), None);
+        assert_eq!(load(&slot), own);
+        slot.store(file.0, Ordering::Relaxed);
+        let aged = Pte::file(0x1000, VALID_R);
+        assert_eq!(take_valid_of_file(&slot, aged, VALID_W), Some(file));
+        assert_eq!(load(&slot), Pte::file(0x1000, VALID_R | VALID_X));
     }
 }
