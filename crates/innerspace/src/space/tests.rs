@@ -3,6 +3,8 @@
 mod direct;
 mod midway;
 mod old_mappings;
+mod reports;
+mod sessions;
 mod vmas;
 
 use std::sync::atomic::Ordering::SeqCst;
