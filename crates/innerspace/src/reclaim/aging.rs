@@ -6,7 +6,7 @@
 //! the next look becomes active; what was not stays at the tail, to be evicted first.
 
 use super::batch::BATCH_LEN;
-use super::lru::{Evictable, ListKind, Lru, Place, pages_of};
+use super::lru::{Evictable, ListKind, pages_of};
 use super::owners::Aged;
 use super::pool::Pool;
 use super::shrink::Hands;
@@ -101,33 +101,6 @@ impl Pool {
             .contains(FlagSet::REFERENCED)
         {
             self.used_again(id);
-        }
-    }
-}
-
-impl Lru {
-    /// Puts isolated frames back where they will be taken from first, in this order.
-    pub(super) fn put_back_last(
-        &self,
-        frames: &crate::frame::Frames,
-        ids: &[crate::units::FrameId],
-    ) {
-        let metas = frames.metas();
-        for id in ids {
-            let meta = &metas[id.index()];
-            if Place::load(meta) != Place::Isolated {
-                continue;
-            }
-            let Some(mut locked) = self.lock_at(meta, Place::Isolated) else {
-                continue;
-            };
-            locked.lists.isolated -= pages_of(meta);
-            locked.insert_at(
-                metas,
-                *id,
-                super::lru::list_by_flags(meta),
-                super::lru::End::Tail,
-            );
         }
     }
 }

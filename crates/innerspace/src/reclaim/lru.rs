@@ -293,9 +293,37 @@ impl Lru {
         pages
     }
 
-    /// Puts isolated frames back: to the list their flags say, or to the unevictable one. Frames that were freed meanwhile, and
-    /// may be somebody else's now, are passed over.
+    /// Puts isolated frames back: to the list their flags say, or to the unevictable one.
     pub(super) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
+        self.put_back_to(frames, ids, End::Head, |meta| match to {
+            Evictable::Yes => list_by_flags(meta),
+            Evictable::No => ListKind::Unevictable,
+        });
+    }
+
+    /// Puts isolated frames back where they will be taken from first, in this order.
+    pub(super) fn put_back_last(&self, frames: &Frames, ids: &[FrameId]) {
+        self.put_back_to(frames, ids, End::Tail, list_by_flags);
+    }
+
+    /// Puts isolated frames back as inactive ones. The flag goes with the list, under its lock: a frame that was freed meanwhile, and
+    /// is on the active list in its next life, keeps both.
+    pub(super) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {
+        self.put_back_to(frames, ids, end, |meta| {
+            meta.flags.clear(FlagSet::ACTIVE);
+            ListKind::Inactive
+        });
+    }
+
+    /// Puts isolated frames back to the list that `kind` says, with the lists locked. Frames that were freed meanwhile, and may be
+    /// somebody else's now, are passed over.
+    fn put_back_to(
+        &self,
+        frames: &Frames,
+        ids: &[FrameId],
+        end: End,
+        kind: impl Fn(&Meta) -> ListKind,
+    ) {
         let metas = frames.metas();
         // The lock is kept from one frame to the next while the group is the same.
         let mut kept: Option<(u16, LockedLists<'_>)> = None;
@@ -316,12 +344,8 @@ impl Lru {
             if Place::load(meta) != Place::Isolated || meta.group() != group {
                 continue;
             }
-            let kind = match to {
-                Evictable::Yes => list_by_flags(meta),
-                Evictable::No => ListKind::Unevictable,
-            };
             locked.lists.isolated -= pages_of(meta);
-            locked.insert(metas, *id, kind);
+            locked.insert_at(metas, *id, kind(meta), end);
         }
     }
 }

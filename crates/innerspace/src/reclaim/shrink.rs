@@ -9,7 +9,7 @@
 //! blocks are passed over in the first passes, too, and the flusher is asked for them: a clean block is had for nothing. An owner whose
 //! store failed to write is asked ever more rarely, until the next tick.
 
-use super::lru::{Evictable, ListKind, pages_of};
+use super::lru::{End, Evictable, ListKind, pages_of};
 use super::owners::{Aged, Owner, OwnerId};
 use super::policy::Demotion;
 use super::pool::Pool;
@@ -271,7 +271,6 @@ impl Pool {
                     .contains(FlagSet::REFERENCED);
                 let mapped_use = self.was_used(hands, at, meta) == Aged::Referenced;
                 if effort == Effort::Force || !(used || mapped_use) {
-                    meta.flags.clear(FlagSet::ACTIVE);
                     self.counters.add(Event::PgDeactivate, pages_of(meta));
                     hands.evict.push(hands.taken[at]);
                 } else {
@@ -282,12 +281,13 @@ impl Pool {
             match self.policy.demotion() {
                 Demotion::SecondChance => {
                     self.lru
-                        .put_back(&self.frames, &hands.evict, Evictable::Yes);
+                        .put_back_inactive(&self.frames, &hands.evict, End::Head);
                 }
                 Demotion::Next => {
                     // The oldest was taken first.
                     hands.evict.reverse();
-                    self.lru.put_back_last(&self.frames, &hands.evict);
+                    self.lru
+                        .put_back_inactive(&self.frames, &hands.evict, End::Tail);
                 }
             }
         }

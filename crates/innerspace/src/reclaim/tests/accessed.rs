@@ -208,3 +208,28 @@ fn a_frame_freed_while_isolated_is_passed_over() {
     assert_eq!(pool.list_sizes(other_group).inactive, PageCount(1));
     pool.validate();
 }
+
+/// A reclaimer is about to call a frame inactive when it is freed, and is an active one of another file.
+#[test]
+fn a_frame_reused_while_it_is_judged_stays_as_active_as_it_is() {
+    let pool = pool_of(8_000, 0);
+    let group = pool.groups.create(GroupId::ROOT, "g", None).unwrap();
+    let file = MockFile::new(&pool, group, 0);
+    let other = MockFile::new(&pool, GroupId::ROOT, 0);
+    let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
+    file.touch_mapped(0).unwrap();
+    pool.lru.drain_batches(&pool.frames);
+    (0..2).for_each(|_| pool.mark_accessed(id));
+    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    let (first, next) = (file.clone(), other.clone());
+    *file.when_aged.lock() = Some(Box::new(move || {
+        first.truncate(0);
+        let reused = next.bring(0, FlagSet::ACTIVE, AllocMode::Wait).unwrap();
+        assert_eq!(reused, id, "the magazine gives the last frame first");
+        next.pool.lru.drain_batches(&next.pool.frames);
+    }));
+    pool.shrink(group, PageCount(1), Io::Allowed);
+    assert!(file.when_aged.lock().is_none(), "the frame was judged");
+    assert_eq!(other.place(0), Place::List(ListKind::Active));
+    pool.validate();
+}

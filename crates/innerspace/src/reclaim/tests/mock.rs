@@ -38,6 +38,8 @@ pub(super) struct MockFile {
     /// While above 0, each write fails and takes one off.
     pub(super) failures: AtomicU64,
     pub(super) evict_calls: AtomicU64,
+    /// Done when a frame is next aged, before it is looked at.
+    pub(super) when_aged: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl MockFile {
@@ -53,6 +55,7 @@ impl MockFile {
                 written: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
                 evict_calls: AtomicU64::new(0),
+                when_aged: Mutex::new(None),
             }
         })
     }
@@ -186,6 +189,10 @@ impl MockFile {
 
 impl Owner for MockFile {
     fn age(&self, frame: FrameId, index: u64) -> Aged {
+        let work = self.when_aged.lock().take();
+        if let Some(work) = work {
+            work();
+        }
         let mut blocks = self.blocks.lock();
         if blocks.frames.get(&index) != Some(&frame) {
             return Aged::Idle;
