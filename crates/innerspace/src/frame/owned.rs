@@ -98,15 +98,16 @@ impl<'f> OwnedFrame<'f> {
         unsafe { copy::copy_in(self.bytes_mut(), from) }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`, which the caller knows that nobody writes to.
+    /// Copies as many bytes as this block has from the block at `source`, which is taken to stand still: the caller finds out
+    /// afterwards if it did not.
     ///
     /// # Panics
     /// When `source` is this block, or reaches beyond the arena.
     pub(crate) fn copy_from_still(&mut self, source: FrameId) {
         assert_ne!(source, self.id, "copy of a block to itself");
         let from = self.frames.block(source, self.order).cast_const();
-        // SAFETY: the source is inside the arena and is not this block, which is exclusively borrowed. If somebody writes to
-        // it all the same, the bytes are some that were there: they are copied by instructions that know no types.
+        // SAFETY: the source is inside the arena and is not this block, which is exclusively borrowed; whoever writes to it all the
+        // same does so through atomics or `sys::copy`.
         unsafe { copy::copy_still(self.bytes_mut(), from) }
     }
 

@@ -424,7 +424,8 @@ impl<'space> FaultState<'space> {
             Holds::Nothing | Holds::Zero => page.zero(),
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
-                // It is shared, so nobody writes to it.
+                // It was shared when its word was read. If the others have let it go since, somebody may store to it in place: the
+                // word says so, and the copy is thrown away.
                 page.copy_from_still(self.nodes().frame_of(old));
             }
             Holds::File | Holds::Direct => self.copy_page(&mut page, old.host()),

@@ -53,11 +53,8 @@ use words::Words as Native;
 trait Form {
     /// Shared words to private bytes.
     unsafe fn words_in(dst: *mut u8, src: *const u64, words: usize);
-    /// Bytes that nobody writes to private bytes, as many as given.
-    unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { src.copy_to_nonoverlapping(dst, len) }
-    }
+    /// Bytes that are taken to stand still to private bytes, as many as given.
+    unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize);
     /// Private bytes to shared words.
     unsafe fn words_out(dst: *mut u64, src: *const u8, words: usize);
     /// Shared words to shared words.
@@ -77,11 +74,13 @@ pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
     unsafe { copy_in_by::<Native>(dst.as_mut_ptr(), src, dst.len()) }
 }
 
-/// Copies bytes that nobody writes for the time of the call into private ones that are likely to be in no cache. Makes no
-/// promise about words, and is the faster for it where the processor fills lines without reading them first.
+/// Copies bytes that are taken to stand still into private ones that are likely to be in no cache. Makes no promise about
+/// words, and is the faster for it where the processor fills lines without reading them first. Who finds afterwards that they did
+/// not stand still throws the copy away.
 ///
 /// # Safety
-/// `src` is valid for reads of `dst.len()` bytes, and written by nobody, for the time of the call.
+/// `src` is valid for reads of `dst.len()` bytes for the time of the call. Others may write them, through this module or atomics
+/// alone.
 #[inline]
 pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
     crate::sync::interleave();

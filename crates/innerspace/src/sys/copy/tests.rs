@@ -164,10 +164,10 @@ fn bytes_that_stand_still_are_copied_at_any_length_and_place() {
         (9_000, 0),
     ] {
         let bytes = random.bytes(len);
-        let from = placed(&bytes, place);
+        let mut from = placed(&bytes, place);
         let mut to = vec![0; len];
         // SAFETY: `len` bytes from `place` on are inside the vector, and nobody writes them.
-        unsafe { copy_still(&mut to, from.as_ptr().add(place)) };
+        unsafe { copy_still(&mut to, from.as_mut_ptr().add(place)) };
         assert_eq!(to, bytes, "{len} bytes at {place}");
     }
 }

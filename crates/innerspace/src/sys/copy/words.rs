@@ -62,6 +62,11 @@ fn halfway(word: usize, words: usize) {
 }
 
 impl Form for Words {
+    unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: the caller's promise. Word by word: a plain copy would be a race with who writes them after all.
+        unsafe { super::copy_in_by::<Words>(dst, src, len) }
+    }
+
     #[inline]
     unsafe fn words_in(dst: *mut u8, src: *const u64, words: usize) {
         for i in 0..words {
