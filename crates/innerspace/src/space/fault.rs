@@ -425,7 +425,8 @@ impl<'space> FaultState<'space> {
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
                 // It was shared when its word was read. If the others have let it go since, somebody may store to it in place: the
-                // word says so, and the copy is thrown away.
+                // word says so, and the copy is thrown away. Not closed: should the right to that store be taken again
+                // (`take_dirty`, a view of a snapshot) before the word is replaced, the word is as it was.
                 page.copy_from_still(self.nodes().frame_of(old));
             }
             Holds::File | Holds::Direct => self.copy_page(&mut page, old.host()),
