@@ -4,6 +4,8 @@
 //! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find goes to
 //! [`Core::have_page`]: read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
+use std::hint::cold_path;
+
 use super::SpaceInner;
 use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
@@ -329,7 +331,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
-            return self.load_across::<S, T>(at);
+            return value_of(|bytes| self.load_across::<S>(at, bytes));
         }
         match self.access::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load) {
             Ok(value) => Ok(value),
@@ -337,16 +339,12 @@ impl Core {
         }
     }
 
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn load_from_device<S: Sectioned, T: Scalar>(
         &mut self,
         fault: Fault,
     ) -> Result<T, Fault> {
-        let mut bytes = [0; 16];
-        let bytes = &mut bytes[..size_of::<T>()];
-        self.device_load::<S>(bytes, fault)?;
-        Ok(translate::from_bytes(bytes))
+        value_of(|bytes| self.device_load::<S>(bytes, fault))
     }
 
     #[cold]
@@ -366,23 +364,22 @@ impl Core {
     #[inline(always)]
     pub(super) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
-            return self.fetch_across::<S, T>(at);
+            return value_of(|bytes| self.fetch_across::<S>(at, bytes));
         }
         self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
     }
 
     #[cold]
-    fn fetch_across<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        let mut bytes = [0; 16];
-        let bytes = &mut bytes[..size_of::<T>()];
+    #[inline(never)]
+    fn fetch_across<S: Sectioned>(&mut self, at: VirtAddr, bytes: &mut [u8]) -> Result<(), Fault> {
         let mut rest = &mut *bytes;
-        for (at, len) in self.space.pieces(at, size_of::<T>()) {
+        for (at, len) in self.space.pieces(at, rest.len()) {
             let (piece, others) = rest.split_at_mut(len);
             let what = What::buffer(AccessKind::Fetch, len);
             self.access::<S, ()>(VirtAddr(at), what, |page| page.read(piece))?;
             rest = others;
         }
-        Ok(translate::from_bytes(bytes))
+        Ok(())
     }
 
     /// Has the page of `at` for such an access, and does nothing with it.
@@ -411,11 +408,9 @@ impl Core {
     }
 
     #[cold]
-    fn load_across<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        let mut bytes = [0; 16];
-        let bytes = &mut bytes[..size_of::<T>()];
-        self.read::<S>(at, bytes)?;
-        Ok(translate::from_bytes(bytes))
+    #[inline(never)]
+    fn load_across<S: Sectioned>(&mut self, at: VirtAddr, bytes: &mut [u8]) -> Result<(), Fault> {
+        self.read::<S>(at, bytes)
     }
 
     /// Both pages have to be valid at once, so that the value is stored wholly or not at all.
@@ -464,6 +459,17 @@ impl Core {
             }
         }
     }
+}
+
+/// A value that `load` has as bytes, which the fast path does not do. The bytes have a place of their own: were the result made
+/// out of line, the fast path would hand its own on through memory, too.
+#[inline(always)]
+fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Result<T, Fault> {
+    cold_path();
+    let mut bytes = [0; 16];
+    let bytes = &mut bytes[..size_of::<T>()];
+    load(bytes)?;
+    Ok(translate::from_bytes(bytes))
 }
 
 /// Whether a value of `size` bytes at `at` lies in two pages.
