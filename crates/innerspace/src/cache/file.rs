@@ -18,6 +18,7 @@ use super::core::FileCore;
 use super::cursor::Cursor;
 use super::dirty::WriteOrder;
 use super::errors::{ErrorCursor, FileError};
+use super::later::LaterCalls;
 use super::options::{FileAccess, FileOptions};
 use super::ready::Ready;
 use super::service::Cache;
@@ -180,7 +181,15 @@ impl PagedFile {
         self.inner.as_ref().expect("taken by `drop` alone")
     }
 
-    fn core(&self) -> &FileCore {
+    /// The same handle once more: what one hears of is told once.
+    pub(super) fn same_handle(&self) -> PagedFile {
+        PagedFile {
+            inner: Some(self.inner().clone()),
+            handle: self.handle.clone(),
+        }
+    }
+
+    pub(super) fn core(&self) -> &FileCore {
         &self.handle.core
     }
 
@@ -191,7 +200,7 @@ impl PagedFile {
 
     /// The bytes meant by `range`: an open end is the end of the file.
     #[inline]
-    fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
+    pub(super) fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
         let end_of_file = || self.len();
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -275,6 +284,42 @@ impl PagedFile {
     /// A future that becomes a view of the range. It needs no runtime; the memory's service thread (or `tick()`) does the work.
     pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
         Ready::new(self.handle.clone(), self.bytes(range))
+    }
+
+    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or `tick()`) makes the calls.
+    ///
+    /// ```
+    /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     use std::task::{Context, Poll, Wake, Waker};
+    /// #     struct Thread(std::thread::Thread);
+    /// #     impl Wake for Thread {
+    /// #         fn wake(self: std::sync::Arc<Self>) { self.0.unpark() }
+    /// #     }
+    /// #     let waker = Waker::from(std::sync::Arc::new(Thread(std::thread::current())));
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    /// #             Poll::Ready(result) => return result,
+    /// #             Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::with_limit(4 * MIB)?;
+    /// let options = memory.options().access(FileAccess::ReadWrite);
+    /// let file = options.open(MemoryStore::new())?;
+    /// let written = async {
+    ///     file.later().write_at(*b"hello", 0).await?;
+    ///     file.later().sync_all().await?;
+    ///     file.later().read(..).await
+    /// };
+    /// assert_eq!(block_on(written)?, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn later(&self) -> LaterCalls<'_> {
+        LaterCalls::new(self)
     }
 
     /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it.

@@ -10,7 +10,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `file`, `options`, `array`, `blocks`, `cursor`, `ready` | the public side: handle, choices, typed access, a thread's last blocks, `std::io`, futures |
+//! | `file`, `options`, `array`, `blocks`, `cursor`, `ready`, `later` | the public side: handle, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls |
 //! | `core`, `stats`, `service` | a file's state; its counters; what files share |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
@@ -76,6 +76,7 @@ mod fault;
 mod file;
 mod fill;
 pub(crate) mod index;
+mod later;
 mod lookup;
 mod mappers;
 mod new_blocks;
@@ -105,6 +106,7 @@ pub use errors::{FileError, HeldReason, StoreAction};
 pub(crate) use fault::{FaultKind, FaultPage, Hole, LockedBlock};
 pub(crate) use file::FileInner;
 pub use file::PagedFile;
+pub use later::{Later, LaterCalls};
 pub(crate) use mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 pub use options::{FileAccess, FileOptions};
 pub use ready::Ready;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::core::FileCore;
 use super::errors::{ErrorLog, FileError};
+use super::later::Run;
 use super::ready::Request;
 use super::write::DirtyLevel;
 use crate::group::{Group, GroupId, Slab};
@@ -28,6 +29,30 @@ const TICK_FLUSHES: usize = 16;
 // Not the shim's `Arc`: a model checker's makes no trait objects of closures.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 
+/// Work that a future waits for. Whoever dropped its future took it along.
+enum Queued {
+    View(Weak<Request>),
+    // Not the shim's: see `later`.
+    Call(std::sync::Weak<dyn Run>),
+}
+
+impl Queued {
+    fn run(&self) {
+        match self {
+            Queued::View(request) => {
+                if let Some(request) = request.upgrade() {
+                    request.run();
+                }
+            }
+            Queued::Call(call) => {
+                if let Some(call) = call.upgrade() {
+                    call.run();
+                }
+            }
+        }
+    }
+}
+
 /// The cache of one memory: everything its files have in common.
 pub(crate) struct Cache {
     pool: Arc<Pool>,
@@ -42,7 +67,7 @@ pub(crate) struct Cache {
     closed: Condvar,
     /// Dirty pages by group, those of the groups below counted in.
     dirty: Slab<AtomicU64>,
-    requests: Mutex<VecDeque<Weak<Request>>>,
+    requests: Mutex<VecDeque<Queued>>,
     /// Some group has more dirty pages than are left to age.
     flush_wanted: AtomicBool,
     /// The tick, plus 1, at which there was nothing to write.
@@ -250,7 +275,16 @@ impl Cache {
 
     /// Queues a future's request and asks for a step.
     pub(super) fn queue(&self, request: &Arc<Request>) {
-        self.requests.lock().push_back(Arc::downgrade(request));
+        self.queue_work(Queued::View(Arc::downgrade(request)));
+    }
+
+    /// The same, of a call.
+    pub(super) fn queue_call(&self, call: std::sync::Weak<dyn Run>) {
+        self.queue_work(Queued::Call(call));
+    }
+
+    fn queue_work(&self, work: Queued) {
+        self.requests.lock().push_back(work);
         self.pool.kick();
     }
 
@@ -294,10 +328,7 @@ impl Cache {
             let Some(request) = self.requests.lock().pop_front() else {
                 return Step::Idle;
             };
-            // A dropped future's request is gone.
-            if let Some(request) = request.upgrade() {
-                request.run();
-            }
+            request.run();
         }
         Step::More
     }

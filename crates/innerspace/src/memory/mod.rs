@@ -206,7 +206,7 @@ impl Memory {
     }
 
     /// Has `hook` called with each write error from now on that no open handle can report: those of a file whose last handle is
-    /// gone. It runs on the service thread, or in [`Memory::tick`], with no lock held; the errors are in
+    /// gone. It runs on the service thread, or in [`Memory::tick`], with no lock that a call of this library takes; the errors are in
     /// [`Memory::take_errors`] as well. A later hook takes the place of an earlier one.
     ///
     /// ```

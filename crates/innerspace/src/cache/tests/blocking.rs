@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
-use crate::cache::{FileError, View};
+use crate::cache::FileError;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
 
 /// Counts wake-ups.
 #[derive(Default)]
-struct Bell(AtomicUsize);
+pub(super) struct Bell(AtomicUsize);
 
 impl Wake for Bell {
     fn wake(self: std::sync::Arc<Self>) {
@@ -21,15 +21,12 @@ impl Wake for Bell {
 }
 
 impl Bell {
-    fn rung(&self) -> usize {
+    pub(super) fn rung(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-fn poll<F: Future<Output = Result<View, FileError>>>(
-    future: std::pin::Pin<&mut F>,
-    bell: &Arc<Bell>,
-) -> Poll<Result<View, FileError>> {
+pub(super) fn poll<F: Future>(future: std::pin::Pin<&mut F>, bell: &Arc<Bell>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(bell.clone())))
 }
 

@@ -4,6 +4,7 @@ mod blocking;
 mod blocks;
 mod cutting;
 mod failing;
+mod later;
 mod long_writes;
 mod looking;
 mod mapping;

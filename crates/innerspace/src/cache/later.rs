@@ -1,0 +1,206 @@
+//! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`].
+//!
+//! Where a [`Ready`](super::Ready) asks for bytes that anybody may bring, a `Later` is a call of its own: queued with the
+//! service ([`super::service`]) at the first poll, run there in the blocking way, once. A future that is dropped before
+//! its turn takes the call along; one under way runs to its end. The call keeps its file open, for what it wrote has to be
+//! kept by somebody.
+
+use std::future::Future;
+use std::ops::{Range, RangeBounds};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::PagedFile;
+use super::errors::FileError;
+use super::service::Cache;
+use crate::sync::{Arc, Mutex};
+use crate::units::PageCount;
+
+/// The calls of a file that may wait, as futures; see [`PagedFile::later`].
+///
+/// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one after another in the order
+/// in which they were first polled. Nothing happens before that. A call that waits long, for a slow store, keeps the
+/// thread from the others.
+#[derive(Debug)]
+pub struct LaterCalls<'file>(&'file PagedFile);
+
+impl<'file> LaterCalls<'file> {
+    pub(super) fn new(file: &'file PagedFile) -> LaterCalls<'file> {
+        LaterCalls(file)
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&PagedFile) -> Result<T, FileError> + Send + 'static,
+    ) -> Later<T> {
+        let file = self.0.same_handle();
+        Later {
+            cache: file.core().cache.clone(),
+            is_queued: false,
+            call: std::sync::Arc::new(Call {
+                state: Mutex::new(State {
+                    stage: Stage::New(Box::new(move || work(&file))),
+                    waker: None,
+                }),
+            }),
+        }
+    }
+
+    /// The bytes of a range, as [`PagedFile::read_exact_at`] reads them; any length, in memory of the caller's own.
+    pub fn read(&self, range: impl RangeBounds<u64>) -> Later<Vec<u8>> {
+        let range = self.0.bytes(range);
+        self.call(move |file| {
+            let Range { start, end } = range?;
+            if end > file.len() {
+                return Err(file.core().past_end(start, end - start, file.len()));
+            }
+            let mut bytes = vec![0; (end - start) as usize];
+            file.read_exact_at(&mut bytes, start)?;
+            Ok(bytes)
+        })
+    }
+
+    /// [`PagedFile::write_at`].
+    pub fn write_at(&self, bytes: impl Into<Vec<u8>>, offset: u64) -> Later<()> {
+        let bytes = bytes.into();
+        self.call(move |file| file.write_at(&bytes, offset))
+    }
+
+    /// [`PagedFile::append`].
+    pub fn append(&self, bytes: impl Into<Vec<u8>>) -> Later<u64> {
+        let bytes = bytes.into();
+        self.call(move |file| file.append(&bytes))
+    }
+
+    /// [`PagedFile::set_len`].
+    pub fn set_len(&self, len: u64) -> Later<()> {
+        self.call(move |file| file.set_len(len))
+    }
+
+    /// [`PagedFile::punch`]. An open end is the end of the file when this is called.
+    pub fn punch(&self, range: impl RangeBounds<u64>) -> Later<()> {
+        let range = self.0.bytes(range);
+        self.call(move |file| file.punch(range?))
+    }
+
+    /// [`PagedFile::sync_data`].
+    pub fn sync_data(&self) -> Later<()> {
+        self.call(PagedFile::sync_data)
+    }
+
+    /// [`PagedFile::sync_all`].
+    pub fn sync_all(&self) -> Later<()> {
+        self.call(PagedFile::sync_all)
+    }
+
+    /// [`PagedFile::sync_range`]. An open end is the end of the file when this is called.
+    pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Later<()> {
+        let range = self.0.bytes(range);
+        self.call(move |file| file.sync_range(range?))
+    }
+
+    /// [`PagedFile::discard`].
+    pub fn discard(&self) -> Later<()> {
+        self.call(PagedFile::discard)
+    }
+
+    /// [`PagedFile::invalidate`]. An open end is the end of the file when this is called.
+    pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Later<PageCount> {
+        let range = self.0.bytes(range);
+        self.call(move |file| file.invalidate(range?))
+    }
+
+    /// [`PagedFile::prefetch`]. An open end is the end of the file when this is called.
+    pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Later<()> {
+        let range = self.0.bytes(range);
+        self.call(move |file| file.prefetch(range?))
+    }
+}
+
+type Work<T> = Box<dyn FnOnce() -> Result<T, FileError> + Send>;
+
+enum Stage<T> {
+    New(Work<T>),
+    UnderWay,
+    Done(Result<T, FileError>),
+    Taken,
+}
+
+struct State<T> {
+    stage: Stage<T>,
+    waker: Option<Waker>,
+}
+
+/// One call, shared by its future and, weakly, the service's queue. The lock is a leaf, held neither while the call runs nor
+/// while a waker is called.
+struct Call<T> {
+    state: Mutex<State<T>>,
+}
+
+/// What the service runs.
+pub(super) trait Run: Send + Sync {
+    fn run(&self);
+}
+
+impl<T: Send> Run for Call<T> {
+    fn run(&self) {
+        let stage = std::mem::replace(&mut self.state.lock().stage, Stage::UnderWay);
+        let Stage::New(work) = stage else {
+            unreachable!("a call is queued once");
+        };
+        let result = work();
+        let waker = {
+            let mut state = self.state.lock();
+            state.stage = Stage::Done(result);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A call of a file as a future; see [`LaterCalls`].
+///
+/// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along; a call under way runs to
+/// its end.
+///
+/// # Panics
+/// When polled again after it gave its result.
+#[must_use = "futures do nothing unless polled"]
+pub struct Later<T> {
+    cache: Arc<Cache>,
+    is_queued: bool,
+    // Not the shim's `Arc`: a model checker's makes no trait objects.
+    call: std::sync::Arc<Call<T>>,
+}
+
+impl<T> std::fmt::Debug for Later<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Later")
+            .field("is_queued", &self.is_queued)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Future for Later<T> {
+    type Output = Result<T, FileError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        {
+            let mut state = self.call.state.lock();
+            match std::mem::replace(&mut state.stage, Stage::Taken) {
+                Stage::Done(result) => return Poll::Ready(result),
+                Stage::Taken => panic!("polled after it was done"),
+                stage => state.stage = stage,
+            }
+            state.waker = Some(context.waker().clone());
+        }
+        if !self.is_queued {
+            self.is_queued = true;
+            let call: std::sync::Arc<dyn Run> = self.call.clone();
+            self.cache.queue_call(std::sync::Arc::downgrade(&call));
+        }
+        Poll::Pending
+    }
+}
