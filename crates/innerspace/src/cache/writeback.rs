@@ -23,8 +23,11 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::MIB;
 
-/// The most bytes one call of a store writes.
+/// The most bytes one call of a store writes, unless a sync asks for it.
 const MAX_RUN: u64 = MIB;
+
+/// The most bytes one call of a store writes for a sync: nobody waits for less, and a device is faster with more at once.
+const MAX_SYNC_RUN: u64 = 4 * MIB;
 
 /// Failed calls of the store after which a run is given up that no sync asks for.
 const PATIENCE: u32 = 4;
@@ -113,7 +116,11 @@ impl FileCore {
         if reason != WriteReason::Sync && !self.trouble.may_try(self.pool.now()) {
             return total;
         }
-        let max_run = (MAX_RUN >> self.block_shift()).max(1);
+        let max_run = match reason {
+            WriteReason::Sync => MAX_SYNC_RUN,
+            WriteReason::Flusher { .. } | WriteReason::Pressure => MAX_RUN,
+        };
+        let max_run = (max_run >> self.block_shift()).max(1);
         while total.next < blocks.end && total.written + total.failed < max_blocks {
             let rules = self.rules(reason);
             let left = max_blocks - total.written - total.failed;

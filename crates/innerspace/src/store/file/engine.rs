@@ -14,6 +14,7 @@ use std::io::{self, IoSlice};
 
 use super::super::Limits;
 use super::CacheMode;
+use super::long::LongWrites;
 use crate::sync::Mutex;
 use crate::sys::file::{self as sys, Keep};
 
@@ -29,7 +30,7 @@ const DROP_EVERY: u64 = 4 << 20;
 #[derive(Debug)]
 pub(super) enum Engine {
     Kernel,
-    DontCache(Written),
+    DontCache(Written, Option<LongWrites>),
     Direct(Direct),
     DropAfterUse(Written),
 }
@@ -38,7 +39,7 @@ impl Engine {
     pub(super) fn mode(&self) -> CacheMode {
         match self {
             Engine::Kernel => CacheMode::Kernel,
-            Engine::DontCache(_) => CacheMode::DontCache,
+            Engine::DontCache(..) => CacheMode::DontCache,
             Engine::Direct(_) => CacheMode::Direct,
             Engine::DropAfterUse(_) => CacheMode::DropAfterUse,
         }
@@ -54,7 +55,7 @@ impl Engine {
     pub(super) fn read_at(&self, file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
             Engine::Kernel => sys::read_at(file, buf, offset, Keep::Cached),
-            Engine::DontCache(_) => sys::read_at(file, buf, offset, Keep::Nothing),
+            Engine::DontCache(..) => sys::read_at(file, buf, offset, Keep::Nothing),
             Engine::Direct(direct) => direct.read_at(buf, offset),
             Engine::DropAfterUse(_) => {
                 let count = sys::read_at(file, buf, offset, Keep::Cached)?;
@@ -81,7 +82,10 @@ impl Engine {
     ) -> io::Result<usize> {
         match self {
             Engine::Kernel => sys::write_vectored_at(file, bufs, offset, Keep::Cached),
-            Engine::DontCache(written) => {
+            Engine::DontCache(written, long) => {
+                if let Some(done) = long.as_ref().and_then(|long| long.write(bufs, offset)) {
+                    return done;
+                }
                 let count = sys::write_vectored_at(file, bufs, offset, Keep::Nothing)?;
                 // The kernel has started writing; what it has finished can go.
                 if let Some((begin, len)) = written.add(offset, count as u64) {
@@ -120,7 +124,7 @@ impl Engine {
         let written = match self {
             Engine::Kernel => return sync(file),
             Engine::Direct(direct) => return direct.unsaid.said_with(sync(file)),
-            Engine::DontCache(written) | Engine::DropAfterUse(written) => written,
+            Engine::DontCache(written, _) | Engine::DropAfterUse(written) => written,
         };
         // Before the sync: what is written from now on it need not cover, and is the next one's.
         let span = written.take();
@@ -394,14 +398,14 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let engines = [
             Engine::DropAfterUse(Written::default()),
-            Engine::DontCache(Written::default()),
+            Engine::DontCache(Written::default(), None),
             Engine::Direct(Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT)),
         ];
         for engine in engines {
             let unsaid = match &engine {
                 Engine::Kernel => unreachable!(),
                 Engine::Direct(direct) => &direct.unsaid,
-                Engine::DontCache(written) | Engine::DropAfterUse(written) => &written.unsaid,
+                Engine::DontCache(written, _) | Engine::DropAfterUse(written) => &written.unsaid,
             };
             unsaid.note(Err(io::ErrorKind::StorageFull.into()));
             let failing = |_: &File| Err(io::ErrorKind::TimedOut.into());

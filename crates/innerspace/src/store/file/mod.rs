@@ -8,6 +8,7 @@
 //! | `open.rs` | options, the advisory lock, the engine that works, [`OpenError`] |
 //! | `opened.rs` | opening step by step: which file it is, locked, emptied last |
 //! | `engine.rs` | one read or write by each cache mode, direct I/O's unaligned edges |
+//! | `long.rs` | long writes past the page cache, beside short ones through it |
 //! | `watch.rs` | noticing a shrink or a change from outside |
 //!
 //! **Locks between processes.** A writable open takes an exclusive advisory lock (flock) before it
@@ -24,6 +25,7 @@
 //! wrote have a mutex each, all of them leaves.
 
 mod engine;
+mod long;
 mod open;
 mod opened;
 mod watch;

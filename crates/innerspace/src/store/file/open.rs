@@ -6,6 +6,7 @@ use std::{fmt, io};
 
 use super::FileStore;
 use super::engine::{DIRECT_ALIGNMENT, Direct, Engine, Written};
+use super::long::LongWrites;
 use super::opened::Opened;
 use crate::sys::file as sys;
 
@@ -41,7 +42,8 @@ pub enum CacheMode {
     #[default]
     Auto,
     /// The kernel drops what a transfer brought in as soon as it is done, and written, by itself
-    /// (Linux 6.14 on file systems that support it; macOS).
+    /// (Linux 6.14 on file systems that support it; macOS). Long writes go past the page cache where
+    /// that is possible, see `Direct`.
     DontCache,
     /// Transfers go past the page cache (O_DIRECT).
     Direct,
@@ -356,9 +358,19 @@ impl Opening<'_> {
         match mode {
             CacheMode::DontCache if sys::enable_dontcache(file) => {
                 sys::expect_random(file);
-                Some(Engine::DontCache(Written::default()))
+                let direct = match self.access {
+                    Access::ReadWrite => self.open_direct(metadata),
+                    Access::ReadOnly => None,
+                };
+                let long = direct.map(|(file, alignment)| LongWrites::new(file, alignment));
+                Some(Engine::DontCache(Written::default(), long))
             }
-            CacheMode::Direct => self.open_direct(metadata).map(Engine::Direct),
+            CacheMode::Direct => {
+                let (file, alignment) = self.open_direct(metadata)?;
+                let direct = Direct::new(file, alignment);
+                direct.probe().ok()?;
+                Some(Engine::Direct(direct))
+            }
             CacheMode::DropAfterUse if sys::CAN_DROP => {
                 sys::expect_random(file);
                 Some(Engine::DropAfterUse(Written::default()))
@@ -368,8 +380,9 @@ impl Opening<'_> {
         }
     }
 
-    /// A second descriptor for direct I/O, if it works and the path still names the same file.
-    fn open_direct(&self, metadata: &Metadata) -> Option<Direct> {
+    /// A second descriptor for direct I/O, if there is such a thing and the path still names the same file, and the alignment that
+    /// it needs.
+    fn open_direct(&self, metadata: &Metadata) -> Option<(File, usize)> {
         let file = sys::open_direct(self.path, &self.options()).ok()?;
         if sys::identity(&file.metadata().ok()?) != sys::identity(metadata) {
             return None;
@@ -379,9 +392,7 @@ impl Opening<'_> {
             Some(needed) => DIRECT_ALIGNMENT.max(needed.next_power_of_two()),
             None => DIRECT_ALIGNMENT,
         };
-        let direct = Direct::new(file, alignment);
-        direct.probe().ok()?;
-        Some(direct)
+        Some((file, alignment))
     }
 }
 
