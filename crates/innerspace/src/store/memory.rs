@@ -10,10 +10,14 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes in a chunk: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
+/// Chunks that are kept for the next writes when they are punched or cut off: 32 MiB. New memory from the system, which clears it
+/// and maps it page by page, costs several times what a write into it does.
+const MOST_SPARE: usize = 512;
 /// The longest store: as with files, an offset fits in 63 bits.
 const MAX_LEN: u64 = i64::MAX as u64;
 
-/// A store in memory. Ranges never written, punched or cut off are holes in units of 64 KiB.
+/// A store in memory. Ranges never written, punched or cut off are holes in units of 64 KiB. Of the memory of those punched or cut
+/// off it keeps up to 32 MiB for what is written next.
 ///
 /// Writable, empty at first. Share one between a file and a test by an `Arc`, which is a store too.
 pub struct MemoryStore {
@@ -34,6 +38,8 @@ struct Bytes {
     len: u64,
     /// By offset divided by [`CHUNK`]. An absent chunk is a hole; bytes at or past `len` are zero.
     chunks: BTreeMap<u64, Box<[u8]>>,
+    /// Memory of chunks that are no more: empty, with room for one each; at most [`MOST_SPARE`].
+    spare: Vec<Vec<u8>>,
 }
 
 /// Statistics only: relaxed, ordered with nothing.
@@ -155,7 +161,8 @@ impl Bytes {
                 }
                 Entry::Vacant(place) => {
                     // Zeros where nothing is written, and there alone.
-                    let mut chunk = Vec::with_capacity(CHUNK as usize);
+                    let mut chunk = self.spare.pop().unwrap_or_default();
+                    chunk.reserve_exact(CHUNK as usize);
                     chunk.resize(piece.inside.start, 0);
                     source.take(len, |from| chunk.extend_from_slice(from));
                     chunk.resize(CHUNK as usize, 0);
@@ -178,10 +185,21 @@ impl Bytes {
             let from = begin.saturating_sub(key * CHUNK).min(CHUNK) as usize;
             let to = (end - key * CHUNK).min(CHUNK) as usize;
             if from == 0 && to == CHUNK as usize {
-                self.chunks.remove(&key);
+                self.remove(key);
             } else if let Some(chunk) = self.chunks.get_mut(&key) {
                 chunk[from..to].fill(0);
             }
+        }
+    }
+
+    fn remove(&mut self, key: u64) {
+        let Some(chunk) = self.chunks.remove(&key) else {
+            return;
+        };
+        if self.spare.len() < MOST_SPARE {
+            let mut chunk = chunk.into_vec();
+            chunk.clear();
+            self.spare.push(chunk);
         }
     }
 
@@ -262,7 +280,7 @@ impl MemoryStore {
         copy
     }
 
-    /// Bytes of memory that the content takes: what is not a hole, in units of 64 KiB.
+    /// Bytes of memory that the content takes: what is not a hole, in units of 64 KiB. What is kept for later writes is not counted.
     pub fn resident_bytes(&self) -> u64 {
         self.state.bytes.read().chunks.len() as u64 * CHUNK
     }
@@ -409,5 +427,38 @@ impl std::fmt::Debug for MemoryStore {
             .field("len", &bytes.len)
             .field("resident_bytes", &(bytes.chunks.len() as u64 * CHUNK))
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_what_was_cut_off_is_used_again_and_shows_nothing_of_it() {
+        let store = MemoryStore::from_bytes(&[7; 3 * CHUNK as usize]);
+        let spare = || store.state.bytes.read().spare.len();
+        store.set_len(0).unwrap();
+        assert_eq!((store.resident_bytes(), spare()), (0, 3));
+        store.write_at(b"x", CHUNK + 5).unwrap();
+        store.set_len(4 * CHUNK).unwrap();
+        assert_eq!((store.resident_bytes(), spare()), (CHUNK, 2));
+        let mut expected = vec![0; 4 * CHUNK as usize];
+        expected[CHUNK as usize + 5] = b'x';
+        assert!(store.to_vec() == expected);
+        store.punch(CHUNK, CHUNK).unwrap();
+        assert_eq!((store.resident_bytes(), spare()), (0, 3));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "32 MiB")]
+    fn no_more_is_kept_than_said() {
+        let store = MemoryStore::new();
+        for chunk in 0..MOST_SPARE as u64 + 3 {
+            store.write_at(b"x", chunk * CHUNK).unwrap();
+        }
+        store.set_len(0).unwrap();
+        let bytes = store.state.bytes.read();
+        assert_eq!((bytes.spare.len(), bytes.chunks.len()), (MOST_SPARE, 0));
     }
 }
