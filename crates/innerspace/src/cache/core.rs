@@ -479,8 +479,14 @@ impl FileCore {
 
     /// One block less is dirty.
     pub(super) fn count_clean(&self) {
-        self.cache.count_clean(&self.groups, self.block_pages());
-        self.pool.counters.add(Event::PgCleaned, self.block_pages());
+        self.count_clean_run(1);
+    }
+
+    /// So many blocks less are dirty.
+    pub(super) fn count_clean_run(&self, blocks: usize) {
+        let pages = (blocks as u64) << self.order;
+        self.cache.count_clean(&self.groups, pages);
+        self.pool.counters.add(Event::PgCleaned, pages);
     }
 
     /// Dirty blocks, those being written not counted.

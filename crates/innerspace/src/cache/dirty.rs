@@ -2,7 +2,7 @@
 
 mod runs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::errors::HeldReason;
@@ -50,12 +50,12 @@ pub(super) struct Dirty {
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly when it carries WRITEBACK.
 #[derive(Debug, Default)]
 pub(super) struct DirtyIndex {
-    dirty: Runs,
-    /// Block to the number of its write.
-    writing: BTreeMap<u64, u64>,
+    dirty: Runs<Dirty>,
+    /// The number of each block's write.
+    writing: Runs<u64>,
     writes: u64,
     /// Clean blocks that the store has accepted and no sync has covered, with the number of their acceptance.
-    accepted: BTreeMap<u64, u64>,
+    accepted: Runs<u64>,
     acceptances: u64,
     /// Blocks that a failed sync may have dropped: to become dirty again.
     doubted: BTreeSet<u64>,
@@ -86,15 +86,16 @@ impl DirtyIndex {
 
     /// Forgets a block that was removed from the file.
     pub(super) fn remove(&mut self, block: u64) -> Option<Dirty> {
-        self.accepted.remove(&block);
+        self.accepted.remove(block);
         self.doubted.remove(&block);
         self.dirty.remove(block)
     }
 
-    /// Notes that the store has accepted a block that it may lose before a sync.
-    pub(super) fn accept(&mut self, block: u64) {
+    /// Notes that the store has accepted blocks that it may lose before a sync.
+    pub(super) fn accept(&mut self, blocks: Range<u64>) {
         self.acceptances += 1;
-        self.accepted.insert(block, self.acceptances);
+        self.accepted.remove_all(blocks.clone());
+        self.accepted.note_run(blocks, self.acceptances);
     }
 
     /// The number of the latest acceptance: a sync that begins now covers those up to it.
@@ -104,15 +105,15 @@ impl DirtyIndex {
 
     /// A sync has succeeded that began when `through` was the latest acceptance.
     pub(super) fn synced(&mut self, through: u64) {
-        self.accepted.retain(|_, number| *number > through);
+        self.accepted.retain(|number| number > through);
     }
 
     /// A sync has failed: whatever was accepted before the failure may be gone. Of a write under way nobody knows whether the store
     /// has accepted it already.
     pub(super) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
-        self.doubted.extend(accepted.into_keys());
-        self.doubted.extend(self.writing.keys());
+        self.doubted.extend(accepted.blocks());
+        self.doubted.extend(self.writing.blocks());
     }
 
     /// The blocks that must become dirty again.
@@ -127,12 +128,12 @@ impl DirtyIndex {
 
     /// Whether the cache has the only copy of a block that can be relied on, although it may be clean.
     pub(super) fn is_unsynced(&self, block: u64) -> bool {
-        self.accepted.contains_key(&block) || self.doubted.contains(&block)
+        self.accepted.contains(block) || self.doubted.contains(&block)
     }
 
     /// The blocks for which [`DirtyIndex::is_unsynced`] holds.
     pub(super) fn unsynced(&self) -> impl Iterator<Item = u64> + '_ {
-        self.accepted.keys().chain(&self.doubted).copied()
+        self.accepted.blocks().chain(self.doubted.iter().copied())
     }
 
     pub(super) fn contains(&self, block: u64) -> bool {
@@ -191,23 +192,26 @@ impl DirtyIndex {
         run
     }
 
-    /// Moves a block from dirty to being written if the rules let it go; its entry comes back for the case that the write
-    /// fails.
-    pub(super) fn begin_write_if(&mut self, block: u64, rules: &WriteRules) -> Option<Dirty> {
-        let entry = self.dirty.get(block).filter(|entry| rules.allow(entry))?;
-        self.dirty.remove(block);
+    /// Moves the blocks that a range begins with, as far as the same is noted of them, from dirty to being written if the rules let
+    /// them go: up to which block, and what is noted, for the case that the write fails. `None` for a first block that is not dirty or
+    /// does not go.
+    pub(super) fn begin_write_if(
+        &mut self,
+        blocks: Range<u64>,
+        rules: &WriteRules,
+    ) -> Option<(u64, Dirty)> {
+        let first = self.dirty.get(blocks.start);
+        first.filter(|entry| rules.allow(entry))?;
+        let (end, entry) = self.dirty.take_run(blocks.clone())?;
         self.writes += 1;
-        let before = self.writing.insert(block, self.writes);
-        debug_assert!(before.is_none(), "I5: two writes of block {block} at once");
-        Some(entry)
+        // I5: two writes of one block at once would be noted twice.
+        self.writing.note_run(blocks.start..end, self.writes);
+        Some((end, entry))
     }
 
-    /// The write of a block is over; with `again` it stays dirty.
-    pub(super) fn end_write(&mut self, block: u64, again: Option<Dirty>) {
-        self.writing.remove(&block);
-        if let Some(entry) = again {
-            self.insert(block, entry);
-        }
+    /// The write of blocks is over.
+    pub(super) fn end_write(&mut self, blocks: Range<u64>) {
+        self.writing.remove_all(blocks);
     }
 
     /// The number of the latest write that has begun.
@@ -218,8 +222,8 @@ impl DirtyIndex {
     /// Whether a write in `range` that was numbered at most `through` is still under way.
     pub(super) fn is_writing(&self, range: Range<u64>, through: u64) -> bool {
         self.writing
-            .range(range)
-            .any(|(_, number)| *number <= through)
+            .runs_in(range)
+            .any(|(_, number)| number <= through)
     }
 
     /// Why blocks in `range` stay under `rules`: how many, and what would let the first of them go.
@@ -355,7 +359,8 @@ mod tests {
     fn a_failed_write_stays_dirty_with_its_highest_barrier() {
         let mut index = filled(&[(7, 3)]);
         let rules = rules(WriteOrder::Background, 0, WriteReason::Sync);
-        let entry = index.begin_write_if(7, &rules).expect("it is dirty");
+        let (end, entry) = index.begin_write_if(7..9, &rules).expect("it is dirty");
+        assert_eq!(end, 8);
         assert!(!index.contains(7));
         let number = index.last_write();
         assert!(index.is_writing(0..9, number));
@@ -368,7 +373,8 @@ mod tests {
                 barrier: 2,
             },
         );
-        index.end_write(7, Some(entry));
+        index.end_write(7..8);
+        index.insert(7, entry);
         assert!(!index.is_writing(0..9, number));
         assert_eq!(
             index.remove(7),

@@ -52,7 +52,7 @@ pub(super) struct RunEnd {
     pub(super) next: u64,
 }
 
-/// A block whose write is under way; if it is dropped unfinished, the write has failed.
+/// A block whose write is under way; if that is not told, it has failed.
 struct InFlight<'f> {
     held: BlockRef<'f>,
     pinned: Option<Pinned<Pool>>,
@@ -68,33 +68,56 @@ impl InFlight<'_> {
         let pinned = self.pinned.as_ref().expect("pinned until the write ends");
         &pinned[..self.len]
     }
+
+    /// Whether `next` is the block behind this one, and ended in the same way.
+    fn goes_on(&self, next: &Self) -> bool {
+        self.held.block + 1 == next.held.block && self.failed == next.failed
+    }
+
+    /// The write was good. The flag is set by a write that failed alone, and one is under way at a time: this one.
+    fn clear_error(&self) {
+        let flags = &self.held.meta().flags;
+        if flags.load().contains(FlagSet::ERROR) {
+            flags.clear(FlagSet::ERROR);
+        }
+    }
 }
 
-impl Drop for InFlight<'_> {
+/// Blocks of one run, ascending, whose writes end together.
+struct InFlights<'f> {
+    file: &'f FileCore,
+    blocks: Vec<InFlight<'f>>,
+}
+
+impl Drop for InFlights<'_> {
     fn drop(&mut self) {
-        let (file, block, frame) = (self.held.file, self.held.block, self.held.frame);
-        let flags = &self.held.meta().flags;
+        let file = self.file;
         // Before WRITEBACK ends: a writer that waited for it must find the bytes unpinned.
-        self.pinned = None;
-        {
-            let mut dirty = file.dirty.lock();
-            if self.failed {
-                if !flags
-                    .test_and_set(FlagSet::DIRTY | FlagSet::ERROR)
-                    .contains(FlagSet::DIRTY)
-                {
+        self.blocks.iter_mut().for_each(|one| one.pinned = None);
+        let mut dirty = file.dirty.lock();
+        for run in self.blocks.chunk_by(InFlight::goes_on) {
+            let blocks = run[0].held.block..run[run.len() - 1].held.block + 1;
+            dirty.end_write(blocks.clone());
+            if !run[0].failed {
+                run.iter().for_each(InFlight::clear_error);
+                if file.accepted == Accepted::UntilSync {
+                    dirty.accept(blocks);
+                }
+                continue;
+            }
+            for one in run {
+                let flags = &one.held.meta().flags;
+                let before = flags.test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
+                if !before.contains(FlagSet::DIRTY) {
                     file.count_dirty();
                 }
-                dirty.end_write(block, Some(self.entry));
-            } else {
-                flags.clear(FlagSet::ERROR);
-                dirty.end_write(block, None);
-                if file.accepted == Accepted::UntilSync {
-                    dirty.accept(block);
-                }
+                dirty.insert(one.held.block, one.entry);
             }
         }
-        file.frames().end_writeback(frame);
+        drop(dirty);
+        for one in &self.blocks {
+            file.frames().end_writeback(one.held.frame);
+        }
         file.write_ended.notify_all();
     }
 }
@@ -193,7 +216,7 @@ impl FileCore {
         }
         self.end_store_translations(&locked);
         let mut in_flight = self.begin_writes(locked, rules);
-        let (written, failed) = self.write_in_flight(&mut in_flight, rules.reason);
+        let (written, failed) = self.write_in_flight(&mut in_flight.blocks, rules.reason);
         drop(in_flight);
         RunEnd {
             written,
@@ -248,36 +271,32 @@ impl FileCore {
     }
 
     /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. What must not go after all is left as it is.
-    fn begin_writes<'f>(
-        &'f self,
-        locked: Vec<Locked<'f>>,
-        rules: &WriteRules,
-    ) -> Vec<InFlight<'f>> {
-        let mut in_flight = Vec::with_capacity(locked.len());
+    fn begin_writes<'f>(&'f self, locked: Vec<Locked<'f>>, rules: &WriteRules) -> InFlights<'f> {
+        let mut ready = Vec::with_capacity(locked.len());
         for one in locked {
-            let (block, frame) = (one.block(), one.frame());
-            let start = block << self.block_shift();
+            let start = one.block() << self.block_shift();
             let len = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
             if len == 0 {
                 // A truncation is about to remove it.
                 continue;
             }
-            let Some(pinned) = Pinned::try_new(&self.pool, frame, 0..self.block_bytes() as usize)
-            else {
-                // More views than can be counted; another time.
+            // Else: more views than can be counted; another time.
+            let pinned = Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize);
+            if let Some(pinned) = pinned {
+                ready.push((one, pinned, len));
+            }
+        }
+        let mut in_flight = InFlights {
+            file: self,
+            blocks: Vec::with_capacity(ready.len()),
+        };
+        let entries = self.begin_in_index(&ready, rules);
+        for ((one, pinned, len), entry) in ready.into_iter().zip(entries) {
+            let Some(entry) = entry else {
                 continue;
             };
-            let mut dirty = self.dirty.lock();
-            let Some(entry) = dirty.begin_write_if(block, rules) else {
-                continue;
-            };
-            one.meta().flags.clear(FlagSet::DIRTY);
-            self.count_clean();
-            self.frames().set_writeback(frame);
-            drop(dirty);
-            let held = one.unlock();
-            in_flight.push(InFlight {
-                held,
+            in_flight.blocks.push(InFlight {
+                held: one.unlock(),
                 pinned: Some(pinned),
                 entry,
                 len,
@@ -285,6 +304,38 @@ impl FileCore {
             });
         }
         in_flight
+    }
+
+    /// Turns DIRTY into WRITEBACK for locked blocks, ascending, in one step for the dirty index; what was noted of each that may go.
+    fn begin_in_index(
+        &self,
+        ready: &[(Locked<'_>, Pinned<Pool>, usize)],
+        rules: &WriteRules,
+    ) -> Vec<Option<Dirty>> {
+        let mut entries = Vec::with_capacity(ready.len());
+        let mut dirty = self.dirty.lock();
+        for run in ready.chunk_by(|(one, ..), (next, ..)| one.block() + 1 == next.block()) {
+            let first = run[0].0.block();
+            let mut rest = run;
+            while let Some((one, ..)) = rest.first() {
+                let Some((end, entry)) =
+                    dirty.begin_write_if(one.block()..first + run.len() as u64, rules)
+                else {
+                    entries.push(None);
+                    rest = &rest[1..];
+                    continue;
+                };
+                let (begun, behind) = rest.split_at((end - one.block()) as usize);
+                for (one, ..) in begun {
+                    one.meta().flags.clear(FlagSet::DIRTY);
+                    self.frames().set_writeback(one.frame());
+                    entries.push(Some(entry));
+                }
+                self.count_clean_run(begun.len());
+                rest = behind;
+            }
+        }
+        entries
     }
 
     /// Calls the store for blocks in flight, run by run.
