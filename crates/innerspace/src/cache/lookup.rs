@@ -254,8 +254,15 @@ impl FileCore {
 
     /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and its lock.
     pub(super) fn is_still(&self, block: u64, frame: FrameId) -> bool {
-        let _section = self.pool.domain.reader();
-        self.index.load(self.frames(), block) == Word::Block(frame)
+        let load = || self.index.load(self.frames(), block);
+        let word = match self.pool.domain.look() {
+            Some(_section) => load(),
+            None => {
+                let _section = self.pool.domain.reader();
+                load()
+            }
+        };
+        word == Word::Block(frame)
     }
 
     /// Does to a found block what `get` says; `None`: it went away meanwhile, look again.
