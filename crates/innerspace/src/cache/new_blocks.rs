@@ -18,6 +18,7 @@ use super::spare_nodes::SpareNodes;
 use super::write::Source;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
 use crate::reclaim::{AllocMode, PoolFrame};
+use crate::sys::copy::Quarter;
 use crate::units::FrameId;
 
 /// Blocks that were published for the places from `first` on, of which `done` are in the index.
@@ -70,11 +71,13 @@ impl FileCore {
         source: Source<'_>,
         basis: Basis,
     ) -> Result<bool, FileError> {
+        self.prefetch_next(Quarter::Third);
         let mut owned = self
             .pool
             .alloc(self.group.id(), self.order, AllocMode::Wait)?;
         if self.order == 0 {
-            self.frames().prefetch_next();
+            let frame = owned.id();
+            self.frames().prefetch_quarter(frame, Quarter::Fourth);
         }
         let bytes = owned.bytes_mut();
         if inside.len() < bytes.len() {
@@ -82,10 +85,21 @@ impl FileCore {
             bytes[inside.end..].fill(0);
         }
         source.store_into(&mut bytes[inside.clone()]);
+        self.prefetch_next(Quarter::First);
         let frame = self.publish_complete(owned, block);
         let end = (block << self.block_shift()) + inside.end as u64;
         let (made, result) = self.insert_complete(block, &[frame], end, basis);
+        self.prefetch_next(Quarter::Second);
         result.map(|()| made > 0)
+    }
+
+    /// Has a quarter of the next new block on its way to the processor while there is other work to do: fetched in one go, its lines
+    /// would be waited for. The first two come after a block was filled, the others before the next is.
+    #[inline]
+    fn prefetch_next(&self, quarter: Quarter) {
+        if self.order == 0 {
+            self.frames().prefetch_next(quarter);
+        }
     }
 
     /// Writes the whole pages that `bytes` begins with, as many as go at once, if they are not cached; returns the bytes written. 0

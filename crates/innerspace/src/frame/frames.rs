@@ -18,7 +18,7 @@ use super::singles::{MOST, Singles};
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
-use crate::sys::copy;
+use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
 /// The reserve unless told otherwise, in frames.
@@ -223,14 +223,22 @@ impl Frames {
         }
     }
 
-    /// Has the frame that this thread gets next on its way to the processor, to be written, if that frame is known. A hint, for who is
-    /// about to fill the last one it got.
+    /// Has a quarter of the frame that this thread gets next on its way to the processor, to be written, if that frame is known; with the
+    /// first its metadata. A hint, for who fills one frame after the other.
     #[inline]
-    pub(crate) fn prefetch_next(&self) {
+    pub(crate) fn prefetch_next(&self, quarter: Quarter) {
         if let Some(id) = self.allocator.peek() {
-            self.prefetch_meta(id);
-            self.prefetch_to_write(id);
+            if quarter == Quarter::First {
+                self.prefetch_meta(id);
+            }
+            self.prefetch_quarter(id, quarter);
         }
+    }
+
+    /// Has a quarter of a frame on its way to the processor, to be written.
+    #[inline(always)]
+    pub(crate) fn prefetch_quarter(&self, id: FrameId, quarter: Quarter) {
+        copy::prefetch_quarter_to_write(self.host(id), quarter);
     }
 
     /// Has the metadata of a free frame on its way to the processor.
