@@ -1,7 +1,9 @@
-//! Points in the middle of something, where a test has something else happen.
+//! The points of this layer where a test has something else happen.
 
-use std::cell::RefCell;
-use std::marker::PhantomData;
+pub(super) use crate::sync::midway::{reached, then};
+
+/// Work for which a thread is to come to a point of this layer.
+pub(super) type Awaited = crate::sync::midway::Awaited<Point>;
 
 /// Where a thread is in the middle of something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,41 +26,4 @@ pub(super) enum Point {
     TableGone,
 }
 
-type Work = Box<dyn FnOnce()>;
-
-thread_local! {
-    static NEXT: RefCell<Option<(Point, Work)>> = const { RefCell::new(None) };
-}
-
-/// Work for which a thread is to come to a point. It must have been there when this is dropped, by the same thread.
-#[must_use = "it is dropped when the work has to be done"]
-pub(super) struct Awaited(Point, PhantomData<*const ()>);
-
-/// Has `work` done the next time that this thread is there.
-pub(super) fn then(point: Point, work: impl FnOnce() + 'static) -> Awaited {
-    NEXT.set(Some((point, Box::new(work))));
-    Awaited(point, PhantomData)
-}
-
-/// The thread is there.
-pub(super) fn reached(point: Point) {
-    if let Some(work) = take(point) {
-        work();
-    }
-}
-
-fn take(point: Point) -> Option<Work> {
-    let here = |next: &mut Option<(Point, Work)>| next.take_if(|(wanted, _)| *wanted == point);
-    NEXT.with_borrow_mut(here).map(|(_, work)| work)
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        let left = take(self.0).is_some();
-        assert!(
-            !left || std::thread::panicking(),
-            "never there: {:?}",
-            self.0
-        );
-    }
-}
+impl crate::sync::midway::Point for Point {}

@@ -46,6 +46,8 @@
 pub(crate) mod domain;
 pub(crate) mod gate;
 pub(crate) mod keep;
+#[cfg(all(test, not(loom), not(shuttle)))]
+pub(crate) mod midway;
 pub(crate) mod order;
 pub(crate) mod owned;
 pub(crate) mod published;
