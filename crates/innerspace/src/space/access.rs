@@ -14,6 +14,7 @@ use super::table::{self, Nodes};
 use super::translate::{self, Need, Page, Translator};
 use super::vma_cache::VmaCache;
 use crate::reclaim::AllocMode;
+use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::domain::Domain;
 use crate::sys::copy::Scalar;
@@ -257,6 +258,7 @@ impl Core {
             if self.have_leaf(at.0) == Gate::Closed {
                 // Remembered leaves may be right still, but what they lead to is being changed.
                 self.translator.sections.leave();
+                self.space.pool.counters.count(Event::GateWait);
                 self.space.gate.wait_open(at.0);
                 self.translator.sections.enter();
                 continue;

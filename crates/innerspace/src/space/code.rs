@@ -1,12 +1,14 @@
 //! Pages that code was fetched from: their generations, by which a translator can tell that what it made of them is stale.
 //!
 //! A page is *watched* from the first [`Accessor::watch_code`] on. A fault that makes a watched page writable counts one
-//! generation first, in its section. To watch: read the generation; wait for a grace period; make the page read-only; do all that
-//! again until the generation was the same twice and the page was not writable the second time. Whoever had counted before
-//! the generation was first read has made the page writable by the end of the first grace period, so it is read-only
-//! after that; whoever counts later changes the generation. The stores that needed no fault began before it was read-only, so
-//! are over when the second grace period is. That one is needed whoever made the page read-only: writeback, aging and samples
+//! generation first, in its section. To watch: close the gate on the page, so that no fault is between its count and the page's
+//! word; make the page read-only; wait for a grace period; read the generation; open the gate. Stores that needed no fault began
+//! before the page was read-only, so are over when the grace period is; whoever makes it writable again counts after the
+//! generation was read. The grace period is needed whoever made the page read-only: writeback, aging and samples
 //! do it, too, and a store may be under way by what the page was.
+//!
+//! The gate has to be closed for the page's own sake as well: a fault that copies it must find its word changed if there were
+//! stores to it meanwhile (`pte`).
 //!
 //! Structural changes, and files that take pages away, count a generation once the page's word is changed.
 
@@ -19,12 +21,9 @@ use super::error::{AccessKind, Fault};
 use super::pte::{self, VALID_W};
 use super::table::{Nodes, slot_index};
 use super::{SpaceInner, page_start};
-use crate::VirtAddr;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
-
-/// Tries to find a page at rest.
-const ROUNDS: u32 = 8;
+use crate::{PAGE_SIZE, VirtAddr};
 
 /// The watched pages of a space.
 #[derive(Debug, Default)]
@@ -93,7 +92,7 @@ impl SpaceInner {
         super::midway::reached(super::midway::Point::Told);
     }
 
-    /// Takes the write validity of the page away; whether it had any.
+    /// Takes the write validity of the page away; whether it had any. The gate is closed on it.
     fn end_writes(&self, page: u64) -> bool {
         let nodes = Nodes { pool: &self.pool };
         self.inside(|tables| {
@@ -120,30 +119,26 @@ impl Accessor {
         let space = self.core.space.clone();
         let page = page_start(at.0);
         let generation = space.code.watch(page);
-        // The generation that was seen before the page was last made read-only.
-        let mut before = None;
-        for _ in 0..ROUNDS {
-            let seen = generation.load(Ordering::Acquire);
-            // mutant: V11 (test: a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored) no grace period
-            if cfg!(not(mutant = "V11")) {
-                space.pool.domain.synchronize();
-            }
-            #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Point::Waited);
-            let _writer = space.gate.write();
-            let was_writable = space.end_writes(page);
-            // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
-            let rests = before == Some(seen) || cfg!(mutant = "V11-taken");
-            if rests && !was_writable {
-                return Ok(CodePage { generation, seen });
-            }
-            if was_writable {
-                space.changes.doubt();
-            }
-            before = Some(seen);
+        let domain = &space.pool.domain;
+        let writer = space.gate.write();
+        // mutant: V11 (test: a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored) nobody is waited for
+        // mutant: A1-copy (test: a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch) nobody is kept out
+        let closed = cfg!(not(any(mutant = "V11", mutant = "A1-copy")))
+            .then(|| writer.close(domain, &(page..page + PAGE_SIZE as u64), || ()));
+        if cfg!(mutant = "A1-copy") {
+            domain.synchronize();
         }
-        // It is being written all the time: stale as it is.
-        let seen = generation.fetch_add(1, Ordering::AcqRel);
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Waited);
+        if space.end_writes(page) {
+            space.changes.doubt();
+        }
+        // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
+        if cfg!(not(mutant = "V11-taken")) {
+            domain.synchronize();
+        }
+        let seen = generation.load(Ordering::Acquire);
+        drop(closed);
         Ok(CodePage { generation, seen })
     }
 }

@@ -425,9 +425,10 @@ impl<'space> FaultState<'space> {
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
                 // It was shared when its word was read. If the others have let it go since, somebody may store to it in place: the
-                // word says so, and the copy is thrown away. Not closed: should the right to that store be taken again
-                // (`take_dirty`, a view of a snapshot) before the word is replaced, the word is as it was.
+                // word says so (`pte`), and the copy is thrown away.
                 page.copy_from_still(self.nodes().frame_of(old));
+                #[cfg(all(test, not(shuttle)))]
+                super::midway::reached(super::midway::Point::Copied);
             }
             Holds::File | Holds::Direct => self.copy_page(&mut page, old.host()),
         }

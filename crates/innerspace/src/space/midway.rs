@@ -14,8 +14,10 @@ pub(super) enum Point {
     Turn,
     /// In a fault that makes a page writable: those who watch it have been told, its word is not changed.
     Told,
-    /// In a watch of code: a grace period is over, and the page's word is not looked at.
+    /// In a watch of code: the gate is closed on the page, and its word is not looked at.
     Waited,
+    /// In a fault that copies a page: it is copied, and its word is not replaced.
+    Copied,
     /// In a fault of a file's page: its block is had and locked, and the page is not mapped.
     BlockHad,
     /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.

@@ -17,6 +17,21 @@
 //! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the accessed bit, and aging
 //! clears them (with VALID_W). VALID_W says that a store needs nothing more: the page is recorded dirty or is anonymous and this leaf's alone. Every
 //! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers meet here without a lock.
+//!
+//! # The copy of a page that others share
+//!
+//! A store to a page of the leaf's own that somebody else keeps as well, or to a borrowed one, loads the word, copies the bytes,
+//! and replaces the word if it is as it was. Nobody may store to the page in between, or the word must tell. While the page is
+//! shared nobody does. Once the others have let it go, a fault may make it writable in place: that sets VALID_W, which a word
+//! that is being copied by does not have, or makes a borrowed page an own one. So the copy is right as long as no word of
+//! anonymous memory *goes back* to what it was while a fault on its page is inside the gate. Who could take it back:
+//!
+//! - Structural changes, restores, [`take_dirty`](super::Space::take_dirty) and [`watch_code`](super::Accessor::watch_code):
+//!   with the gate closed on the page, so no fault is inside, and who copies later loads the word later.
+//! - [`end_writes_in_place`](super::table::Nodes::end_writes_in_place), called for other spaces that have the page, with no
+//!   gate of this one: it changes leaves which that space shares or borrows from, and a fault stores by words of leaves that are
+//!   its space's alone. Such a leaf comes to be shared by a fork of its space, with the gate closed, and in no other way.
+//! - Aging, samples and revokers: they change words of files and of zeros alone ([`take_valid_of_file`]).
 
 use crate::PAGE_SIZE;
 use crate::sync::interleave;

@@ -98,7 +98,7 @@ counters! {
         LimitError limit_error "Requests that failed for lack of memory"
         WouldBlock would_block "Requests that failed because they may not wait"
         ReserveUse reserve_use "Pages taken from the reserve"
-        GateWait gate_wait "Waits of faults for a space that was being changed"
+        GateWait gate_wait "Waits of accesses for a space that was being changed"
         MailboxPost mailbox_post "Translations revoked by a post to an accessor"
         MailboxFlush mailbox_flush "Accessors that dropped all translations at once"
     }

@@ -84,7 +84,8 @@ impl Nodes<'_> {
     }
 
     /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have two owners, and a leaf that
-    /// is exclusive again would write to it without asking.
+    /// is exclusive again would write to it without asking. The caller's table keeps the leaf it begins at, and that one the
+    /// others: so none of those that others may find here is exclusive (see `pte` on copies).
     pub(super) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];

@@ -156,6 +156,69 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     assert!(!current || !page.is_current(), "a store that did not count");
 }
 
+/// A fault copies a page that a fork has too; meanwhile the fork ends, another accessor stores to the page in place, and
+/// somebody who began to watch the page before takes the right to store from it.
+// spec: A1
+#[test]
+fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
+    let pool = pool(512);
+    let space = space(&pool);
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space.map(Map::anonymous(2 * PAGE).protection(all)).unwrap();
+    let page = at + PAGE;
+    let (mut a, mut other) = (space.accessor(), space.accessor());
+    a.store(page, 7u64).unwrap();
+    // Later fetches change nothing.
+    assert_eq!(a.fetch::<u64>(page), Ok(7));
+    // The leaf of a pinned page is not shared: its other pages have two owners each.
+    let pinned = space.pin(at, PAGE, AtFork::Copy).unwrap();
+    let child = space.fork().unwrap();
+    let (to_watch, begun) = mpsc::channel();
+    let (copied, is_copied) = mpsc::channel();
+    let watched = space.clone();
+    let watching = thread::spawn(move || {
+        let counters = watched.0.pool.clone();
+        let waits = move || counters.counters.totals().gate_wait;
+        let before = waits();
+        let _there = midway::then(Point::Waited, move || {
+            to_watch.send(()).unwrap();
+            // The page is copied, or the copier is kept out.
+            while is_copied.try_recv().is_err() && waits() == before {
+                thread::yield_now();
+            }
+        });
+        watched.accessor().watch_code(page).unwrap();
+    });
+    begun.recv().unwrap();
+    let (domain, done) = (pool.domain.clone(), mpsc::channel());
+    let _there = midway::then(Point::Copied, move || {
+        let (told, gone) = mpsc::channel();
+        let ending = thread::spawn(move || {
+            let _there = midway::then(Point::TableGone, move || told.send(()).unwrap());
+            drop(child);
+        });
+        gone.recv().unwrap();
+        let stored = thread::spawn(move || other.store(page, 8u64));
+        stored.join().unwrap().unwrap();
+        let begun = domain.begun();
+        let _ = copied.send(());
+        // It is over, or it has made the page read-only and waits for us.
+        while !watching.is_finished() && domain.begun() == begun {
+            thread::yield_now();
+        }
+        done.0.send([ending, watching]).unwrap();
+    });
+    a.store(page + 8, 9u64).unwrap();
+    for thread in done.1.recv().unwrap() {
+        thread.join().unwrap();
+    }
+    let stored = [page, page + 8].map(|at| a.load::<u64>(at).unwrap());
+    assert_eq!(stored, [8, 9]);
+    space.validate();
+    drop((a, space, pinned));
+    assert_nothing_left(&pool);
+}
+
 /// A store has found its page writable when aging takes that away, and is not done when the page is watched.
 // spec: V11
 #[test]
