@@ -88,10 +88,14 @@ impl FileCore {
             return None;
         }
         interleave();
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::BesideSeen);
         if !meta.hold.try_map_cached() {
             return None;
         }
         interleave();
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::BesideCounted);
         if !frames.try_lock(frame) {
             // This may be the last hold, and nothing is freed in a section.
             self.pool.retire(Retired::Unmap(frame));
@@ -99,7 +103,8 @@ impl FileCore {
         }
         interleave();
         // Under the lock what is in the index stays there; filled blocks are up to date before they are unlocked.
-        let stays = slot.load(raw::Ordering::Acquire) == word;
+        // mutant: P15-beside (test: a_neighbour_that_was_punched_is_not_mapped) no second look
+        let stays = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "P15-beside");
         Some((
             frame,
             stays && meta.flags.load().contains(FlagSet::UPTODATE),

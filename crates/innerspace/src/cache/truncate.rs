@@ -284,9 +284,13 @@ impl FileCore {
             }
             self.pool.domain.synchronize();
         }
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::CutOff);
         for locked in batch {
             let dropped = self.pool.uncache(locked.frame());
             debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         }
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Gone);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 
 use super::direct::{LARGE, device, hole, hole_with, shared};
 use super::*;
+use crate::cache::midway::Point as InCache;
 use crate::cache::{Cache, FileAccess, FileInner, FileOptions, WriteOrder};
 use crate::dax::HoleWrites;
 use crate::reclaim::{Aged, Owner};
@@ -312,4 +313,47 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     file.release_through(2);
     file.sync_all().unwrap();
     assert_eq!(store.to_vec()[0], 2);
+}
+
+/// A fault maps the page beside its own. It has seen that one in the file; then it is punched, by somebody who finds it not
+/// mapped; then the fault counts it as mapped, and the punch is over before the fault has its lock.
+// spec: P15
+#[test]
+fn a_neighbour_that_was_punched_is_not_mapped() {
+    let cache = Cache::new(&pool(256));
+    let options = FileOptions::new().access(FileAccess::ReadWrite);
+    let store = Arc::new(MemoryStore::with_len(2 * PAGE));
+    crate::store::write_all_at(&*store, &[7; 2 * PAGE_SIZE], 0).unwrap();
+    let file = FileInner::open(&cache, store, &options).unwrap();
+    file.read_exact_at(&mut [0; 2 * PAGE_SIZE], 0).unwrap();
+    let space = space(cache.pool());
+    let at = space.map(Map::file(&file)).unwrap();
+    let mut a = space.accessor();
+    let (to_go_on, goes_on) = mpsc::channel();
+    let (gone, is_gone) = mpsc::channel();
+    let (hand_over, punching) = mpsc::channel();
+    let punched = file.clone();
+    let _seen = midway::then(InCache::BesideSeen, move || {
+        let (cut_off, is_cut_off) = mpsc::channel();
+        let punch = thread::spawn(move || {
+            let _cut_off = midway::then(InCache::CutOff, move || {
+                cut_off.send(()).unwrap();
+                goes_on.recv().unwrap();
+            });
+            let _gone = midway::then(InCache::Gone, move || gone.send(()).unwrap());
+            punched.punch(PAGE..2 * PAGE).unwrap();
+        });
+        is_cut_off.recv().unwrap();
+        hand_over.send(punch).unwrap();
+    });
+    let _counted = midway::then(InCache::BesideCounted, move || {
+        to_go_on.send(()).unwrap();
+        is_gone.recv().unwrap();
+    });
+    assert_eq!(a.load::<u8>(at), Ok(7));
+    punching.recv().unwrap().join().unwrap();
+    assert_eq!(a.load::<u8>(at + PAGE), Ok(0), "what was punched");
+    space.validate();
+    drop((a, space, file));
+    assert_nothing_left(cache.pool());
 }

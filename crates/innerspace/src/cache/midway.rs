@@ -1,0 +1,18 @@
+//! The points of this layer where a test has something else happen.
+
+pub(super) use crate::sync::midway::reached;
+
+/// Where a thread is in the middle of something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Point {
+    /// In a fault that takes a block beside its own: it has been looked at, and is not counted as mapped.
+    BesideSeen,
+    /// The same: it is counted, and not locked.
+    BesideCounted,
+    /// In a punch, a truncation: blocks are out of the index, and those who map them have been looked for.
+    CutOff,
+    /// The same: they are gone, and unlocked.
+    Gone,
+}
+
+impl crate::sync::midway::Point for Point {}
