@@ -48,14 +48,14 @@ impl FileCore {
             let dirty = self.dirty.lock();
             locked.retain(|one| !dirty.is_unsynced(one.block()));
         }
-        let mut mapped = false;
-        for one in &locked {
-            if one.meta().hold.load().mapped() > 0 {
-                self.revoke(one.block()..one.block() + 1, Revoke::All);
-                mapped = true;
-            }
+        let is_mapped = |one: &&Locked<'_>| one.meta().hold.load().mapped() > 0;
+        let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
+        mapped.extend(locked.iter().filter(is_mapped).map(Locked::block));
+        // Mostly sorted: who maps the file is asked once for blocks that lie one beside the other.
+        for run in mapped.chunk_by(|a, b| a + 1 == *b) {
+            self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);
         }
-        if mapped {
+        if !mapped.is_empty() {
             self.pool.domain.synchronize();
         }
         let mut left = Vec::with_capacity(locked.len());

@@ -176,6 +176,7 @@ impl SpaceInner {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
+        // The larger of the two kinds that a set has.
         vmas.ledger().settle(RangeTree::<Vma>::NODE_BYTES)?;
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);

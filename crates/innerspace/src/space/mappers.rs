@@ -1,6 +1,6 @@
 //! The way back from a file's pages to the words that show them, for eviction, truncation, writeback and aging.
 //!
-//! One mapper a space and file. It looks through the space's mappings of the file and takes the words away, or only their
+//! One mapper a space and file. It looks up the space's mappings that show the pages (`shown`) and takes the words away, or only their
 //! write or accessed validity. Words in shared subtrees are taken where they are: that is right for every sharer (I11). The grace
 //! period is left to the caller.
 //!
@@ -72,8 +72,8 @@ impl Mappers for SpaceMapper {
             return false;
         };
         let locked = space.inside(|tables| {
-            let mut locked = tables.vmas.locked();
-            locked.any(|vma| vma.addresses_of(self.file, &pages).is_some())
+            let mut showing = tables.vmas.showing(self.file, &pages);
+            tables.vmas.has_locked() && showing.any(|(vma, _)| vma.is_locked())
         });
         hand_on(space);
         locked
@@ -93,7 +93,7 @@ impl Mappers for SpaceMapper {
             revoked.accessed |= found.accessed;
             revoked.pages += found.pages;
             if from < pages.end {
-                match space.inside(|tables| next_mapped_page(tables, self.file, from)) {
+                match space.inside(|tables| tables.vmas.first_page(self.file, from)) {
                     Some(next) => from = from.max(next),
                     None => break,
                 }
@@ -110,15 +110,6 @@ fn hand_on(space: Arc<SpaceInner>) {
         let pool = space.pool.clone();
         pool.retire(Retired::Call(Box::new(move |_| drop(space))));
     }
-}
-
-/// The first page of the file at or above `from` that some mapping shows.
-fn next_mapped_page(tables: Tables<'_>, file: usize, from: u64) -> Option<u64> {
-    let shown = |vma: &Vma| {
-        let range = vma.addresses_of(file, &(from..u64::MAX))?;
-        Some(vma.file_page(range.start))
-    };
-    tables.vmas.iter().filter_map(shown).min()
 }
 
 impl SpaceInner {
@@ -151,10 +142,7 @@ impl SpaceInner {
         let nodes = Nodes { pool: &self.pool };
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::Revocation);
-        for vma in tables.vmas.iter() {
-            let Some(addresses) = vma.addresses_of(file, pages) else {
-                continue;
-            };
+        for (vma, addresses) in tables.vmas.showing(file, pages) {
             let mut each =
                 |at, word: &AtomicU64| self.revoke_word(vma, at, word, how, &mut revoked);
             nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);

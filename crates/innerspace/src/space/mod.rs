@@ -3,6 +3,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `vma`, `vma_set`, `tree` | a mapped range; all of a space's; the persistent tree of wide nodes that they are kept in |
+//! | `shown` | which mappings show a page of a file |
 //! | `vma_cache` | an accessor's own slots of mappings found last |
 //! | `ledger` | who pays for the tree's nodes |
 //! | `pte`, `table` | the word of a page; the tree of nodes whose subtrees forks share |
@@ -63,6 +64,7 @@ mod remap;
 pub(crate) mod replay;
 mod report;
 mod session;
+mod shown;
 mod snapshot;
 mod table;
 #[cfg(all(test, not(shuttle)))]

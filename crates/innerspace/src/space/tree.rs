@@ -1,6 +1,7 @@
 //! A persistent tree of ranges, wide nodes: what the mappings of a space are kept in.
 //!
-//! A B+ tree over ranges that do not overlap, up to [`WIDTH`] to a node, keyed by their ends. A tree is a value: cloning it
+//! A B+ tree over ranges that do not overlap, up to [`WIDTH`] to a node, keyed by their ends: addresses, or what else has an
+//! order ([`Key`]). A tree is a value: cloning it
 //! costs one count, and changing a clone copies the nodes on the way and no others, so O(log n). What a reader got hold of
 //! never changes, whatever becomes of other clones; a space publishes a new root (`sync::published`), a fork keeps the
 //! parent's. A node that only this clone has is changed in place, so a run of changes copies each node once.
@@ -25,14 +26,34 @@ pub(super) const WIDTH: usize = if cfg!(shuttle) { 4 } else { 16 };
 const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
 /// More levels than a tree of 2^36 pages can have.
 const MAX_DEPTH: usize = 24;
-/// The key of an unused place: above every end.
-const UNUSED: u64 = u64::MAX;
+
+/// Where ranges begin and end.
+pub(super) trait Key: Copy + Ord + std::fmt::Debug {
+    /// Below every end.
+    const FIRST: Self;
+    /// That of an unused place: above every end.
+    const UNUSED: Self;
+
+    /// How much lies between the end of one range and the start of the next.
+    fn gap(end: Self, start: Self) -> u64;
+}
+
+impl Key for u64 {
+    const FIRST: u64 = 0;
+    const UNUSED: u64 = u64::MAX;
+
+    fn gap(end: u64, start: u64) -> u64 {
+        start - end
+    }
+}
 
 /// A range with what is known about it.
 pub(super) trait Ranged: Clone {
-    fn start(&self) -> u64;
+    type Key: Key;
+
+    fn start(&self) -> Self::Key;
     /// Above `start`.
-    fn end(&self) -> u64;
+    fn end(&self) -> Self::Key;
     /// The widest gap inside.
     fn gap(&self) -> u64 {
         0
@@ -40,44 +61,40 @@ pub(super) trait Ranged: Clone {
 }
 
 /// The tree; see the module.
-pub(super) struct RangeTree<V> {
+pub(super) struct RangeTree<V: Ranged> {
     root: Option<Arc<Node<V>>>,
     len: usize,
     /// Where nodes are counted that this clone makes.
     ledger: Arc<Ledger>,
 }
 
-struct Node<V> {
+struct Node<V: Ranged> {
     body: Body<V>,
     _entry: Entry,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the ranges of a space are larger than children"
-)]
-enum Body<V> {
+enum Body<V: Ranged> {
     Leaf(Row<V>),
     Inner(Row<Child<V>>),
 }
 
 /// Things in order, with their ends at hand: a search reads two cache lines.
-struct Row<T> {
-    ends: [u64; WIDTH],
+struct Row<T: Ranged> {
+    ends: [T::Key; WIDTH],
     items: ArrayVec<T, WIDTH>,
 }
 
-struct Child<V> {
+struct Child<V: Ranged> {
     node: Arc<Node<V>>,
     /// Of its first range.
-    start: u64,
+    start: V::Key,
     /// Of its last range.
-    end: u64,
+    end: V::Key,
     /// The widest gap between two of its ranges.
     gap: u64,
 }
 
-impl<V> Clone for Child<V> {
+impl<V: Ranged> Clone for Child<V> {
     fn clone(&self) -> Child<V> {
         Child {
             node: self.node.clone(),
@@ -86,7 +103,7 @@ impl<V> Clone for Child<V> {
     }
 }
 
-impl<V> Clone for RangeTree<V> {
+impl<V: Ranged> Clone for RangeTree<V> {
     fn clone(&self) -> RangeTree<V> {
         RangeTree {
             root: self.root.clone(),
@@ -96,12 +113,14 @@ impl<V> Clone for RangeTree<V> {
     }
 }
 
-impl<V: Clone> Ranged for Child<V> {
-    fn start(&self) -> u64 {
+impl<V: Ranged> Ranged for Child<V> {
+    type Key = V::Key;
+
+    fn start(&self) -> V::Key {
         self.start
     }
 
-    fn end(&self) -> u64 {
+    fn end(&self) -> V::Key {
         self.end
     }
 
@@ -113,7 +132,7 @@ impl<V: Clone> Ranged for Child<V> {
 impl<T: Ranged> Row<T> {
     fn new(items: impl IntoIterator<Item = T>) -> Row<T> {
         let mut row = Row {
-            ends: [UNUSED; WIDTH],
+            ends: [T::Key::UNUSED; WIDTH],
             items: items.into_iter().collect(),
         };
         row.index(0);
@@ -123,13 +142,13 @@ impl<T: Ranged> Row<T> {
     /// Sets the ends from the item `first` on.
     fn index(&mut self, first: usize) {
         for place in first..WIDTH {
-            self.ends[place] = self.items.get(place).map_or(UNUSED, Ranged::end);
+            self.ends[place] = self.items.get(place).map_or(T::Key::UNUSED, Ranged::end);
         }
     }
 
     /// The place of the first item that ends above `at`. Counts all of the row: no branch depends on what is in it.
     #[inline]
-    fn place(&self, at: u64) -> usize {
+    fn place(&self, at: T::Key) -> usize {
         self.ends.iter().map(|end| usize::from(*end <= at)).sum()
     }
 
@@ -151,18 +170,18 @@ impl<T: Ranged> Row<T> {
     }
 
     /// First start, last end and widest gap.
-    fn bounds(&self) -> (u64, u64, u64) {
+    fn bounds(&self) -> (T::Key, T::Key, u64) {
         let between = self
             .items
             .windows(2)
-            .map(|pair| pair[1].start() - pair[0].end());
+            .map(|pair| Key::gap(pair[0].end(), pair[1].start()));
         let inside = self.items.iter().map(Ranged::gap);
         let gap = between.chain(inside).max().unwrap_or(0);
         (self.items[0].start(), self.ends[self.items.len() - 1], gap)
     }
 }
 
-impl<T: Clone> Clone for Row<T> {
+impl<T: Ranged> Clone for Row<T> {
     fn clone(&self) -> Row<T> {
         Row {
             ends: self.ends,
@@ -196,7 +215,7 @@ impl<V: Ranged> Body<V> {
         }
     }
 
-    fn bounds(&self) -> (u64, u64, u64) {
+    fn bounds(&self) -> (V::Key, V::Key, u64) {
         match self {
             Body::Leaf(row) => row.bounds(),
             Body::Inner(row) => row.bounds(),
@@ -259,7 +278,7 @@ impl<V: Ranged> RangeTree<V> {
 
     /// The first range that ends above `at`; it may start above it.
     #[inline]
-    pub(super) fn find(&self, at: u64) -> Option<&V> {
+    pub(super) fn find(&self, at: V::Key) -> Option<&V> {
         let mut node = self.root.as_deref()?;
         loop {
             crate::sync::interleave();
@@ -271,7 +290,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// The last range that ends at or below `at`.
-    pub(super) fn before(&self, at: u64) -> Option<&V> {
+    pub(super) fn before(&self, at: V::Key) -> Option<&V> {
         let mut node = self.root.as_deref()?;
         let mut below: Option<&Node<V>> = None;
         loop {
@@ -297,7 +316,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// The ranges that end above `at`, in order.
-    pub(super) fn iter_from(&self, at: u64) -> Iter<'_, V> {
+    pub(super) fn iter_from(&self, at: V::Key) -> Iter<'_, V> {
         let mut iter = Iter {
             above: ArrayVec::new(),
             leaf: [].iter(),
@@ -310,7 +329,7 @@ impl<V: Ranged> RangeTree<V> {
 
     /// All ranges, in order.
     pub(super) fn iter(&self) -> Iter<'_, V> {
-        self.iter_from(0)
+        self.iter_from(V::Key::FIRST)
     }
 
     /// Adds a range that overlaps none.
@@ -337,7 +356,7 @@ impl<V: Ranged> RangeTree<V> {
     ///
     /// # Panics
     /// If there is none.
-    pub(super) fn remove(&mut self, at: u64) {
+    pub(super) fn remove(&mut self, at: V::Key) {
         let root = self.root.as_mut().expect("a range to remove");
         remove_below(root, at, &self.ledger);
         self.len -= 1;
@@ -352,7 +371,7 @@ impl<V: Ranged> RangeTree<V> {
 
     /// Checks everything a node knows against its ranges.
     pub(super) fn validate(&self) {
-        let mut last = 0;
+        let mut last = V::Key::FIRST;
         for value in self.iter() {
             assert!(last <= value.start() && value.start() < value.end());
             last = value.end();
@@ -400,7 +419,7 @@ fn insert_item<T: Ranged>(row: &mut Row<T>, place: usize, item: T) -> Option<Row
     Some(upper)
 }
 
-fn remove_below<V: Ranged>(node: &mut Arc<Node<V>>, at: u64, ledger: &Arc<Ledger>) {
+fn remove_below<V: Ranged>(node: &mut Arc<Node<V>>, at: V::Key, ledger: &Arc<Ledger>) {
     match own(node, ledger) {
         Body::Leaf(row) => {
             let place = row.place(at);
@@ -494,21 +513,21 @@ impl<V: Ranged> Node<V> {
 impl<T: Ranged> Row<T> {
     fn validate(&self) {
         for place in 0..WIDTH {
-            let want = self.items.get(place).map_or(UNUSED, Ranged::end);
+            let want = self.items.get(place).map_or(T::Key::UNUSED, Ranged::end);
             assert_eq!(self.ends[place], want, "a row's ends");
         }
     }
 }
 
 /// The ranges from a place on.
-pub(super) struct Iter<'a, V> {
+pub(super) struct Iter<'a, V: Ranged> {
     /// For each level above the leaf, the children that are still to come.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_DEPTH>,
     leaf: std::slice::Iter<'a, V>,
 }
 
 impl<'a, V: Ranged> Iter<'a, V> {
-    fn descend(&mut self, mut node: &'a Node<V>, at: u64) {
+    fn descend(&mut self, mut node: &'a Node<V>, at: V::Key) {
         loop {
             match &node.body {
                 Body::Leaf(row) => {
@@ -537,7 +556,7 @@ impl<'a, V: Ranged> Iterator for Iter<'a, V> {
                 return Some(value);
             }
             match self.above.last_mut()?.next() {
-                Some(child) => self.descend(&child.node, 0),
+                Some(child) => self.descend(&child.node, V::Key::FIRST),
                 None => drop(self.above.pop()),
             }
         }

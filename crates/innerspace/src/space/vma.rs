@@ -350,6 +350,8 @@ impl fmt::Display for Vma {
 }
 
 impl Ranged for Vma {
+    type Key = u64;
+
     fn start(&self) -> u64 {
         self.start
     }

@@ -1,11 +1,13 @@
 //! All mapped ranges of a space: sorted, not overlapping, merged where they can be.
 //!
 //! A set is a value, as its tree is (`tree`): a writer changes a clone and publishes it; readers keep what they found. A
-//! change splits at its ends, and what comes to lie beside its like merges with it.
+//! change splits at its ends, and what comes to lie beside its like merges with it. The ranges of files stand in a second tree as
+//! well, by their pages (`shown`).
 
 use std::ops::Range;
 
 use super::ledger::Ledger;
+use super::shown::FileRanges;
 use super::tree::RangeTree;
 use super::vma::Vma;
 use crate::PAGE_SIZE;
@@ -15,6 +17,8 @@ use crate::sync::Arc;
 #[derive(Clone)]
 pub(super) struct VmaSet {
     tree: RangeTree<Vma>,
+    /// Those of files, by page.
+    files: FileRanges,
     /// Ranges whose pages stay in memory.
     locked: usize,
 }
@@ -47,6 +51,7 @@ impl VmaSet {
     /// An empty set whose nodes are counted in `ledger`.
     pub(super) fn new(ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
+            files: FileRanges::new(ledger.clone()),
             tree: RangeTree::new(ledger),
             locked: 0,
         }
@@ -55,6 +60,7 @@ impl VmaSet {
     /// The same set for another payer: only nodes made from now on are counted in `ledger`.
     pub(super) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
+            files: self.files.with_ledger(ledger.clone()),
             tree: self.tree.with_ledger(ledger),
             locked: self.locked,
         }
@@ -79,10 +85,30 @@ impl VmaSet {
         self.tree.iter()
     }
 
-    /// The ranges whose pages stay in memory.
-    pub(super) fn locked(&self) -> impl Iterator<Item = &Vma> {
-        let all = (self.locked > 0).then(|| self.iter());
-        all.into_iter().flatten().filter(|vma| vma.is_locked())
+    /// Whether there are ranges whose pages stay in memory.
+    pub(super) fn has_locked(&self) -> bool {
+        self.locked > 0
+    }
+
+    /// The ranges that show one of these pages of the file with that key, each with the addresses that do.
+    pub(super) fn showing(
+        &self,
+        file: usize,
+        pages: &Range<u64>,
+    ) -> impl Iterator<Item = (&Vma, Range<u64>)> + use<'_> {
+        let pages = pages.clone();
+        let found = self.files.showing(file, &pages);
+        found.map(move |at| {
+            let vma = self.find_containing(at);
+            let vma = vma.expect("a range of a file is a range");
+            let addresses = vma.addresses_of(file, &pages);
+            (vma, addresses.expect("it shows some of them"))
+        })
+    }
+
+    /// The first page of the file at or above `from` that a range shows.
+    pub(super) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
+        self.files.first_page(file, from)
     }
 
     /// The first range that ends above `at`; it may start above it.
@@ -221,8 +247,14 @@ impl VmaSet {
         new.retain(changes);
         let locked = |vmas: &[Vma]| vmas.iter().filter(|vma| vma.is_locked()).count();
         self.locked = self.locked + locked(&new) - locked(&old);
-        old.iter().for_each(|vma| self.tree.remove(vma.start));
-        new.iter().for_each(|vma| self.tree.insert(vma.clone()));
+        for vma in &old {
+            self.tree.remove(vma.start);
+            self.files.remove(vma);
+        }
+        for vma in &new {
+            self.tree.insert(vma.clone());
+            self.files.insert(vma);
+        }
         Changed {
             removed: old,
             added: new,
@@ -232,6 +264,7 @@ impl VmaSet {
     /// Checks order, alignment and merging.
     pub(super) fn validate(&self) {
         self.tree.validate();
+        self.files.validate(self.iter());
         let locked = self.iter().filter(|vma| vma.is_locked()).count();
         assert_eq!(self.locked, locked, "the number of locked ranges");
         let mut last: Option<&Vma> = None;

@@ -1,6 +1,8 @@
 //! Mappings as accessors find them: their own slots, other spaces, changes elsewhere.
 
 use super::*;
+use crate::cache::{Cache, FileInner, FileOptions};
+use crate::store::MemoryStore;
 
 fn lookups(space: &Space) -> (u64, u64) {
     let found = space.stats().lookups;
@@ -223,4 +225,38 @@ fn code_is_stale_once_its_mapping_shows_something_else_and_not_before() {
         change().unwrap();
         assert!(!page.is_current());
     }
+}
+
+/// A thousand mappings show a page each, in no order; two show all.
+// spec: V23
+#[test]
+fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
+    let cache = Cache::new(&pool(4096));
+    let store = Arc::new(MemoryStore::with_len(1000 * PAGE));
+    crate::store::write_all_at(&*store, &vec![7; 1000 * PAGE_SIZE], 0).unwrap();
+    let file = FileInner::open(&cache, store, &FileOptions::new()).unwrap();
+    let space = space(cache.pool());
+    let mut a = space.accessor();
+    let mut load = |at| assert_eq!(a.load::<u8>(at), Ok(7));
+    for number in 0..1000 {
+        let page = number * 389 % 1000 * PAGE;
+        let map = Map::file(&file).range(page..page + PAGE);
+        load(
+            space
+                .map(map.at(VirtAddr(number * 2 * PAGE + (1 << 30))))
+                .unwrap(),
+        );
+    }
+    for number in 2..4 {
+        let at = space.map(Map::file(&file).at(VirtAddr(number << 30)));
+        let at = at.unwrap();
+        (0..1000).for_each(|page| load(at + page * PAGE));
+    }
+    let shown = || space.stats().pages.file;
+    assert_eq!(shown(), 3000);
+    assert_eq!(file.evict(100 * PAGE..200 * PAGE).unwrap(), PageCount(100));
+    assert_eq!(shown(), 2700);
+    assert_eq!(file.evict(..).unwrap(), PageCount(900));
+    assert_eq!(shown(), 0);
+    space.validate();
 }

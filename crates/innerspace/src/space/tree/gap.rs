@@ -2,7 +2,7 @@
 
 use super::{Body, Node, RangeTree, Ranged};
 
-impl<V: Ranged> RangeTree<V> {
+impl<V: Ranged<Key = u64>> RangeTree<V> {
     /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to `align`.
     pub(in super::super) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         let mut search = Gap {
@@ -34,7 +34,7 @@ impl Gap {
         (start.checked_add(self.len)? <= end).then_some(start)
     }
 
-    fn look<V: Ranged>(&mut self, node: &Node<V>) -> Option<u64> {
+    fn look<V: Ranged<Key = u64>>(&mut self, node: &Node<V>) -> Option<u64> {
         match &node.body {
             Body::Leaf(row) => row.items[row.place(self.at)..].iter().find_map(|value| {
                 let found = self.fits(value.start());

@@ -9,6 +9,8 @@ struct Number {
 }
 
 impl Ranged for Number {
+    type Key = u64;
+
     fn start(&self) -> u64 {
         self.start
     }
