@@ -1,6 +1,5 @@
 //! The state of one direct access file.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
@@ -9,15 +8,15 @@ use super::entries::Entries;
 use super::entry::{Content, Entry, Size};
 use super::error::{DaxAction, DaxError};
 use super::extents::ExtentMap;
-use super::grab::range_start;
 use super::open::HostFile;
 use super::pins::Pins;
+use super::stripes::{Counts, DirtyRanges};
 use crate::cache::{ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, RwLock, Weak};
-use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// What a range takes in the set of dirty ones: nodes have room for 11 and are two thirds full.
 const DIRTY_RANGE_BYTES: u64 = 16;
@@ -110,31 +109,16 @@ pub(crate) struct DaxCore {
     pub(super) errors: ErrorSequence<DaxError>,
     /// Whether the host may take what is dirty for clean, since it failed to write.
     pub(super) host_forgot: AtomicBool,
-    /// The first pages of 2 MiB ranges in which some entry may be dirty.
-    dirty: Mutex<BTreeSet<u64>>,
+    /// The ranges in which some entry may be dirty.
+    dirty: DirtyRanges,
     /// What the extent map and the set of dirty ranges take on the heap. Nothing waits with it locked.
     heap: Mutex<HeapCharge>,
+    /// Pages that `heap` is charged for, changed with it locked: for those who find that it is enough.
+    paid: AtomicU64,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
     /// The last of the fields, so the last to go: whoever opens the host file again waits for it.
     closed: Arc<()>,
-}
-
-/// What happened. Statistics only.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) faults: AtomicU64,
-    pub(super) large_faults: AtomicU64,
-    pub(super) fallbacks: AtomicU64,
-    pub(super) zero_maps: AtomicU64,
-    pub(super) downgrades: AtomicU64,
-    pub(super) allocated: AtomicU64,
-    pub(super) flushed: AtomicU64,
-}
-
-/// One more of it.
-pub(super) fn count(what: &AtomicU64) {
-    what.fetch_add(1, Ordering::Relaxed);
 }
 
 impl DaxCore {
@@ -179,8 +163,9 @@ impl DaxCore {
             syncing: Mutex::new(()),
             errors: ErrorSequence::default(),
             host_forgot: AtomicBool::new(false),
-            dirty: Mutex::ranked(Rank::Dirty, BTreeSet::new()),
+            dirty: DirtyRanges::new(),
             heap: Mutex::new(HeapCharge::new(pool, group)),
+            paid: AtomicU64::new(0),
             pins: Pins::default(),
             counts: Counts::default(),
             closed: Arc::new(()),
@@ -291,7 +276,7 @@ impl DaxCore {
 
     /// Remembers that an entry of this page's range became dirty. Its lock is held.
     pub(super) fn note_dirty(&self, page: u64) {
-        if self.dirty.lock().insert(range_start(page)) {
+        if self.dirty.add(page) {
             self.must_pay_for_heap();
         }
     }
@@ -299,11 +284,16 @@ impl DaxCore {
     /// Charges for what the extent map and the set of dirty ranges take, and for the next few that come: asked by whoever is to
     /// add to them, with nothing locked, for it may wait for memory.
     pub(super) fn pay_ahead(&self) -> Result<(), LimitError> {
+        if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let (group, short) = self.heap.lock().short_of(self.heap_bytes());
         if short.0 > 0 {
             // With `heap` unlocked: closing files run in here, and they may pay, too.
             let _group = self.pool.charge(group, short, AllocMode::Wait)?.commit();
-            self.heap.lock().add(short);
+            let mut heap = self.heap.lock();
+            heap.add(short);
+            self.paid.store(heap.pages().0, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -311,31 +301,31 @@ impl DaxCore {
     /// The same for what was added, above the limit if need be: what there is cannot be given up. Gives back what is charged too
     /// much. Never waits.
     pub(super) fn must_pay_for_heap(&self) {
-        let paid = self.heap.lock().settle(self.heap_bytes(), AllocMode::Must);
+        // What others add or give back meanwhile they settle themselves.
+        if HeapCharge::is_settled(
+            self.heap_bytes(),
+            PageCount(self.paid.load(Ordering::Relaxed)),
+        ) {
+            return;
+        }
+        let mut heap = self.heap.lock();
+        let paid = heap.settle(self.heap_bytes(), AllocMode::Must);
         paid.expect("a charge that must be never fails");
+        self.paid.store(heap.pages().0, Ordering::Relaxed);
     }
 
     fn heap_bytes(&self) -> u64 {
-        let ranges = self.dirty.lock().len() as u64;
-        self.extents.heap_bytes() + ranges * DIRTY_RANGE_BYTES
+        self.extents.heap_bytes() + self.dirty.len() * DIRTY_RANGE_BYTES
     }
 
     /// The ranges that may have dirty entries.
     pub(super) fn all_dirty(&self) -> Vec<u64> {
-        self.dirty.lock().iter().copied().collect()
+        self.dirty.all()
     }
 
     /// Takes the ranges out that may have dirty entries in `pages`.
     pub(super) fn take_dirty(&self, pages: &Range<u64>) -> Vec<u64> {
-        let mut dirty = self.dirty.lock();
-        let found: Vec<u64> = dirty
-            .range(range_start(pages.start)..pages.end)
-            .copied()
-            .collect();
-        for range in &found {
-            dirty.remove(range);
-        }
-        drop(dirty);
+        let found = self.dirty.take(pages);
         self.must_pay_for_heap();
         found
     }

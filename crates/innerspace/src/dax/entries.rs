@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Size, Word};
+use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Word};
 use super::grab::{self, Held, Place, RangeWords, Step, Wanted, range_start};
 use super::waits::Waits;
 use crate::cache::SpareNodes;
@@ -210,15 +210,6 @@ impl Entries {
         grab::run(&words, &self.waits, pages.start..end, wanted, |held| {
             each(self.locked(held));
         })
-    }
-
-    /// Locks the entry of one page if that takes no waiting and no memory, and no more than the page.
-    pub(super) fn try_lock_small(&self, page: u64) -> Option<Locked<'_>> {
-        let Some(Step::Held(held)) = self.step(page, Wanted::IfFree, &mut Vec::new()) else {
-            return None;
-        };
-        let locked = self.locked(held);
-        (locked.entry().size() == Size::Small).then_some(locked)
     }
 
     /// One step in a section; `None`: the range has no word yet.

@@ -5,17 +5,18 @@
 //! A fault that may map 2 MiB at once tries that first, and falls back to one page when the range is not all in the file, has
 //! small entries, or does not lie on the device in one aligned piece.
 
+use std::cell::Cell;
 use std::ops::Range;
 
-use super::core::{DaxCore, HoleWrites, count};
+use super::core::{DaxCore, HoleWrites};
 use super::entries::{Found, Locked};
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
 use super::extents::Used;
 use super::grab::{Held, Wanted, range_start};
+use super::reference::DaxRef;
+use super::stripes::Count;
 use crate::cache::FaultKind;
-use crate::sync::Arc;
-use crate::sync::atomic::Ordering;
 use crate::units::PAGE_SIZE;
 
 /// Pages of a hole that one fault maps, the first of them included.
@@ -38,7 +39,7 @@ pub(crate) enum Reach {
 /// What there is to map, locked: nobody changes or removes it meanwhile. Unlocks when dropped.
 #[derive(Debug)]
 pub(crate) struct DaxPages {
-    file: Arc<DaxCore>,
+    file: DaxRef,
     first: Option<Held>,
     /// The pages that follow, each with its own entry: holes if the first is one, else dirty blocks.
     around: Vec<Held>,
@@ -113,26 +114,40 @@ pub(super) enum BecameDirty {
     Now,
 }
 
-impl DaxCore {
+impl DaxRef {
     /// What to map at `page` of the file, for an access that goes on to `more` pages behind it. Sleeps; no section is open and no
     /// entry locked.
     pub(crate) fn fault(
-        self: &Arc<DaxCore>,
+        &self,
         page: u64,
         kind: FaultKind,
         reach: Reach,
         more: u64,
     ) -> Result<DaxPages, DaxError> {
-        count(&self.counts.faults);
+        let had = self.had(page, kind, reach, more);
+        had.map(|(first, around)| DaxPages {
+            file: self.clone(),
+            first: Some(first),
+            around,
+        })
+    }
+}
+
+/// What a fault has locked: what covers its page, and the pages that follow.
+type Had = (Held, Vec<Held>);
+
+impl DaxCore {
+    fn had(&self, page: u64, kind: FaultKind, reach: Reach, more: u64) -> Result<Had, DaxError> {
+        self.counts.count(Count::Faults);
         if kind == FaultKind::Write {
             self.check_writable(DaxCore::offset(page))?;
         }
         if reach == Reach::Leaf {
             if let Some(found) = self.fault_large(page, kind)? {
-                count(&self.counts.large_faults);
-                return Ok(found);
+                self.counts.count(Count::LargeFaults);
+                return Ok((found, Vec::new()));
             }
-            count(&self.counts.fallbacks);
+            self.counts.count(Count::Fallbacks);
         }
         let reach = match reach {
             Reach::Leaf => Reach::Pages {
@@ -148,7 +163,7 @@ impl DaxCore {
         let mut around = Vec::new();
         let is_hole = locked.content() == Content::Zero;
         if is_hole {
-            count(&self.counts.zero_maps);
+            self.counts.count(Count::ZeroMaps);
         }
         if let (Reach::Pages { end }, Size::Small) = (reach, locked.entry().size()) {
             match kind {
@@ -157,11 +172,7 @@ impl DaxCore {
                 FaultKind::Read => {}
             }
         }
-        Ok(DaxPages {
-            file: self.clone(),
-            first: Some(locked.into_held()),
-            around,
-        })
+        Ok((locked.into_held(), around))
     }
 
     /// Locks what covers a page of the file that is not being cut out.
@@ -204,7 +215,7 @@ impl DaxCore {
                     let pages = hole.pages();
                     self.revoke(pages, Entry::new(Size::Large, Content::Zero));
                     self.grace();
-                    count(&self.counts.downgrades);
+                    self.counts.count(Count::Downgrades);
                     hole.finish();
                 }
                 Found::Conflict | Found::Absent => {
@@ -310,16 +321,12 @@ impl DaxCore {
         let pages = locked.entry().size().pages();
         self.extents.finish(locked.first(), pages, used);
         if used == Used::Kept {
-            self.counts.allocated.fetch_add(pages, Ordering::Relaxed);
+            self.counts.add(Count::Allocated, pages);
         }
     }
 
     /// All of the page's 2 MiB as one; `None`: one page has to do.
-    fn fault_large(
-        self: &Arc<DaxCore>,
-        page: u64,
-        kind: FaultKind,
-    ) -> Result<Option<DaxPages>, DaxError> {
+    fn fault_large(&self, page: u64, kind: FaultKind) -> Result<Option<Held>, DaxError> {
         let first = range_start(page);
         let within = |core: &DaxCore| first + LARGE_PAGES <= core.size() / PAGE_SIZE as u64;
         if !within(self) {
@@ -346,7 +353,7 @@ impl DaxCore {
         }
         match (locked.content(), kind) {
             (Content::Block(_), FaultKind::Read) => {}
-            (_, FaultKind::Read) => count(&self.counts.zero_maps),
+            (_, FaultKind::Read) => self.counts.count(Count::ZeroMaps),
             (Content::Block(_), FaultKind::Write) => {
                 self.make_block(&mut locked, page, |_| Ok(()))?;
             }
@@ -357,11 +364,7 @@ impl DaxCore {
                 }
             }
         }
-        Ok(Some(DaxPages {
-            file: self.clone(),
-            first: Some(locked.into_held()),
-            around: Vec::new(),
-        }))
+        Ok(Some(locked.into_held()))
     }
 
     /// Whether the 2 MiB from `first` on may take a store as one. Asked before they are locked, for a lock of the range unlinks the
@@ -459,37 +462,50 @@ impl DaxCore {
             .min(page + AROUND)
             .min(range_start(page) + LARGE_PAGES)
             .min(self.pages());
-        let mut held = Vec::new();
+        let mut held: Vec<Held> = Vec::new();
         if page + 1 >= end {
             return held;
         }
-        let Ok(extent) = self.extents.lookup(page + 1, end - page - 1) else {
-            return held;
+        held.reserve_exact((end - page - 1) as usize);
+        // Up to the first that is none: what lies behind it is not locked at all.
+        let ended = Cell::new(false);
+        let may_be_hole = |there: Option<Entry>| {
+            let may_be = there.is_none_or(|entry| entry.content() == Content::Zero);
+            ended.set(ended.get() || !may_be);
+            !ended.get()
         };
-        if extent.at.is_some() {
-            return held;
-        }
-        for next in page + 1..end.min(page + 1 + extent.pages) {
-            let Some(mut locked) = self.entries.try_lock_small(next) else {
-                break;
-            };
-            // What was looked up before the entry was locked is looked up again with it.
-            let pages = next..next + 1;
-            let hole = match locked.content() {
-                Content::Zero => true,
-                Content::Block(_) => false,
-                Content::Empty => {
-                    next < self.pages()
-                        && !self.is_being_cut(&pages)
-                        && self.look_up(&mut locked, next).is_ok()
-                        && locked.content() == Content::Zero
-                }
-            };
-            if !hole {
-                break;
-            }
+        self.entries.lock_run(page + 1..end, may_be_hole, |locked| {
             held.push(locked.into_held());
+        });
+        // The extent map is asked with all of them locked. What was cut off meanwhile, or is being cut, is no hole to be shown.
+        let locked = page + 1..page + 1 + held.len() as u64;
+        let known = match self.is_being_cut(&locked) {
+            true => 0,
+            false => self
+                .hole_at(locked)
+                .min(self.pages().saturating_sub(page + 1)),
+        };
+        let zero = Entry::new(Size::Small, Content::Zero);
+        for (number, held) in (0..).zip(&mut held) {
+            if number < known {
+                held.entry = zero;
+            }
         }
+        let others = held.split_off(known.min(held.len() as u64) as usize);
+        others
+            .into_iter()
+            .for_each(|held| drop(self.entries.adopt(held)));
         held
+    }
+
+    /// How many of these pages, from the first on, are a hole, as far as the extent map says so at once. Their entries are locked.
+    fn hole_at(&self, pages: Range<u64>) -> u64 {
+        if pages.is_empty() {
+            return 0;
+        }
+        match self.extents.lookup(pages.start, pages.end - pages.start) {
+            Ok(extent) if extent.at.is_none() => extent.pages,
+            _ => 0,
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
 #[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
+use super::stripes::Count;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
 use crate::cache::{ErrorCursor, FaultKind};
@@ -22,7 +23,6 @@ use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
 use crate::store::Locked;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The address space that a writable host file takes at least, unless told otherwise: two thousand such files are what a
@@ -358,19 +358,18 @@ impl DaxFile {
     /// What it has, and has done. Walks the entries: its cost grows with them.
     pub fn stats(&self) -> DaxStats {
         let core = &self.0.core;
-        let counts = &core.counts;
-        let read = |count: &crate::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let read = |count| core.counts.sum(count);
         let mut stats = DaxStats {
             size: core.size(),
             tables: core.entries.node_count(),
             pins: core.pins.len() as u64,
-            faults: read(&counts.faults),
-            large_faults: read(&counts.large_faults),
-            fallbacks: read(&counts.fallbacks),
-            zero_faults: read(&counts.zero_maps),
-            downgrades: read(&counts.downgrades),
-            allocated: read(&counts.allocated),
-            flushed: read(&counts.flushed),
+            faults: read(Count::Faults),
+            large_faults: read(Count::LargeFaults),
+            fallbacks: read(Count::Fallbacks),
+            zero_faults: read(Count::ZeroMaps),
+            downgrades: read(Count::Downgrades),
+            allocated: read(Count::Allocated),
+            flushed: read(Count::Flushed),
             ..DaxStats::default()
         };
         let mut page = 0;

@@ -19,6 +19,7 @@ use super::entries::Locked;
 use super::entry::{Content, Entry, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
 use super::pins::overlap;
+use super::stripes::Count;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -109,7 +110,7 @@ impl DaxCore {
             let offset = DaxCore::offset(runs[0].start);
             self.host_failed(offset, error)
         })?;
-        self.counts.flushed.fetch_add(flushed, Ordering::Relaxed);
+        self.counts.add(Count::Flushed, flushed);
         let covered = runs[0].start..runs[runs.len() - 1].end;
         cleaned.extend(runs);
         // Looked up once: who pins a page from now on makes it dirty once we have unlocked it.

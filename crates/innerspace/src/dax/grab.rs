@@ -42,8 +42,6 @@ pub(super) enum Wanted {
     Present,
     /// The whole range.
     Large,
-    /// Whatever covers the page, if nobody has it: never waits, and queues for nothing.
-    IfFree,
 }
 
 /// Where a locked word is.
@@ -134,7 +132,7 @@ pub(super) fn step(
                 let entry = Entry::new(Size::Large, Content::Empty);
                 take(range, 0, entry, Place::Range, range_start(page))
             }
-            Wanted::Cover | Wanted::Change | Wanted::IfFree => {
+            Wanted::Cover | Wanted::Change => {
                 let Some(&node) = spare.last() else {
                     return Step::NeedNode;
                 };
@@ -148,9 +146,6 @@ pub(super) fn step(
             locked: true,
             entry: _,
         } => {
-            if wanted == Wanted::IfFree {
-                return Step::Again;
-            }
             // mutant: D7 (test: who_waits_for_a_large_entry_is_woken) the key of the page that was asked for
             let key = match cfg!(mutant = "D7") {
                 true => page,
@@ -214,7 +209,6 @@ fn one_page(
     let entry = match Word::decode(before) {
         Word::Absent if wanted == Wanted::Present => return Step::Absent,
         Word::Absent => Entry::new(Size::Small, Content::Empty),
-        Word::Entry { locked: true, .. } if wanted == Wanted::IfFree => return Step::Again,
         Word::Entry { locked: true, .. } => return wait(waits, word, page),
         Word::Entry { entry, .. } => entry,
         Word::Node { .. } => panic!("I1: a node in place of a page's entry"),

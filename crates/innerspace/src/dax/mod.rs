@@ -36,7 +36,9 @@
 //!
 //! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) > `syncing`, `growth` > entries,
 //! in the order of their pages > the wait queues, the extent map and the device's free list, the set of dirty ranges, all
-//! leaves. A fault takes no lock but its entry's; how it and a cut see each other is in `cut`.
+//! leaves. A fault takes no lock but its entry's; how it and a cut see each other is in `cut`. Faults in different ranges of 2 MiB
+//! write next to nothing that the other writes: the extent map and the set of dirty ranges are in stripes by the range, counts and
+//! the free list by the thread (`stripes`, `extents`), and each has a count of its own on the open file (`reference`).
 //!
 //! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors; `cache` has the index and
 //! the list of mappers; `reclaim` gives nodes. Above: `space` maps files; the facade opens them.
@@ -76,6 +78,10 @@ mod open;
 mod open;
 #[cfg(not(loom))]
 mod pins;
+#[cfg(not(loom))]
+mod reference;
+#[cfg(not(loom))]
+mod stripes;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 mod waits;
@@ -96,3 +102,5 @@ pub use error::{DaxAction, DaxError, DaxFeature, PinHolder};
 pub(crate) use fault::{DaxPages, Reach};
 #[cfg(not(loom))]
 pub use file::{DaxFile, DaxPin, DaxStats};
+#[cfg(not(loom))]
+pub(crate) use reference::{DaxRef, WeakDaxRef};

@@ -27,10 +27,28 @@ impl HeapCharge {
         PageCount::floor(bytes).0 > self.pages.0
     }
 
+    /// Pages to be charged for so many bytes and a page more, so that the next few need no charge.
+    pub(crate) fn wanted_ahead(bytes: u64) -> PageCount {
+        PageCount(PageCount::floor(bytes).0 + 1)
+    }
+
+    /// Whether [`HeapCharge::settle`] would leave so many pages as they are.
+    pub(crate) fn is_settled(bytes: u64, pages: PageCount) -> bool {
+        let wanted = PageCount::floor(bytes).0;
+        // One page stays, so that a change to and fro does not charge each time.
+        (wanted..=wanted + 1).contains(&pages.0)
+    }
+
+    /// The pages charged now.
+    pub(crate) fn pages(&self) -> PageCount {
+        self.pages
+    }
+
     /// What its group has to be charged besides for so many bytes and a page more, so that the next few need no charge.
     pub(crate) fn short_of(&self, bytes: u64) -> (GroupId, PageCount) {
-        let wanted = PageCount::floor(bytes).0 + 1;
-        let short = wanted.saturating_sub(self.pages.0);
+        let short = HeapCharge::wanted_ahead(bytes)
+            .0
+            .saturating_sub(self.pages.0);
         (self.group.id(), PageCount(short))
     }
 
@@ -45,14 +63,16 @@ impl HeapCharge {
     /// # Errors
     /// As [`Pool::charge`]; then nothing has changed. Giving back, and [`AllocMode::Must`], never fail.
     pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
+        if HeapCharge::is_settled(bytes, self.pages) {
+            return Ok(());
+        }
         let wanted = PageCount::floor(bytes);
         let id = self.group.id();
         if wanted.0 > self.pages.0 {
             let more = PageCount(wanted.0 - self.pages.0);
             let _group = self.pool.charge(id, more, mode)?.commit();
             self.pages = wanted;
-        } else if wanted.0 + 1 < self.pages.0 {
-            // One page stays, so that a change to and fro does not charge each time.
+        } else {
             let less = PageCount(self.pages.0 - wanted.0 - 1);
             self.pool.groups.uncharge(id, less);
             self.pages.0 -= less.0;

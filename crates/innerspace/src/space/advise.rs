@@ -321,7 +321,7 @@ fn for_each_file(
                 }
             }
             MappedFile::Direct(core) => {
-                let file = DaxFile::new(core);
+                let file = DaxFile::new(core.core().clone());
                 let bytes = up_to(file.len());
                 if !bytes.is_empty() {
                     direct(&file, bytes)?;

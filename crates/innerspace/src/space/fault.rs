@@ -37,7 +37,7 @@ use crate::cache::{
     Beside, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
     Reading,
 };
-use crate::dax::{DaxCore, DaxPages, Reach};
+use crate::dax::{DaxPages, DaxRef, Reach};
 use crate::frame::{HoldState, Kind};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
@@ -53,7 +53,7 @@ enum Step {
     Nodes,
     Page,
     File(FileWant),
-    Direct(Arc<DaxCore>, u64, FileAccessKind, Reach),
+    Direct(DaxRef, u64, FileAccessKind, Reach),
     Device(DeviceCall),
     Denied(FaultKind),
 }

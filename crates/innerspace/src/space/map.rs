@@ -8,7 +8,7 @@ use super::mapping::CHOSEN;
 use super::table::ADDRESS_BITS;
 use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
 use crate::cache::{PagedFile, Reading};
-use crate::dax::DaxFile;
+use crate::dax::{DaxFile, DaxRef};
 use crate::reclaim::Pool;
 use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
@@ -307,7 +307,7 @@ impl Map {
             }
             What::Direct { file, offset, .. } => {
                 let writable = file.core().writable();
-                let file = MappedFile::Direct(file.core().clone());
+                let file = MappedFile::Direct(DaxRef::new(file.core().clone()));
                 self.file_backing(file, writable, *offset, too_long)?
             }
         };

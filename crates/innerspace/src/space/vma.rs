@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::device::DeviceRef;
 use super::tree::Ranged;
 use crate::cache::{FileInner, MapperId, Mappers, Reading};
-use crate::dax::DaxCore;
+use crate::dax::{DaxRef, WeakDaxRef};
 use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SHIFT, VirtAddr};
 
@@ -86,14 +86,14 @@ pub(super) enum MappedFile {
     /// By way of the page cache.
     Cached(Arc<FileInner>),
     /// Its own bytes.
-    Direct(Arc<DaxCore>),
+    Direct(DaxRef),
 }
 
 /// The same, without keeping it open.
 #[derive(Debug)]
 pub(super) enum WeakFile {
     Cached(Weak<FileInner>),
-    Direct(Weak<DaxCore>),
+    Direct(WeakDaxRef),
 }
 
 impl MappedFile {
@@ -101,7 +101,7 @@ impl MappedFile {
     pub(super) fn key(&self) -> usize {
         match self {
             MappedFile::Cached(file) => Arc::as_ptr(file) as usize,
-            MappedFile::Direct(file) => Arc::as_ptr(file) as usize,
+            MappedFile::Direct(file) => Arc::as_ptr(file.core()) as usize,
         }
     }
 
@@ -115,7 +115,7 @@ impl MappedFile {
     pub(super) fn downgrade(&self) -> WeakFile {
         match self {
             MappedFile::Cached(file) => WeakFile::Cached(Arc::downgrade(file)),
-            MappedFile::Direct(file) => WeakFile::Direct(Arc::downgrade(file)),
+            MappedFile::Direct(file) => WeakFile::Direct(file.downgrade()),
         }
     }
 
@@ -140,13 +140,6 @@ impl WeakFile {
         match self {
             WeakFile::Cached(file) => file.upgrade().map(MappedFile::Cached),
             WeakFile::Direct(file) => file.upgrade().map(MappedFile::Direct),
-        }
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        match self {
-            WeakFile::Cached(file) => file.strong_count() > 0,
-            WeakFile::Direct(file) => file.strong_count() > 0,
         }
     }
 }

@@ -16,8 +16,9 @@
 //! CVE-2018-17182.)
 
 use super::device::DeviceCall;
-use super::vma::{Backing, Vma, WeakFile};
+use super::vma::{Backing, MappedFile, Vma, WeakFile};
 use crate::PAGE_SHIFT;
+use crate::dax::DaxRef;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
@@ -47,14 +48,17 @@ impl VmaLookups {
     }
 }
 
-/// What a cache shares with its space.
+/// What a cache shares with its space. On lines of its own (two: the adjacent line is prefetched with it): every fault counts here.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 struct Shared {
     /// Set by the space: the cache is to forget everything. Cleared by the cache.
     forget: AtomicBool,
     // Written by the cache alone. What is no miss is a hit.
     calls: AtomicU64,
     misses: AtomicU64,
+    /// What keeps the files of the slots open, as long as they are mapped: emptied by the space when that changes. A leaf.
+    kept: Mutex<[Option<DaxRef>; SLOTS]>,
 }
 
 impl Shared {
@@ -116,6 +120,7 @@ impl Sequence {
         }
         // Release: pairs with `now`; what was published before, and the flags, are seen by who reads the number.
         self.number.store(next, Ordering::Release);
+        self.let_files_go();
         if wraps {
             // Who obeyed before the number changed may have filled a slot at the old one since.
             self.forget_all();
@@ -130,6 +135,14 @@ impl Sequence {
         }
         for cache in &caches.alive {
             cache.forget.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// No slot keeps a file open any more: what the number was bumped for may have been its last mapping. The caller has the old set
+    /// of mappings, so none of these is the last to keep one.
+    fn let_files_go(&self) {
+        for cache in &self.caches.lock().alive {
+            *cache.kept.lock() = Default::default();
         }
     }
 
@@ -151,6 +164,8 @@ impl Sequence {
             .alive
             .retain(|other| !Arc::ptr_eq(other, &cache.shared));
         caches.gone.add(cache.shared.lookups());
+        drop(caches);
+        *cache.shared.kept.lock() = Default::default();
     }
 
     fn now(&self) -> u64 {
@@ -158,11 +173,11 @@ impl Sequence {
     }
 }
 
-/// A mapping as a slot keeps it: it keeps no file open.
+/// A mapping as a slot keeps it: it keeps no file open by itself.
 #[derive(Debug)]
 struct Copy {
     vma: Vma,
-    /// The file, which `vma` does not name.
+    /// The file, which `vma` does not name. A direct access file by a count of the slot's own, which `Shared::kept` keeps from 0.
     file: Option<(WeakFile, u64)>,
 }
 
@@ -179,26 +194,22 @@ impl Copy {
         Copy { vma, file }
     }
 
+    /// Puts the mapping in `named` if it is one that names a file; `false`: the file is closed.
     #[inline]
-    fn is_alive(&self) -> bool {
-        let file = self.file.as_ref();
-        file.is_none_or(|(file, _)| file.is_open())
-    }
-
-    /// The mapping, unless its file is closed. One that names a file is put in `named`.
-    #[inline]
-    fn get<'a>(&'a self, named: &'a mut Option<Vma>) -> Option<&'a Vma> {
-        match &self.file {
-            None => Some(&self.vma),
-            Some((file, first_page)) => {
-                let backing = Backing::File {
-                    file: file.upgrade()?,
-                    first_page: *first_page,
-                };
-                let vma = self.vma.clone();
-                Some(named.insert(Vma { backing, ..vma }))
-            }
-        }
+    fn name(&self, named: &mut Option<Vma>) -> bool {
+        let Some((file, first_page)) = &self.file else {
+            return true;
+        };
+        let Some(file) = file.upgrade() else {
+            return false;
+        };
+        let backing = Backing::File {
+            file,
+            first_page: *first_page,
+        };
+        let vma = self.vma.clone();
+        *named = Some(Vma { backing, ..vma });
+        true
     }
 }
 
@@ -253,22 +264,53 @@ impl VmaCache {
         let other = || (1..SLOTS).map(|step| (own + step) % SLOTS).find(holds);
         let hit = if holds(&own) { Some(own) } else { other() };
         // A file that is closed is not mapped any more: the tree will say so.
-        let alive = |place: &usize| self.copies[*place].as_ref().is_some_and(Copy::is_alive);
-        if let Some(place) = hit.filter(alive) {
-            return self.copies[place].as_ref()?.get(named);
+        let mut named_by = |place: &usize| match &self.copies[*place] {
+            Some(copy) => copy.name(named),
+            None => false,
+        };
+        if let Some(place) = hit.filter(|place| named_by(place)) {
+            let copy = self.copies[place].as_ref()?;
+            return match &copy.file {
+                None => Some(&copy.vma),
+                Some(_) => named.as_ref(),
+            };
         }
         count(&self.shared.misses);
         let found = tree()?;
+        // The tree's own reference to a file may go while the caller waits for the file.
+        let found = match found.file() {
+            Some(file) => {
+                let backing = Backing::File {
+                    file: self.keep(sequence, own, file),
+                    first_page: found.file_page(found.start),
+                };
+                let vma = found.clone();
+                &*named.insert(Vma { backing, ..vma })
+            }
+            None => found,
+        };
         // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
             self.bounds[own] = (found.start, found.end - found.start);
             self.copies[own] = Some(Copy::of(found));
         }
-        // The tree's own reference to a file may go while the caller waits for the file.
-        match found.file() {
-            Some(_) => Some(named.insert(found.clone())),
-            None => Some(found),
+        Some(found)
+    }
+
+    /// The file as the slot is to name it: a direct access file by a count of the slot's own, kept until the mappings change. What was
+    /// kept for the slot before is mapped as well, or nobody keeps it for a slot any more; so it is not the last that goes.
+    #[cold]
+    fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
+        let MappedFile::Direct(file) = file else {
+            return file.clone();
+        };
+        let own = file.with_own_count();
+        let mut kept = self.shared.kept.lock();
+        // With the mutex held: whoever bumps the number empties this afterwards, or has done so and we see the number.
+        if sequence.now() == self.number && !self.shared.forget.load(Ordering::Relaxed) {
+            kept[slot] = Some(own.clone());
         }
+        MappedFile::Direct(own)
     }
 
     #[cold]

@@ -3,36 +3,45 @@
 //! Single pages are taken from regions of 2 MiB that are in use already, so that whole regions stay for large extents.
 //! Inside a region they are taken out of order, and regions from the end on: a page of a file is next to never at the page
 //! of the device that has its number, and mistaking one for the other shows at once.
+//!
+//! Threads take single pages from regions of their own, as long as there are such: each region has a lock, and the one for all is taken
+//! by who gives back, and by who needs another region.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::super::stripes::{STRIPES, Stripe, stripes};
 use super::LARGE_PAGES;
+use crate::stats::thread_number;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages in a region, the unit of large extents.
 const REGION: u64 = LARGE_PAGES;
 const WORDS: usize = REGION as usize / 64;
 /// From one single page to the next inside a region; odd, so that all are come to.
 const STRIDE: u64 = 197;
+/// The region of who has none yet.
+const NONE: u64 = u64::MAX;
 
 /// Which pages of a device are free.
 pub(crate) struct Blocks {
     /// Immutable.
     pages: u64,
-    /// A leaf.
-    state: Mutex<State>,
+    /// Outside the regions' own.
+    sets: Mutex<Sets>,
+    /// Leaves.
+    regions: Box<[Stripe<Mutex<Region>>]>,
+    /// The regions that threads took single pages from last, or [`NONE`]. Written with `sets` locked.
+    current: Box<[Stripe<AtomicU64>]>,
 }
 
-struct State {
-    regions: Vec<Region>,
-    /// Regions with some pages free, but not all.
+/// Where to look for free pages. Between two regions' locks a region may have become full that was not.
+struct Sets {
+    /// Regions with some pages free, but not all; and such as have become full since they were put here.
     partial: BTreeSet<u64>,
     /// Regions with all of their 512 pages free.
     whole: BTreeSet<u64>,
-    free: u64,
-    /// Where in a region the next single page is looked for.
-    cursor: u64,
 }
 
 #[derive(Clone, Default)]
@@ -41,6 +50,8 @@ struct Region {
     /// Pages that were in use at some time, and are no zeros for sure.
     touched: [u64; WORDS],
     free: u64,
+    /// Where the next single page is looked for.
+    cursor: u64,
 }
 
 /// A run of pages that was taken.
@@ -72,6 +83,30 @@ impl Region {
         stale
     }
 
+    /// Takes a free page of this region, the one with this number.
+    fn take_single(&mut self, number: u64) -> Option<Taken> {
+        let slot = self.next_free(self.cursor)?;
+        self.cursor = (slot + STRIDE) % REGION;
+        let mut stale = Vec::new();
+        self.take_page(number * REGION + slot, &mut stale);
+        Some(Taken {
+            page: number * REGION + slot,
+            stale,
+        })
+    }
+
+    /// Takes a free page of the device, which is one of this region; adds it to `stale` if it was in use before.
+    fn take_page(&mut self, page: u64, stale: &mut Vec<u64>) {
+        let slot = page % REGION;
+        assert!(
+            !self.is_used(slot),
+            "page {page} of the device is taken twice"
+        );
+        if self.take(slot) {
+            stale.push(page);
+        }
+    }
+
     /// The first free page at `from` or after it, going round.
     fn next_free(&self, from: u64) -> Option<u64> {
         let (word, bit) = word_and_bit(from);
@@ -89,30 +124,16 @@ impl Region {
     }
 }
 
-impl State {
+impl Sets {
     /// Puts a region in the set it belongs to now.
-    fn sort(&mut self, number: u64) {
-        let free = self.regions[number as usize].free;
+    fn sort(&mut self, number: u64, region: &Region) {
         self.partial.remove(&number);
         self.whole.remove(&number);
-        match free {
+        match region.free {
             0 => {}
             REGION => drop(self.whole.insert(number)),
             _ => drop(self.partial.insert(number)),
         }
-    }
-
-    fn take(&mut self, page: u64, stale: &mut Vec<u64>) {
-        let region = &mut self.regions[(page / REGION) as usize];
-        let slot = page % REGION;
-        assert!(
-            !region.is_used(slot),
-            "page {page} of the device is taken twice"
-        );
-        if region.take(slot) {
-            stale.push(page);
-        }
-        self.free -= 1;
     }
 }
 
@@ -120,54 +141,92 @@ impl Blocks {
     /// So many pages, all free and zeros.
     pub(crate) fn new(pages: u64) -> Blocks {
         let count = pages.div_ceil(REGION);
-        let mut state = State {
-            regions: vec![Region::default(); count as usize],
+        let mut sets = Sets {
             partial: BTreeSet::new(),
             whole: BTreeSet::new(),
-            free: pages,
-            cursor: STRIDE,
         };
-        for number in 0..count {
-            let here = (pages - number * REGION).min(REGION);
-            let region = &mut state.regions[number as usize];
-            region.free = here;
+        let new = |number: u64| {
+            let mut region = Region {
+                cursor: STRIDE,
+                ..Region::default()
+            };
+            region.free = (pages - number * REGION).min(REGION);
             // Those that the device does not have are in use for ever.
-            for slot in here..REGION {
+            for slot in region.free..REGION {
                 let (word, bit) = word_and_bit(slot);
                 region.used[word] |= bit;
             }
-            state.sort(number);
-        }
+            sets.sort(number, &region);
+            Stripe(Mutex::new(region))
+        };
         Blocks {
             pages,
-            state: Mutex::new(state),
+            regions: (0..count).map(new).collect(),
+            sets: Mutex::new(sets),
+            current: stripes(|| AtomicU64::new(NONE)),
         }
+    }
+
+    fn region(&self, number: u64) -> &Mutex<Region> {
+        &self.regions[number as usize].0
     }
 
     /// Takes a page, if one is free.
     pub(crate) fn take_one(&self) -> Option<Taken> {
-        let state = &mut *self.state.lock();
-        let number = *state.partial.last().or_else(|| state.whole.last())?;
-        let region = &state.regions[number as usize];
-        let slot = region.next_free(state.cursor % REGION)?;
-        state.cursor = (slot + STRIDE) % REGION;
-        let page = number * REGION + slot;
-        let mut stale = Vec::new();
-        state.take(page, &mut stale);
-        state.sort(number);
-        Some(Taken { page, stale })
+        let current = &self.current[thread_number() % STRIPES].0;
+        let number = current.load(Ordering::Relaxed);
+        if number != NONE {
+            let region = &mut *self.region(number).lock();
+            // A whole one is in the set of those: it is had as any other.
+            if region.free < REGION
+                && let Some(taken) = region.take_single(number)
+            {
+                return Some(taken);
+            }
+        }
+        self.take_from_another(current)
+    }
+
+    /// The same from a region that becomes this thread's.
+    #[cold]
+    fn take_from_another(&self, current: &AtomicU64) -> Option<Taken> {
+        let mut sets = self.sets.lock();
+        loop {
+            let others = |number: &&u64| {
+                let is_its =
+                    |Stripe(its): &Stripe<AtomicU64>| its.load(Ordering::Relaxed) == **number;
+                self.current.iter().any(is_its)
+            };
+            let mut partial = sets.partial.iter().rev();
+            let free_of_others = partial.find(|number| !others(number));
+            // A thread that has ended has a region still, perhaps: half of the device stays for large extents.
+            let spare = sets.whole.len() > self.regions.len() / 2;
+            let number = free_of_others
+                .or_else(|| sets.whole.last().filter(|_| spare))
+                .or_else(|| sets.partial.last())
+                .or_else(|| sets.whole.last());
+            let number = *number?;
+            let region = &mut *self.region(number).lock();
+            let taken = region.take_single(number);
+            sets.sort(number, region);
+            if taken.is_some() {
+                current.store(number, Ordering::Relaxed);
+                return taken;
+            }
+        }
     }
 
     /// Takes 512 pages at a multiple of 512, if there are such.
     pub(crate) fn take_large(&self) -> Option<Taken> {
-        let state = &mut *self.state.lock();
-        let number = *state.whole.last()?;
+        let mut sets = self.sets.lock();
+        let number = *sets.whole.last()?;
         let page = number * REGION;
+        let region = &mut *self.region(number).lock();
         let mut stale = Vec::new();
         for page in page..page + REGION {
-            state.take(page, &mut stale);
+            region.take_page(page, &mut stale);
         }
-        state.sort(number);
+        sets.sort(number, region);
         Some(Taken { page, stale })
     }
 
@@ -177,11 +236,12 @@ impl Blocks {
     /// When one of them is in use.
     #[cfg(test)]
     pub(crate) fn take_at(&self, pages: Range<u64>) -> Taken {
-        let state = &mut *self.state.lock();
+        let mut sets = self.sets.lock();
         let mut stale = Vec::new();
         for page in pages.clone() {
-            state.take(page, &mut stale);
-            state.sort(page / REGION);
+            let region = &mut *self.region(page / REGION).lock();
+            region.take_page(page, &mut stale);
+            sets.sort(page / REGION, region);
         }
         Taken {
             page: pages.start,
@@ -192,8 +252,7 @@ impl Blocks {
     /// The first run of so many free pages that does not start at a multiple of 512.
     #[cfg(test)]
     pub(crate) fn find_unaligned(&self, pages: u64) -> Option<Range<u64>> {
-        let state = self.state.lock();
-        let used = |page: u64| state.regions[(page / REGION) as usize].is_used(page % REGION);
+        let used = |page: u64| self.region(page / REGION).lock().is_used(page % REGION);
         let fits = |start: &u64| !(*start..*start + pages).any(used);
         (0..=self.pages.checked_sub(pages)?)
             .filter(|start| start % REGION != 0)
@@ -211,12 +270,12 @@ impl Blocks {
             "pages {pages:?} of a device of {}",
             self.pages
         );
-        let state = &mut *self.state.lock();
+        let mut sets = self.sets.lock();
         let mut at = pages.start;
         while at < pages.end {
             let number = at / REGION;
             let end = pages.end.min((number + 1) * REGION);
-            let region = &mut state.regions[number as usize];
+            let region = &mut *self.region(number).lock();
             for page in at..end {
                 let (word, bit) = word_and_bit(page % REGION);
                 assert!(
@@ -226,15 +285,15 @@ impl Blocks {
                 region.used[word] &= !bit;
             }
             region.free += end - at;
-            state.free += end - at;
-            state.sort(number);
+            sets.sort(number, region);
             at = end;
         }
     }
 
     /// How many are free.
     pub(crate) fn free(&self) -> u64 {
-        self.state.lock().free
+        let regions = self.regions.iter();
+        regions.map(|Stripe(region)| region.lock().free).sum()
     }
 
     /// Counts again what is kept as a number or a set.
@@ -243,24 +302,20 @@ impl Blocks {
     /// When it was wrong.
     #[cfg(test)]
     pub(crate) fn validate(&self) {
-        let state = self.state.lock();
-        let mut sum = 0;
-        for (number, region) in (0..).zip(&state.regions) {
-            let free: u64 = region
-                .used
-                .iter()
-                .map(|word| u64::from(word.count_zeros()))
-                .sum();
+        let sets = self.sets.lock();
+        for number in 0..self.regions.len() as u64 {
+            let region = self.region(number).lock();
+            let used = region.used.iter();
+            let free: u64 = used.map(|word| u64::from(word.count_zeros())).sum();
             assert_eq!(free, region.free, "region {number}");
             assert_eq!(
-                state.whole.contains(&number),
+                sets.whole.contains(&number),
                 free == REGION,
                 "region {number}"
             );
-            let partial = free > 0 && free < REGION;
-            assert_eq!(state.partial.contains(&number), partial, "region {number}");
-            sum += free;
+            let is_partial = sets.partial.contains(&number);
+            assert!(is_partial || free == 0 || free == REGION, "region {number}");
+            assert!(!is_partial || free < REGION, "region {number}");
         }
-        assert_eq!(sum, state.free);
     }
 }

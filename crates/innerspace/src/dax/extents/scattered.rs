@@ -5,27 +5,38 @@ use std::io;
 use std::ops::Range;
 
 use super::super::device::DaxDevice;
+use super::super::stripes::{Stripe, stripe_of, stripes, stripes_of};
 use super::blocks::{Blocks, Taken};
 use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock, Used};
-use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// What a run takes in the tree: nodes have room for 11 and are two thirds full.
 const RUN_BYTES: u64 = 48;
+/// Runs of a stripe are told of so many at a time, so that not each allocation writes the sum.
+const RUNS_TOLD: u64 = 16;
 
 /// The map of one file; its blocks go back to the device when it is dropped.
+///
+/// In stripes by the range of 2 MiB, so that allocations in different ranges do not meet. No run goes beyond its range.
 pub(crate) struct ScatteredMap {
     device: DaxDevice,
-    /// A leaf, held for a look or a change of the tree.
-    state: RwLock<State>,
+    /// Leaves, each held for a look or a change of its tree, none with another.
+    stripes: Box<[Stripe<RwLock<Runs>>]>,
+    /// Runs in all stripes, about: the sum of what each has told.
+    told: AtomicU64,
+    /// The file's length in bytes. Changed by one at a time.
+    len: AtomicU64,
 }
 
+/// What lies in the ranges of one stripe.
 #[derive(Default)]
-struct State {
-    /// By the first page of the file; no two touch both in the file and on the device.
+struct Runs {
+    /// By the first page of the file; no two of one range touch both in the file and on the device.
     runs: BTreeMap<u64, Run>,
-    /// The file's length in bytes.
-    len: u64,
+    /// How many are in [`ScatteredMap::told`]: at least as many as there are, and less than twice [`RUNS_TOLD`] more.
+    told: u64,
 }
 
 /// Pages of a file that lie one behind the other on the device.
@@ -35,7 +46,12 @@ struct Run {
     pages: u64,
 }
 
-impl State {
+/// The first page of the range behind the one of `page`.
+fn range_end(page: u64) -> u64 {
+    (page / LARGE_PAGES + 1) * LARGE_PAGES
+}
+
+impl Runs {
     /// The run that holds `page`, with its first page.
     fn find(&self, page: u64) -> Option<(u64, Run)> {
         let (&first, &run) = self.runs.range(..=page).next_back()?;
@@ -43,6 +59,7 @@ impl State {
     }
 
     fn insert(&mut self, mut first: u64, mut run: Run) {
+        // What ends where the range begins, or begins where it ends, is in another stripe.
         if let Some((before, other)) = first.checked_sub(1).and_then(|page| self.find(page))
             && other.at + other.pages == run.at
         {
@@ -112,8 +129,15 @@ impl ScatteredMap {
         );
         ScatteredMap {
             device: device.clone(),
-            state: RwLock::new(State::default()),
+            stripes: stripes(RwLock::default),
+            told: AtomicU64::new(0),
+            len: AtomicU64::new(0),
         }
+    }
+
+    /// The runs of a page's stripe.
+    fn runs_at(&self, page: u64) -> RwLockReadGuard<'_, Runs> {
+        self.stripes[stripe_of(page)].0.read()
     }
 
     fn blocks(&self) -> &Blocks {
@@ -125,19 +149,42 @@ impl ScatteredMap {
         for &stale in &taken.stale {
             self.device.zero(stale << PAGE_SHIFT, PAGE_SIZE as u64);
         }
-        let mut state = self.state.write();
-        let next = state.runs.range(page..).next().map(|(&first, _)| first);
-        assert!(
-            state.find(page).is_none() && next.is_none_or(|next| next >= page + pages),
-            "pages {page}..{} of a file were allocated over others",
-            page + pages
-        );
-        let run = Run {
-            at: taken.page,
-            pages,
-        };
-        state.insert(page, run);
+        let mut done = 0;
+        while done < pages {
+            let first = page + done;
+            let part = (range_end(first) - first).min(pages - done);
+            let run = Run {
+                at: taken.page + done,
+                pages: part,
+            };
+            self.change(stripe_of(first), |state| {
+                let next = state.runs.range(first..).next().map(|(&first, _)| first);
+                assert!(
+                    state.find(first).is_none() && next.is_none_or(|next| next >= first + part),
+                    "pages {first}..{} of a file were allocated over others",
+                    first + part
+                );
+                state.insert(first, run);
+            });
+            done += part;
+        }
         taken.page
+    }
+
+    /// Changes the runs of a stripe, and tells how many there are if that is more, or far less, than was told.
+    fn change<T>(&self, stripe: usize, change: impl FnOnce(&mut Runs) -> T) -> T {
+        let mut state = self.stripes[stripe].0.write();
+        let changed = change(&mut state);
+        let wanted = (state.runs.len() as u64).next_multiple_of(RUNS_TOLD);
+        if wanted > state.told || wanted + RUNS_TOLD < state.told || wanted == 0 {
+            // A wrapping addition of the difference, of either sign.
+            let more = wanted.wrapping_sub(state.told);
+            if more != 0 {
+                self.told.fetch_add(more, Ordering::Relaxed);
+            }
+            state.told = wanted;
+        }
+        changed
     }
 
     /// Makes the block of every page of the file's page range `at` on the device: an extent where a test wants it.
@@ -149,10 +196,18 @@ impl ScatteredMap {
     }
 
     fn remove(&self, pages: Range<u64>) {
-        let removed = self.state.write().remove(pages);
-        for run in removed {
+        for run in self.take_out(pages) {
             self.blocks().give_back(run);
         }
+    }
+
+    /// Takes pages of the file out; the device's pages that held them.
+    fn take_out(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+        let mut removed = Vec::new();
+        for stripe in stripes_of(&pages) {
+            removed.extend(self.change(stripe, |state| state.remove(pages.clone())));
+        }
+        removed
     }
 
     /// Zeroes the bytes from `len` to the end of its page: they are past the end, or about to come to the file.
@@ -162,7 +217,7 @@ impl ScatteredMap {
             return;
         }
         let page = len >> PAGE_SHIFT;
-        if let Some((first, run)) = self.state.read().find(page) {
+        if let Some((first, run)) = self.runs_at(page).find(page) {
             let at = (run.at + (page - first)) << PAGE_SHIFT;
             self.device.zero(at + inside, PAGE_SIZE as u64 - inside);
         }
@@ -171,14 +226,20 @@ impl ScatteredMap {
     /// The number of runs.
     #[cfg(test)]
     pub(super) fn runs(&self) -> usize {
-        self.state.read().runs.len()
+        let lens = self
+            .stripes
+            .iter()
+            .map(|Stripe(runs)| runs.read().runs.len());
+        lens.sum()
     }
 }
 
 impl ExtentMap for ScatteredMap {
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
         debug_assert!(most > 0);
-        let state = self.state.read();
+        // What lies behind the range is in another stripe: whoever wants more asks again.
+        let most = most.min(range_end(page) - page);
+        let state = self.runs_at(page);
         if let Some((first, run)) = state.find(page) {
             let skip = page - first;
             return Ok(Extent {
@@ -206,7 +267,7 @@ impl ExtentMap for ScatteredMap {
 
     fn finish(&self, page: u64, pages: u64, used: Used) {
         if used == Used::Dropped {
-            let removed = self.state.write().remove(page..page + pages);
+            let removed = self.take_out(page..page + pages);
             let count: u64 = removed.iter().map(|run| run.end - run.start).sum();
             assert_eq!(
                 count, pages,
@@ -224,13 +285,13 @@ impl ExtentMap for ScatteredMap {
     }
 
     fn heap_bytes(&self) -> u64 {
-        self.state.read().runs.len() as u64 * RUN_BYTES
+        self.told.load(Ordering::Relaxed) * RUN_BYTES
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
-        let before = self.state.read().len;
+        let before = self.len.load(Ordering::Relaxed);
         self.zero_tail(before.min(bytes));
-        self.state.write().len = bytes;
+        self.len.store(bytes, Ordering::Relaxed);
         if bytes < before {
             self.remove(bytes.div_ceil(PAGE_SIZE as u64)..u64::MAX);
         }

@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
 use super::extents::{Extent, ExtentMap, ScatteredMap, Used};
-use super::{DaxDevice, DaxFile};
+use super::{DaxDevice, DaxError, DaxFile, DaxPages, DaxRef, Reach};
+use crate::cache::FaultKind;
 use crate::group::GroupId;
 use crate::reclaim::{Pool, PoolOptions};
 use crate::sync::Arc;
@@ -86,6 +87,19 @@ impl<T: ExtentMap> ExtentMap for Arc<T> {
 
     fn sync_metadata(&self) -> std::io::Result<()> {
         (**self).sync_metadata()
+    }
+}
+
+impl DaxCore {
+    /// [`DaxRef::fault`] by whoever has the file.
+    fn fault(
+        self: &Arc<DaxCore>,
+        page: u64,
+        kind: FaultKind,
+        reach: Reach,
+        more: u64,
+    ) -> Result<DaxPages, DaxError> {
+        DaxRef::new(self.clone()).fault(page, kind, reach, more)
     }
 }
 

@@ -7,7 +7,7 @@
 use super::{FaultState, FilePage, Step, done_if};
 use crate::FrameId;
 use crate::cache::FaultKind as FileAccessKind;
-use crate::dax::{DaxCore, DaxError, DaxPages, LARGE_PAGES, Reach};
+use crate::dax::{DaxCore, DaxError, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::space::device::Inside;
 use crate::space::error::{AccessKind, Cause, Fault};
 use crate::space::page_start;
@@ -15,7 +15,6 @@ use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::table::{LEAF_BYTES, slot_index};
 use crate::space::vma::{MappedFile, Sharing, Vma};
 use crate::stats::Event;
-use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 // What a large entry covers, one leaf shows.
@@ -25,7 +24,7 @@ impl FaultState<'_> {
     /// Locks the entry. No section is open.
     pub(super) fn have_entry(
         &mut self,
-        file: &Arc<DaxCore>,
+        file: &DaxRef,
         page: u64,
         kind: FileAccessKind,
         reach: Reach,
@@ -82,7 +81,7 @@ impl FaultState<'_> {
     pub(super) fn install_direct(
         &mut self,
         vma: &Vma,
-        file: &Arc<DaxCore>,
+        file: &DaxRef,
         leaf: FrameId,
         old: Pte,
     ) -> Step {

@@ -1,0 +1,203 @@
+//! What faults in different ranges write, on lines of their own: counts by thread, dirty ranges by their place.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::entry::{LARGE_PAGES, LARGE_SHIFT};
+use super::grab::range_start;
+use crate::stats::thread_number;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, Rank};
+
+/// Stripes of each kind.
+pub(super) const STRIPES: usize = 16;
+
+/// The stripe of a page's range of 2 MiB. Ranges that lie a power of two apart, as those that threads work through often do, are in
+/// different ones.
+pub(super) fn stripe_of(page: u64) -> usize {
+    let mixed = (page >> LARGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (u64::BITS - STRIPES.ilog2())) as usize
+}
+
+/// The stripes in which `pages` may have something, each once.
+pub(super) fn stripes_of(pages: &Range<u64>) -> impl Iterator<Item = usize> + use<> {
+    let ranges = pages.start >> LARGE_SHIFT..pages.end.div_ceil(LARGE_PAGES);
+    let is_any = !pages.is_empty();
+    let are_many = is_any && ranges.end - ranges.start > 2 * STRIPES as u64;
+    let mut found = [are_many; STRIPES];
+    if is_any && !are_many {
+        ranges.for_each(|range| found[stripe_of(range << LARGE_SHIFT)] = true);
+    }
+    (0..STRIPES).filter(move |stripe| found[*stripe])
+}
+
+/// On lines of its own (two: the adjacent line is prefetched with it).
+#[repr(align(128))]
+pub(super) struct Stripe<T>(pub(super) T);
+
+/// One of each stripe.
+pub(super) fn stripes<T>(mut new: impl FnMut() -> T) -> Box<[Stripe<T>]> {
+    (0..STRIPES).map(|_| Stripe(new())).collect()
+}
+
+/// What happened to a file, by what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Count {
+    Faults,
+    LargeFaults,
+    Fallbacks,
+    ZeroMaps,
+    Downgrades,
+    Allocated,
+    Flushed,
+}
+
+const COUNTS: usize = Count::Flushed as usize + 1;
+
+/// What happened. Statistics only.
+pub(super) struct Counts(Box<[Stripe<[AtomicU64; COUNTS]>]>);
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts(stripes(Default::default))
+    }
+}
+
+impl Counts {
+    /// One more of it.
+    #[inline]
+    pub(super) fn count(&self, what: Count) {
+        self.add(what, 1);
+    }
+
+    /// So many more of it.
+    pub(super) fn add(&self, what: Count, times: u64) {
+        let Stripe(counts) = &self.0[thread_number() % STRIPES];
+        counts[what as usize].fetch_add(times, Ordering::Relaxed);
+    }
+
+    pub(super) fn sum(&self, what: Count) -> u64 {
+        let counts = self.0.iter().map(|Stripe(counts)| &counts[what as usize]);
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// The first pages of 2 MiB ranges in which some entry may be dirty.
+pub(super) struct DirtyRanges {
+    stripes: Box<[Stripe<Mutex<BTreeSet<u64>>>]>,
+    /// How many there are. Written where a range comes or goes, so once for many faults.
+    len: AtomicU64,
+}
+
+impl DirtyRanges {
+    pub(super) fn new() -> DirtyRanges {
+        DirtyRanges {
+            stripes: stripes(|| Mutex::ranked(Rank::Dirty, BTreeSet::new())),
+            len: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds the range of a page; whether it is new.
+    pub(super) fn add(&self, page: u64) -> bool {
+        let mut ranges = self.stripes[stripe_of(page)].0.lock();
+        let is_new = ranges.insert(range_start(page));
+        if is_new {
+            self.len.fetch_add(1, Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// The number of ranges.
+    pub(super) fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// All of them, in the order of their pages.
+    pub(super) fn all(&self) -> Vec<u64> {
+        let stripes = self.stripes.iter();
+        let mut all: Vec<u64> = stripes
+            .flat_map(|Stripe(ranges)| ranges.lock().iter().copied().collect::<Vec<_>>())
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Takes those out that have pages of these, in the order of their pages.
+    pub(super) fn take(&self, pages: &Range<u64>) -> Vec<u64> {
+        let mut taken = Vec::new();
+        for stripe in stripes_of(pages) {
+            let mut ranges = self.stripes[stripe].0.lock();
+            let before = taken.len();
+            taken.extend(ranges.range(range_start(pages.start)..pages.end).copied());
+            for range in &taken[before..] {
+                ranges.remove(range);
+            }
+            let gone = (taken.len() - before) as u64;
+            self.len.fetch_sub(gone, Ordering::Relaxed);
+        }
+        taken.sort_unstable();
+        taken
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_taken_once_and_in_order_whatever_their_stripes() {
+        let ranges = DirtyRanges::new();
+        let firsts: Vec<u64> = (0..40).map(|number| number * 3 * LARGE_PAGES).collect();
+        for first in firsts.iter().rev() {
+            assert!(ranges.add(first + 5));
+            assert!(!ranges.add(first + 511));
+        }
+        assert_eq!((ranges.all(), ranges.len()), (firsts.clone(), 40));
+        // From inside a range to inside another.
+        let some = firsts[2] + 7..firsts[7] + 1;
+        assert_eq!(ranges.take(&some), firsts[2..8]);
+        assert_eq!(ranges.take(&(0..0)), [0; 0]);
+        assert_eq!(ranges.take(&(5..u64::MAX)).len(), 34);
+        assert_eq!((ranges.all(), ranges.len()), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn pages_have_the_stripes_of_their_ranges() {
+        let of = |pages: Range<u64>| stripes_of(&pages).collect::<Vec<usize>>();
+        assert_eq!(of(0..u64::MAX), Vec::from_iter(0..STRIPES));
+        assert_eq!(of(512..1024), [stripe_of(600)]);
+        assert_eq!(of(7..7), [0; 0]);
+        for ranges in [2, 5, 31, 33, 1000] {
+            let pages = 511..ranges * LARGE_PAGES + 1;
+            let stripes = of(pages.clone());
+            assert!(pages.clone().all(|page| stripes.contains(&stripe_of(page))));
+        }
+    }
+
+    #[test]
+    fn ranges_a_power_of_two_apart_do_not_share_a_stripe() {
+        for apart in (0..16).map(|log| LARGE_PAGES << log) {
+            let together = |first: &u64| stripe_of(*first) == stripe_of(first + apart);
+            let firsts = (0..100).map(|number| number * LARGE_PAGES);
+            assert!(
+                firsts.clone().filter(together).count() <= 15,
+                "{apart} pages apart"
+            );
+        }
+    }
+
+    #[test]
+    fn counts_are_summed_whoever_counted() {
+        let counts = Counts::default();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| counts.add(Count::Flushed, 5));
+            }
+        });
+        counts.count(Count::Faults);
+        assert_eq!(
+            (counts.sum(Count::Flushed), counts.sum(Count::Faults)),
+            (15, 1)
+        );
+    }
+}
