@@ -98,6 +98,13 @@ impl Drop for Charge<'_> {
 }
 
 impl Node {
+    /// Pages that pass neither limit.
+    fn margin(&self) -> u64 {
+        let limit = self.max.load(Ordering::Relaxed);
+        let limit = limit.min(self.high.load(Ordering::Relaxed));
+        limit.saturating_sub(self.usage.load(Ordering::Relaxed))
+    }
+
     /// Adds to `usage` unless that would pass a limit; returns the new usage. Compare-and-swap rather than add-and-undo, so that
     /// usage is at or under `max` at every instant and a charge that will be undone refuses nobody on its own level.
     #[inline]
@@ -433,8 +440,13 @@ impl Levels for GroupTree {
         added.is_ok()
     }
 
-    fn take_off(&self, group: GroupId, pages: u32) {
-        if let Err(underflow) = self.uncharge_levels(group, PageCount(pages.into())) {
+    fn margin(&self, group: GroupId) -> u64 {
+        let margins = self.path(group).map(|id| self.node(id).margin());
+        margins.min().unwrap_or(0)
+    }
+
+    fn take_off(&self, group: GroupId, pages: u64) {
+        if let Err(underflow) = self.uncharge_levels(group, PageCount(pages)) {
             panic!("{underflow}");
         }
     }

@@ -3,6 +3,7 @@
 use loom::model::Builder;
 
 use super::GroupId;
+use super::slot::Batches;
 use super::stock::{Levels, Stocked, Stocks};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::owned::OWNED;
@@ -21,8 +22,12 @@ struct Tree {
 }
 
 fn tree(max: u32) -> Arc<Tree> {
+    tree_with(Batches::fixed(BATCH), max)
+}
+
+fn tree_with(batches: Batches, max: u32) -> Arc<Tree> {
     Arc::new(Tree {
-        stocks: Stocks::new(BATCH),
+        stocks: Stocks::new(batches),
         usage: [AtomicU32::new(0), AtomicU32::new(0)],
         max,
         deleted: AtomicU32::new(0),
@@ -60,7 +65,7 @@ impl Tree {
 
     fn uncharge(&self, number: usize, group: GroupId, pages: u32) {
         if self.stocks.uncharge(self, number, group, pages.into()) == Stocked::No {
-            self.take_off(group, pages);
+            self.take_off(group, pages.into());
         }
     }
 
@@ -74,7 +79,12 @@ impl Levels for Tree {
         self.add(group, pages)
     }
 
-    fn take_off(&self, group: GroupId, pages: u32) {
+    fn margin(&self, _group: GroupId) -> u64 {
+        (self.max - self.usage[0].load(Ordering::Relaxed)).into()
+    }
+
+    fn take_off(&self, group: GroupId, pages: u64) {
+        let pages = pages as u32;
         if group != ROOT {
             let before = self.usage[1].fetch_sub(pages, Ordering::Relaxed);
             assert!(before >= pages, "doubled: {pages} taken off {before}");
@@ -128,6 +138,32 @@ fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
             assert_eq!(tree.usages(), [3, 1]);
         });
     }
+}
+
+// spec: M5
+#[test]
+fn loom_batches_that_grow_and_slots_that_overflow_lose_and_double_nothing_beside_a_drain() {
+    model(move || {
+        // A first batch is one page, the next would be two; one that may hold a page overflows with two.
+        let batches = Batches {
+            first: 1,
+            largest: 2,
+        };
+        let tree = tree_with(batches, 100);
+        assert!(tree.charge(0, GROUP, 1));
+        let charger = tree.clone();
+        let thread = thread::spawn(move || {
+            assert!(charger.charge(0, GROUP, 1));
+            charger.uncharge(0, GROUP, 2);
+        });
+        tree.stocks.drain_all(&*tree, ROOT);
+        thread.join().unwrap();
+        let stocked = tree.stocks.sum(|of| of == GROUP) as u32;
+        assert!(stocked <= 2);
+        assert_eq!(tree.usages(), [stocked; 2]);
+        tree.stocks.drain_all(&*tree, ROOT);
+        assert_eq!(tree.usages(), [0, 0]);
+    });
 }
 
 // spec: M5

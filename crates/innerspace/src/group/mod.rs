@@ -16,8 +16,8 @@
 //! **Numbers.** Per node: `usage` (the node and all below it) and `own` (charged to the node itself). At rest
 //! `usage = own + sum(usage of children)` (I8). A charge adds level by level with compare-and-swap, so `usage` never exceeds
 //! `max` even for an instant; a level that refuses has the levels below it undone, and nothing else moved. Most charges never get
-//! there: each thread has a [stock] of charged pages, up to 128 a group, that counts as used and is given back before
-//! anybody is refused. Reports take it off.
+//! there: each thread has a [stock] of charged pages that counts as used and is given back before anybody is refused: 128 a group, and
+//! more while every limit is far. Reports take it off.
 //!
 //! **Events** ([`GroupEvents`]) are counted where they happen; [`GroupWatch`]ers are told of them on the service thread.
 //!
@@ -50,6 +50,7 @@ mod protect;
 mod report;
 #[cfg(not(loom))]
 mod slab;
+mod slot;
 #[cfg(not(loom))]
 mod stall;
 mod stock;

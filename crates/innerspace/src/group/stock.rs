@@ -5,18 +5,17 @@
 //! pages keeps its group's number from being used again. Each thread has a few slots, chosen by the group's number, which it alone
 //! uses: `sync::owned` has the protocol. Threads beyond those share stripes of slots, by compare-and-swap.
 //!
-//! | bits | name | meaning |
-//! |---|---|---|
-//! | 0..16 | group | whose pages they are |
-//! | 16..24 | count | pages in stock, at most a batch |
-//! | 24..32 | low | the lowest count since the slot was last settled: tells how high usage was in between |
+//! `slot` has its bits.
 //!
 //! | change | by | then |
 //! |---|---|---|
 //! | count - n | a charge | |
-//! | count + n | an uncharge | at most a batch; half of it stays when it would be more |
+//! | count + n, low to what the count was | an uncharge | at most `most`; half of it stays when it would be more |
 //! | 0 -> batch - n | a refill | a batch was added to every level before |
-//! | count -> 0 | drain: before a refusal, by a deletion, by another group's refill | the count is taken off every level |
+//! | count -> 0, most -> the first batch | drain: before a refusal, by a deletion, by another group's refill | the count is taken off every level |
+//!
+//! **Batches grow.** A thread that comes again and again for the same group takes twice as many each time, as long as every limit is far
+//! (`PART`), so that threads which charge one group seldom meet at its levels. Where a limit is near, they are small again.
 //!
 //! **No refusal while margin sits in stocks (M7).** Pages *move* between the levels and a slot: in a refill, where a slot is halved or emptied.
 //! Whoever moves some says so before, and counts the move after. Who is refused, finds nothing in stock below the group that
@@ -31,7 +30,8 @@
 //! a stripe looks again after it stocked pages. One of the two finds the other's.
 
 use super::GroupId;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use super::slot::{Batches, FIELD, PART, Slot};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::owned::{Draining, Drains, OWNED, Owned};
 use crate::sync::thread;
 
@@ -41,16 +41,16 @@ const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
 /// Slots of a stripe: groups whose pages a thread can have in stock at once, where their numbers do not collide.
 pub(super) const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// Pages of a batch, unless the memory is small.
-pub(super) const BATCH: u32 = 128;
-
 /// The counters of a tree, as the stock needs them.
 pub(super) trait Levels {
     /// Adds `pages` at every level from `group` up, if none of them then passes a limit of either kind. No event is counted.
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool;
 
+    /// Pages that every level from `group` up may be charged besides, before one of them passes a limit of either kind.
+    fn margin(&self, group: GroupId) -> u64;
+
     /// Takes `pages` off every level.
-    fn take_off(&self, group: GroupId, pages: u32);
+    fn take_off(&self, group: GroupId, pages: u64);
 
     /// Usage was as high as it is now, less `stocked`.
     fn note_peak(&self, group: GroupId, stocked: u32);
@@ -62,57 +62,20 @@ pub(super) trait Levels {
     fn is_deleted(&self, group: GroupId) -> bool;
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Slot(u32);
-
-impl Slot {
-    fn new(group: GroupId, count: u32) -> Slot {
-        Slot(u32::from(group.0) | count << 16 | count << 24)
-    }
-
-    fn group(self) -> GroupId {
-        GroupId(self.0 as u16)
-    }
-
-    fn count(self) -> u32 {
-        self.0 >> 16 & 0xff
-    }
-
-    fn low(self) -> u32 {
-        self.0 >> 24
-    }
-
-    /// The same with `pages` more.
-    #[inline(always)]
-    fn plus(self, pages: u32) -> Slot {
-        Slot(self.0 + (pages << 16))
-    }
-
-    /// The same with `pages` less; there are as many. Branches, not arithmetic: charges in a row each wait for the word that the one
-    /// before has stored, and what is predicted takes no time there.
-    #[inline(always)]
-    fn minus(self, pages: u32) -> Slot {
-        if self.low() == self.count() {
-            return Slot(self.0 - (pages << 16 | pages << 24));
-        }
-        let left = Slot(self.0 - (pages << 16));
-        match left.low() <= left.count() {
-            true => left,
-            false => Slot(left.0 & 0x00ff_ffff | left.count() << 24),
-        }
-    }
-}
-
 /// The slots of a stripe.
-type Slots = [AtomicU32; WAYS];
+type Slots = [AtomicU64; WAYS];
 
 fn empty_slots() -> Slots {
-    std::array::from_fn(|_| AtomicU32::new(0))
+    std::array::from_fn(|_| AtomicU64::new(0))
 }
 
 /// The slots of a stripe that threads share, on a line of their own.
 #[repr(align(64))]
 struct Shared(Slots);
+
+/// Apart from what every charge reads.
+#[repr(align(128))]
+struct OwnLine<T>(T);
 
 /// Whose slots a thread has.
 enum Place<'a> {
@@ -125,11 +88,10 @@ pub(super) struct Stocks {
     drains: Drains,
     owned: Box<[Owned<Slots>; OWNED]>,
     shared: Box<[Shared]>,
-    /// Pages of a batch; 0 for no stock at all.
-    batch: u32,
+    batches: Batches,
     /// Low half: threads that have pages which are charged, in no slot, and in nobody's hands: on their way to a slot or off the
     /// levels. High half: how often such pages have arrived.
-    moves: AtomicU64,
+    moves: OwnLine<AtomicU64>,
 }
 
 /// One thread that moves pages, in [`Stocks::moves`].
@@ -144,7 +106,7 @@ struct Moving<'a>(&'a Stocks);
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `moves`; who sees this finds the slot filled, or the pages off the levels.
-        self.0.moves.fetch_add(MOVED - MOVING, Ordering::Release);
+        self.0.moves.0.fetch_add(MOVED - MOVING, Ordering::Release);
     }
 }
 
@@ -178,19 +140,20 @@ enum Change {
 }
 
 #[inline(always)]
-fn way(slots: &Slots, group: GroupId) -> &AtomicU32 {
+fn way(slots: &Slots, group: GroupId) -> &AtomicU64 {
     &slots[usize::from(group.0) % WAYS]
 }
 
 impl Stocks {
-    pub(super) fn new(batch: u32) -> Stocks {
-        assert!(batch <= BATCH, "a slot's count has eight bits");
+    pub(super) fn new(batches: Batches) -> Stocks {
+        let Batches { first, largest } = batches;
+        assert!(u64::from(first.max(largest)) <= FIELD, "{batches:?}");
         Stocks {
             drains: Drains::new(),
             owned: Box::new(std::array::from_fn(|_| Owned::new(empty_slots()))),
             shared: (0..SHARED).map(|_| Shared(empty_slots())).collect(),
-            batch,
-            moves: AtomicU64::new(0),
+            batches,
+            moves: OwnLine(AtomicU64::new(0)),
         }
     }
 
@@ -232,7 +195,7 @@ impl Stocks {
     }
 
     #[cold]
-    fn change_shared(&self, slot: &AtomicU32, next: impl Fn(Slot) -> Option<Slot>) -> Change {
+    fn change_shared(&self, slot: &AtomicU64, next: impl Fn(Slot) -> Option<Slot>) -> Change {
         if self.drains.any() {
             return Change::Draining;
         }
@@ -245,16 +208,30 @@ impl Stocks {
     /// Charges from the stock of the thread with this number; false when there is not enough of this group's.
     #[inline(always)]
     pub(super) fn charge(&self, number: usize, group: GroupId, pages: u64) -> bool {
-        let change = self.change(number, group, |word| {
-            let enough = word.group() == group && u64::from(word.count()) >= pages;
-            enough.then(|| word.minus(pages as u32))
-        });
+        // `change`, by hand: this is the way of most charges.
+        let Some(owned) = self.owned.get(number) else {
+            return self.charge_shared(number, group, pages);
+        };
+        let Some(slots) = owned.enter(&self.drains) else {
+            return false;
+        };
+        let slot = way(&slots, group);
+        let Some(after) = Slot(slot.load(Ordering::Relaxed)).minus(group, pages) else {
+            return false;
+        };
+        slot.store(after.0, Ordering::Relaxed);
+        true
+    }
+
+    #[cold]
+    fn charge_shared(&self, number: usize, group: GroupId, pages: u64) -> bool {
+        let change = self.change(number, group, |word| word.minus(group, pages));
         matches!(change, Change::Made(_))
     }
 
-    /// So many pages, or as many as a batch has.
+    /// So many pages, or as many as a first batch has.
     pub(super) fn at_most(&self, pages: u64) -> u64 {
-        pages.min(self.batch.into())
+        pages.min(self.batches.first.into())
     }
 
     /// Charges up to `most` pages from the stock of the thread with this number: as many as it has. The pages charged.
@@ -262,7 +239,7 @@ impl Stocks {
         let some = |word: Slot| most.min(word.count().into());
         let change = self.change(number, group, |word| {
             let any = word.group() == group && some(word) > 0;
-            any.then(|| word.minus(some(word) as u32))
+            any.then(|| word.minus(group, some(word))).flatten()
         });
         match change {
             Change::Made(before) => some(before),
@@ -270,7 +247,7 @@ impl Stocks {
         }
     }
 
-    /// Puts pages that were charged to `group` in stock.
+    /// Puts pages that were charged to `group` in stock, or takes what is too much for it off the levels.
     #[inline]
     pub(super) fn uncharge(
         &self,
@@ -279,27 +256,27 @@ impl Stocks {
         group: GroupId,
         pages: u64,
     ) -> Stocked {
-        if pages > u64::from(self.batch) {
-            return Stocked::No;
-        }
         let change = self.change(number, group, |word| {
-            let count = word.count() + pages as u32;
+            let count = u64::from(word.count()).saturating_add(pages);
             // mutant: M6 (loom: loom_a_deleted_group_keeps_no_stock)
             let refused = cfg!(not(mutant = "M6")) && levels.is_deleted(group);
-            let fits = word.group() == group && count <= self.batch && !refused;
-            fits.then(|| word.plus(pages as u32))
+            let fits = word.group() == group && count <= self.room(word).into() && !refused;
+            fits.then(|| word.plus(pages))
         });
         match change {
             Change::Made(_) => {
                 self.look_again(levels, number, group);
                 Stocked::Yes
             }
-            Change::NotMade => {
-                self.halve(levels, number, group);
-                Stocked::No
-            }
+            Change::NotMade => self.overflow(levels, number, group, pages),
             Change::Draining => Stocked::No,
         }
+    }
+
+    /// Pages that a slot may hold.
+    #[inline(always)]
+    fn room(&self, word: Slot) -> u32 {
+        word.most().max(self.batches.first)
     }
 
     /// Pages were put in a slot. In one that is shared, the group may have been deleted and its slots emptied since it was asked.
@@ -312,18 +289,30 @@ impl Stocks {
         }
     }
 
-    /// A full slot gives half of its pages back, so that the next uncharges find room and the next charges pages.
+    /// A full slot keeps half of what it may hold, so that the next uncharges find room and the next charges pages. The rest is taken off
+    /// the levels. Of more than it may hold at all, it keeps all that it may: more will be wanted.
     #[cold]
-    fn halve(&self, levels: &impl Levels, number: usize, group: GroupId) {
-        let half = self.batch / 2;
+    fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> Stocked {
+        let kept = |word: Slot| match pages > self.room(word).into() {
+            true => self.room(word),
+            false => self.room(word) / 2,
+        };
         let _moving = self.moving();
         let change = self.change(number, group, |word| {
-            (word.group() == group && word.count() > half).then(|| Slot::new(group, half))
+            let is_full = u64::from(word.count()).saturating_add(pages) > self.room(word).into();
+            (word.group() == group && is_full && !levels.is_deleted(group))
+                .then(|| Slot::new(group, kept(word), self.room(word)))
         });
-        if let Change::Made(before) = change {
-            levels.note_peak(group, before.low());
-            levels.take_off(group, before.count() - half);
-        }
+        let Change::Made(before) = change else {
+            return Stocked::No;
+        };
+        levels.note_peak(group, before.low());
+        levels.take_off(
+            group,
+            u64::from(before.count()) + pages - u64::from(kept(before)),
+        );
+        self.look_again(levels, number, group);
+        Stocked::Yes
     }
 
     /// Takes a batch, `pages` of it for the caller; false when a limit is too near for that.
@@ -334,25 +323,46 @@ impl Stocks {
         group: GroupId,
         pages: u64,
     ) -> bool {
-        if pages > u64::from(self.batch) {
+        if pages > u64::from(self.batches.first) {
             return false;
         }
         let _moving = self.moving();
-        let left = self.batch - pages as u32;
-        let added = !self.drains.any() && !levels.is_deleted(group) && {
-            self.settle(levels, number, group);
-            let stocked = left + self.count(number, group) as u32;
-            levels.add_batch(group, self.batch, stocked)
-        };
-        if added {
-            self.stash(levels, number, group, left);
+        if self.drains.any() || levels.is_deleted(group) {
+            return false;
         }
-        added
+        self.settle(levels, number, group);
+        let add = |batch: u32| {
+            let left = batch - pages as u32;
+            let stocked = left + self.count(number, group) as u32;
+            levels.add_batch(group, batch, stocked).then_some(batch)
+        };
+        let batch = self.next_batch(levels, number, group);
+        let first = self.batches.first;
+        let added = add(batch).or_else(|| (batch > first).then(|| add(first)).flatten());
+        match added {
+            Some(batch) => {
+                self.stash(levels, number, group, batch - pages as u32, batch);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Twice as many pages as the last time, as far as that is not too much where the limits are now.
+    fn next_batch(&self, levels: &impl Levels, number: usize, group: GroupId) -> u32 {
+        let Batches { first, largest } = self.batches;
+        let word = Slot(way(self.slots(number), group).load(Ordering::Relaxed));
+        if word.group() != group || word.most() == 0 || largest <= first {
+            return first;
+        }
+        let part = levels.margin(group) / PART;
+        let twice = (2 * word.most()).min(largest);
+        u64::from(twice).min(part).max(first.into()) as u32
     }
 
     /// Says that this thread moves pages, until the result is dropped.
     fn moving(&self) -> Moving<'_> {
-        self.moves.fetch_add(MOVING, Ordering::Relaxed);
+        self.moves.0.fetch_add(MOVING, Ordering::Relaxed);
         // For who begins to drain: it or we see the other's count.
         self.drains.light();
         // For who only looks: a batch that it sees at the levels was announced before. Pairs with the fence in `drain_until`.
@@ -362,7 +372,7 @@ impl Stocks {
 
     /// Who moves pages, and how often some have arrived.
     fn moves(&self) -> Moves {
-        Moves(self.moves.load(Ordering::Acquire))
+        Moves(self.moves.0.load(Ordering::Acquire))
     }
 
     /// Whether pages move, or have moved since `then`.
@@ -371,18 +381,18 @@ impl Stocks {
         now.is_any_under_way() || now.0 / MOVED != then.0 / MOVED
     }
 
-    /// Puts the rest of a batch in its slot; what is there of another group, or too much of this one, is given back.
-    fn stash(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u32) {
+    /// Puts the rest of a batch of `most` in its slot; what is there of another group, or too much of this one, is given back.
+    fn stash(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u32, most: u32) {
         let sum = |word: Slot| match word.group() == group {
             true => word.count() + pages,
             false => pages,
         };
         let change = self.change(number, group, |word| {
-            (!levels.is_deleted(group)).then(|| Slot::new(group, sum(word).min(self.batch)))
+            (!levels.is_deleted(group)).then(|| Slot::new(group, sum(word).min(most), most))
         });
         match change {
             Change::Made(before) if before.group() == group => {
-                let too_much = sum(before).saturating_sub(self.batch);
+                let too_much = sum(before).saturating_sub(most);
                 give_back(levels, group, too_much);
             }
             Change::Made(before) => {
@@ -409,8 +419,7 @@ impl Stocks {
     /// The usage of the group is about to change at its levels: notes how high it was since this was last called.
     pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) {
         let change = self.change(number, group, |word| {
-            (word.group() == group && word.low() < word.count())
-                .then(|| Slot::new(group, word.count()))
+            (word.group() == group && word.is_due()).then(|| word.settled())
         });
         if let Change::Made(before) = change {
             levels.note_peak(group, before.low());
@@ -419,9 +428,9 @@ impl Stocks {
 
     /// [`Stocks::settle`] for every slot of `top` and the groups below it.
     pub(super) fn settle_below(&self, levels: &impl Levels, top: GroupId) {
-        let is_due = |slot: &AtomicU32| {
+        let is_due = |slot: &AtomicU64| {
             let word = Slot(slot.load(Ordering::Acquire));
-            word.low() < word.count() && levels.is_below(word.group(), top)
+            word.is_due() && levels.is_below(word.group(), top)
         };
         if !self.all().any(is_due) {
             return;
@@ -429,17 +438,16 @@ impl Stocks {
         let _draining = self.drains.begin(&*self.owned);
         for slot in self.all() {
             let word = Slot(slot.load(Ordering::Relaxed));
-            if word.low() < word.count() && levels.is_below(word.group(), top) {
+            if word.is_due() && levels.is_below(word.group(), top) {
                 levels.note_peak(word.group(), word.low());
-                let settled = Slot::new(word.group(), word.count());
+                let settled = word.settled().0;
                 // Somebody was faster: as good.
-                let _ =
-                    slot.compare_exchange(word.0, settled.0, Ordering::AcqRel, Ordering::Relaxed);
+                let _ = slot.compare_exchange(word.0, settled, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &AtomicU32> {
+    fn all(&self) -> impl Iterator<Item = &AtomicU64> {
         let owned = self.owned.iter().flat_map(Owned::look);
         owned.chain(self.shared.iter().flat_map(|one| &one.0))
     }
@@ -474,7 +482,7 @@ impl Stocks {
     fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let mut pages = 0;
         let slots = self.slots(number);
-        let is_any = |slot: &AtomicU32| Slot(slot.load(Ordering::Relaxed)).count() > 0;
+        let is_any = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed)).count() > 0;
         if !slots.iter().any(is_any) {
             return 0;
         }
@@ -485,11 +493,11 @@ impl Stocks {
                 continue;
             }
             let change = self.change(number, group, |word| {
-                (word.group() == group && word.count() > 0).then(|| Slot::new(group, 0))
+                (word.group() == group && word.count() > 0).then(|| Slot::emptied(group))
             });
             if let Change::Made(before) = change {
                 levels.note_peak(group, before.low());
-                levels.take_off(group, before.count());
+                levels.take_off(group, before.count().into());
                 pages += u64::from(before.count());
             }
         }
@@ -513,7 +521,7 @@ impl Stocks {
         mut refused: GroupId,
         attempt: impl Fn() -> Result<T, GroupId>,
     ) -> Result<T, GroupId> {
-        if self.batch == 0 {
+        if self.batches.first == 0 {
             return Err(refused);
         }
         self.drain_own(levels, number, refused);
@@ -565,19 +573,19 @@ impl Stocks {
 
 fn give_back(levels: &impl Levels, group: GroupId, pages: u32) {
     if pages > 0 {
-        levels.take_off(group, pages);
+        levels.take_off(group, pages.into());
     }
 }
 
 /// Empties a slot whose owner is kept away, or that is shared, if `wanted` says so of its group; returns the pages given back.
-fn empty(levels: &impl Levels, slot: &AtomicU32, wanted: impl Fn(GroupId) -> bool) -> u64 {
+fn empty(levels: &impl Levels, slot: &AtomicU64, wanted: impl Fn(GroupId) -> bool) -> u64 {
     let mut word = Slot(slot.load(Ordering::SeqCst));
     while word.count() > 0 && wanted(word.group()) {
-        let emptied = Slot::new(word.group(), 0);
+        let emptied = Slot::emptied(word.group());
         match slot.compare_exchange(word.0, emptied.0, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => {
                 levels.note_peak(word.group(), word.low());
-                levels.take_off(word.group(), word.count());
+                levels.take_off(word.group(), word.count().into());
                 return word.count().into();
             }
             Err(now) => word = Slot(now),

@@ -13,7 +13,10 @@ fn pages(count: u64) -> PageCount {
 
 /// A tree with batches of 64, and a group below its root.
 fn stocked(max: u64) -> (Arc<GroupTree>, GroupId) {
-    let tree = Arc::new(GroupTree::with_batch(pages(100_000), 64));
+    let tree = Arc::new(GroupTree::with_batches(
+        pages(100_000),
+        slot::Batches::fixed(64),
+    ));
     let group = tree.create(tree.root(), "g", Some(pages(max))).unwrap();
     (tree, group)
 }
@@ -91,6 +94,50 @@ fn a_slot_holds_one_batch_of_one_group_and_larger_requests_pass_it_by() {
     tree.validate().unwrap();
     tree.drain_stocks(tree.root());
     assert_eq!(seen(&tree, tree.root()), (8, 8));
+}
+
+// spec: M5
+#[test]
+fn batches_grow_while_every_limit_is_far_and_what_is_full_gives_back_half() {
+    let batches = slot::Batches {
+        first: 64,
+        largest: 300,
+    };
+    let tree = GroupTree::with_batches(pages(100_000), batches);
+    let far = tree.create(tree.root(), "far", None).unwrap();
+    let near = tree
+        .create(tree.root(), "near", Some(pages(10_000)))
+        .unwrap();
+    // Twice as many each time, up to the largest.
+    for batch in [64, 128, 256, 300, 300] {
+        charge(&tree, 0, far, 1);
+        assert_eq!(tree.charged(far).0 - tree.usage(far).0, batch - 1);
+        (1..batch).for_each(|_| charge(&tree, 0, far, 1));
+    }
+    // A 32nd of what is left up to the limit, if that is more than the first.
+    for batch in [64, 128, 256, 298, 289] {
+        (0..batch).for_each(|_| charge(&tree, 0, near, 1));
+        assert_eq!(seen(&tree, near).0, seen(&tree, near).1, "{batch}");
+    }
+    // Where a mark is nearer, that.
+    let high = pages(tree.usage(near).0 + 100);
+    tree.set_protection(near, Protection::High, Some(high))
+        .unwrap();
+    charge(&tree, 0, near, 64);
+    assert_eq!(seen(&tree, near).0, seen(&tree, near).1);
+    // Of more than it may hold it keeps all that it may; full, it keeps half.
+    let (in_use, largest) = (tree.usage(far).0, 300);
+    give_back(&tree, 0, far, 600);
+    assert_eq!(seen(&tree, far), (in_use - 600 + largest, in_use - 600));
+    give_back(&tree, 0, far, 2);
+    assert_eq!(seen(&tree, far), (in_use - 602 + largest / 2, in_use - 602));
+    assert_eq!(tree.peak(far).0, in_use);
+    // What was drained begins anew.
+    tree.drain_stocks(tree.root());
+    assert_eq!(seen(&tree, far).0, in_use - 602);
+    charge(&tree, 0, far, 1);
+    assert_eq!(seen(&tree, far).0, in_use - 602 + 64);
+    tree.validate().unwrap();
 }
 
 // spec: M7

@@ -395,7 +395,7 @@ proptest! {
     fn random_trees_add_up_and_end_at_zero(
         ops in prop::collection::vec(op(), 1..if cfg!(miri) { 16 } else { 120 }),
     ) {
-        let tree = GroupTree::with_batch(pages(300), 16);
+        let tree = GroupTree::with_batches(pages(300), slot::Batches::fixed(16));
         let mut live = vec![tree.root()];
         let mut charges: Vec<(GroupId, PageCount)> = Vec::new();
         for op in ops {

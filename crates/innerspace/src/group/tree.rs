@@ -1,7 +1,8 @@
 //! The nodes and their shape: making, limiting, deleting and walking groups.
 
 use super::node::{EventCounters, NO_LIMIT, Node};
-use super::stock::{BATCH, Stocks};
+use super::slot::Batches;
+use super::stock::Stocks;
 use super::watch::Watchers;
 use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +14,6 @@ pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 
 /// Calls of the reclaimer that one `set_max` makes at most; each asks for everything that is over.
 const SET_MAX_ROUNDS: usize = 64;
-
-/// A batch of charges is at most this part of the memory: what lies in stock must not count.
-const BATCHES_OF_MEMORY: u64 = 256;
 
 /// A limit that is not hard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,17 +85,16 @@ impl std::fmt::Debug for GroupTree {
 impl GroupTree {
     /// A tree of the root alone, limited to `max`.
     pub(crate) fn new(max: PageCount) -> GroupTree {
-        let batch = (max.0 / BATCHES_OF_MEMORY).min(BATCH.into());
-        GroupTree::with_batch(max, batch as u32)
+        GroupTree::with_batches(max, Batches::of(max.0))
     }
 
     /// Like [`GroupTree::new`], with another number of pages for each thread's stock.
-    pub(crate) fn with_batch(max: PageCount, batch: u32) -> GroupTree {
+    pub(super) fn with_batches(max: PageCount, batches: Batches) -> GroupTree {
         let tree = GroupTree {
             nodes: Slab::new(),
             shape: Mutex::ranked(Rank::GroupTree, Shape::default()),
             reclaimer: Mutex::new(None),
-            stocks: Stocks::new(batch),
+            stocks: Stocks::new(batches),
             watchers: Watchers::default(),
             born: std::time::Instant::now(),
         };

@@ -4,6 +4,8 @@
 //! read-modify-write there would make every counted operation wait for its own stores. Threads beyond that share the last
 //! stripe. Numbers are given back when a thread ends, under a mutex, so the next owner of a stripe sees what it left.
 
+use std::cell::Cell;
+
 use super::totals::{EVENTS, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread_local;
@@ -97,6 +99,8 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
+        // From here on the thread counts as one of many.
+        let _ = KNOWN.try_with(|known| known.set(usize::MAX));
         let mut free = FREE
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -104,14 +108,31 @@ impl Drop for Number {
     }
 }
 
+/// Of a thread that has not asked for its number yet.
+const UNKNOWN: usize = usize::MAX - 1;
+
+thread_local! {
+    /// What gives the thread's number back.
+    static NUMBER: Number = Number::take();
+    /// The number itself: it needs no destructor, so that reading it costs a load.
+    static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
+}
+
 /// A small number that no other living thread has, the same for the thread's whole life: for choosing a stripe.
-#[inline]
+#[inline(always)]
 pub(crate) fn thread_number() -> usize {
-    thread_local! {
-        static NUMBER: Number = Number::take();
+    match KNOWN.try_with(Cell::get) {
+        Ok(UNKNOWN) => first_number(),
+        Ok(known) => known,
+        Err(_) => usize::MAX,
     }
-    // A thread that is ending, and has given its number back, counts as one of many.
-    NUMBER.try_with(|number| number.0).unwrap_or(usize::MAX)
+}
+
+#[cold]
+fn first_number() -> usize {
+    let number = NUMBER.try_with(|number| number.0).unwrap_or(usize::MAX);
+    let _ = KNOWN.try_with(|known| known.set(number));
+    number
 }
 
 #[cfg(all(test, not(loom), not(shuttle)))]

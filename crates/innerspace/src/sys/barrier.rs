@@ -58,7 +58,10 @@ impl BarrierMode {
     pub(crate) fn light(self) {
         match self {
             BarrierMode::Membarrier => crate::sync::atomic::compiler_fence(Ordering::SeqCst),
-            BarrierMode::Fences => fence(Ordering::SeqCst),
+            BarrierMode::Fences => {
+                std::hint::cold_path();
+                fence(Ordering::SeqCst);
+            }
         }
     }
 
