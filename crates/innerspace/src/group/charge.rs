@@ -5,6 +5,7 @@ use super::stock::{Levels, Stocked};
 use super::{GroupId, GroupTree, MAX_LEVELS, Refused, Underflow};
 use crate::stats::thread_number;
 use crate::sync::atomic::Ordering;
+use crate::sys::copy;
 use crate::units::PageCount;
 
 /// Which limits can refuse.
@@ -312,6 +313,7 @@ impl GroupTree {
         ceiling: Ceiling,
         stocked: u64,
     ) -> Result<Added, GroupId> {
+        self.fetch_levels(group);
         let mut added = Added {
             reached: [0; MAX_LEVELS],
             levels: 0,
@@ -335,6 +337,14 @@ impl GroupTree {
         }
         self.node(group).own.fetch_add(pages.0, Ordering::Relaxed);
         Ok(added)
+    }
+
+    /// Has the counters of all levels on their way, all at once: what another thread has changed takes long to come, and the atomic
+    /// operations on them wait for each other.
+    fn fetch_levels(&self, group: GroupId) {
+        for id in self.path(group) {
+            copy::prefetch_line(std::ptr::from_ref(&self.node(id).usage).cast());
+        }
     }
 
     /// Notes what the levels reached, less `stocked`, if that is more than before at any.
@@ -405,6 +415,7 @@ impl GroupTree {
 
     /// Takes pages off every level.
     fn uncharge_levels(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
+        self.fetch_levels(group);
         checked_take(&self.node(group).own, pages.0).map_err(|charged| Underflow {
             group,
             charged,

@@ -15,21 +15,31 @@ const DELETED: u8 = 2;
 /// What stands for "no limit".
 pub(super) const NO_LIMIT: u64 = u64::MAX;
 
+/// Puts what follows it on other cache lines (two: the adjacent line is prefetched with it).
+#[repr(C, align(128))]
+struct Apart;
+
 /// One group's counters. All atomic; `parent` is constant while the node is not free.
-#[repr(align(128))]
+///
+/// What charges write stands apart from what they only read, so that the way up is known before the first line that others write to
+/// has come.
+#[repr(C, align(128))]
 pub(crate) struct Node {
     /// Pages charged to this node and to all below it, what their stocks hold included.
     pub(super) usage: AtomicU64,
     /// Pages charged to this node itself, what its stocks hold included.
     pub(super) own: AtomicU64,
-    /// The hard limit in pages.
-    pub(super) max: AtomicU64,
-    /// Above this a charge succeeds, but its caller has to reclaim or is slowed down.
-    pub(super) high: AtomicU64,
     /// The highest `usage` of a charge that succeeded, stocks taken off, up to when [`super::GroupTree::take_peak`] was last called.
     peak: AtomicU64,
     /// The same since then: one counter to raise while usage rises, not two.
     recent_peak: AtomicU64,
+    /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
+    pub(super) tables: AtomicU64,
+    _apart: Apart,
+    /// The hard limit in pages.
+    pub(super) max: AtomicU64,
+    /// Above this a charge succeeds, but its caller has to reclaim or is slowed down.
+    pub(super) high: AtomicU64,
     pub(super) parent: AtomicU32,
     state: AtomicU8,
     pub(super) accessors: AtomicU32,
@@ -37,8 +47,6 @@ pub(crate) struct Node {
     pub(super) low: AtomicU64,
     /// Below it, they are not evicted for others at all.
     pub(super) min: AtomicU64,
-    /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
-    pub(super) tables: AtomicU64,
     pub(super) events: EventCounters,
     /// Made with the first request that stands still.
     pub(super) stalls: Mutex<Option<Box<Stalls>>>,
@@ -90,6 +98,7 @@ impl Node {
             high: AtomicU64::new(NO_LIMIT),
             peak: AtomicU64::new(0),
             recent_peak: AtomicU64::new(0),
+            _apart: Apart,
             parent: AtomicU32::new(NO_PARENT),
             state: AtomicU8::new(FREE),
             accessors: AtomicU32::new(0),
