@@ -9,9 +9,9 @@ use std::io::{self, IoSlice};
 
 use crate::sys::file::{self as sys, Keep};
 
-/// Bytes in a write from which on it goes past the page cache. More than what is written in the background at once: there
-/// nobody has to wait, while a sync waits for the device anyway.
-pub(super) const LONG: usize = 2 << 20;
+/// Bytes in a write from which on it goes past the page cache. More than what is written in the background at once, which is one
+/// block of 2 MiB at most: there nobody has to wait, while a sync waits for the device anyway.
+pub(super) const LONG: usize = (2 << 20) + 4096;
 
 /// A second descriptor of a file, for direct I/O.
 #[derive(Debug)]
@@ -45,8 +45,14 @@ impl LongWrites {
 
 #[cfg(all(test, target_os = "linux", not(any(shuttle, miri))))]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::super::engine::{Engine, Written};
     use super::*;
-    use crate::store::{CacheMode, Create, FileOptions, Store, read_exact_or_eof, write_all_at};
+    use crate::store::{
+        CacheMode, Create, FileOptions, FileStore, Store, SyncWhat, read_exact_or_eof,
+        write_all_at, write_all_vectored_at,
+    };
 
     const PAGE: usize = 4096;
 
@@ -93,34 +99,138 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == expected);
     }
 
+    /// A store in the mode that has long writes, and the file once more as other programs have it, kept in the page cache.
+    struct Both {
+        store: FileStore,
+        other: File,
+        model: Vec<u8>,
+        /// Whether the file system takes direct writes.
+        direct: bool,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Both {
+        fn new(len: usize) -> Option<Both> {
+            let dir = sys::disk_dir();
+            let path = dir.path().join("data.bin");
+            let options = FileOptions::new().create(Create::Truncate);
+            let store = options.cache_mode(CacheMode::DontCache).open(&path).ok()?;
+            let mut options = File::options();
+            options.read(true).write(true);
+            let other = options.open(&path).unwrap();
+            let (bytes, begin) = pages(1);
+            let direct = sys::open_direct(&path, &options).is_ok_and(|file| {
+                sys::write_at(&file, &bytes[begin..begin + PAGE], 0, Keep::Cached).is_ok()
+            });
+            if !direct {
+                eprintln!("no direct writes here: all go through the page cache");
+            }
+            store.set_len(0).unwrap();
+            store.set_len(len as u64).unwrap();
+            Some(Both {
+                store,
+                other,
+                model: vec![0; len],
+                direct,
+                _dir: dir,
+            })
+        }
+
+        fn check(&self, when: &str) {
+            let mut read = vec![0; self.model.len()];
+            let whole = read.len();
+            assert_eq!(read_exact_or_eof(&self.store, &mut read, 0).unwrap(), whole);
+            assert!(read == self.model, "the store {when}");
+            read.fill(0);
+            self.other.read_exact_at(&mut read, 0).unwrap();
+            assert!(read == self.model, "the page cache {when}");
+        }
+
+        /// Pages and a tail, by as many calls as it takes: the first goes up to the tail if it goes past the page cache, and to
+        /// the end if not.
+        fn write_long(&mut self, (whole, tail): (&[u8], &[u8]), offset: usize) {
+            let mut slices: Vec<IoSlice<'_>> = whole.chunks(PAGE).map(IoSlice::new).collect();
+            slices.push(IoSlice::new(tail));
+            let at = offset as u64;
+            let count = self.store.write_vectored_at(&slices, at).unwrap();
+            let all = whole.len() + tail.len();
+            assert_eq!(count, if self.direct { whole.len() } else { all });
+            let mut rest = &mut slices[..];
+            IoSlice::advance_slices(&mut rest, count);
+            write_all_vectored_at(&self.store, rest, at + count as u64).unwrap();
+            self.model[offset..offset + whole.len()].copy_from_slice(whole);
+            self.model[offset + whole.len()..offset + all].copy_from_slice(tail);
+        }
+
+        fn write_short(&mut self, bytes: &[u8], offset: usize) {
+            write_all_at(&self.store, bytes, offset as u64).unwrap();
+            self.model[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+
+        /// Leaves dirty pages in the kernel's page cache, of which nobody has begun the write-out.
+        fn write_cached(&mut self, bytes: &[u8], offset: usize) {
+            self.other.write_all_at(bytes, offset as u64).unwrap();
+            self.model[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
     #[test]
     fn long_and_short_writes_of_the_same_bytes_see_each_other() {
-        let dir = sys::disk_dir();
-        let path = dir.path().join("data.bin");
-        let mut options = FileOptions::new();
-        options = options
-            .create(Create::Truncate)
-            .cache_mode(CacheMode::DontCache);
-        let Ok(store) = options.open(&path) else {
+        let Some(mut both) = Both::new(LONG + 9 * PAGE) else {
             return eprintln!("left out: no such mode");
         };
-        let (bytes, begin) = pages(LONG / PAGE + 4);
-        let mut model = vec![0; LONG + 3 * PAGE];
-        let mut read = vec![0; model.len()];
-        let end = begin + LONG + 100;
-        let steps = [
-            (begin..end, 0),
-            (7..300, 3 * PAGE),
-            (begin..end, 2 * PAGE),
-            (0..PAGE, LONG + 500),
-        ];
-        for (part, offset) in steps {
-            let part = &bytes[part];
-            write_all_at(&store, part, offset as u64).unwrap();
-            model[offset..offset + part.len()].copy_from_slice(part);
-            let len = store.len().unwrap() as usize;
-            assert_eq!(read_exact_or_eof(&store, &mut read, 0).unwrap(), len);
-            assert!(read[..len] == model[..len], "after a write at {offset}");
+        let (bytes, begin) = pages(LONG / PAGE + 2);
+        let long_from = |page: usize| {
+            let whole = &bytes[begin + page * PAGE..][..LONG];
+            (whole, &bytes[7..107])
+        };
+        both.write_long(long_from(0), 0);
+        both.check("after the first long write");
+        // All of it is cached now, and clean.
+        both.write_long(long_from(1), 2 * PAGE);
+        both.check("after a long write over what was read");
+        both.write_short(&bytes[5..5 + 3 * PAGE], PAGE + 9);
+        both.write_short(&bytes[1..3000], LONG + PAGE);
+        both.write_long(long_from(0), 3 * PAGE);
+        both.check("after a long write over what was written short");
+        both.write_cached(&bytes[3..3 + 20 * PAGE], 100);
+        both.write_cached(&bytes[9..9 + 2 * PAGE], LONG + 2 * PAGE + 5);
+        both.write_long(long_from(1), 4 * PAGE);
+        both.check("after a long write over what was dirty");
+        both.write_cached(&bytes[2..2 + PAGE], 5 * PAGE);
+        both.write_long(long_from(0), 5 * PAGE);
+        both.write_short(&bytes[4..4 + 2 * PAGE], 6 * PAGE + 1);
+        both.check("after short writes before and behind a long one");
+        both.store.sync(SyncWhat::All).unwrap();
+        both.check("after the sync");
+    }
+
+    #[test]
+    fn what_the_file_system_does_not_take_goes_through_the_page_cache() {
+        let dir = sys::disk_dir();
+        let path = dir.path().join("data.bin");
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(&path).unwrap();
+        if !sys::enable_dontcache(&file) {
+            return eprintln!("left out: no such mode");
         }
+        let Ok(direct) = sys::open_direct(&path, &options) else {
+            return eprintln!("left out: no direct I/O");
+        };
+        let (bytes, begin) = pages(LONG / PAGE + 1);
+        let bytes = &bytes[begin + 1..begin + 1 + LONG];
+        let bufs = [IoSlice::new(bytes)];
+        // As if anything were aligned enough.
+        let long = LongWrites::new(direct, 1);
+        if long.write(&bufs, 100).is_some() {
+            eprintln!("the file system takes what is not aligned");
+        }
+        let engine = Engine::DontCache(Written::default(), Some(long));
+        let count = engine.write_vectored_at(&file, &bufs, 100).unwrap();
+        assert_eq!(count, LONG);
+        let read = std::fs::read(&path).unwrap();
+        assert_eq!((&read[..100], read.len()), (&[0; 100][..], 100 + LONG));
+        assert!(read[100..] == *bytes);
     }
 }

@@ -99,7 +99,8 @@ fn aligned_memory_and_an_unaligned_end_meet_in_direct_mode() {
     assert!(std::fs::read(&path).unwrap() == expected);
 }
 
-/// Writes 8 MiB, syncs, reads it all, then reads and rewrites pages here and there, and syncs.
+/// Writes 8 MiB, syncs, reads it all, reads and rewrites pages here and there, syncs, then rewrites all by long writes, and
+/// syncs.
 fn work_hard(store: &FileStore) {
     let len = 8 * MIB;
     let piece = pattern(256 << 10, 9);
@@ -122,6 +123,12 @@ fn work_hard(store: &FileStore) {
         assert_eq!(read_exact_or_eof(store, page, offset).unwrap(), PAGE_SIZE);
         let offset = dice.roll(len / PAGE_SIZE as u64) * PAGE_SIZE as u64;
         write_all_at(store, page, offset).unwrap();
+    }
+    store.sync(SyncWhat::Data).unwrap();
+    // One byte before it: memory that is not aligned.
+    let long = [&[0], &piece.repeat(16)[..]].concat();
+    for offset in [0, len / 2] {
+        write_all_at(store, &long[1..], offset).unwrap();
     }
     store.sync(SyncWhat::Data).unwrap();
 }
