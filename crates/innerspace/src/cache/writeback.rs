@@ -21,13 +21,16 @@ use crate::stats::Event;
 use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::units::MIB;
+use crate::units::{MIB, PageCount};
 
-/// The most bytes one call of a store writes, unless a sync asks for it.
+/// The most bytes one call of a store writes, unless a sync asks for it; one block at least.
 const MAX_RUN: u64 = MIB;
 
 /// The most bytes one call of a store writes for a sync: nobody waits for less, and a device is faster with more at once.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
+
+/// More than [`MAX_RUN`] is this part of every limit at most: what is being written can be neither changed nor evicted.
+const SYNC_RUN_PART: u64 = 16;
 
 /// Failed calls of the store after which a run is given up that no sync asks for.
 const PATIENCE: u32 = 4;
@@ -140,7 +143,7 @@ impl FileCore {
             return total;
         }
         let max_run = match reason {
-            WriteReason::Sync => MAX_SYNC_RUN,
+            WriteReason::Sync => self.max_sync_run(),
             WriteReason::Flusher { .. } | WriteReason::Pressure => MAX_RUN,
         };
         let max_run = (max_run >> self.block_shift()).max(1);
@@ -167,6 +170,16 @@ impl FileCore {
         let now = self.pool.now();
         self.trouble.note(total.written, total.failed, now);
         total
+    }
+
+    /// The most bytes of one run of a sync, by the nearest limit of the groups that pay for the file.
+    fn max_sync_run(&self) -> u64 {
+        let limits = self
+            .groups
+            .iter()
+            .filter_map(|group| self.pool.groups.max(*group));
+        let part = limits.min().map_or(u64::MAX, PageCount::bytes) / SYNC_RUN_PART;
+        part.clamp(MAX_RUN, MAX_SYNC_RUN)
     }
 
     /// Like [`FileCore::write_range`] over the whole file, from where the last call ended: a block that is written again and

@@ -6,7 +6,7 @@ use crate::reclaim::{FlushRequest, Owner};
 use crate::store::SyncWhat;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
-use crate::units::PageCount;
+use crate::units::{MIB, PageCount};
 
 const EVERYTHING: FlushRequest = FlushRequest {
     dirtied_by: u64::MAX,
@@ -259,4 +259,26 @@ fn a_sync_of_a_range_does_not_wait_for_other_blocks() {
         other.join().unwrap().unwrap();
         assert_eq!(store.inner().to_vec()[0], 1);
     }
+}
+
+#[test]
+fn one_write_of_a_sync_is_a_small_part_of_the_nearest_limit() {
+    let cache = memory(40_000);
+    for (limit, run) in [(8, 1), (16, 1), (48, 3), (64, 4), (128, 4)] {
+        let group = cache.root_group().child("outer", limit * MIB).unwrap();
+        let inner = group.child_unlimited("inner").unwrap();
+        let options = options(4096)
+            .group(&inner)
+            .write_order(crate::cache::WriteOrder::OnSync);
+        let store = patterned(0);
+        let file = open(&cache, &store, &options);
+        let len = (limit * MIB / 2).min(12 * MIB);
+        file.write_at(&vec![7; len as usize], 0).unwrap();
+        file.sync_all().unwrap();
+        assert!(store.inner().to_vec() == vec![7; len as usize]);
+        let writes = file.stats().store_writes;
+        assert_eq!(writes, len.div_ceil(run * MIB), "limit of {limit} MiB");
+        drop((file, options, inner, group));
+    }
+    assert_empty(&cache);
 }
