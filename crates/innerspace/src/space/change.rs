@@ -33,7 +33,6 @@ use std::ops::Range;
 use super::mappers::FileUse;
 use super::pin::PinnedLeaves;
 use super::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
-use super::tree::RangeTree;
 use super::vma::{MappedFile, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{SpaceError, SpaceInner};
@@ -176,8 +175,7 @@ impl SpaceInner {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
-        // The larger of the two kinds that a set has.
-        vmas.ledger().settle(RangeTree::<Vma>::NODE_BYTES)?;
+        vmas.ledger().settle()?;
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);
         }

@@ -9,13 +9,14 @@ use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
 
-/// Nodes that are not charged, those included that wait for a grace period.
-const FREE: usize = 8;
+/// Bytes that are not charged, those included that wait for a grace period: some eight nodes.
+const FREE: usize = 8 << 10;
 
 /// Counts nodes, and is charged for them.
 #[derive(Default)]
 pub(super) struct Ledger {
-    nodes: AtomicUsize,
+    /// Bytes of the nodes alive: those of one tree are larger than those of another.
+    bytes: AtomicUsize,
     paid: Mutex<Option<HeapCharge>>,
 }
 
@@ -24,24 +25,23 @@ impl Ledger {
     pub(super) fn new(pool: &Arc<Pool>, group: &Group) -> Arc<Ledger> {
         let paid = HeapCharge::new(pool, group);
         Arc::new(Ledger {
-            nodes: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
             paid: Mutex::new(Some(paid)),
         })
     }
 
-    /// Nodes alive, in whichever tree.
-    pub(super) fn nodes(&self) -> usize {
-        self.nodes.load(Ordering::Relaxed)
+    /// Bytes of the nodes alive, in whichever tree.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Charges for the nodes alive, of `bytes` each, or gives back what is charged too much. Outside every section; may
-    /// reclaim.
-    pub(super) fn settle(&self, bytes: usize) -> Result<(), LimitError> {
+    /// Charges for the nodes alive, or gives back what is charged too much. Outside every section; may reclaim.
+    pub(super) fn settle(&self) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {
             return Ok(());
         };
-        let wanted = || (self.nodes().saturating_sub(FREE) * bytes) as u64;
+        let wanted = || self.bytes().saturating_sub(FREE) as u64;
         if paid.is_too_little_for(wanted()) {
             // Some may be waiting for a grace period alone.
             paid.pool().flush_retired();
@@ -52,22 +52,29 @@ impl Ledger {
 
 impl std::fmt::Debug for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Ledger({} nodes)", self.nodes())
+        write!(f, "Ledger({} bytes)", self.bytes())
     }
 }
 
 /// One node in its ledger.
-pub(super) struct Entry(Arc<Ledger>);
+pub(super) struct Entry {
+    ledger: Arc<Ledger>,
+    bytes: usize,
+}
 
 impl Entry {
-    pub(super) fn new(ledger: &Arc<Ledger>) -> Entry {
-        ledger.nodes.fetch_add(1, Ordering::Relaxed);
-        Entry(ledger.clone())
+    /// Of so many bytes.
+    pub(super) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
+        ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Entry {
+            ledger: ledger.clone(),
+            bytes,
+        }
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.0.nodes.fetch_sub(1, Ordering::Relaxed);
+        self.ledger.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -193,7 +193,7 @@ impl<T: Ranged> Clone for Row<T> {
 impl<V: Ranged> Child<V> {
     fn new(body: Body<V>, ledger: &Arc<Ledger>) -> Child<V> {
         let (start, end, gap) = body.bounds();
-        let _entry = Entry::new(ledger);
+        let _entry = Entry::new(ledger, RangeTree::<V>::NODE_BYTES);
         Child {
             node: Arc::new(Node { body, _entry }),
             start,
@@ -230,7 +230,7 @@ fn own<'a, V: Ranged>(node: &'a mut Arc<Node<V>>, ledger: &Arc<Ledger>) -> &'a m
             Body::Leaf(row) => Body::Leaf(row.clone()),
             Body::Inner(row) => Body::Inner(row.clone()),
         };
-        let _entry = Entry::new(ledger);
+        let _entry = Entry::new(ledger, RangeTree::<V>::NODE_BYTES);
         *node = Arc::new(Node { body, _entry });
     }
     &mut Arc::get_mut(node).expect("nobody else has it").body
