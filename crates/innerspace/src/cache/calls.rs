@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use super::core::FileCore;
 use super::errors::FileError;
 use crate::reclaim::StoreScope;
+use crate::sync::Apart;
 
 crate::sync::thread_local! {
     /// The files in whose store calls this thread is, by address.
@@ -20,6 +21,7 @@ crate::sync::thread_local! {
 pub(super) struct StoreCall {
     file: usize,
     _scope: StoreScope,
+    _apart: Apart,
 }
 
 impl Drop for StoreCall {
@@ -41,6 +43,7 @@ impl FileCore {
         StoreCall {
             file,
             _scope: self.pool.store_scope(),
+            _apart: Apart::begin(),
         }
     }
 

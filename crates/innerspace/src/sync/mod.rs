@@ -54,5 +54,5 @@ pub(crate) mod published;
 mod shim;
 
 pub(crate) use domain::Domain;
-pub(crate) use order::Rank;
+pub(crate) use order::{Apart, Rank};
 pub(crate) use shim::*;

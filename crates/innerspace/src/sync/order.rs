@@ -67,7 +67,7 @@ ranks! {
     Buddy,
 }
 
-pub(crate) use checked::{Held, RankOf, may_wait};
+pub(crate) use checked::{Apart, Held, RankOf, may_wait};
 
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod checked {
@@ -129,6 +129,28 @@ mod checked {
         }
     }
 
+    /// While it lives, what its thread held before is not looked at: for calls of a store, which may be made of another file,
+    /// whose locks are all further in than those of this one.
+    pub(crate) struct Apart {
+        before: [u8; RANKS.len()],
+        _of_thread: std::marker::PhantomData<*const ()>,
+    }
+
+    impl Apart {
+        pub(crate) fn begin() -> Apart {
+            Apart {
+                before: HELD.with(|held| held.replace([0; RANKS.len()])),
+                _of_thread: std::marker::PhantomData,
+            }
+        }
+    }
+
+    impl Drop for Apart {
+        fn drop(&mut self) {
+            HELD.with(|held| held.set(self.before));
+        }
+    }
+
     /// While it lives, its thread holds a lock of a rank.
     pub(crate) struct Held(Rank);
 
@@ -162,6 +184,16 @@ mod checked {
         #[inline(always)]
         pub(crate) fn hold(self) -> Held {
             Held
+        }
+    }
+
+    /// Nothing in this build.
+    pub(crate) struct Apart;
+
+    impl Apart {
+        #[inline(always)]
+        pub(crate) fn begin() -> Apart {
+            Apart
         }
     }
 
