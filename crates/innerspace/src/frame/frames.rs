@@ -227,7 +227,9 @@ impl Frames {
     /// first its metadata. A hint, for who fills one frame after the other.
     #[inline]
     pub(crate) fn prefetch_next(&self, quarter: Quarter) {
-        if let Some(id) = self.allocator.peek() {
+        if copy::PREFETCHES
+            && let Some(id) = self.allocator.peek()
+        {
             if quarter == Quarter::First {
                 self.prefetch_meta(id);
             }

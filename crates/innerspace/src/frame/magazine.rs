@@ -182,10 +182,11 @@ impl Allocator {
         self.take_listed(metas, order, source)
     }
 
-    /// The single frame that the calling thread gets next, if that is known.
+    /// The single frame that the calling thread gets next, if it has a magazine of its own: a hint, not worth a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
-        self.with_magazine(Stack::top).flatten()
+        let own = self.owned.get(thread_number())?;
+        own.enter(&self.drains)?.top()
     }
 
     /// Takes single frames by one turn at the thread's magazine, which is filled when it is empty; how many, which is none where

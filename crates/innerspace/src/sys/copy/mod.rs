@@ -183,6 +183,12 @@ pub(crate) fn prefetch_page(address: *const u8) {
     let _ = address;
 }
 
+/// Whether the hints to fetch do anything here: those who would look for an address first need not.
+pub(crate) const PREFETCHES: bool = cfg!(all(
+    target_arch = "x86_64",
+    not(any(portable, shuttle, miri))
+));
+
 /// Has the processor fetch a page that is to be written next, while another is copied. A hint. All of it: stores to lines that are in no
 /// cache wait for each other, and the processor fetches none ahead across a page's end.
 #[inline]
