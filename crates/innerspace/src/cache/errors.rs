@@ -173,6 +173,14 @@ pub enum FileError {
         /// The largest possible.
         max: u64,
     },
+    /// There is no memory, outside the arena, for a copy of what was asked for.
+    #[error("{file}: there is no memory for a copy of {}", ByteSize(*len))]
+    NoMemory {
+        /// The file.
+        file: Arc<str>,
+        /// The length asked for.
+        len: u64,
+    },
     /// A block size that is no power of two between 4 KiB and 2 MiB.
     #[error("{file}: block size {size} is not a power of two between 4 KiB and 2 MiB")]
     BadBlockSize {
@@ -303,7 +311,7 @@ impl FileError {
             FileError::Changed { .. } => ErrorKind::StaleNetworkFileHandle,
             FileError::Store { source, .. } => source.kind(),
             FileError::Unwritten { source, .. } => source.kind(),
-            FileError::Limit(_) => ErrorKind::OutOfMemory,
+            FileError::Limit(_) | FileError::NoMemory { .. } => ErrorKind::OutOfMemory,
             FileError::ReadOnly { .. } => ErrorKind::PermissionDenied,
             FileError::TooLarge { .. } => ErrorKind::FileTooLarge,
             FileError::Held { .. } => ErrorKind::ResourceBusy,

@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -20,7 +21,10 @@ use crate::units::PageCount;
 ///
 /// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one after another in the order
 /// in which they were first polled. Nothing happens before that. A call that waits long, for a slow store, keeps the
-/// thread from the others.
+/// thread from the others. An open end of a range is the end of the file when the future is made.
+///
+/// What the service thread itself runs (a store, an error hook, a waker) may poll a future for the first time, which makes the
+/// call there and then, but must not wait for one that was polled elsewhere: that waits for this thread.
 #[derive(Debug)]
 pub struct LaterCalls<'file>(&'file PagedFile);
 
@@ -54,7 +58,15 @@ impl<'file> LaterCalls<'file> {
             if end > file.len() {
                 return Err(file.core().past_end(start, end - start, file.len()));
             }
-            let mut bytes = vec![0; (end - start) as usize];
+            let mut bytes = Vec::new();
+            let len = usize::try_from(end - start).unwrap_or(usize::MAX);
+            if bytes.try_reserve_exact(len).is_err() {
+                return Err(FileError::NoMemory {
+                    file: file.core().name.clone(),
+                    len: end - start,
+                });
+            }
+            bytes.resize(len, 0);
             file.read_exact_at(&mut bytes, start)?;
             Ok(bytes)
         })
@@ -77,7 +89,7 @@ impl<'file> LaterCalls<'file> {
         self.call(move |file| file.set_len(len))
     }
 
-    /// [`PagedFile::punch`]. An open end is the end of the file when this is called.
+    /// [`PagedFile::punch`].
     pub fn punch(&self, range: impl RangeBounds<u64>) -> Later<()> {
         let range = self.0.bytes(range);
         self.call(move |file| file.punch(range?))
@@ -93,7 +105,7 @@ impl<'file> LaterCalls<'file> {
         self.call(PagedFile::sync_all)
     }
 
-    /// [`PagedFile::sync_range`]. An open end is the end of the file when this is called.
+    /// [`PagedFile::sync_range`].
     pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Later<()> {
         let range = self.0.bytes(range);
         self.call(move |file| file.sync_range(range?))
@@ -104,13 +116,13 @@ impl<'file> LaterCalls<'file> {
         self.call(PagedFile::discard)
     }
 
-    /// [`PagedFile::invalidate`]. An open end is the end of the file when this is called.
+    /// [`PagedFile::invalidate`].
     pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Later<PageCount> {
         let range = self.0.bytes(range);
         self.call(move |file| file.invalidate(range?))
     }
 
-    /// [`PagedFile::prefetch`]. An open end is the end of the file when this is called.
+    /// [`PagedFile::prefetch`].
     pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Later<()> {
         let range = self.0.bytes(range);
         self.call(move |file| file.prefetch(range?))
@@ -122,7 +134,8 @@ type Work<T> = Box<dyn FnOnce() -> Result<T, FileError> + Send>;
 enum Stage<T> {
     New(Work<T>),
     UnderWay,
-    Done(Result<T, FileError>),
+    /// What it gave, or how it panicked.
+    Done(std::thread::Result<Result<T, FileError>>),
     Taken,
 }
 
@@ -148,7 +161,8 @@ impl<T: Send> Run for Call<T> {
         let Stage::New(work) = stage else {
             unreachable!("a call is queued once");
         };
-        let result = work();
+        // A panic is its caller's, as that of a plain call would be.
+        let result = catch_unwind(AssertUnwindSafe(work));
         let waker = {
             let mut state = self.state.lock();
             state.stage = Stage::Done(result);
@@ -163,10 +177,10 @@ impl<T: Send> Run for Call<T> {
 /// A call of a file as a future; see [`LaterCalls`].
 ///
 /// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along; a call under way runs to
-/// its end.
+/// its end. Dropped before its turn, it closes the file if no other handle is left, as a handle does.
 ///
 /// # Panics
-/// When polled again after it gave its result.
+/// When the call panicked, and when polled again after it gave its result.
 #[must_use = "futures do nothing unless polled"]
 pub struct Later<T> {
     cache: Arc<Cache>,
@@ -187,17 +201,29 @@ impl<T: Send + 'static> Future for Later<T> {
     type Output = Result<T, FileError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        {
+        let is_first = !std::mem::replace(&mut self.is_queued, true);
+        if is_first && self.cache.is_served_here() {
+            self.call.run();
+        }
+        let waker = context.waker().clone();
+        let before = {
             let mut state = self.call.state.lock();
             match std::mem::replace(&mut state.stage, Stage::Taken) {
-                Stage::Done(result) => return Poll::Ready(result),
-                Stage::Taken => panic!("polled after it was done"),
+                Stage::Done(Ok(result)) => return Poll::Ready(result),
+                Stage::Done(Err(panic)) => {
+                    drop(state);
+                    resume_unwind(panic);
+                }
+                Stage::Taken => {
+                    drop(state);
+                    panic!("polled after it was done");
+                }
                 stage => state.stage = stage,
             }
-            state.waker = Some(context.waker().clone());
-        }
-        if !self.is_queued {
-            self.is_queued = true;
+            state.waker.replace(waker)
+        };
+        drop(before);
+        if is_first {
             let call: std::sync::Arc<dyn Run> = self.call.clone();
             self.cache.queue_call(std::sync::Arc::downgrade(&call));
         }

@@ -1,6 +1,7 @@
 //! What the files of one memory share: the error list, dirty counts per group, and the work that a service thread, or
 //! `tick()`, does for them.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -29,27 +30,43 @@ const TICK_FLUSHES: usize = 16;
 // Not the shim's `Arc`: a model checker's makes no trait objects of closures.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 
-/// Work that a future waits for. Whoever dropped its future took it along.
-enum Queued {
-    View(Weak<Request>),
-    // Not the shim's: see `later`.
-    Call(std::sync::Weak<dyn Run>),
+crate::sync::thread_local! {
+    /// The caches whose work this thread is doing, by address.
+    static SERVED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Queued {
-    fn run(&self) {
-        match self {
-            Queued::View(request) => {
-                if let Some(request) = request.upgrade() {
-                    request.run();
-                }
-            }
-            Queued::Call(call) => {
-                if let Some(call) = call.upgrade() {
-                    call.run();
-                }
-            }
-        }
+/// While it lives, this thread does the work of a cache.
+#[must_use = "the work ends when this is dropped"]
+struct Serving;
+
+impl Serving {
+    fn begin(cache: &Cache) -> Serving {
+        let cache = std::ptr::from_ref(cache) as usize;
+        SERVED.with(|served| served.borrow_mut().push(cache));
+        Serving
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        SERVED.with(|served| served.borrow_mut().pop());
+    }
+}
+
+/// While it lives, nobody else makes the calls of futures, so that they are made in their order.
+#[must_use = "the turn ends when this is dropped"]
+struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    fn take(taken: &'a AtomicBool) -> Option<Turn<'a>> {
+        // Acquire, and Release at the end: whoever makes the next call has what the last one did.
+        (!taken.swap(true, Ordering::Acquire)).then_some(Turn(taken))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -67,7 +84,10 @@ pub(crate) struct Cache {
     closed: Condvar,
     /// Dirty pages by group, those of the groups below counted in.
     dirty: Slab<AtomicU64>,
-    requests: Mutex<VecDeque<Queued>>,
+    requests: Mutex<VecDeque<Weak<Request>>>,
+    calls: Mutex<VecDeque<std::sync::Weak<dyn Run>>>,
+    /// Somebody is making calls.
+    making_calls: AtomicBool,
     /// Some group has more dirty pages than are left to age.
     flush_wanted: AtomicBool,
     /// The tick, plus 1, at which there was nothing to write.
@@ -103,6 +123,8 @@ impl Cache {
             closed: Condvar::new(),
             dirty: Slab::new(),
             requests: Mutex::default(),
+            calls: Mutex::default(),
+            making_calls: AtomicBool::new(false),
             flush_wanted: AtomicBool::new(false),
             flush_futile_at: AtomicU64::new(0),
             syncs_wanted: AtomicBool::new(false),
@@ -275,22 +297,30 @@ impl Cache {
 
     /// Queues a future's request and asks for a step.
     pub(super) fn queue(&self, request: &Arc<Request>) {
-        self.queue_work(Queued::View(Arc::downgrade(request)));
+        self.requests.lock().push_back(Arc::downgrade(request));
+        self.pool.kick();
     }
 
     /// The same, of a call.
     pub(super) fn queue_call(&self, call: std::sync::Weak<dyn Run>) {
-        self.queue_work(Queued::Call(call));
+        self.calls.lock().push_back(call);
+        self.pool.kick();
     }
 
-    fn queue_work(&self, work: Queued) {
-        self.requests.lock().push_back(work);
-        self.pool.kick();
+    /// Whether this thread is doing the work of this cache: who waits for that work here waits for ever.
+    pub(super) fn is_served_here(&self) -> bool {
+        let here = std::ptr::from_ref(self) as usize;
+        SERVED
+            .try_with(|served| served.borrow().contains(&here))
+            .unwrap_or(false)
     }
 
     /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held.
     pub(crate) fn step(&self) -> Step {
-        let more = self.run_requests(STEP_REQUESTS);
+        let _here = Serving::begin(self);
+        let views = self.run_requests(STEP_REQUESTS);
+        let calls = self.run_calls(STEP_REQUESTS);
+        let more = if calls == Step::Idle { views } else { calls };
         self.run_syncs();
         self.run_hook();
         match (self.run_flushes(), self.pool.background_step(), more) {
@@ -301,7 +331,11 @@ impl Cache {
 
     /// One tick of the clock: everything that is due, in the calling thread (P31).
     pub(crate) fn tick(&self) {
-        self.run_requests(usize::MAX);
+        let _here = Serving::begin(self);
+        // As many as there are: who is served may ask for more at once.
+        let (views, calls) = (self.requests.lock().len(), self.calls.lock().len());
+        self.run_requests(views);
+        self.run_calls(calls);
         self.run_syncs();
         // Bounded: writers may make blocks dirty as fast as they are written.
         for _ in 0..TICK_FLUSHES {
@@ -328,7 +362,29 @@ impl Cache {
             let Some(request) = self.requests.lock().pop_front() else {
                 return Step::Idle;
             };
-            request.run();
+            // A dropped future's request is gone.
+            if let Some(request) = request.upgrade() {
+                request.run();
+            }
+        }
+        Step::More
+    }
+
+    /// Makes calls, unless somebody else is, or this thread is in a call of a store, whose file would refuse them.
+    fn run_calls(&self, max: usize) -> Step {
+        if self.pool.in_store_scope() {
+            return Step::Idle;
+        }
+        let Some(_turn) = Turn::take(&self.making_calls) else {
+            return Step::Idle;
+        };
+        for _ in 0..max {
+            let Some(call) = self.calls.lock().pop_front() else {
+                return Step::Idle;
+            };
+            if let Some(call) = call.upgrade() {
+                call.run();
+            }
         }
         Step::More
     }

@@ -243,7 +243,7 @@ impl Pool {
     }
 
     /// Whether this thread is in a [`StoreScope`] of this pool. One that is ending may be: its locals are gone.
-    pub(super) fn in_store_scope(&self) -> bool {
+    pub(crate) fn in_store_scope(&self) -> bool {
         let pool = self.domain.id();
         let open = SCOPES.try_with(|scopes| scopes.borrow().contains(&pool));
         open.unwrap_or(true)

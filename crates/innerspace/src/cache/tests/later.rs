@@ -159,3 +159,139 @@ fn the_handle_hears_once_of_a_sync_that_failed_later() {
     other.sync_all().unwrap();
     assert_eq!(stored(&store)[..4096], [9; 4096]);
 }
+
+// spec: P29
+#[test]
+fn all_other_calls_are_made_as_well() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    let bell = Arc::new(Bell::default());
+    file.write_at(&[9; 4096], 0).unwrap();
+    file.write_at(&[9; 4096], 8192).unwrap();
+    let later = file.later();
+    let mut sync = pin!(later.sync_range(..4096));
+    let mut discard = pin!(later.discard());
+    let mut prefetch = pin!(later.prefetch(16_384..20_480));
+    let mut invalidate = pin!(later.invalidate(16_384..20_480));
+    assert!(poll(sync.as_mut(), &bell).is_pending());
+    assert!(poll(discard.as_mut(), &bell).is_pending());
+    assert!(poll(prefetch.as_mut(), &bell).is_pending());
+    assert!(poll(invalidate.as_mut(), &bell).is_pending());
+    cache.tick();
+    assert!(matches!(poll(sync.as_mut(), &bell), Poll::Ready(Ok(()))));
+    assert!(matches!(poll(discard.as_mut(), &bell), Poll::Ready(Ok(()))));
+    assert!(matches!(
+        poll(prefetch.as_mut(), &bell),
+        Poll::Ready(Ok(()))
+    ));
+    let forgotten = poll(invalidate.as_mut(), &bell);
+    assert!(
+        matches!(forgotten, Poll::Ready(Ok(pages)) if pages.0 == 1),
+        "{forgotten:?}"
+    );
+    assert_eq!(stored(&store)[..4096], [9; 4096]);
+    assert_eq!(contents(&file)[8192..], pattern(8192..65_536));
+}
+
+// spec: P29
+#[test]
+fn a_read_for_which_there_is_no_memory_is_an_error() {
+    let cache = memory(64);
+    let store = Arc::new(MemoryStore::with_len(1 << 62));
+    let file = open(&cache, &store, &options(4096));
+    let bell = Arc::new(Bell::default());
+    let mut read = pin!(file.later().read(..));
+    assert!(poll(read.as_mut(), &bell).is_pending());
+    cache.tick();
+    let end = poll(read.as_mut(), &bell);
+    assert!(
+        matches!(end, Poll::Ready(Err(FileError::NoMemory { len, .. })) if len == 1 << 62),
+        "{end:?}"
+    );
+}
+
+/// A store whose reads use a file of the same memory, by futures, and one whose reads panic.
+#[derive(Debug)]
+struct Odd(Option<PagedFile>);
+
+impl Store for Odd {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(65_536)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        let file = self.0.as_ref().expect("one to read from");
+        let mut read = pin!(file.later().read(offset..offset + buf.len() as u64));
+        match poll(read.as_mut(), &Arc::new(Bell::default())) {
+            Poll::Ready(bytes) => buf.copy_from_slice(&bytes?),
+            Poll::Pending => panic!("who makes the call waits for it here"),
+        }
+        Ok(buf.len())
+    }
+}
+
+// spec: P29
+#[test]
+fn a_call_by_who_makes_the_calls_is_made_at_once() {
+    let cache = memory(64);
+    let below = open(&cache, &patterned(65_536), &options(4096));
+    let above = open(&cache, &Arc::new(Odd(Some(below))), &FileOptions::new());
+    let bell = Arc::new(Bell::default());
+    let mut read = pin!(above.later().read(0..10_000));
+    assert!(poll(read.as_mut(), &bell).is_pending());
+    cache.tick();
+    let Poll::Ready(Ok(bytes)) = poll(read.as_mut(), &bell) else {
+        panic!("read by the tick");
+    };
+    assert_eq!(bytes, pattern(0..10_000));
+}
+
+// spec: P29
+#[test]
+fn a_panic_of_a_call_is_of_who_polls_it_and_ends_no_other() {
+    let cache = memory(64);
+    let odd = open(&cache, &Arc::new(Odd(None)), &FileOptions::new());
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let bell = Arc::new(Bell::default());
+    let mut bad = pin!(odd.later().read(0..10));
+    let mut good = pin!(file.later().read(0..10));
+    assert!(poll(bad.as_mut(), &bell).is_pending());
+    assert!(poll(good.as_mut(), &bell).is_pending());
+    cache.tick();
+    assert_eq!(bell.rung(), 2);
+    let polled = std::panic::AssertUnwindSafe(|| poll(bad.as_mut(), &bell));
+    assert!(std::panic::catch_unwind(polled).is_err());
+    assert!(matches!(poll(good.as_mut(), &bell), Poll::Ready(Ok(_))));
+}
+
+// spec: P29
+#[test]
+fn only_one_thread_makes_calls_at_a_time() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    let bell = Arc::new(Bell::default());
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+    // Waits for the rest of its block.
+    let mut write = pin!(file.later().write_at([9; 10], 0));
+    let mut sync = pin!(file.later().sync_all());
+    assert!(poll(write.as_mut(), &bell).is_pending());
+    assert!(poll(sync.as_mut(), &bell).is_pending());
+    let ticking = {
+        let cache = cache.clone();
+        thread::spawn(move || cache.tick())
+    };
+    store.wait_hanging(1);
+    cache.tick();
+    assert!(
+        poll(sync.as_mut(), &bell).is_pending(),
+        "the write is to be synced"
+    );
+    store.release(Release::Proceed);
+    ticking.join().unwrap();
+    cache.tick();
+    assert!(matches!(poll(write.as_mut(), &bell), Poll::Ready(Ok(()))));
+    assert!(matches!(poll(sync.as_mut(), &bell), Poll::Ready(Ok(()))));
+    assert_eq!(stored(&store)[..10], [9; 10]);
+}
