@@ -61,6 +61,10 @@ pub(super) struct DirtyIndex {
     doubted: BTreeSet<u64>,
     /// No block has been dirty since before this tick.
     oldest: u64,
+    /// No write of this block or one after it begins: they are being cut off.
+    cut: Option<u64>,
+    /// Cuts that are over.
+    cuts: u64,
 }
 
 impl DirtyIndex {
@@ -160,6 +164,44 @@ impl DirtyIndex {
         self.dirty.last()
     }
 
+    /// The highest block that the store may not have: it is dirty, or its write is under way.
+    pub(super) fn last_unwritten(&self) -> Option<u64> {
+        self.dirty.last().max(self.writing.last())
+    }
+
+    /// The blocks from `first` on are about to be cut off: no write of them begins until [`DirtyIndex::end_cut`]. One cut at a time.
+    pub(super) fn begin_cut(&mut self, first: u64) {
+        debug_assert_eq!(self.cut, None, "whoever cuts has the file alone");
+        self.cut = Some(first);
+    }
+
+    /// They are cut off, or stay.
+    pub(super) fn end_cut(&mut self) {
+        self.cut = None;
+        self.cuts += 1;
+    }
+
+    /// The number of the cuts that are over.
+    pub(super) fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// Whether a write may have been put off for a cut since `cuts` of them were over.
+    pub(super) fn was_put_off(&self, cuts: u64) -> bool {
+        self.cut.is_some() || self.cuts != cuts
+    }
+
+    /// The part of a range in which writes may begin.
+    fn uncut(&self, blocks: Range<u64>) -> Range<u64> {
+        // mutant: P16-cut (test: a_write_back_beside_a_cut_brings_nothing_back)
+        match self.cut {
+            Some(first) if cfg!(not(mutant = "P16-cut")) => {
+                blocks.start..blocks.end.min(first).max(blocks.start)
+            }
+            _ => blocks,
+        }
+    }
+
     /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let go now.
     pub(super) fn next_run(
         &mut self,
@@ -171,6 +213,7 @@ impl DirtyIndex {
         if matches!(rules.reason, WriteReason::Flusher { through } if through < self.oldest) {
             return run;
         }
+        let range = self.uncut(range);
         let everything = range.start == 0 && self.last().is_none_or(|last| last < range.end);
         let mut oldest = u64::MAX;
         for (block, entry) in self.dirty.range(range) {
@@ -193,13 +236,17 @@ impl DirtyIndex {
     }
 
     /// Moves the blocks that a range begins with, as far as the same is noted of them, from dirty to being written if the rules let
-    /// them go: up to which block, and what is noted, for the case that the write fails. `None` for a first block that is not dirty or
-    /// does not go.
+    /// them go: up to which block, and what is noted, for the case that the write fails. `None` for a first block that is not dirty,
+    /// does not go, or is being cut off.
     pub(super) fn begin_write_if(
         &mut self,
         blocks: Range<u64>,
         rules: &WriteRules,
     ) -> Option<(u64, Dirty)> {
+        let blocks = self.uncut(blocks);
+        if blocks.is_empty() {
+            return None;
+        }
         let first = self.dirty.get(blocks.start);
         first.filter(|entry| rules.allow(entry))?;
         let (end, entry) = self.dirty.take_run(blocks.clone())?;

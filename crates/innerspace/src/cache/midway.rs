@@ -1,6 +1,8 @@
 //! The points of this layer where a test has something else happen.
 
 pub(super) use crate::sync::midway::reached;
+#[cfg(not(loom))]
+pub(super) use crate::sync::midway::then;
 
 /// Where a thread is in the middle of something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +15,10 @@ pub(crate) enum Point {
     CutOff,
     /// The same: they are gone, and unlocked.
     Gone,
+    /// In a write back: its blocks are locked and pinned, their lengths known, and its write has not begun.
+    Beginning,
+    /// In a sync that a cut has kept from writing: about to wait for it.
+    PutOff,
 }
 
 impl crate::sync::midway::Point for Point {}

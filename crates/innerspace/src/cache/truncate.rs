@@ -1,8 +1,8 @@
 //! Taking parts of a file away: truncation, punching, discarding, invalidating. All of it with the file to itself.
 //!
-//! Order (I9): nobody may fill or write (`alone`); the size; writes under way end; the store; blocks out of the index
-//! under their locks; translations revoked; one grace period for a batch of blocks; the frames freed. When the call returns,
-//! no read, view taken later, or access through a mapping sees what was removed.
+//! Order (I9): nobody may fill or write (`alone`); no write back begins past the new end ([`Cutting`]); those under way end; the
+//! store; the size; blocks out of the index under their locks; translations revoked; one grace period for a batch of blocks;
+//! the frames freed. When the call returns, no read, view taken later, or access through a mapping sees what was removed.
 
 use std::ops::Range;
 
@@ -20,6 +20,21 @@ use crate::units::{PAGE_SIZE, PageCount};
 /// Blocks that one grace period serves.
 const BATCH: usize = 64;
 
+/// While it lives, no write back of a block that is being cut off begins.
+///
+/// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length taken from the size under that
+/// lock. One that begins before this is waited for, before the store is cut. One that would begin later does not: should the
+/// store refuse, the block is as dirty as before. This ends after every block it is about was removed, or had its tail cleared,
+/// under its lock; so who locks one after that takes its length from the new size.
+#[must_use = "the cut ends when this is dropped"]
+struct Cutting<'f>(&'f FileCore);
+
+impl Drop for Cutting<'_> {
+    fn drop(&mut self) {
+        self.0.dirty.lock().end_cut();
+    }
+}
+
 impl FileCore {
     /// Cuts or lengthens the file. On an error of the store nothing has changed.
     pub(super) fn set_len(&self, new: u64) -> Result<(), FileError> {
@@ -31,7 +46,7 @@ impl FileCore {
             return self.extend(old, new);
         }
         if new < old {
-            self.truncate(old, new, &steady)?;
+            self.truncate(new, &steady)?;
         }
         self.pool.safe_point();
         Ok(())
@@ -54,15 +69,20 @@ impl FileCore {
         Ok(())
     }
 
-    fn truncate(&self, old: u64, new: u64, _alone: &Steady<'_>) -> Result<(), FileError> {
-        // From here on nobody reads, faults, or begins to write back past the new end.
-        self.size.store(new, Ordering::Release);
-        self.wait_written(new >> self.block_shift()..u64::MAX);
-        if let Err(error) = self.resize_store(new) {
-            self.size.store(old, Ordering::Release);
-            return Err(error);
-        }
+    /// Keeps writes back of the blocks from `first` on from beginning, and waits for those under way.
+    fn cut_from<'f>(&'f self, first: u64, _alone: &Steady<'_>) -> Cutting<'f> {
+        self.dirty.lock().begin_cut(first);
+        let cutting = Cutting(self);
+        self.wait_written(first..u64::MAX);
+        cutting
+    }
+
+    fn truncate(&self, new: u64, alone: &Steady<'_>) -> Result<(), FileError> {
+        let _cutting = self.cut_from(new >> self.block_shift(), alone);
+        self.resize_store(new)?;
         self.extents.lock().clear();
+        // From here on nobody reads or faults past the new end.
+        self.size.store(new, Ordering::Release);
         self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
         self.zero_tail(new)?;
         self.end_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
@@ -155,8 +175,8 @@ impl FileCore {
         self.check_writable()?;
         // What a failed sync left in doubt is unwritten, too.
         self.take_doubted_back(LockMode::Sleep);
-        let _steady = self.alone();
-        self.wait_written(0..u64::MAX);
+        let alone = self.alone();
+        let _cutting = self.cut_from(0, &alone);
         loop {
             let blocks: Vec<u64> = self.dirty.lock().blocks(0..u64::MAX).take(BATCH).collect();
             if blocks.is_empty() {
@@ -196,7 +216,8 @@ impl FileCore {
             dropped += batch.len() as u64;
             self.drop_batch(batch);
         }
-        let kept = self.dirty.lock().last().map_or(0, |block| {
+        // What is being written: the store may be asked for its length before it has the bytes.
+        let kept = self.dirty.lock().last_unwritten().map_or(0, |block| {
             ((block + 1) << self.block_shift()).min(self.size())
         });
         self.adopt_store_len(kept)?;

@@ -290,7 +290,7 @@ impl FileCore {
             let start = one.block() << self.block_shift();
             let len = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
             if len == 0 {
-                // A truncation is about to remove it.
+                // It is being cut off, and its write would not begin.
                 continue;
             }
             // Else: more views than can be counted; another time.
@@ -299,6 +299,8 @@ impl FileCore {
                 ready.push((one, pinned, len));
             }
         }
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Beginning);
         let mut in_flight = InFlights {
             file: self,
             blocks: Vec::with_capacity(ready.len()),
@@ -431,7 +433,17 @@ impl FileCore {
         }
         self.check_outside()?;
         self.take_doubted_back(LockMode::Sleep);
+        let cuts = self.dirty.lock().cuts();
         self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
+        // mutant: P16-sync (test: a_refused_cut_loses_nothing_beside_it) a sync succeeds without what a cut has put off
+        let put_off = self.dirty.lock().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
+        if put_off {
+            #[cfg(all(test, not(shuttle)))]
+            super::midway::reached(super::midway::Point::PutOff);
+            // When the cut is over. No other one comes between this time: a sync ends.
+            let _steady = self.steady();
+            self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
+        }
         self.wait_written(blocks.clone());
         if let Some(what) = what {
             self.sync_store(what)?;

@@ -1,9 +1,15 @@
 //! Truncation, punching, discarding, invalidating.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use super::*;
-use crate::cache::FileError;
+use crate::cache::midway::{self, Point};
+use crate::cache::{FaultKind, FileError, Reading};
+use crate::reclaim::{FlushRequest, Owner};
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
+use crate::units::PageCount;
 
 // spec: P16
 #[test]
@@ -195,5 +201,122 @@ fn a_punch_of_unwritten_data_at_the_end_keeps_the_length() {
             store.inner().to_vec() == want,
             "the length went with the data"
         );
+    }
+}
+
+// spec: P16
+#[test]
+fn a_refused_cut_loses_nothing_beside_it() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        let twos = vec![2; 3 * size as usize];
+        file.write_at(&twos, 0).unwrap();
+        // The first block may be stored to through a mapping, too.
+        let fault = core(&file).fault_block(0, FaultKind::Write, &(0..1), Reading::Normal);
+        drop(fault.unwrap());
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::SetLen]));
+        let cutter = {
+            let file = file.clone();
+            thread::spawn(move || file.set_len(100))
+        };
+        store.wait_hanging(1);
+        core(&file).flush(&FlushRequest {
+            dirtied_by: u64::MAX,
+            pages: PageCount(1 << 20),
+        });
+        let syncer = {
+            let (file, store, twos) = (file.clone(), store.clone(), twos.clone());
+            thread::spawn(move || {
+                let refusing = store.clone();
+                let there = midway::then(Point::PutOff, move || {
+                    refusing.release(Release::Fail(Failure::Io));
+                });
+                file.sync_all().unwrap();
+                assert!(
+                    store.inner().to_vec()[..twos.len()] == twos,
+                    "a sync that left something out"
+                );
+                drop(there);
+            })
+        };
+        let synced = syncer.join();
+        // For a sync that did not wait.
+        store.release(Release::Fail(Failure::Io));
+        cutter.join().unwrap().unwrap_err();
+        synced.unwrap();
+        assert_eq!(core(&file).dirty_blocks(), 0);
+        file.evict(..).unwrap();
+        let mut expected = pattern(0..4 * size);
+        expected[..twos.len()].copy_from_slice(&twos);
+        assert!(contents(&file) == expected);
+        core(&file).validate();
+    }
+}
+
+// spec: P16
+#[test]
+fn a_write_back_beside_a_cut_brings_nothing_back() {
+    for (size, inside) in SIZES.into_iter().flat_map(|size| [(size, 0), (size, 100)]) {
+        let new = 2 * size + inside;
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&vec![2; size as usize], 2 * size).unwrap();
+        let cutter = Rc::new(Cell::new(None));
+        // The write back knows its length: the store is cut now, and the cache as soon as the block is unlocked.
+        let there = midway::then(Point::Beginning, {
+            let (file, store, cutter) = (file.clone(), store.clone(), cutter.clone());
+            move || {
+                cutter.set(Some(thread::spawn(move || file.set_len(new))));
+                while store.inner().len().unwrap() > new {
+                    thread::yield_now();
+                }
+            }
+        });
+        file.sync_all().unwrap();
+        drop(there);
+        cutter.take().expect("begun above").join().unwrap().unwrap();
+        assert_eq!(store.inner().len().unwrap(), new, "longer again");
+        file.set_len(3 * size).unwrap();
+        file.evict(..).unwrap();
+        let mut expected = pattern(0..2 * size);
+        expected.resize(new as usize, 2);
+        expected.resize(3 * size as usize, 0);
+        assert!(contents(&file) == expected, "what was cut off is back");
+        core(&file).validate();
+    }
+}
+
+// spec: P27
+#[test]
+fn invalidate_keeps_what_is_being_written() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(size);
+        let file = open(&cache, &store, &options(size));
+        file.append(&vec![2; size as usize]).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+        let syncer = {
+            let file = file.clone();
+            thread::spawn(move || file.sync_all())
+        };
+        store.wait_hanging(1);
+        let invalidator = {
+            let file = file.clone();
+            thread::spawn(move || file.invalidate(0..1))
+        };
+        // It need not wait; if it cut the file, it would wait for the write.
+        while !invalidator.is_finished() && file.len() == 2 * size {
+            thread::yield_now();
+        }
+        store.release(Release::Proceed);
+        invalidator.join().unwrap().unwrap();
+        syncer.join().unwrap().unwrap();
+        let mut expected = pattern(0..size);
+        expected.resize(2 * size as usize, 2);
+        assert!(contents(&file) == expected);
+        core(&file).validate();
     }
 }
