@@ -47,6 +47,8 @@ pub(crate) struct Node {
     pub(super) low: AtomicU64,
     /// Below it, they are not evicted for others at all.
     pub(super) min: AtomicU64,
+    _events_apart: Apart,
+    /// Written by charges too, at a limit.
     pub(super) events: EventCounters,
     /// Made with the first request that stands still.
     pub(super) stalls: Mutex<Option<Box<Stalls>>>,
@@ -105,6 +107,7 @@ impl Node {
             low: AtomicU64::new(0),
             min: AtomicU64::new(0),
             tables: AtomicU64::new(0),
+            _events_apart: Apart,
             events: EventCounters::default(),
             stalls: Mutex::default(),
         }
