@@ -336,7 +336,8 @@ impl GroupTree {
         }
     }
 
-    /// Changes what makes charges slow, and what protects the group's pages from being evicted for others. Evicts nothing by itself.
+    /// Changes what makes charges slow, and what protects the group's pages from being evicted for others. Evicts nothing by itself;
+    /// what lies in stock makes no charge slow.
     pub(crate) fn set_protection(
         &self,
         id: GroupId,
@@ -369,6 +370,10 @@ impl GroupTree {
             });
         }
         counter.store(value, Ordering::Relaxed);
+        drop(shape);
+        if which == Protection::High {
+            self.drain_stocks(id);
+        }
         Ok(())
     }
 

@@ -334,12 +334,20 @@ impl Pool {
         let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
         let over = |pool: &Pool| pool.groups.charged(group).0.saturating_sub(high);
         match self.effort(mode) {
-            Effort::Refuse if over(self) > (high / 8).clamp(1, HIGH_SLACK) => {
-                self.counters.count(Event::WouldBlock);
-                let reason = LimitReason::OverHigh;
-                return Err(self.groups.limit_error(group, pages, reason, None));
+            Effort::Refuse => {
+                let slack = (high / 8).clamp(1, HIGH_SLACK);
+                if over(self) > slack {
+                    // What lies in stock is nobody's: no reason to refuse.
+                    self.groups.drain_stocks(group);
+                }
+                self.want_under_high();
+                if over(self) > slack {
+                    self.counters.count(Event::WouldBlock);
+                    let reason = LimitReason::OverHigh;
+                    return Err(self.groups.limit_error(group, pages, reason, None));
+                }
             }
-            Effort::Refuse | Effort::Must => self.want_under_high(),
+            Effort::Must => self.want_under_high(),
             Effort::Reclaim(io) => {
                 self.counters.count(Event::DirectReclaim);
                 let _stalled = self.groups.stall(group);

@@ -102,14 +102,32 @@ impl Background {
 impl Pool {
     /// Pages that a request could have without reclaim.
     pub(crate) fn free_pages(&self) -> PageCount {
-        // What lies in stock counts as used, here and below: the two must agree.
-        let usage = self.groups.charged(GroupId::ROOT).0;
+        // What lies in stock counts as used, here and in `wake_background_if_low`: the two must agree.
+        self.free_beside(self.groups.charged(GroupId::ROOT))
+    }
+
+    /// Pages that are left when so many are used, and frames are there.
+    fn free_beside(&self, used: PageCount) -> PageCount {
         let max = self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0);
         let frames = self
             .frames
             .free_frames()
             .saturating_sub(self.frames.reserve());
-        PageCount(max.saturating_sub(usage).min(frames.into()))
+        PageCount(max.saturating_sub(used.0).min(frames.into()))
+    }
+
+    /// Free pages: nothing is evicted for what lies in stock. Where that makes it enough, it is given back: else a step would be asked
+    /// for again.
+    fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
+        let free = self.free_pages();
+        if is_enough(free) {
+            return free;
+        }
+        let free = self.free_beside(self.groups.usage(GroupId::ROOT));
+        if is_enough(free) {
+            self.groups.drain_stocks(GroupId::ROOT);
+        }
+        free
     }
 
     /// Dirty pages, as the owners have counted them.
@@ -176,9 +194,12 @@ impl Pool {
                 let high = pool.groups.high(group).map_or(u64::MAX, |high| high.0);
                 pool.groups.charged(group).0.saturating_sub(high)
             };
+            if over(self) > 0 {
+                // Nothing is evicted for what lies in stock.
+                self.groups.drain_stocks(group);
+            }
             let target = over(self).min(STEP_PAGES);
             if target > 0 {
-                self.groups.drain_stocks(group);
                 let shrunk = self.shrink(group, PageCount(target), Io::Allowed);
                 if shrunk.freed.0 > 0 && over(self) > 0 {
                     self.background.high_wanted.store(true, Ordering::Relaxed);
@@ -192,9 +213,11 @@ impl Pool {
     /// Between the low and the high mark: begins evicting below the one, goes on up to the other.
     fn keep_free_pages(&self) -> Step {
         let background = &self.background;
-        let free = self.free_pages().0;
         let evicting = background.evicting.load(Ordering::Relaxed);
-        if free >= background.high || (free >= background.low && !evicting) {
+        let is_enough =
+            |free: PageCount| free.0 >= background.high || (free.0 >= background.low && !evicting);
+        let free = self.free_with_stocks(is_enough);
+        if is_enough(free) {
             background.evicting.store(false, Ordering::Relaxed);
             return Step::Idle;
         }
@@ -202,12 +225,13 @@ impl Pool {
         if background.futile_at.load(Ordering::Relaxed) == tick {
             return Step::Idle;
         }
-        let want = PageCount((background.high - free).min(STEP_PAGES));
+        let want = PageCount((background.high - free.0).min(STEP_PAGES));
         let shrunk = self.shrink(GroupId::ROOT, want, Io::Allowed);
         if shrunk.freed.0 == 0 {
             background.futile_at.store(tick, Ordering::Relaxed);
         }
-        let more = shrunk.freed.0 > 0 && self.free_pages().0 < background.high;
+        let free = self.free_with_stocks(|free| free.0 >= background.high).0;
+        let more = shrunk.freed.0 > 0 && free < background.high;
         background.evicting.store(more, Ordering::Relaxed);
         if more { Step::More } else { Step::Idle }
     }

@@ -155,6 +155,74 @@ fn requests_that_may_not_wait_stay_near_the_mark() {
     pool.validate();
 }
 
+/// A page of each of seven new groups below `parent`, by each of four threads, which are alive at the same time.
+fn charge_from_four_threads(pool: &Pool, parent: GroupId) {
+    let leaves = ["a", "b", "c", "d", "e", "f", "g"].map(|name| group(pool, parent, name, None));
+    let together = std::sync::Barrier::new(4);
+    let charge = || {
+        together.wait();
+        for leaf in leaves {
+            let charge = pool.charge(leaf, PageCount(1), AllocMode::NoWait);
+            charge.unwrap().commit();
+        }
+        together.wait();
+    };
+    crate::sync::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(charge))));
+}
+
+// spec: M7
+#[test]
+fn who_may_not_wait_is_not_refused_at_the_mark_for_what_is_in_stock() {
+    let pool = pool_of(4000, 0);
+    let tenant = group(&pool, GroupId::ROOT, "tenant", None);
+    set(&pool, tenant, Protection::High, 150);
+    charge_from_four_threads(&pool, tenant);
+    let stocked = pool.groups.charged(tenant).0 - 28;
+    assert_eq!(pool.groups.usage(tenant).0, 28);
+    // Far over the mark with what is in stock, under it without.
+    assert!(stocked + 28 + 400 > 600 + 64, "{stocked} pages in stock");
+    let charge = pool.charge(tenant, PageCount(400), AllocMode::NoWait);
+    let charge = charge.expect("428 of 600 pages");
+    assert_eq!(pool.groups.charged(tenant).0, 428);
+    let error = pool.charge(tenant, PageCount(237), AllocMode::NoWait);
+    assert_eq!(error.unwrap_err().details().reason, LimitReason::OverHigh);
+    drop(charge);
+    pool.groups.validate().unwrap();
+}
+
+#[test]
+fn nothing_is_evicted_for_what_is_in_stock() {
+    let pool = pool_of(4000, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    let tenant = group(&pool, GroupId::ROOT, "tenant", None);
+    charge_from_four_threads(&pool, tenant);
+    let mut read = 0;
+    while pool.free_pages().0 > 30 {
+        file.read(read).unwrap();
+        read += 1;
+    }
+    // The marks are at 62 and 124.
+    let free = 4000 - pool.groups.usage(GroupId::ROOT).0;
+    assert!(free > 124, "{free} pages are free, and in stock");
+    while pool.background_step() == Step::More {}
+    assert_eq!(file.resident(0..read), read as usize);
+    let free = pool.free_pages().0;
+    assert!(free > 124, "{free} pages: a step will be asked for again");
+    // A group is over its mark with what is in stock: 28 + 10 + 23 pages in use, 5 in stock.
+    set(&pool, tenant, Protection::High, 16);
+    let own = MockFile::new(&pool, tenant, 0);
+    (0..10).for_each(|index| own.read(index).unwrap());
+    let charge = pool.charge(tenant, PageCount(23), AllocMode::NoWait);
+    let charge = charge.expect("a little over the mark");
+    assert_eq!(charge.over_high(), Some(tenant));
+    while pool.background_step() == Step::More {}
+    assert_eq!(own.resident(0..10), 10);
+    drop(charge);
+    file.truncate_all();
+    own.truncate_all();
+    pool.validate();
+}
+
 #[test]
 fn a_store_that_fails_is_asked_ever_more_rarely_until_the_next_tick() {
     let pool = pool_of(1000, 0);
