@@ -1,7 +1,8 @@
 //! The hierarchical counter and the charge guard.
 
+use super::levels::Levels;
 use super::node::Node;
-use super::stock::{Levels, Stocked};
+use super::stock::Stocked;
 use super::{GroupId, GroupTree, MAX_LEVELS, Refused, Underflow};
 use crate::stats::thread_number;
 use crate::sync::atomic::Ordering;
@@ -91,9 +92,14 @@ impl Drop for Charge<'_> {
             // All of it was split off.
         } else if self.over_high.is_none() {
             self.tree.uncharge(self.group, self.pages);
-        } else if let Err(underflow) = self.tree.uncharge_levels(self.group, self.pages) {
+        } else {
             // Not in stock: from there it would be had again without a look at the mark.
-            panic!("{underflow}");
+            let given_back = self
+                .tree
+                .uncharge_past_stock(thread_number(), self.group, self.pages);
+            if let Err(underflow) = given_back {
+                panic!("{underflow}");
+            }
         }
     }
 }
@@ -148,13 +154,19 @@ struct Added {
     over_high: Option<GroupId>,
 }
 
-/// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed.
+/// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed. `before` sees each value that they are
+/// about to be taken off.
 #[inline]
-fn checked_take(counter: &crate::sync::atomic::AtomicU64, pages: u64) -> Result<u64, u64> {
+fn checked_take(
+    counter: &crate::sync::atomic::AtomicU64,
+    pages: u64,
+    before: impl Fn(u64),
+) -> Result<u64, u64> {
     // SeqCst: `GroupTree::remove` stores its state and then reads usage; the last uncharge writes usage and then reads the
     // state. One of the two sees the other (on x86-64 the ordering is free here).
     counter
         .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |value| {
+            before(value);
             value.checked_sub(pages)
         })
         .map(|old| old - pages)
@@ -364,7 +376,7 @@ impl GroupTree {
         for _ in 0..levels {
             let Some(id) = next else { break };
             let node = self.node(id);
-            checked_take(&node.usage, pages.0).expect("the level was charged just now");
+            checked_take(&node.usage, pages.0, |_| ()).expect("the level was charged just now");
             next = node.parent();
         }
     }
@@ -409,14 +421,30 @@ impl GroupTree {
         if self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
             return Ok(());
         }
-        self.stocks.settle(self, number, group);
-        self.uncharge_levels(group, pages)
+        self.uncharge_past_stock(number, group, pages)
     }
 
-    /// Takes pages off every level.
-    fn uncharge_levels(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
+    /// Gives `pages` back to the levels, by the thread with this number.
+    fn uncharge_past_stock(
+        &self,
+        number: usize,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<(), Underflow> {
+        let stocked = self.stocks.settle(self, number, group);
+        self.uncharge_levels(group, pages, stocked)
+    }
+
+    /// Takes pages off every level. Up to now as many as there were may have been in use, but for `stocked`: it is noted, for who has
+    /// charged from a stock that was full when its levels were last looked at has noted nothing.
+    fn uncharge_levels(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        stocked: u64,
+    ) -> Result<(), Underflow> {
         self.fetch_levels(group);
-        checked_take(&self.node(group).own, pages.0).map_err(|charged| Underflow {
+        checked_take(&self.node(group).own, pages.0, |_| ()).map_err(|charged| Underflow {
             group,
             charged,
             wanted: pages.0,
@@ -426,7 +454,9 @@ impl GroupTree {
             let node = self.node(id);
             // Read first: once its last page is taken off, the node may start another life.
             next = node.parent();
-            let left = checked_take(&node.usage, pages.0).expect("usage covers own (I8)");
+            // Before, not after: see above.
+            let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));
+            let left = checked_take(&node.usage, pages.0, note).expect("usage covers own (I8)");
             if left == 0 && node.is_deleted() {
                 // Each level by itself: another thread may have released the one below already.
                 self.release(id);
@@ -457,7 +487,7 @@ impl Levels for GroupTree {
     }
 
     fn take_off(&self, group: GroupId, pages: u64) {
-        if let Err(underflow) = self.uncharge_levels(group, PageCount(pages)) {
+        if let Err(underflow) = self.uncharge_levels(group, PageCount(pages), pages) {
             panic!("{underflow}");
         }
     }

@@ -3,8 +3,9 @@
 use loom::model::Builder;
 
 use super::GroupId;
+use super::levels::Levels;
 use super::slot::Batches;
-use super::stock::{Levels, Stocked, Stocks};
+use super::stock::{Stocked, Stocks};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::owned::OWNED;
 use crate::sync::{Arc, thread};
@@ -148,6 +149,7 @@ fn loom_batches_that_grow_and_slots_that_overflow_lose_and_double_nothing_beside
         let batches = Batches {
             first: 1,
             largest: 2,
+            all: u64::MAX,
         };
         let tree = tree_with(batches, 100);
         assert!(tree.charge(0, GROUP, 1));

@@ -40,6 +40,7 @@ mod charge;
 mod error;
 #[cfg(not(loom))]
 mod handle;
+mod levels;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(loom))]

@@ -1,12 +1,12 @@
 //! What the tree says of itself: usage and counters of groups, the facts of a refusal, `validate`.
 
-use super::stock::Levels;
+use super::levels::Levels;
 use super::tree::Shape;
 use super::{
     GroupEvents, GroupId, GroupStats, GroupTree, LimitDetails, LimitError, LimitReason, Reclaimer,
 };
 use crate::sync::MutexGuard;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{Ordering, fence};
 use crate::units::PageCount;
 
 impl GroupTree {
@@ -54,7 +54,10 @@ impl GroupTree {
     /// The highest usage so far. When several threads have stocks, what these hold may be in it.
     pub(crate) fn peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
-        PageCount(self.node(id).highest()).max(self.usage(id))
+        // Usage first: what is taken off it was noted before.
+        let usage = self.usage(id);
+        fence(Ordering::Acquire);
+        PageCount(self.node(id).highest()).max(usage)
     }
 
     /// The highest usage since this was last called.

@@ -16,6 +16,8 @@ pub(super) struct Batches {
     pub(super) first: u32,
     /// By who comes again and again, while the limits are far.
     pub(super) largest: u32,
+    /// What all slots that may hold more than a first batch hold at most, together.
+    pub(super) all: u64,
 }
 
 impl Batches {
@@ -24,6 +26,7 @@ impl Batches {
         Batches {
             first: (memory / 256).min(128) as u32,
             largest: (memory / PART).min(2048) as u32,
+            all: memory / PART,
         }
     }
 
@@ -32,7 +35,16 @@ impl Batches {
         Batches {
             first: pages,
             largest: pages,
+            all: u64::MAX,
         }
+    }
+
+    /// Who has `word` takes so many the next time: twice as many as the last time, as far as that is not too much for what is left up
+    /// to the nearest limit, and for all that `large` other slots may hold besides (more than a first batch each).
+    pub(super) fn next(self, word: Slot, margin: u64, large: usize) -> u32 {
+        let twice = (2 * word.most()).min(self.largest).into();
+        let share = self.all / (large as u64 + 1);
+        share.min(margin / PART).min(twice).max(self.first.into()) as u32
     }
 }
 

@@ -12,10 +12,15 @@
 //! | count - n | a charge | |
 //! | count + n, low to what the count was | an uncharge | at most `most`; half of it stays when it would be more |
 //! | 0 -> batch - n | a refill | a batch was added to every level before |
-//! | count -> 0, most -> the first batch | drain: before a refusal, by a deletion, by another group's refill | the count is taken off every level |
+//! | count -> 0, most -> 0: the next batch is a first one | drain: before a refusal, by a deletion | the count is taken off every level |
+//! | group, count, most -> another group's | that group's refill | the count is taken off every level of the one before |
 //!
 //! **Batches grow.** A thread that comes again and again for the same group takes twice as many each time, as long as every limit is far
-//! (`PART`), so that threads which charge one group seldom meet at its levels. Where a limit is near, they are small again.
+//! (`PART`), so that threads which charge one group seldom meet at its levels. Where a limit is near, they are small again. All slots
+//! with large batches share a part of the memory (`Batches::all`): however many threads there are, most of it is in use, or free.
+//!
+//! **Peaks.** While a slot's count only falls, the levels stand still and pages in use are at their most now: nobody notes that. Who
+//! takes pages off the levels does, for whatever threads have charged from their stocks since.
 //!
 //! **No refusal while margin sits in stocks (M7).** Pages *move* between the levels and a slot: in a refill, where a slot is halved or emptied.
 //! Whoever moves some says so before, and counts the move after. Who is refused, finds nothing in stock below the group that
@@ -30,7 +35,8 @@
 //! a stripe looks again after it stocked pages. One of the two finds the other's.
 
 use super::GroupId;
-use super::slot::{Batches, FIELD, PART, Slot};
+use super::levels::Levels;
+use super::slot::{Batches, FIELD, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::owned::{Draining, Drains, OWNED, Owned};
 use crate::sync::thread;
@@ -40,27 +46,6 @@ const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// Slots of a stripe: groups whose pages a thread can have in stock at once, where their numbers do not collide.
 pub(super) const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
-
-/// The counters of a tree, as the stock needs them.
-pub(super) trait Levels {
-    /// Adds `pages` at every level from `group` up, if none of them then passes a limit of either kind. No event is counted.
-    fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool;
-
-    /// Pages that every level from `group` up may be charged besides, before one of them passes a limit of either kind.
-    fn margin(&self, group: GroupId) -> u64;
-
-    /// Takes `pages` off every level.
-    fn take_off(&self, group: GroupId, pages: u64);
-
-    /// Usage was as high as it is now, less `stocked`.
-    fn note_peak(&self, group: GroupId, stocked: u32);
-
-    /// Whether `group` is `top` or below it.
-    fn is_below(&self, group: GroupId, top: GroupId) -> bool;
-
-    /// Whether the group is deleted: it keeps no stock.
-    fn is_deleted(&self, group: GroupId) -> bool;
-}
 
 /// The slots of a stripe.
 type Slots = [AtomicU64; WAYS];
@@ -146,7 +131,7 @@ fn way(slots: &Slots, group: GroupId) -> &AtomicU64 {
 
 impl Stocks {
     pub(super) fn new(batches: Batches) -> Stocks {
-        let Batches { first, largest } = batches;
+        let Batches { first, largest, .. } = batches;
         assert!(u64::from(first.max(largest)) <= FIELD, "{batches:?}");
         Stocks {
             drains: Drains::new(),
@@ -293,6 +278,9 @@ impl Stocks {
     /// the levels. Of more than it may hold at all, it keeps all that it may: more will be wanted.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> Stocked {
+        if self.batches.first == 0 {
+            return Stocked::No;
+        }
         let kept = |word: Slot| match pages > self.room(word).into() {
             true => self.room(word),
             false => self.room(word) / 2,
@@ -348,16 +336,23 @@ impl Stocks {
         }
     }
 
-    /// Twice as many pages as the last time, as far as that is not too much where the limits are now.
+    /// See [`Batches::next`].
     fn next_batch(&self, levels: &impl Levels, number: usize, group: GroupId) -> u32 {
-        let Batches { first, largest } = self.batches;
-        let word = Slot(way(self.slots(number), group).load(Ordering::Relaxed));
+        let Batches { first, largest, .. } = self.batches;
+        let own = way(self.slots(number), group);
+        let word = Slot(own.load(Ordering::Relaxed));
         if word.group() != group || word.most() == 0 || largest <= first {
             return first;
         }
-        let part = levels.margin(group) / PART;
-        let twice = (2 * word.most()).min(largest);
-        u64::from(twice).min(part).max(first.into()) as u32
+        let is_large = |slot: &&AtomicU64| {
+            !std::ptr::eq(*slot, own) && Slot(slot.load(Ordering::Relaxed)).most() > first
+        };
+        // In a large memory there is enough for all.
+        let large = match self.batches.all / ((OWNED + SHARED) * WAYS) as u64 {
+            enough if enough >= largest.into() => 0,
+            _ => self.all().filter(is_large).count(),
+        };
+        self.batches.next(word, levels.margin(group), large)
     }
 
     /// Says that this thread moves pages, until the result is dropped.
@@ -416,13 +411,22 @@ impl Stocks {
         }
     }
 
-    /// The usage of the group is about to change at its levels: notes how high it was since this was last called.
-    pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) {
+    /// The usage of the group is about to change at its levels: notes how high it was since this was last called. Returns how many pages
+    /// have lain in stock here since then, and do until the thread comes again.
+    pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) -> u64 {
         let change = self.change(number, group, |word| {
-            (word.group() == group && word.is_due()).then(|| word.settled())
+            (word.group() == group).then(|| word.settled())
         });
-        if let Change::Made(before) = change {
+        let Change::Made(before) = change else {
+            return 0;
+        };
+        if before.is_due() {
             levels.note_peak(group, before.low());
+        }
+        match self.place(number) {
+            Place::Owned(_) => before.count().into(),
+            // Others may charge from there meanwhile.
+            Place::Shared(_) => 0,
         }
     }
 

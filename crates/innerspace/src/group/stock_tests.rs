@@ -102,6 +102,7 @@ fn batches_grow_while_every_limit_is_far_and_what_is_full_gives_back_half() {
     let batches = slot::Batches {
         first: 64,
         largest: 300,
+        all: u64::MAX,
     };
     let tree = GroupTree::with_batches(pages(100_000), batches);
     let far = tree.create(tree.root(), "far", None).unwrap();
@@ -185,6 +186,78 @@ fn usage_and_peak_are_of_pages_in_use() {
     charge(&tree, 0, group, 100);
     assert_eq!(tree.take_peak(group).0, 192);
     assert_eq!(tree.peak(group).0, 192);
+}
+
+#[test]
+fn what_was_charged_from_one_stock_and_given_back_past_another_was_a_peak() {
+    let (tree, group) = stocked(10_000);
+    let top = tree.root();
+    // A thread charges all of its batch, and one with other groups in its slots gives it back.
+    (0..64).for_each(|_| charge(&tree, 0, group, 1));
+    give_back(&tree, 1, group, 64);
+    assert_eq!(seen(&tree, top), (0, 0));
+    assert_eq!((tree.peak(group).0, tree.peak(top).0), (64, 64));
+    assert_eq!(tree.take_peak(group).0, 64);
+    // The same, when the slot was another group's by then.
+    (0..128).for_each(|_| charge(&tree, 0, group, 1));
+    let mut other = group;
+    while other == group || other.0 % stock::WAYS as u16 != group.0 % stock::WAYS as u16 {
+        let name = format!("g{}", tree.all_stats().len());
+        other = tree.create(top, &name, None).unwrap();
+    }
+    charge(&tree, 0, other, 1);
+    give_back(&tree, 1, group, 128);
+    assert_eq!(tree.take_peak(group).0, 128);
+    // What the thread that gives back has in stock is in no peak.
+    charge(&tree, 2, group, 1);
+    assert_eq!(tree.take_peak(group).0, 1);
+    charge(&tree, 2, group, 65);
+    give_back(&tree, 2, group, 66);
+    assert_eq!(tree.take_peak(group).0, 66);
+    tree.drain_stocks(top);
+    assert_eq!(seen(&tree, top), (1, 1));
+    tree.validate().unwrap();
+}
+
+// spec: M5
+#[test]
+fn large_batches_of_all_threads_share_a_part_of_the_memory() {
+    let batches = slot::Batches {
+        first: 16,
+        largest: 512,
+        all: 600,
+    };
+    let tree = GroupTree::with_batches(pages(1_000_000), batches);
+    let group = tree.create(tree.root(), "g", None).unwrap();
+    let fill = |stripe: usize| {
+        let before = tree.charged(group).0;
+        charge(&tree, stripe, group, 1);
+        let batch = tree.charged(group).0 - before;
+        (1..batch).for_each(|_| charge(&tree, stripe, group, 1));
+        batch
+    };
+    let batches = |stripe: usize, times: u32| (0..times).fold(0, |_, _| fill(stripe));
+    assert_eq!(batches(0, 8), 512, "all of it, while it is alone");
+    assert_eq!(batches(1, 8), 300);
+    assert_eq!(batches(2, 8), 200);
+    assert_eq!([0, 1, 2].map(fill), [200; 3]);
+    // What is given back fills the slots again, and no more.
+    let in_use = tree.usage(group).0;
+    (0..3).for_each(|stripe| give_back(&tree, stripe, group, 250));
+    assert_eq!(seen(&tree, group), (in_use - 150, in_use - 750));
+    tree.validate().unwrap();
+}
+
+#[test]
+fn a_mark_that_is_lowered_finds_no_stock() {
+    let (tree, group) = stocked(10_000);
+    (0..4).for_each(|stripe| charge(&tree, stripe, group, 1));
+    assert_eq!(seen(&tree, group), (256, 4));
+    tree.set_protection(group, Protection::High, Some(pages(100)))
+        .unwrap();
+    assert_eq!(seen(&tree, group), (4, 4));
+    let charged = tree.try_charge_at(0, group, pages(96)).unwrap();
+    assert_eq!(charged.over_high(), None);
 }
 
 // spec: M6
