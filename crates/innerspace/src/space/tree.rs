@@ -22,6 +22,7 @@ use crate::sync::Arc;
 
 /// Ranges or children in a node. Small under shuttle, so that small models split and merge nodes.
 pub(super) const WIDTH: usize = if cfg!(shuttle) { 4 } else { 16 };
+const QUARTER: usize = WIDTH / 4;
 /// The fewest in a node other than the root.
 const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
 /// More levels than a tree of 2^36 pages can have.
@@ -146,10 +147,19 @@ impl<T: Ranged> Row<T> {
         }
     }
 
-    /// The place of the first item that ends above `at`. Counts all of the row: no branch depends on what is in it.
+    /// The place of the first item that ends above `at`. Counts the quarters of the row that end at or below it, and then in
+    /// the quarter that does not: no branch depends on what is in the row.
     #[inline]
     fn place(&self, at: T::Key) -> usize {
-        self.ends.iter().map(|end| usize::from(*end <= at)).sum()
+        let below = |ends: &[T::Key]| {
+            ends.iter()
+                .map(|end| usize::from(*end <= at))
+                .sum::<usize>()
+        };
+        let (quarters, _) = self.ends.as_chunks::<QUARTER>();
+        let lasts = [0, 1, 2].map(|quarter| quarters[quarter][QUARTER - 1]);
+        let quarter = below(&lasts);
+        QUARTER * quarter + below(&quarters[quarter])
     }
 
     fn insert(&mut self, place: usize, item: T) {
