@@ -97,7 +97,7 @@ impl VmaReplay {
     }
 
     /// The mapping that contains `at`, as a fault of this thread looks for it.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
         let bounds = |vma: &Vma| (vma.start, vma.end);
         if self.scheme == VmaScheme::PerThread {
@@ -106,6 +106,11 @@ impl VmaReplay {
             let found = self.threads[thread].find(&self.sequence, at, &mut named, tree);
             return found.map(bounds);
         }
+        self.find_in_common(at)
+    }
+
+    /// Without slots of the thread's own.
+    fn find_in_common(&mut self, at: u64) -> Option<(u64, u64)> {
         self.counted.calls += 1;
         if self.scheme == VmaScheme::OnePerSpace
             && let Some((start, end)) = self.last
@@ -115,7 +120,10 @@ impl VmaReplay {
             return self.last;
         }
         self.counted.misses += 1;
-        let found = self.vmas.find_containing(at).map(bounds);
+        let found = self
+            .vmas
+            .find_containing(at)
+            .map(|vma| (vma.start, vma.end));
         self.last = found.or(self.last);
         found
     }

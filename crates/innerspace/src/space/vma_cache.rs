@@ -16,8 +16,9 @@
 //! CVE-2018-17182.)
 
 use super::device::DeviceCall;
-use super::vma::{Backing, MappedFile, Vma, WeakFile};
+use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma, WeakFile};
 use crate::PAGE_SHIFT;
+use crate::cache::Reading;
 use crate::dax::DaxRef;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -181,6 +182,25 @@ struct Copy {
     file: Option<(WeakFile, u64)>,
 }
 
+impl Default for Copy {
+    /// What an empty slot has.
+    fn default() -> Copy {
+        Copy {
+            vma: Vma {
+                start: 0,
+                end: 0,
+                protection: Protection::NONE,
+                ceiling: Protection::NONE,
+                sharing: Sharing::Private,
+                residence: Residence::Pageable,
+                reading: Reading::Normal,
+                backing: Backing::Anonymous,
+            },
+            file: None,
+        }
+    }
+}
+
 impl Copy {
     fn of(vma: &Vma) -> Copy {
         let file = match &vma.backing {
@@ -218,9 +238,13 @@ impl Copy {
 pub(super) struct VmaCache {
     /// The sequence's number when the slots were filled.
     number: u64,
-    /// Where each slot's mapping begins and how long it is; an empty one has the length 0, which holds no address.
-    bounds: [(u64, u64); SLOTS],
-    copies: [Option<Copy>; SLOTS],
+    /// Which slots have a mapping that names a file, one bit each.
+    named: u8,
+    /// Where each slot's mapping begins.
+    starts: [u64; SLOTS],
+    /// How long each is; an empty one has the length 0, which holds no address.
+    lengths: [u64; SLOTS],
+    copies: [Copy; SLOTS],
     shared: Arc<Shared>,
     /// What the last fault found instead of a page.
     pub(super) device: Option<DeviceCall>,
@@ -233,7 +257,9 @@ impl VmaCache {
         sequence.caches.lock().alive.push(shared.clone());
         VmaCache {
             number: 0,
-            bounds: [(0, 0); SLOTS],
+            named: 0,
+            starts: [0; SLOTS],
+            lengths: [0; SLOTS],
             copies: Default::default(),
             shared,
             device: None,
@@ -243,7 +269,7 @@ impl VmaCache {
     /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number was read. In a section
     /// that saw the gate open at `at`. `sequence` is the one the cache was made for. What has to be kept alive for the
     /// result is put in `named`, to be dropped with no section open.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find<'t>(
         &'t mut self,
         sequence: &Sequence,
@@ -256,27 +282,40 @@ impl VmaCache {
         if number != self.number || self.shared.forget.load(Ordering::Relaxed) {
             self.flush(number);
         }
-        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
-        let holds = |place: &usize| {
-            let (start, len) = self.bounds[*place];
-            at.wrapping_sub(start) < len
+        let Some(place) = self.holding(at) else {
+            return self.missed(sequence, at, named, tree);
         };
-        let other = || (1..SLOTS).map(|step| (own + step) % SLOTS).find(holds);
-        let hit = if holds(&own) { Some(own) } else { other() };
-        // A file that is closed is not mapped any more: the tree will say so.
-        let mut named_by = |place: &usize| match &self.copies[*place] {
-            Some(copy) => copy.name(named),
-            None => false,
-        };
-        if let Some(place) = hit.filter(|place| named_by(place)) {
-            let copy = self.copies[place].as_ref()?;
-            return match &copy.file {
-                None => Some(&copy.vma),
-                Some(_) => named.as_ref(),
-            };
+        if self.named & 1 << place == 0 {
+            return Some(&self.copies[place].vma);
         }
+        // A file that is closed is not mapped any more: the tree will say so.
+        match self.copies[place].name(named) {
+            true => named.as_ref(),
+            false => self.missed(sequence, at, named, tree),
+        }
+    }
+
+    /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks through a mapping finds it in
+    /// another slot than its page's, three times of four.
+    #[inline(always)]
+    fn holding(&self, at: u64) -> Option<usize> {
+        let holds = |place: usize| at.wrapping_sub(self.starts[place]) < self.lengths[place];
+        let slots = (0..SLOTS).rev();
+        let places = slots.fold(0, |places, place| 2 * places + u32::from(holds(place)));
+        (places != 0).then(|| places.trailing_zeros() as usize % SLOTS)
+    }
+
+    #[inline(never)]
+    fn missed<'t>(
+        &'t mut self,
+        sequence: &Sequence,
+        at: u64,
+        named: &'t mut Option<Vma>,
+        tree: impl FnOnce() -> Option<&'t Vma>,
+    ) -> Option<&'t Vma> {
         count(&self.shared.misses);
         let found = tree()?;
+        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
         // The tree's own reference to a file may go while the caller waits for the file.
         let found = match found.file() {
             Some(file) => {
@@ -291,8 +330,11 @@ impl VmaCache {
         };
         // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
-            self.bounds[own] = (found.start, found.end - found.start);
-            self.copies[own] = Some(Copy::of(found));
+            self.starts[own] = found.start;
+            self.lengths[own] = found.end - found.start;
+            let copy = Copy::of(found);
+            self.named = self.named & !(1 << own) | u8::from(copy.file.is_some()) << own;
+            self.copies[own] = copy;
         }
         Some(found)
     }
@@ -317,7 +359,7 @@ impl VmaCache {
     fn flush(&mut self, number: u64) {
         self.shared.forget.store(false, Ordering::Relaxed);
         self.number = number;
-        self.bounds = [(0, 0); SLOTS];
+        self.lengths = [0; SLOTS];
         self.copies = Default::default();
     }
 }
@@ -325,8 +367,6 @@ impl VmaCache {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::cache::Reading;
-    use crate::space::vma::{Protection, Residence, Sharing};
     use crate::space::vma_set::VmaSet;
 
     fn vma(start: u64, end: u64) -> Vma {
