@@ -122,8 +122,7 @@ impl Engine {
         sync: impl FnOnce(&File) -> io::Result<()>,
     ) -> io::Result<()> {
         let written = match self {
-            Engine::Kernel => return sync(file),
-            Engine::Direct(direct) => return direct.unsaid.said_with(sync(file)),
+            Engine::Kernel | Engine::Direct(_) => return sync(file),
             Engine::DontCache(written, _) | Engine::DropAfterUse(written) => written,
         };
         // Before the sync: what is written from now on it need not cover, and is the next one's.
@@ -148,7 +147,7 @@ pub(super) struct Written {
 }
 
 /// What a sync has to say: a write-out failed while nobody was told, or not whom it concerned. The
-/// kernel reports it once for the whole file, to whoever waits first, and that was us.
+/// kernel reports it once by each descriptor, to whoever waits first, and that was us.
 ///
 /// Locked while we wait: a sync whose fsync finds nothing any more because a wait of ours has taken
 /// the error comes for it here afterwards, and then it is here.
@@ -241,7 +240,8 @@ pub(super) struct Direct {
     alignment: usize,
     /// Held during a transfer through it.
     bounce: Mutex<AlignedBytes>,
-    unsaid: Unsaid,
+    /// Held from the write of an edge until it is written out.
+    edges: Mutex<()>,
 }
 
 impl Direct {
@@ -251,7 +251,7 @@ impl Direct {
             file,
             alignment,
             bounce: Mutex::new(bounce),
-            unsaid: Unsaid::default(),
+            edges: Mutex::new(()),
         }
     }
 
@@ -331,12 +331,25 @@ impl Direct {
         first.map_or(Ok(0), |buf| self.write_at(file, buf, offset))
     }
 
-    /// Writes less than a block through the page cache and sees it out of there. An error may be that of another edge, and this
-    /// one's may have been given to another: the next sync says it as well.
     fn write_edge(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_edge_and(file, buf, offset, sys::wait_writeback)
+    }
+
+    /// Writes less than a block through the page cache and sees it out of there, by `wait`.
+    ///
+    /// The kernel tells each descriptor once of a write-out that failed. A sync asks by `file`; were it waited for by that one too, a
+    /// sync beside this could take the error along, and this would end well. So it is waited for by the other, by one edge at a time:
+    /// what it is told of there is its own.
+    fn write_edge_and(
+        &self,
+        file: &File,
+        buf: &[u8],
+        offset: u64,
+        wait: impl FnOnce(&File, u64, u64) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        let _one = self.edges.lock();
         let count = sys::write_at(file, buf, offset, Keep::Cached)?;
-        let wait = || sys::wait_writeback(file, offset, count as u64);
-        self.unsaid.by(wait)?;
+        wait(&self.file, offset, count as u64)?;
         sys::drop_cached(file, offset, count as u64);
         Ok(count)
     }
@@ -412,12 +425,10 @@ mod tests {
         let engines = [
             Engine::DropAfterUse(Written::default()),
             Engine::DontCache(Written::default(), None),
-            Engine::Direct(Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT)),
         ];
         for engine in engines {
             let unsaid = match &engine {
-                Engine::Kernel => unreachable!(),
-                Engine::Direct(direct) => &direct.unsaid,
+                Engine::Kernel | Engine::Direct(_) => unreachable!(),
                 Engine::DontCache(written, _) | Engine::DropAfterUse(written) => &written.unsaid,
             };
             unsaid.note(Err(io::ErrorKind::StorageFull.into()));
@@ -454,21 +465,24 @@ mod tests {
         assert_eq!(left, sys::cached_bytes(&file).unwrap());
     }
 
+    #[cfg(unix)]
     #[test]
-    fn an_edge_that_failed_is_said_by_the_next_sync_too() {
+    fn an_edge_is_waited_for_where_no_sync_can_take_its_error() {
+        use std::os::fd::AsRawFd;
+
         let file = tempfile::tempfile().unwrap();
-        let engine = Engine::Direct(Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT));
-        let Engine::Direct(direct) = &engine else {
-            unreachable!()
-        };
-        assert_eq!(engine.write_at(&file, b"edge", 5).unwrap(), 4);
-        let sync = || engine.sync_with(&file, File::sync_data);
-        sync().unwrap();
-        // Of another edge, as the kernel says it.
-        let waited = direct.unsaid.by(|| Err(io::Error::from_raw_os_error(5)));
-        assert_eq!(waited.unwrap_err().raw_os_error(), Some(5));
-        assert_eq!(sync().unwrap_err().raw_os_error(), Some(5));
-        sync().unwrap();
+        let direct = Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT);
+        assert_eq!(direct.write_at(&file, b"edge", 5).unwrap(), 4);
+        let error = direct.write_edge_and(&file, b"edge", 5, |by, offset, len| {
+            assert_eq!(by.as_raw_fd(), direct.file.as_raw_fd());
+            assert_ne!(by.as_raw_fd(), file.as_raw_fd(), "a sync asks by this");
+            assert_eq!((offset, len), (5, 4));
+            assert!(direct.edges.try_lock().is_none(), "another edge beside it");
+            Err(io::Error::from_raw_os_error(5))
+        });
+        assert_eq!(error.unwrap_err().raw_os_error(), Some(5));
+        let engine = Engine::Direct(direct);
+        engine.sync_with(&file, File::sync_data).unwrap();
     }
 
     #[test]
