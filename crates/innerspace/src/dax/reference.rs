@@ -32,6 +32,11 @@ impl DaxRef {
         DaxRef::new(self.core().clone())
     }
 
+    /// Whether they are of one file.
+    pub(crate) fn is_same(&self, other: &DaxRef) -> bool {
+        Arc::ptr_eq(self.core(), other.core())
+    }
+
     pub(crate) fn core(&self) -> &Arc<DaxCore> {
         &self.0.0
     }

@@ -178,7 +178,7 @@ impl Sequence {
 #[derive(Debug)]
 struct Copy {
     vma: Vma,
-    /// The file, which `vma` does not name. A direct access file by a count of the slot's own, which `Shared::kept` keeps from 0.
+    /// The file, which `vma` does not name. A direct access file by a count of the cache's own, which `Shared::kept` keeps from 0.
     file: Option<(WeakFile, u64)>,
 }
 
@@ -339,15 +339,17 @@ impl VmaCache {
         Some(found)
     }
 
-    /// The file as the slot is to name it: a direct access file by a count of the slot's own, kept until the mappings change. What was
+    /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept until the mappings change. What was
     /// kept for the slot before is mapped as well, or nobody keeps it for a slot any more; so it is not the last that goes.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
         let MappedFile::Direct(file) = file else {
             return file.clone();
         };
-        let own = file.with_own_count();
         let mut kept = self.shared.kept.lock();
+        // Another slot of this cache may name the file already: its count is changed by the same faults.
+        let known = kept.iter().flatten().find(|known| known.is_same(file));
+        let own = known.cloned().unwrap_or_else(|| file.with_own_count());
         // With the mutex held: whoever bumps the number empties this afterwards, or has done so and we see the number.
         if sequence.now() == self.number && !self.shared.forget.load(Ordering::Relaxed) {
             kept[slot] = Some(own.clone());

@@ -48,6 +48,61 @@ fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.validate();
 }
 
+/// The accessors do nothing more; what they remember is told of the end by the space.
+#[test]
+fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {
+    let pool = pool(512);
+    let device = device(64 * PAGE);
+    for parts in [1, 3] {
+        let file = hole(&pool, &device, 16 * PAGE);
+        let space = space(&pool);
+        let at = space.map(shared(&file)).unwrap();
+        let mut accessors = [space.accessor(), space.accessor()];
+        for page in 0..16 {
+            let a = &mut accessors[page as usize / 8];
+            a.store(at + page * PAGE, page).unwrap();
+        }
+        drop(file);
+        assert_eq!(device.free_pages(), 48);
+        // As a whole, or the middle first, which leaves two mappings of what is left.
+        match parts {
+            1 => space.unmap(at, 16 * PAGE).unwrap(),
+            _ => {
+                space.unmap(at + 5 * PAGE, PAGE).unwrap();
+                accessors[0].store(at, 1_u64).unwrap();
+                assert_eq!(device.free_pages(), 48);
+                space.unmap(at, 5 * PAGE).unwrap();
+                assert_eq!(device.free_pages(), 48);
+                space.unmap(at + 6 * PAGE, 10 * PAGE).unwrap();
+            }
+        }
+        pool.flush_retired();
+        assert_eq!(device.free_pages(), 64, "{parts} unmaps: the file is open");
+        accessors[0].store(at, 1_u64).unwrap_err();
+        drop((accessors, space));
+    }
+    assert_all_given_back(&pool);
+}
+
+#[test]
+fn an_accessor_counts_itself_on_a_file_once_for_all_its_slots() {
+    let pool = pool(512);
+    let device = device(64 * PAGE);
+    let file = hole(&pool, &device, 16 * PAGE);
+    let space = space(&pool);
+    let at = space.map(shared(&file)).unwrap();
+    let before = Arc::strong_count(file.core());
+    let mut accessors = [space.accessor(), space.accessor()];
+    for page in 0..16 {
+        let a = &mut accessors[page as usize / 8];
+        a.store(at + page * PAGE, 1_u8).unwrap();
+    }
+    assert_eq!(Arc::strong_count(file.core()), before + 2);
+    space.unmap(at, 16 * PAGE).unwrap();
+    pool.flush_retired();
+    assert_eq!(Arc::strong_count(file.core()), before - 1);
+}
+
 // spec: D4
 #[test]
 fn a_write_by_call_is_seen_where_the_hole_was_mapped() {
