@@ -59,8 +59,19 @@ struct Region {
 pub(crate) struct Taken {
     /// The first of them.
     pub(crate) page: u64,
-    /// Those that have to be zeroed: the others never were in use.
-    pub(crate) stale: Vec<u64>,
+    /// Those that have to be zeroed.
+    pub(crate) stale: Stale,
+}
+
+/// Which pages of a run were in use before: the others are zeros.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stale {
+    /// None.
+    Nothing,
+    /// The first.
+    First,
+    /// These.
+    Some(Vec<u64>),
 }
 
 fn word_and_bit(slot: u64) -> (usize, u64) {
@@ -87,12 +98,12 @@ impl Region {
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;
-        let mut stale = Vec::new();
-        self.take_page(number * REGION + slot, &mut stale);
-        Some(Taken {
-            page: number * REGION + slot,
-            stale,
-        })
+        let stale = match self.take(slot) {
+            true => Stale::First,
+            false => Stale::Nothing,
+        };
+        let page = number * REGION + slot;
+        Some(Taken { page, stale })
     }
 
     /// Takes a free page of the device, which is one of this region; adds it to `stale` if it was in use before.
@@ -173,7 +184,12 @@ impl Blocks {
 
     /// Takes a page, if one is free.
     pub(crate) fn take_one(&self) -> Option<Taken> {
-        let current = &self.current[thread_number() % STRIPES].0;
+        self.take_one_by(thread_number() % STRIPES)
+    }
+
+    /// The same, by the threads of one stripe.
+    pub(super) fn take_one_by(&self, stripe: usize) -> Option<Taken> {
+        let current = &self.current[stripe].0;
         let number = current.load(Ordering::Relaxed);
         if number != NONE {
             let region = &mut *self.region(number).lock();
@@ -192,17 +208,17 @@ impl Blocks {
     fn take_from_another(&self, current: &AtomicU64) -> Option<Taken> {
         let mut sets = self.sets.lock();
         loop {
-            let others = |number: &&u64| {
-                let is_its =
-                    |Stripe(its): &Stripe<AtomicU64>| its.load(Ordering::Relaxed) == **number;
-                self.current.iter().any(is_its)
+            let is_of_another = |number: &&u64| {
+                let mut others = self
+                    .current
+                    .iter()
+                    .filter(|Stripe(its)| !std::ptr::eq(its, current));
+                others.any(|Stripe(its)| its.load(Ordering::Relaxed) == **number)
             };
             let mut partial = sets.partial.iter().rev();
-            let free_of_others = partial.find(|number| !others(number));
-            // A thread that has ended has a region still, perhaps: half of the device stays for large extents.
-            let spare = sets.whole.len() > self.regions.len() / 2;
-            let number = free_of_others
-                .or_else(|| sets.whole.last().filter(|_| spare))
+            let of_no_other = partial.find(|number| !is_of_another(number));
+            let number = of_no_other
+                .or_else(|| sets.whole.last().filter(|_| self.may_break_up(&sets)))
                 .or_else(|| sets.partial.last())
                 .or_else(|| sets.whole.last());
             let number = *number?;
@@ -216,6 +232,13 @@ impl Blocks {
         }
     }
 
+    /// Whether a thread may have a whole region for its single pages, though others have some left: a few are broken up like that,
+    /// for threads that have ended keep theirs, and the last ones stay for large extents.
+    fn may_break_up(&self, sets: &Sets) -> bool {
+        let regions = self.regions.len();
+        sets.partial.len() < regions / 8 && sets.whole.len() > regions / 16
+    }
+
     /// Takes 512 pages at a multiple of 512, if there are such.
     pub(crate) fn take_large(&self) -> Option<Taken> {
         let mut sets = self.sets.lock();
@@ -227,6 +250,7 @@ impl Blocks {
             region.take_page(page, &mut stale);
         }
         sets.sort(number, region);
+        let stale = Stale::Some(stale);
         Some(Taken { page, stale })
     }
 
@@ -245,7 +269,7 @@ impl Blocks {
         }
         Taken {
             page: pages.start,
-            stale,
+            stale: Stale::Some(stale),
         }
     }
 

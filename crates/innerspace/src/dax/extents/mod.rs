@@ -16,6 +16,7 @@ mod blocks;
 pub(crate) mod faulty;
 #[cfg(not(target_family = "wasm"))]
 mod identity;
+mod range;
 mod scattered;
 
 #[cfg(all(test, not(loom), not(shuttle)))]

@@ -1,119 +1,100 @@
 //! Blocks anywhere on a memory device: files in memory, and the proof that nothing takes offset and block for one.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::ops::Range;
 
 use super::super::device::DaxDevice;
 use super::super::stripes::{Stripe, stripe_of, stripes, stripes_of};
-use super::blocks::{Blocks, Taken};
+use super::blocks::{Blocks, Stale, Taken};
+use super::range::{Left, RangeMap, Run};
 use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock, Used};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// What a run takes in the tree: nodes have room for 11 and are two thirds full.
-const RUN_BYTES: u64 = 48;
-/// Runs of a stripe are told of so many at a time, so that not each allocation writes the sum.
-const RUNS_TOLD: u64 = 16;
+/// What a range takes in the tree: nodes have room for 11 and are two thirds full.
+const RANGE_BYTES: u64 = 48;
+/// Bytes of a stripe are told of in such steps, so that not each allocation writes the sum.
+const BYTES_TOLD: u64 = 16 * RANGE_BYTES;
 
 /// The map of one file; its blocks go back to the device when it is dropped.
 ///
-/// In stripes by the range of 2 MiB, so that allocations in different ranges do not meet. No run goes beyond its range.
+/// In stripes by the range of 2 MiB, so that allocations in different ranges do not meet. No extent goes beyond its range.
 pub(crate) struct ScatteredMap {
     device: DaxDevice,
     /// Leaves, each held for a look or a change of its tree, none with another.
-    stripes: Box<[Stripe<RwLock<Runs>>]>,
-    /// Runs in all stripes, about: the sum of what each has told.
+    stripes: Box<[Stripe<RwLock<Ranges>>]>,
+    /// Bytes on the heap in all stripes, about: the sum of what each has told.
     told: AtomicU64,
     /// The file's length in bytes. Changed by one at a time.
     len: AtomicU64,
 }
 
-/// What lies in the ranges of one stripe.
+/// The ranges of one stripe that are no holes.
 #[derive(Default)]
-struct Runs {
-    /// By the first page of the file; no two of one range touch both in the file and on the device.
-    runs: BTreeMap<u64, Run>,
-    /// How many are in [`ScatteredMap::told`]: at least as many as there are, and less than twice [`RUNS_TOLD`] more.
+struct Ranges {
+    /// By their numbers.
+    ranges: BTreeMap<u64, RangeMap>,
+    /// Bytes on the heap, about.
+    bytes: u64,
+    /// How many of them are in [`ScatteredMap::told`]: at least as many as there are, and less than twice [`BYTES_TOLD`] more.
     told: u64,
 }
 
-/// Pages of a file that lie one behind the other on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
-    at: u64,
-    pages: u64,
-}
-
-/// The first page of the range behind the one of `page`.
-fn range_end(page: u64) -> u64 {
-    (page / LARGE_PAGES + 1) * LARGE_PAGES
-}
-
-impl Runs {
-    /// The run that holds `page`, with its first page.
-    fn find(&self, page: u64) -> Option<(u64, Run)> {
-        let (&first, &run) = self.runs.range(..=page).next_back()?;
-        (page < first + run.pages).then_some((first, run))
+impl Ranges {
+    /// What begins at `page`, of at most `most` pages of its range.
+    fn extent(&self, page: u64, most: u64) -> Extent {
+        let place = page % LARGE_PAGES;
+        match self.ranges.get(&(page / LARGE_PAGES)) {
+            Some(range) => range.extent(place, most),
+            None => Extent {
+                at: None,
+                pages: most.min(LARGE_PAGES - place),
+            },
+        }
     }
 
-    fn insert(&mut self, mut first: u64, mut run: Run) {
-        // What ends where the range begins, or begins where it ends, is in another stripe.
-        if let Some((before, other)) = first.checked_sub(1).and_then(|page| self.find(page))
-            && other.at + other.pages == run.at
-        {
-            first = before;
-            run = Run {
-                at: other.at,
-                pages: other.pages + run.pages,
-            };
+    /// Makes pages of one range, from `page` on, lie on the device from `at` on.
+    ///
+    /// # Panics
+    /// When one of them is no hole.
+    fn insert(&mut self, page: u64, at: u64, pages: u64) {
+        let place = page % LARGE_PAGES;
+        let run = Run { place, at, pages };
+        match self.ranges.entry(page / LARGE_PAGES) {
+            Entry::Vacant(entry) => {
+                entry.insert(RangeMap::Run(run));
+                self.bytes += RANGE_BYTES;
+            }
+            Entry::Occupied(mut entry) => {
+                let range = entry.get_mut();
+                let before = range.heap_bytes();
+                range.insert(run);
+                self.bytes += range.heap_bytes() - before;
+            }
         }
-        let end = first + run.pages;
-        if let Some(after) = self
-            .runs
-            .get(&end)
-            .filter(|after| after.at == run.at + run.pages)
-        {
-            run.pages += after.pages;
-            self.runs.remove(&end);
-        }
-        self.runs.insert(first, run);
     }
 
-    /// Takes pages of the file out; the device's pages that held them.
-    fn remove(&mut self, pages: Range<u64>) -> Vec<Range<u64>> {
-        let mut removed = Vec::new();
-        let start = self
-            .find(pages.start)
-            .map_or(pages.start, |(first, _)| first);
-        let firsts: Vec<u64> = self
-            .runs
-            .range(start..pages.end.max(start))
-            .map(|(&first, _)| first)
-            .collect();
-        for first in firsts {
-            let Some(run) = self.runs.remove(&first) else {
-                continue;
-            };
-            let (from, to) = (first.max(pages.start), (first + run.pages).min(pages.end));
-            if first < from {
-                let kept = Run {
-                    at: run.at,
-                    pages: from - first,
-                };
-                self.runs.insert(first, kept);
+    /// Takes pages of the file out, and adds the device's pages that held them to `removed`.
+    fn remove(&mut self, pages: &Range<u64>, removed: &mut Vec<Range<u64>>) {
+        let numbers = pages.start / LARGE_PAGES..pages.end.div_ceil(LARGE_PAGES);
+        let mut empty = Vec::new();
+        for (&number, range) in self.ranges.range_mut(numbers) {
+            let first = number * LARGE_PAGES;
+            let places = pages.start.max(first) - first..(pages.end - first).min(LARGE_PAGES);
+            let before = range.heap_bytes();
+            let left = range.remove(places, removed);
+            self.bytes = self.bytes + range.heap_bytes() - before;
+            if left == Left::Nothing {
+                self.bytes -= range.heap_bytes() + RANGE_BYTES;
+                empty.push(number);
             }
-            if to < first + run.pages {
-                let kept = Run {
-                    at: run.at + (to - first),
-                    pages: first + run.pages - to,
-                };
-                self.runs.insert(to, kept);
-            }
-            removed.push(run.at + (from - first)..run.at + (to - first));
         }
-        removed
+        for number in empty {
+            self.ranges.remove(&number);
+        }
     }
 }
 
@@ -135,8 +116,8 @@ impl ScatteredMap {
         }
     }
 
-    /// The runs of a page's stripe.
-    fn runs_at(&self, page: u64) -> RwLockReadGuard<'_, Runs> {
+    /// The ranges of a page's stripe.
+    fn ranges_at(&self, page: u64) -> RwLockReadGuard<'_, Ranges> {
         self.stripes[stripe_of(page)].0.read()
     }
 
@@ -146,43 +127,37 @@ impl ScatteredMap {
 
     /// Zeroes what was taken and makes it the pages from `page` on.
     pub(super) fn place(&self, page: u64, pages: u64, taken: Taken) -> u64 {
-        for &stale in &taken.stale {
-            self.device.zero(stale << PAGE_SHIFT, PAGE_SIZE as u64);
+        let stale = match &taken.stale {
+            Stale::Nothing => &[],
+            Stale::First => std::slice::from_ref(&taken.page),
+            Stale::Some(pages) => pages.as_slice(),
+        };
+        for &page in stale {
+            self.device.zero(page << PAGE_SHIFT, PAGE_SIZE as u64);
         }
         let mut done = 0;
         while done < pages {
             let first = page + done;
-            let part = (range_end(first) - first).min(pages - done);
-            let run = Run {
-                at: taken.page + done,
-                pages: part,
-            };
-            self.change(stripe_of(first), |state| {
-                let next = state.runs.range(first..).next().map(|(&first, _)| first);
-                assert!(
-                    state.find(first).is_none() && next.is_none_or(|next| next >= first + part),
-                    "pages {first}..{} of a file were allocated over others",
-                    first + part
-                );
-                state.insert(first, run);
-            });
+            let part = (LARGE_PAGES - first % LARGE_PAGES).min(pages - done);
+            let at = taken.page + done;
+            self.change(stripe_of(first), |ranges| ranges.insert(first, at, part));
             done += part;
         }
         taken.page
     }
 
-    /// Changes the runs of a stripe, and tells how many there are if that is more, or far less, than was told.
-    fn change<T>(&self, stripe: usize, change: impl FnOnce(&mut Runs) -> T) -> T {
-        let mut state = self.stripes[stripe].0.write();
-        let changed = change(&mut state);
-        let wanted = (state.runs.len() as u64).next_multiple_of(RUNS_TOLD);
-        if wanted > state.told || wanted + RUNS_TOLD < state.told || wanted == 0 {
+    /// Changes the ranges of a stripe, and tells how many bytes they take if that is more, or far less, than was told.
+    fn change<T>(&self, stripe: usize, change: impl FnOnce(&mut Ranges) -> T) -> T {
+        let mut ranges = self.stripes[stripe].0.write();
+        let changed = change(&mut ranges);
+        let wanted = ranges.bytes.next_multiple_of(BYTES_TOLD);
+        if wanted > ranges.told || wanted + BYTES_TOLD < ranges.told || wanted == 0 {
             // A wrapping addition of the difference, of either sign.
-            let more = wanted.wrapping_sub(state.told);
+            let more = wanted.wrapping_sub(ranges.told);
             if more != 0 {
                 self.told.fetch_add(more, Ordering::Relaxed);
             }
-            state.told = wanted;
+            ranges.told = wanted;
         }
         changed
     }
@@ -205,7 +180,7 @@ impl ScatteredMap {
     fn take_out(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let mut removed = Vec::new();
         for stripe in stripes_of(&pages) {
-            removed.extend(self.change(stripe, |state| state.remove(pages.clone())));
+            self.change(stripe, |ranges| ranges.remove(&pages, &mut removed));
         }
         removed
     }
@@ -217,20 +192,34 @@ impl ScatteredMap {
             return;
         }
         let page = len >> PAGE_SHIFT;
-        if let Some((first, run)) = self.runs_at(page).find(page) {
-            let at = (run.at + (page - first)) << PAGE_SHIFT;
+        if let Some(at) = self.ranges_at(page).extent(page, 1).at {
+            let at = at << PAGE_SHIFT;
             self.device.zero(at + inside, PAGE_SIZE as u64 - inside);
         }
     }
 
-    /// The number of runs.
+    /// The number of runs, none of which goes beyond its range.
     #[cfg(test)]
     pub(super) fn runs(&self) -> usize {
-        let lens = self
-            .stripes
-            .iter()
-            .map(|Stripe(runs)| runs.read().runs.len());
-        lens.sum()
+        let runs_of = |number: u64, range: &RangeMap| {
+            let mut place = 0;
+            let extents = std::iter::from_fn(|| {
+                let extent = (place < LARGE_PAGES).then(|| range.extent(place, LARGE_PAGES))?;
+                place += extent.pages;
+                Some(extent)
+            });
+            let runs = extents.filter(|extent| extent.at.is_some()).count();
+            assert!(runs > 0, "range {number} is a hole");
+            runs
+        };
+        let stripes = self.stripes.iter();
+        let runs = stripes.map(|Stripe(ranges)| {
+            let ranges = ranges.read();
+            let runs = ranges.ranges.iter();
+            runs.map(|(number, range)| runs_of(*number, range))
+                .sum::<usize>()
+        });
+        runs.sum()
     }
 }
 
@@ -238,20 +227,7 @@ impl ExtentMap for ScatteredMap {
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
         debug_assert!(most > 0);
         // What lies behind the range is in another stripe: whoever wants more asks again.
-        let most = most.min(range_end(page) - page);
-        let state = self.runs_at(page);
-        if let Some((first, run)) = state.find(page) {
-            let skip = page - first;
-            return Ok(Extent {
-                at: Some(run.at + skip),
-                pages: (run.pages - skip).min(most),
-            });
-        }
-        let next = state.runs.range(page..).next();
-        Ok(Extent {
-            at: None,
-            pages: next.map_or(most, |(first, _)| (first - page).min(most)),
-        })
+        Ok(self.ranges_at(page).extent(page, most))
     }
 
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64> {
@@ -285,7 +261,7 @@ impl ExtentMap for ScatteredMap {
     }
 
     fn heap_bytes(&self) -> u64 {
-        self.told.load(Ordering::Relaxed) * RUN_BYTES
+        self.told.load(Ordering::Relaxed)
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

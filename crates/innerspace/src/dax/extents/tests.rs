@@ -307,6 +307,41 @@ fn what_a_map_says_keeps_its_meaning() {
 }
 
 #[test]
+fn threads_have_regions_of_their_own_until_few_are_whole() {
+    const REGIONS: u64 = 64;
+    let blocks = Blocks::new(REGIONS * LARGE_PAGES);
+    let mut owners = vec![None; REGIONS as usize];
+    // All but the last few, by two in turn.
+    for number in 0..58 * LARGE_PAGES {
+        let stripe = (number % 2) as usize;
+        let Taken { page, .. } = blocks.take_one_by(stripe).unwrap();
+        let owner = owners[(page / LARGE_PAGES) as usize].get_or_insert(stripe);
+        assert_eq!(*owner, stripe, "page {page} is in the other's region");
+    }
+    for _ in 58 * LARGE_PAGES..REGIONS * LARGE_PAGES {
+        blocks.take_one_by(0).unwrap();
+    }
+    assert_eq!(blocks.take_one_by(1), None);
+    assert_eq!(blocks.take_one_by(0), None);
+    blocks.validate();
+}
+
+#[test]
+fn many_threads_break_up_an_eighth_of_the_regions() {
+    let blocks = Blocks::new(64 * LARGE_PAGES);
+    for stripe in 0..16 {
+        blocks.take_one_by(stripe).unwrap();
+    }
+    let whole = std::iter::from_fn(|| blocks.take_large()).count();
+    assert_eq!(whole, 56);
+    let few = Blocks::new(4 * LARGE_PAGES);
+    for stripe in 0..16 {
+        few.take_one_by(stripe).unwrap();
+    }
+    assert_eq!(std::iter::from_fn(|| few.take_large()).count(), 3);
+}
+
+#[test]
 #[should_panic = "is freed twice"]
 fn a_block_that_is_freed_twice_is_a_panic() {
     let blocks = Blocks::new(10);

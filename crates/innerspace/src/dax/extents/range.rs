@@ -1,0 +1,187 @@
+//! What of a file lies in one range of 2 MiB: a run, or a word for each page.
+//!
+//! A range that was allocated as one, or has a single page, is a run. Single pages are taken out of order (`blocks`), so the second one
+//! makes words of it, as the file's entries have them for such a range: a fault finds its page at once, however many others are there.
+
+use std::ops::Range;
+
+use super::{Extent, LARGE_PAGES};
+
+/// The word of a page that is a hole.
+const HOLE: u64 = u64::MAX;
+
+/// Which pages of a range lie where on the device. A place is the number of a page in its range.
+#[derive(Debug)]
+pub(super) enum RangeMap {
+    /// Pages that lie one behind the other on the device, and no others.
+    Run(Run),
+    /// The device's page of each, and how many are no holes: at least one.
+    Words(Box<[u64; LARGE_PAGES as usize]>, u64),
+}
+
+/// Pages of a range that lie one behind the other on the device: at least one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    /// The place of the first one.
+    pub(super) place: u64,
+    /// The device's page that holds it.
+    pub(super) at: u64,
+    pub(super) pages: u64,
+}
+
+impl Run {
+    fn places(&self) -> Range<u64> {
+        self.place..self.place + self.pages
+    }
+
+    /// The part of it that begins at one of its places and ends at another.
+    fn part(&self, places: Range<u64>) -> Run {
+        Run {
+            place: places.start,
+            at: self.at + (places.start - self.place),
+            pages: places.end - places.start,
+        }
+    }
+
+    fn blocks(&self) -> Range<u64> {
+        self.at..self.at + self.pages
+    }
+}
+
+impl RangeMap {
+    /// What there is from a place on, of at most `most` pages.
+    pub(super) fn extent(&self, place: u64, most: u64) -> Extent {
+        let most = most.min(LARGE_PAGES - place);
+        match self {
+            RangeMap::Run(run) if run.places().contains(&place) => {
+                let part = run.part(place..run.places().end);
+                Extent {
+                    at: Some(part.at),
+                    pages: part.pages.min(most),
+                }
+            }
+            RangeMap::Run(run) => Extent {
+                at: None,
+                pages: match run.place.checked_sub(place) {
+                    Some(before) => before.min(most),
+                    None => most,
+                },
+            },
+            RangeMap::Words(words, _) => {
+                let words = &words[place as usize..(place + most) as usize];
+                let first = words[0];
+                let goes_on = |(number, word): (u64, &u64)| match first {
+                    HOLE => *word == HOLE,
+                    at => *word == at + number,
+                };
+                let pages = (0..).zip(words).take_while(|next| goes_on(*next)).count();
+                Extent {
+                    at: (first != HOLE).then_some(first),
+                    pages: pages as u64,
+                }
+            }
+        }
+    }
+
+    /// Makes a hole a run.
+    ///
+    /// # Panics
+    /// When some of it is no hole.
+    pub(super) fn insert(&mut self, new: Run) {
+        let hole = self.extent(new.place, new.pages);
+        assert!(
+            hole.at.is_none() && hole.pages == new.pages,
+            "places {:?} of a range were allocated over others",
+            new.places()
+        );
+        if let RangeMap::Run(run) = self {
+            let (first, second) = if run.place < new.place {
+                (*run, new)
+            } else {
+                (new, *run)
+            };
+            if first.places().end == second.place && first.blocks().end == second.at {
+                run.place = first.place;
+                run.at = first.at;
+                run.pages = first.pages + second.pages;
+                return;
+            }
+        }
+        let (words, used) = self.words();
+        for (place, at) in new.places().zip(new.blocks()) {
+            words[place as usize] = at;
+        }
+        *used += new.pages;
+    }
+
+    /// The words, made of a run if that is what it is.
+    fn words(&mut self) -> (&mut [u64; LARGE_PAGES as usize], &mut u64) {
+        if let RangeMap::Run(run) = self {
+            let mut words = Box::new([HOLE; LARGE_PAGES as usize]);
+            for (place, at) in run.places().zip(run.blocks()) {
+                words[place as usize] = at;
+            }
+            *self = RangeMap::Words(words, run.pages);
+        }
+        match self {
+            RangeMap::Words(words, used) => (words, used),
+            RangeMap::Run(_) => unreachable!("made words above"),
+        }
+    }
+
+    /// Makes places holes, and adds the device's pages that held them to `removed`; whether something is left.
+    pub(super) fn remove(&mut self, places: Range<u64>, removed: &mut Vec<Range<u64>>) -> Left {
+        if let RangeMap::Run(run) = self {
+            let own = run.places();
+            let gone = own.start.max(places.start)..own.end.min(places.end);
+            if gone.is_empty() {
+                return Left::Something;
+            }
+            match (own.start < gone.start, gone.end < own.end) {
+                (true, true) => {} // two runs are left
+                (before, behind) => {
+                    removed.push(run.part(gone.clone()).blocks());
+                    if before {
+                        *run = run.part(own.start..gone.start);
+                    } else if behind {
+                        *run = run.part(gone.end..own.end);
+                    } else {
+                        return Left::Nothing;
+                    }
+                    return Left::Something;
+                }
+            }
+        }
+        let (words, used) = self.words();
+        for word in &mut words[places.start as usize..places.end as usize] {
+            let at = std::mem::replace(word, HOLE);
+            if at == HOLE {
+                continue;
+            }
+            *used -= 1;
+            match removed.last_mut() {
+                Some(run) if run.end == at => run.end += 1,
+                _ => removed.push(at..at + 1),
+            }
+        }
+        match used {
+            0 => Left::Nothing,
+            _ => Left::Something,
+        }
+    }
+
+    /// Bytes on the heap, besides its own.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        match self {
+            RangeMap::Run(_) => 0,
+            RangeMap::Words(words, _) => size_of_val(&**words) as u64,
+        }
+    }
+}
+
+/// What is left of a range after some of it was removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    Nothing,
+    Something,
+}
