@@ -284,7 +284,7 @@ impl DaxCore {
     /// Charges for what the extent map and the set of dirty ranges take, and for the next few that come: asked by whoever is to
     /// add to them, with nothing locked, for it may wait for memory.
     pub(super) fn pay_ahead(&self) -> Result<(), LimitError> {
-        if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::Relaxed) {
+        if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::SeqCst) {
             return Ok(());
         }
         let (group, short) = self.heap.lock().short_of(self.heap_bytes());
@@ -293,25 +293,33 @@ impl DaxCore {
             let _group = self.pool.charge(group, short, AllocMode::Wait)?.commit();
             let mut heap = self.heap.lock();
             heap.add(short);
-            self.paid.store(heap.pages().0, Ordering::Relaxed);
+            self.paid.store(heap.pages().0, Ordering::SeqCst);
+            drop(heap);
+            // Two at once have charged too much, and what others gave back meanwhile was settled by an older number.
+            self.must_pay_for_heap();
         }
         Ok(())
     }
 
     /// The same for what was added, above the limit if need be: what there is cannot be given up. Gives back what is charged too
     /// much. Never waits.
+    ///
+    /// What others add or give back meanwhile they settle themselves: they change the bytes first and look at `paid` afterwards, and
+    /// here `paid` is changed first and the bytes are looked at afterwards, all SeqCst; so one of the two sees the other.
     pub(super) fn must_pay_for_heap(&self) {
-        // What others add or give back meanwhile they settle themselves.
-        if HeapCharge::is_settled(
-            self.heap_bytes(),
-            PageCount(self.paid.load(Ordering::Relaxed)),
-        ) {
-            return;
+        while !self.has_paid_for_heap() {
+            let mut heap = self.heap.lock();
+            let paid = heap.settle(self.heap_bytes(), AllocMode::Must);
+            paid.expect("a charge that must be never fails");
+            #[cfg(all(test, not(shuttle)))]
+            super::midway::reached(super::midway::Point::Settled);
+            self.paid.store(heap.pages().0, Ordering::SeqCst);
         }
-        let mut heap = self.heap.lock();
-        let paid = heap.settle(self.heap_bytes(), AllocMode::Must);
-        paid.expect("a charge that must be never fails");
-        self.paid.store(heap.pages().0, Ordering::Relaxed);
+    }
+
+    fn has_paid_for_heap(&self) -> bool {
+        let paid = PageCount(self.paid.load(Ordering::SeqCst));
+        HeapCharge::is_settled(self.heap_bytes(), paid)
     }
 
     fn heap_bytes(&self) -> u64 {

@@ -477,6 +477,8 @@ impl DaxCore {
         self.entries.lock_run(page + 1..end, may_be_hole, |locked| {
             held.push(locked.into_held());
         });
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::HolesLocked);
         // The extent map is asked with all of them locked. What was cut off meanwhile, or is being cut, is no hole to be shown.
         let locked = page + 1..page + 1 + held.len() as u64;
         let known = match self.is_being_cut(&locked) {

@@ -71,6 +71,8 @@ mod grab;
 mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod midway;
 #[cfg(not(any(loom, target_family = "wasm")))]
 mod open;
 #[cfg(target_family = "wasm")]

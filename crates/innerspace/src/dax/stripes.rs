@@ -85,7 +85,8 @@ impl Counts {
 /// The first pages of 2 MiB ranges in which some entry may be dirty.
 pub(super) struct DirtyRanges {
     stripes: Box<[Stripe<Mutex<BTreeSet<u64>>>]>,
-    /// How many there are. Written where a range comes or goes, so once for many faults.
+    /// How many there are. Written where a range comes or goes, so once for many faults. SeqCst: who pays for them looks
+    /// (`DaxCore::must_pay_for_heap`).
     len: AtomicU64,
 }
 
@@ -102,14 +103,14 @@ impl DirtyRanges {
         let mut ranges = self.stripes[stripe_of(page)].0.lock();
         let is_new = ranges.insert(range_start(page));
         if is_new {
-            self.len.fetch_add(1, Ordering::Relaxed);
+            self.len.fetch_add(1, Ordering::SeqCst);
         }
         is_new
     }
 
     /// The number of ranges.
     pub(super) fn len(&self) -> u64 {
-        self.len.load(Ordering::Relaxed)
+        self.len.load(Ordering::SeqCst)
     }
 
     /// All of them, in the order of their pages.
@@ -133,7 +134,7 @@ impl DirtyRanges {
                 ranges.remove(range);
             }
             let gone = (taken.len() - before) as u64;
-            self.len.fetch_sub(gone, Ordering::Relaxed);
+            self.len.fetch_sub(gone, Ordering::SeqCst);
         }
         taken.sort_unstable();
         taken

@@ -77,7 +77,8 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// has nothing to forget.
     fn forget(&self, _pages: Range<u64>) {}
 
-    /// The map's memory on the heap in bytes, about.
+    /// The map's memory on the heap in bytes, about. What is added or given back is seen, in one order with all other SeqCst
+    /// operations, by who asks after the call that did it.
     fn heap_bytes(&self) -> u64;
 
     /// The file is `bytes` long from now on. Nobody can reach what is cut off any more; bytes that come to it are zeros.

@@ -26,7 +26,7 @@ pub(crate) struct ScatteredMap {
     device: DaxDevice,
     /// Leaves, each held for a look or a change of its tree, none with another.
     stripes: Box<[Stripe<RwLock<Ranges>>]>,
-    /// Bytes on the heap in all stripes, about: the sum of what each has told.
+    /// Bytes on the heap in all stripes, about: the sum of what each has told. SeqCst: see [`ExtentMap::heap_bytes`].
     told: AtomicU64,
     /// The file's length in bytes. Changed by one at a time.
     len: AtomicU64,
@@ -155,7 +155,7 @@ impl ScatteredMap {
             // A wrapping addition of the difference, of either sign.
             let more = wanted.wrapping_sub(ranges.told);
             if more != 0 {
-                self.told.fetch_add(more, Ordering::Relaxed);
+                self.told.fetch_add(more, Ordering::SeqCst);
             }
             ranges.told = wanted;
         }
@@ -261,7 +261,7 @@ impl ExtentMap for ScatteredMap {
     }
 
     fn heap_bytes(&self) -> u64 {
-        self.told.load(Ordering::Relaxed)
+        self.told.load(Ordering::SeqCst)
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::super::entry::Size;
 use super::super::extents::faulty::{Faulty, Misplace};
+use super::super::midway;
 use super::super::{DaxError, HoleWrites, PinHolder, Reach};
 use super::*;
 use crate::cache::{FaultKind, Mappers, Revoke, Revoked};
 use crate::group::Group;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
 fn bytes_come_back_and_holes_are_zeros_that_cost_nothing() {
@@ -457,6 +459,70 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     drop(file);
     pool.flush_retired();
     assert_eq!(usage(&group), 0);
+}
+
+/// A map without extents that takes so many bytes on the heap.
+#[derive(Default)]
+struct Sized(AtomicU64);
+
+impl ExtentMap for Sized {
+    fn lookup(&self, _: u64, most: u64) -> std::io::Result<Extent> {
+        Ok(Extent {
+            at: None,
+            pages: most,
+        })
+    }
+
+    fn allocate(&self, _: u64, _: u64) -> std::io::Result<u64> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+
+    fn finish(&self, _: u64, _: u64, _: Used) {}
+
+    fn free(&self, _: Range<u64>) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn set_len(&self, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_metadata(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_comes_to_the_heap_beside_a_settlement_is_paid_for() {
+    let pool = pool(64);
+    let device = device(16);
+    let sized = Arc::new(Sized::default());
+    let file = file_over(&pool, &device, sized.clone(), 16, DaxSetup::default());
+    let core = file.core().clone();
+    let settle = |pages: u64| {
+        sized.0.store(pages * PAGE, Ordering::SeqCst);
+        core.must_pay_for_heap();
+    };
+    let paid = || pool.groups.usage(GroupId::ROOT).0;
+    settle(10);
+    assert_eq!(paid(), 10);
+    // While all is given back, as much as was there comes again; the number that it looks at is the old one.
+    let (other, grown) = (core.clone(), sized.clone());
+    let there = midway::then(midway::Point::Settled, move || {
+        grown.0.store(10 * PAGE, Ordering::SeqCst);
+        other.must_pay_for_heap();
+    });
+    settle(0);
+    drop(there);
+    assert_eq!(paid(), 10);
+    core.pay_ahead().unwrap();
+    assert_eq!(paid(), 11);
+    settle(0);
+    assert_eq!(paid(), 1, "one page stays");
 }
 
 // spec: D11

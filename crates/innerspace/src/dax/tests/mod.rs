@@ -2,6 +2,7 @@
 
 mod calls;
 mod entries;
+mod holes;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod reminding;
 mod syncing;

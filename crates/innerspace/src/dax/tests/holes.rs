@@ -1,0 +1,105 @@
+//! Faults of loads from holes: which of the pages behind are had with the one that is asked for.
+
+use super::super::midway::{self, Point};
+use super::*;
+
+/// What a load at `page` has, in a mapping of all 16 pages.
+fn load(file: &DaxFile, page: u64) -> DaxPages {
+    let reach = Reach::Pages { end: 16 };
+    let core = file.core();
+    core.fault(page, FaultKind::Read, reach, 0).unwrap()
+}
+
+/// The pages that have an entry.
+fn known(file: &DaxFile) -> Vec<u64> {
+    let core = file.core();
+    let known = |page: &u64| core.entries.peek(*page).is_some();
+    (0..16).filter(known).collect()
+}
+
+// spec: D1
+#[test]
+fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 16);
+    file.write_all_at(&[1; PAGE_SIZE], 5 * PAGE).unwrap();
+    file.sync_all().unwrap();
+    // First with the block's entry, then with the extent map alone to say that there is one.
+    for forgotten in [false, true] {
+        if forgotten {
+            file.invalidate(..).unwrap();
+            assert_eq!(known(&file), [0; 0]);
+        }
+        let had = load(&file, 2);
+        assert_eq!((had.pages(), had.host(4)), (2..5, None));
+        drop(had);
+        let of_block: &[u64] = if forgotten { &[] } else { &[5] };
+        assert_eq!(known(&file), [&[2, 3, 4], of_block].concat());
+        // The hole behind it.
+        let had = load(&file, 6);
+        assert_eq!(had.pages(), 6..16);
+        drop(had);
+        // What is there is had again; a block is had alone.
+        assert_eq!(load(&file, 3).pages(), 3..5);
+        let had = load(&file, 5);
+        assert_eq!(had.pages(), 5..6);
+        assert!(had.host(5).is_some());
+    }
+    assert_eq!(file.stats().allocated, 1);
+}
+
+#[test]
+fn a_load_from_a_hole_stops_at_an_entry_that_somebody_has() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 16);
+    drop(load(&file, 0));
+    let other = file.core().lock_page(7, FaultKind::Write).unwrap();
+    assert_eq!(load(&file, 3).pages(), 3..7);
+    drop(other);
+    assert_eq!(load(&file, 3).pages(), 3..16);
+}
+
+/// What a load at page 2 has when `cut` begins while the holes behind it are locked: `begun` says when it has.
+fn beside(
+    file: &DaxFile,
+    cut: impl FnOnce(&DaxFile) + Send + 'static,
+    begun: fn(&DaxCore) -> bool,
+) -> Range<u64> {
+    let (sent, cutting) = std::sync::mpsc::channel();
+    let other = file.clone();
+    let there = midway::then(Point::HolesLocked, move || {
+        let theirs = other.clone();
+        let cut = std::thread::spawn(move || cut(&theirs));
+        until(|| begun(other.core()));
+        sent.send(cut).unwrap();
+    });
+    let had = load(file, 2);
+    drop(there);
+    let pages = had.pages();
+    drop(had);
+    cutting.recv().unwrap().join().unwrap();
+    pages
+}
+
+// spec: D16
+#[test]
+fn no_hole_is_shown_that_is_being_punched_or_was_cut_off() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 16);
+    // The punch waits for the entries that the load has.
+    let punch = |file: &DaxFile| file.punch(3 * PAGE..9 * PAGE).unwrap();
+    let is_cut = |core: &DaxCore| core.is_being_cut(&(3..9));
+    assert_eq!(beside(&file, punch, is_cut), 2..3);
+    // Nothing of what it gave back is left locked, and what was punched has no entry.
+    assert_eq!(known(&file), [2]);
+    assert_eq!(load(&file, 2).pages(), 2..16);
+    let shorten = |file: &DaxFile| file.set_len(4 * PAGE).unwrap();
+    let is_short = |core: &DaxCore| core.size() == 4 * PAGE;
+    assert_eq!(beside(&file, shorten, is_short), 2..4);
+    assert_eq!(known(&file), [2, 3]);
+    drop(file);
+    assert_nothing_left(&pool);
+}
