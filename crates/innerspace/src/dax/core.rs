@@ -118,6 +118,7 @@ pub(crate) struct DaxCore {
     pub(super) pins: Pins,
     pub(super) counts: Counts,
     /// The last of the fields, so the last to go: whoever opens the host file again waits for it.
+    #[cfg(not(target_family = "wasm"))]
     closed: Arc<()>,
 }
 
@@ -168,6 +169,7 @@ impl DaxCore {
             paid: AtomicU64::new(0),
             pins: Pins::default(),
             counts: Counts::default(),
+            #[cfg(not(target_family = "wasm"))]
             closed: Arc::new(()),
         })
     }
