@@ -17,7 +17,7 @@ use super::grab::{Held, Wanted, range_start};
 use super::reference::DaxRef;
 use super::stripes::Count;
 use crate::cache::FaultKind;
-use crate::units::PAGE_SIZE;
+use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages of a hole that one fault maps, the first of them included.
 const AROUND: u64 = 16;
@@ -271,8 +271,12 @@ impl DaxCore {
             self.revoke(locked.pages(), locked.entry());
             self.grace();
         }
+        let storable = match locked.entry().is_dirty() {
+            true => Ok(()), // it was when it became so
+            false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
+        };
         // After the grace period: while a mapping shows the hole's zeros, a read by call finds zeros in the block, too.
-        let filled = fill(block);
+        let filled = storable.and_then(|()| fill(block));
         if is_new {
             let used = if filled.is_ok() {
                 Used::Kept
@@ -289,6 +293,17 @@ impl DaxCore {
         }
         locked.become_locked(dirty);
         Ok((block, BecameDirty::Now))
+    }
+
+    /// Sees to it that stores to these pages of the file, which lie at `block` and behind it, are no signals for want of room.
+    fn make_storable(&self, page: u64, block: u64, pages: u64) -> Result<(), DaxError> {
+        let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
+        let Err(error) = self.device.make_storable(at, len) else {
+            return Ok(());
+        };
+        let offset = DaxCore::offset(page);
+        self.check_host_len(offset)?;
+        Err(self.host_error(DaxAction::Allocate, offset, error))
     }
 
     /// The block that the file has where the entry says nothing of one.
@@ -435,25 +450,48 @@ impl DaxCore {
         let is_block = |there: Option<Entry>| {
             there.is_some_and(|entry| matches!(entry.content(), Content::Block(_)))
         };
+        self.entries.lock_run(page + 1..end, is_block, |locked| {
+            let next = page + 1 + held.len() as u64;
+            if locked.first() == next {
+                held.push(locked.into_held());
+            }
+        });
+        for others in held.split_off(self.storable(&held)) {
+            drop(self.entries.adopt(others));
+        }
         let mut became_dirty = false;
-        self.entries
-            .lock_run(page + 1..end, is_block, |mut locked| {
-                let next = page + 1 + held.len() as u64;
-                if locked.first() == next {
-                    // mutant: D11 (shuttle: a_long_store_beside_syncs_is_durable_after_the_next) pages behind the first stay clean
-                    let dirty = match cfg!(mutant = "D11") {
-                        true => locked.entry(),
-                        false => locked.entry().dirty(),
-                    };
-                    became_dirty |= dirty != locked.entry();
-                    locked.become_locked(dirty);
-                    held.push(locked.into_held());
-                }
-            });
+        for held in &mut held {
+            // mutant: D11 (shuttle: a_long_store_beside_syncs_is_durable_after_the_next) pages behind the first stay clean
+            if cfg!(not(mutant = "D11")) {
+                became_dirty |= !held.entry.is_dirty();
+                held.entry = held.entry.dirty();
+            }
+        }
         if became_dirty {
             self.note_dirty(page);
         }
         held
+    }
+
+    /// How many of these blocks, from the first on, can be stored to; see [`DaxCore::make_storable`].
+    fn storable(&self, held: &[Held]) -> usize {
+        let mut done = 0;
+        while let Some(first) = held.get(done) {
+            let Content::Block(block) = first.entry.content() else {
+                break;
+            };
+            let follows = |(held, at): &(&Held, u64)| held.entry.content() == Content::Block(*at);
+            let run = held[done..].iter().zip(block..);
+            let count = run.take_while(follows).count();
+            if self
+                .make_storable(first.first, block, count as u64)
+                .is_err()
+            {
+                break;
+            }
+            done += count;
+        }
+        done
     }
 
     /// Entries of the holes that follow `page`, locked: those that are there for nothing. Never waits for another's entry.

@@ -140,6 +140,31 @@ impl SharedMapping {
     }
 }
 
+impl SharedMapping {
+    /// Sees to it that stores to the pages of the range (of whole pages) are no signals, as far as that can be known ahead. A file
+    /// system may want room for what lies beside a page, though the page has its block: ext4 does, for the holes in a large folio.
+    ///
+    /// # Errors
+    /// `StorageFull` when a store would be a signal; what else the system says.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub(crate) fn make_storable(&self, range: Range<usize>) -> io::Result<()> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "bytes {range:?} of a mapping of {} bytes",
+            self.len
+        );
+        let start = range.start / host_page_size() * host_page_size();
+        match platform::touch(self.base, start..range.end) {
+            // A system without the call has no large folios in such files, either.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            Err(error) if platform::would_signal(&error) => Err(io::ErrorKind::StorageFull.into()),
+            made => made,
+        }
+    }
+}
+
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         // A child does not have it, and may have something else in its place.
@@ -333,6 +358,11 @@ mod platform {
         }
     }
 
+    /// Whether [`touch`] said that an access would have been a SIGBUS.
+    pub(super) fn would_signal(error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::EFAULT)
+    }
+
     pub(super) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string that outlives the call.
@@ -390,6 +420,10 @@ mod platform {
 
     pub(super) fn touch(_: NonNull<u8>, _: Range<usize>) -> io::Result<()> {
         unsupported("shared mappings")
+    }
+
+    pub(super) fn would_signal(_: &io::Error) -> bool {
+        false
     }
 
     pub(super) fn sealed_memory(_: &std::ffi::CStr, _: u64) -> io::Result<File> {

@@ -178,3 +178,87 @@ fn a_direct_file_on_a_full_disk_is_an_error_and_no_signal() {
         assert!(ends_well(child), "see above");
     }
 }
+
+/// Runs in a file system of 16 MiB at `path`, whose page cache has large folios on newer systems.
+pub(super) fn fill_the_disk_beside_holes(path: &Path) {
+    const PAGES: u64 = 512;
+    let memory = Memory::with_limit(1024 * KIB).unwrap();
+    let data = path.join("data.bin");
+    let every_eighth = || (0..PAGES).step_by(8);
+    let offset = |number: u64| number * BLOCK as u64;
+    let file = memory.direct_options().create(&data).unwrap();
+    file.set_len(offset(PAGES)).unwrap();
+    for number in every_eighth() {
+        file.write_all_at(&page(number), offset(number)).unwrap();
+    }
+    file.sync_all().unwrap();
+    // Nothing of it is cached any more; then somebody reads it, a few pages at a time.
+    drop(file);
+    let mut forget = std::process::Command::new("dd");
+    forget.arg(format!("if={}", data.display()));
+    let forgot = forget
+        .args(["iflag=nocache", "count=0", "status=none"])
+        .status();
+    assert!(forgot.unwrap().success());
+    let others = std::fs::File::open(&data).unwrap();
+    let mut bytes = vec![0; 16 * BLOCK];
+    for at in (0..PAGES).step_by(16) {
+        std::os::unix::fs::FileExt::read_exact_at(&others, &mut bytes, offset(at)).unwrap();
+    }
+    // And takes all the room that is left.
+    let mut fill = std::fs::File::create(path.join("fill.bin")).unwrap();
+    for _ in 0..2 {
+        while io::Write::write(&mut fill, &bytes[..BLOCK]).is_ok() {}
+        let _ = fill.sync_all();
+    }
+    let file = memory.open_direct(&data).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    let mut accessor = space.accessor();
+    let mut refused = 0;
+    for number in every_eighth() {
+        let new = [number as u8 ^ 0x55; BLOCK];
+        let stored = match number % 16 {
+            0 => accessor
+                .write(at + offset(number), &new)
+                .map_err(|fault| accessor.explain(fault).to_string()),
+            _ => file
+                .write_all_at(&new, offset(number))
+                .map_err(|error| error.to_string()),
+        };
+        let mut now = [0; BLOCK];
+        file.read_exact_at(&mut now, offset(number)).unwrap();
+        match stored {
+            Ok(()) => assert!(now == new, "page {number}"),
+            Err(text) => {
+                let expected =
+                    format!("data.bin: allocate at {} failed: ", Grouped(offset(number)));
+                assert!(text.contains(&expected), "{text}");
+                assert!(now == page(number), "page {number} of a refused store");
+                refused += 1;
+            }
+        }
+    }
+    file.sync_all().unwrap();
+    // With room again, each goes through.
+    std::fs::remove_file(path.join("fill.bin")).unwrap();
+    drop(fill);
+    for number in every_eighth() {
+        accessor.store(at + offset(number), 1_u8).unwrap();
+    }
+    file.sync_all().unwrap();
+    say(&format!("{refused} stores were refused"));
+    say("done");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_store_beside_holes_on_a_full_disk_is_an_error_and_no_signal() {
+    let folder = disk_folder();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let mount = "truncate -s 16M \"$0.img\" && mkfs.ext4 -q -F -b 4096 \"$0.img\" && mount -o loop \"$0.img\" \"$0\"";
+    if let Some(child) = on_a_disk(mount, "fill beside holes", &disk) {
+        assert!(ends_well(child), "see above");
+    }
+}

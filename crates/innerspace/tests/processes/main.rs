@@ -36,6 +36,7 @@ fn the_other_process() {
         "hold direct" => direct::hold_direct(&path),
         "cut" => direct::cut(&path),
         "fill direct" => direct::fill_the_disk_directly(&path),
+        "fill beside holes" => direct::fill_the_disk_beside_holes(&path),
         _ => panic!("no such part: {part}"),
     }
 }
@@ -367,11 +368,17 @@ fn ends_well(mut child: Child) -> bool {
     child.wait().unwrap().success() && last.as_deref() == Some("done")
 }
 
-/// The other process with a file system of 256 KiB mounted at `folder`, if that can be had: in a mount namespace of its
-/// own, so that the mount goes with the process.
+/// The other process with a file system of 256 KiB mounted at `folder`, if that can be had.
 #[cfg(target_os = "linux")]
 fn on_a_small_disk(part: &str, folder: &Path) -> Option<Child> {
-    let script = "mount -t tmpfs -o size=256k tmpfs \"$0\" && exec \"$@\"";
+    on_a_disk("mount -t tmpfs -o size=256k tmpfs \"$0\"", part, folder)
+}
+
+/// The other process with what the shell mounts at `folder`, its `$0`, if that can be had: in a mount namespace of its own, so that
+/// the mount goes with the process.
+#[cfg(target_os = "linux")]
+fn on_a_disk(mount: &str, part: &str, folder: &Path) -> Option<Child> {
+    let script = &format!("{mount} && exec \"$@\"");
     let at = folder.to_str().unwrap();
     let ways = [
         vec!["unshare", "--mount", "sh", "-c", script, at],

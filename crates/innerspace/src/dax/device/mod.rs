@@ -268,7 +268,21 @@ impl DaxDevice {
         }
     }
 
-    /// The same for one page, by a store of what a byte of it holds: a signal where the file has ended meanwhile.
+    /// Sees to it that the host has room for stores to pages that are to be mapped for them; see [`SharedMapping::make_storable`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn make_storable(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.address(offset, len);
+        match (self.0.durability, &self.0.bytes) {
+            (Durability::HostSync, Bytes::Shared(shared)) => {
+                shared.make_storable(offset as usize..(offset + len) as usize)
+            }
+            _ => Ok(()), // the blocks themselves are mapped
+        }
+    }
+
+    /// The same as [`touch`](DaxDevice::touch) for one page, by a store of what a byte of it holds: a signal where the file has ended meanwhile.
     pub(crate) fn touch_by_store(&self, offset: u64) {
         let at = self.address(offset, 1);
         // SAFETY: as in `read`; the byte stays what it is.

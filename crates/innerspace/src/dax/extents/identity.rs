@@ -5,6 +5,12 @@
 //! and no signal at a store. That holds for file systems that write in place. On one that copies on write (btrfs, or a
 //! range shared by reflink) even a store to an old block may need a new one, and a full file system is a SIGBUS then.
 //!
+//! A block alone is not enough where the host caches several pages as one (a large folio: ext4 since 6.16). It makes room for all of
+//! them at the first store to one, the holes among them included. So the host is asked to (`DaxDevice::make_storable`) before pages are
+//! mapped for stores, or written by call, that were not dirty: what it refuses is an error. What stays: of a page that is dirty, the
+//! host may write the bytes and drop it from its cache, and have it again with other holes around it, once somebody else reads the
+//! file; a store to it is a SIGBUS then if the file system has become full meanwhile.
+//!
 //! **What is known.** The last few answers are kept, as runs of data or hole. Allocating and freeing change them; an answer
 //! that was on its way while that happened is not kept: `changes` says so. Others who write the file, against the lock, are
 //! not seen before `forget`.
