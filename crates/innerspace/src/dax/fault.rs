@@ -271,9 +271,10 @@ impl DaxCore {
             self.revoke(locked.pages(), locked.entry());
             self.grace();
         }
-        let storable = match locked.entry().is_dirty() {
-            true => Ok(()), // it was when it became so
-            false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
+        let storable = match (locked.entry().is_dirty(), locked.entry().size()) {
+            (false, Size::Small) => self.make_storable(locked.first(), block, 1),
+            // It was when it became dirty; and where 2 MiB are one block, what the host caches as one has no holes.
+            (true, _) | (_, Size::Large) => Ok(()),
         };
         // After the grace period: while a mapping shows the hole's zeros, a read by call finds zeros in the block, too.
         let filled = storable.and_then(|()| fill(block));
@@ -303,6 +304,11 @@ impl DaxCore {
         };
         let offset = DaxCore::offset(page);
         self.check_host_len(offset)?;
+        // A page that cannot be read cannot be stored to, either.
+        if let Some(host) = &self.host {
+            let read = host.read_at(&mut [0], offset);
+            read.map_err(|error| self.host_error(DaxAction::Read, offset, error))?;
+        }
         Err(self.host_error(DaxAction::Allocate, offset, error))
     }
 
