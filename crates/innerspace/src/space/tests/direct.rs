@@ -90,15 +90,20 @@ fn an_accessor_counts_itself_on_a_file_once_for_all_its_slots() {
     let device = device(64 * PAGE);
     let file = hole(&pool, &device, 16 * PAGE);
     let space = space(&pool);
-    let at = space.map(shared(&file)).unwrap();
+    let [one, two] = [(); 2].map(|()| space.map(shared(&file)).unwrap());
+    // Each mapping in a slot of its own: that of the first page's number.
+    let slot = |at: VirtAddr| at.0 / PAGE % 4;
+    let two = two + u64::from(slot(one) == slot(two)) * PAGE;
     let before = Arc::strong_count(file.core());
     let mut accessors = [space.accessor(), space.accessor()];
-    for page in 0..16 {
-        let a = &mut accessors[page as usize / 8];
-        a.store(at + page * PAGE, 1_u8).unwrap();
+    for (number, a) in (0..).zip(&mut accessors) {
+        a.store(one + 8 * number * PAGE, 1_u8).unwrap();
+        a.store(two + (8 * number + 4) * PAGE, 1_u8).unwrap();
     }
     assert_eq!(Arc::strong_count(file.core()), before + 2);
-    space.unmap(at, 16 * PAGE).unwrap();
+    let misses = space.stats().lookups.misses;
+    assert_eq!(misses, 4, "two slots of each");
+    space.unmap(one, 16 * PAGE).unwrap();
     pool.flush_retired();
     assert_eq!(Arc::strong_count(file.core()), before - 1);
 }
