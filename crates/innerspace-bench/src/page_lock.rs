@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use innerspace::store::MemoryStore;
-use innerspace::tables::{PageLocks, Unlock, set_unlock};
+use innerspace::tables::{PageLock, PageLocks, Unlock, set_unlock};
 use innerspace::{MIB, Map, Memory, PagedFile};
 
 use crate::harness::{
@@ -51,9 +51,9 @@ fn bench_pair(plan: Plan) -> Row<'static> {
     let count = plan.operations(4_000_000);
     let lines: Vec<Line> = (0..LOCKS).map(|_| Line(AtomicU8::new(0))).collect();
     let bare = Contender::new("two bare RMWs", move || {
+        let bytes: Vec<&AtomicU8> = lines.iter().map(|line| &line.0).collect();
         thread_time(count, || {
-            for number in 0..count as usize {
-                let byte = &lines[number % LOCKS].0;
+            for byte in bytes.iter().cycle().take(count as usize) {
                 let taken = byte.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
                 taken.map_err(|seen| format!("the byte was {seen}"))?;
                 byte.fetch_and(!1, Ordering::Release);
@@ -65,10 +65,11 @@ fn bench_pair(plan: Plan) -> Row<'static> {
         let locks = PageLocks::new(LOCKS as u32, 5);
         Contender::new(name, move || {
             set_unlock(way);
+            let locks: Vec<PageLock<'_>> = (0..LOCKS).map(|number| locks.at(number)).collect();
             let sample = thread_time(count, || {
-                for number in 0..count as usize {
-                    locks.lock(number % LOCKS);
-                    locks.unlock(number % LOCKS);
+                for lock in locks.iter().cycle().take(count as usize) {
+                    lock.lock();
+                    lock.unlock();
                 }
                 Ok(())
             });
@@ -179,9 +180,10 @@ fn fight(locks: &PageLocks, count: u64) -> Outcome {
                 barrier.wait();
                 let start = Instant::now();
                 for _ in 0..count {
-                    locks.lock(0);
+                    let lock = locks.at(0);
+                    lock.lock();
                     std::hint::black_box(locks);
-                    locks.unlock(0);
+                    lock.unlock();
                 }
                 start
             })

@@ -3,7 +3,7 @@
 //! Built with the feature `tables`, which no default or release build has. Not part of the interface.
 
 use crate::FrameId;
-use crate::frame::{ArenaOptions, Frames, HoldState, Kind, Source};
+use crate::frame::{ArenaOptions, FrameLock, Frames, HoldState, Kind, Source};
 
 pub use crate::frame::old_ways::{HoleRead, Mark, Unlock, set_hole_read, set_mark, set_unlock};
 pub use crate::memory::charging::Charging;
@@ -37,16 +37,28 @@ impl PageLocks {
         PageLocks { frames, ids }
     }
 
-    /// Takes a lock.
+    /// One of them, found once.
     #[inline]
-    pub fn lock(&self, number: usize) {
-        self.frames.lock(self.ids[number]);
+    pub fn at(&self, number: usize) -> PageLock<'_> {
+        PageLock(self.frames.lock_of(self.ids[number]))
+    }
+}
+
+/// The lock of one page.
+#[derive(Clone, Copy, Debug)]
+pub struct PageLock<'a>(FrameLock<'a>);
+
+impl PageLock<'_> {
+    /// Takes the lock.
+    #[inline]
+    pub fn lock(&self) {
+        self.0.lock();
     }
 
-    /// Releases a lock that is held.
+    /// Releases the lock, which is held.
     #[inline]
-    pub fn unlock(&self, number: usize) {
-        self.frames.unlock(self.ids[number]);
+    pub fn unlock(&self) {
+        self.0.unlock();
     }
 }
 
@@ -69,8 +81,9 @@ mod tests {
                     let locks = locks.clone();
                     thread::spawn(move || {
                         for round in 0..2_000 {
-                            locks.lock(round % 2);
-                            locks.unlock(round % 2);
+                            let lock = locks.at(round % 2);
+                            lock.lock();
+                            lock.unlock();
                         }
                     })
                 })

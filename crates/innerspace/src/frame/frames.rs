@@ -374,7 +374,9 @@ impl Frames {
         Some(unsafe { start.cast().as_ref() })
     }
 
-    fn lock_of(&self, id: FrameId) -> FrameLock<'_> {
+    /// The frame's lock.
+    #[inline]
+    pub(crate) fn lock_of(&self, id: FrameId) -> FrameLock<'_> {
         FrameLock {
             id,
             flags: &self.meta(id).flags,

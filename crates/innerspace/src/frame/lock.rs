@@ -7,12 +7,14 @@
 //! then enqueues. All three bits are in one atomic byte, so either the try comes after the release and succeeds, or the
 //! release comes after WAITERS was set and sees it; then the releaser locks the queue's mutex and finds the entry.
 //!
-//! **Fairness is bounded.** A released lock is free for all, which is fast; a queued waiter that was passed over
-//! `patience` times gets it handed over: the bit stays set and changes hands. An unlocker that sees WAITERS *before* it
-//! releases decides that under the queue's mutex with the bit still set, so no thief comes between. The only release
-//! that can precede the look at the queue is one whose WAITERS was set at that very moment; a waiter meets it at most
-//! once (it is queued, and WAITERS set, ever after), which is why one chance less is given than `patience`. With
-//! `patience` 0 a fast path that sees WAITERS keeps its hands off, and the order is strictly first come, first served.
+//! **Fairness is bounded.** A released lock is free for all, but while WAITERS is set all who come take it under the queue's
+//! mutex (the compare-exchange of the fast path expects the bit to be clear). So whoever passes the first in the queue counts
+//! it there, and who finds it passed `patience` times already keeps its hands off; the unlocker, when it comes to the queue,
+//! hands the lock over: the waker takes the bit for the waiter. Nothing has to be known of the queue *before* the lock is
+//! released, which is why unlocking does not look. With `patience` 0 the order is strictly first come, first served.
+//!
+//! Whoever takes the lock under the mutex also wakes those who wait to see the bit clear, for it was: their own waker may find
+//! it set again, and leaves them to this one.
 //!
 //! **A waker never wakes for the past.** It looks at the bit again under the queue's mutex: if somebody set it anew, that
 //! one's release will see WAITERS and wake. So a woken waiter's bit was clear after it had begun to wait, and it need
@@ -69,7 +71,7 @@ pub(crate) enum ReadEnd {
 
 /// A frame's flags byte together with the table its waiters sleep in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FrameLock<'a> {
+pub(crate) struct FrameLock<'a> {
     pub(super) id: FrameId,
     pub(super) flags: &'a Flags,
     pub(super) waits: &'a Arc<WaitTable>,
@@ -91,17 +93,8 @@ impl<'a> FrameLock<'a> {
     /// Takes the lock if it is free; never sleeps.
     #[inline]
     pub(super) fn try_lock(&self) -> bool {
-        // Under strict order a set WAITERS bars the way past those who wait.
-        let barred = if self.waits.patience() == 0 {
-            WAITERS
-        } else {
-            0
-        };
         let mut now = self.byte().load(Ordering::Relaxed);
-        while now & LOCKED == 0 {
-            if now & barred != 0 {
-                return self.try_lock_behind_waiters();
-            }
+        while now & (LOCKED | WAITERS) == 0 {
             // Acquire: pairs with the Release of the unlock before.
             match self.byte().compare_exchange_weak(
                 now,
@@ -113,19 +106,21 @@ impl<'a> FrameLock<'a> {
                 Err(seen) => now = seen,
             }
         }
-        false
+        now & LOCKED == 0 && self.try_lock_past_waiters()
     }
 
-    /// Under strict order: WAITERS is set, perhaps by waiters that have gone.
+    /// WAITERS is set: by those who may be passed, or not; by those who wait for the other bit; by some that have gone.
     #[cold]
-    fn try_lock_behind_waiters(&self) -> bool {
+    fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();
-        queue.head_ticket(self.key(Bit::Locked)).is_none() && self.take_and_tidy(&mut queue)
+        let taken = self.take_in_turn(&mut queue, None);
+        drop(queue);
+        taken.map(WakeList::wake).is_some()
     }
 
     /// Takes the lock, sleeping until it is free.
     #[inline]
-    pub(super) fn lock(&self) {
+    pub(crate) fn lock(&self) {
         order::may_wait(Rank::Block);
         if !self.try_lock() {
             let end = self.lock_slow(None);
@@ -149,7 +144,9 @@ impl<'a> FrameLock<'a> {
         let sleeper = Sleeper::new();
         let ticket = {
             let mut queue = self.queue();
-            if self.set_waiters_then_try(&mut queue) {
+            if let Some(wake) = self.set_waiters_then_try(&mut queue) {
+                drop(queue);
+                wake.wake();
                 return LockResult::Locked;
             }
             queue.push_exclusive(key, sleeper.clone())
@@ -167,9 +164,9 @@ impl<'a> FrameLock<'a> {
             }
             // Only the first in the queue is ever roused. It also tries when its time is up: the chance it was given
             // must not be lost with it, or those behind would sleep on beside a free lock.
-            if queue.head_ticket(key) == Some(ticket) && self.take() {
-                queue.remove_exclusive(key, ticket);
-                self.tidy(&queue);
+            if let Some(wake) = self.take_in_turn(&mut queue, Some(ticket)) {
+                drop(queue);
+                wake.wake();
                 return LockResult::Locked;
             }
             if end == SleepEnd::TimedOut {
@@ -182,32 +179,53 @@ impl<'a> FrameLock<'a> {
     }
 
     /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
-    fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
+    fn set_waiters_then_try(&self, queue: &mut Queue) -> Option<WakeList> {
         // mutant: L3 (loom: an_unlock_wakes_who_waits_for_the_lock, may abort)
         #[cfg(mutant = "L3")]
-        if self.take_and_tidy(queue) {
-            return true;
+        if let Some(wake) = self.take_in_turn(queue, None) {
+            return Some(wake);
         }
         // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind the mutex.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
-        let strict = self.waits.patience() == 0;
-        if strict && queue.head_ticket(self.key(Bit::Locked)).is_some() {
-            return false;
+        #[cfg(mutant = "L3")]
+        return None;
+        #[cfg(not(mutant = "L3"))]
+        self.take_in_turn(queue, None)
+    }
+
+    /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for somebody who is not in the queue. Who
+    /// is first in it may be passed `patience` times; who is not first in it passes nobody. Returns whom to wake.
+    fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> Option<WakeList> {
+        let key = self.key(Bit::Locked);
+        let may_take = match ticket {
+            Some(own) => queue.head_ticket(key) == Some(own),
+            None => {
+                let patience = self.waits.patience();
+                // mutant: L7 (loom: nobody_passes_a_waiter_that_has_no_patience_left)
+                let patience = if cfg!(mutant = "L7") {
+                    u32::MAX
+                } else {
+                    patience
+                };
+                queue.head(key).is_none_or(|head| head.passed < patience)
+            }
+        };
+        if !may_take || !self.take() {
+            return None;
         }
-        cfg!(not(mutant = "L3")) && self.take_and_tidy(queue)
+        match (ticket, queue.head(key)) {
+            (Some(own), _) => drop(queue.remove_exclusive(key, own)),
+            (None, Some(head)) => head.passed += 1,
+            (None, None) => {}
+        }
+        let wake = queue.take_shared(key);
+        self.tidy(queue);
+        Some(wake)
     }
 
     /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock before.
     fn take(&self) -> bool {
         self.byte().fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
-    }
-
-    fn take_and_tidy(&self, queue: &mut Queue) -> bool {
-        let taken = self.take();
-        if taken {
-            self.tidy(queue);
-        }
-        taken
     }
 
     /// Clears WAITERS when nobody waits for this frame any more.
@@ -217,24 +235,28 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Releases the lock.
+    /// Releases the lock. Debug builds panic if it is not held.
     #[inline]
-    pub(super) fn unlock(&self) {
-        let seen = self.byte().load(Ordering::Relaxed);
-        debug_assert!(
-            seen & LOCKED != 0,
-            "unlock of {:?}, which is not locked",
-            self.id
-        );
+    pub(crate) fn unlock(&self) {
+        #[cfg(debug_assertions)]
+        self.check_locked();
         #[cfg(feature = "tables")]
         if self.unlock_the_old_way() {
             return;
         }
-        if seen & WAITERS != 0 {
-            self.release_contended(0);
-        } else if lock_byte::unlock(self.byte()) == Contention::Waiters {
+        if lock_byte::unlock(self.byte()) == Contention::Waiters {
             self.wake_cleared(Bit::Locked);
         }
+    }
+
+    #[cfg(debug_assertions)]
+    fn check_locked(&self) {
+        let seen = self.byte().load(Ordering::Relaxed);
+        assert!(
+            seen & LOCKED != 0,
+            "unlock of {:?}, which is not locked",
+            self.id
+        );
     }
 
     /// Releases the lock in the way that the tables compare with, if one is chosen. Right, but slower, and without handoff.
@@ -268,14 +290,6 @@ impl<'a> FrameLock<'a> {
             self.byte().fetch_and(!ERROR, Ordering::Relaxed);
         }
         let contention = match end {
-            _ if seen & WAITERS != 0 => {
-                let set = if end == ReadEnd::Filled {
-                    UPTODATE
-                } else {
-                    ERROR
-                };
-                return self.release_contended(set);
-            }
             ReadEnd::Filled => lock_byte::end_read(self.byte()),
             ReadEnd::Failed if self.change(ERROR, LOCKED) & WAITERS != 0 => Contention::Waiters,
             ReadEnd::Failed => Contention::None,
@@ -326,30 +340,6 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Releases a lock whose WAITERS bit was seen while it was held, and sets `set`. The lock bit is still set when the
-    /// queue is looked at, so it can change hands without a thief coming between.
-    #[cold]
-    fn release_contended(&self, set: u8) {
-        let key = self.key(Bit::Locked);
-        let mut queue = self.queue();
-        let mut wake = queue.take_shared(key);
-        let locked = if self.handoff_is_due(&mut queue) {
-            self.hand_over(&mut queue, &mut wake);
-            0
-        } else {
-            self.rouse(&mut queue, &mut wake);
-            LOCKED
-        };
-        let waiters = if queue.has_waiters(self.id) {
-            0
-        } else {
-            WAITERS
-        };
-        self.change(set, locked | waiters);
-        drop(queue);
-        wake.wake();
-    }
-
     /// Gives the lock to the first exclusive waiter. The bit is set, and the caller's to give.
     fn hand_over(&self, queue: &mut Queue, wake: &mut WakeList) {
         if let Some(head) = queue.pop_exclusive(self.key(Bit::Locked)) {
@@ -358,25 +348,24 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Lets the first exclusive waiter try for a lock that is, or is about to be, free for all.
+    /// Lets the first exclusive waiter try for a lock that is free for all.
     fn rouse(&self, queue: &mut Queue, wake: &mut WakeList) {
-        if let Some(head) = queue.head(self.key(Bit::Locked)) {
-            head.chances += 1;
-            if head.sleeper.rouse() == Roused::WasAsleep {
-                wake.exclusive = Some(head.sleeper.clone());
-            }
+        if let Some(head) = queue.head(self.key(Bit::Locked))
+            && head.sleeper.rouse() == Roused::WasAsleep
+        {
+            wake.exclusive = Some(head.sleeper.clone());
         }
     }
 
-    /// Whether the first exclusive waiter has had its chances.
+    /// Whether the first exclusive waiter may not be passed any more.
     fn handoff_is_due(&self, queue: &mut Queue) -> bool {
         let patience = self.waits.patience();
         queue
             .head(self.key(Bit::Locked))
-            .is_some_and(|head| head.chances + 1 >= patience)
+            .is_some_and(|head| head.passed >= patience)
     }
 
-    /// Wakes after a bit was cleared by somebody who did not know of the waiters.
+    /// Wakes after a bit was cleared.
     #[cold]
     fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);

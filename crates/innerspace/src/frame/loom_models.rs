@@ -181,6 +181,65 @@ fn a_timeout_does_not_swallow_the_wake_of_the_next_waiter() {
     });
 }
 
+// Between the release and the unlocker's look at the queue the lock is free, and yet not for all.
+// spec: L7
+#[test]
+fn nobody_passes_a_waiter_that_has_no_patience_left() {
+    model(3, || {
+        let world = World::new(0, FlagSet::LOCKED, HoldState::NONE);
+        let had = Arc::new(AtomicU32::new(0));
+        let flag = had.clone();
+        let waiter = spawn(&world, move |world| {
+            world.lock().lock();
+            flag.store(1, Ordering::Relaxed);
+            world.lock().unlock();
+        });
+        while world.waits.entries() == 0 {
+            thread::yield_now();
+        }
+        let owner = spawn(&world, |world| world.lock().unlock());
+        if world.lock().try_lock() {
+            assert_eq!(had.load(Ordering::Relaxed), 1, "the waiter was passed");
+            world.lock().unlock();
+        }
+        owner.join().unwrap();
+        waiter.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
+// Who takes the lock under the queue's mutex wakes those who wait to see it clear: their own waker may come too late, and this
+// one does not let go before they are awake.
+#[test]
+fn who_waits_for_a_lock_to_be_clear_is_woken_by_who_takes_it() {
+    model(2, || {
+        let world = World::new(5, FlagSet::LOCKED, HoldState::NONE);
+        let over = Arc::new(AtomicU32::new(0));
+        let flag = over.clone();
+        let others = spawn(&world, move |world| {
+            while world.waits.entries() == 0 {
+                thread::yield_now();
+            }
+            // The owner's part: the lock is clear, and the look at the queue is yet to come.
+            let waiters = world
+                .meta
+                .flags
+                .byte()
+                .fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
+            assert!(FlagSet(waiters).contains(FlagSet::WAITERS));
+            assert!(world.lock().try_lock());
+            while flag.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            world.lock().unlock();
+        });
+        world.lock().wait(Bit::Locked, None);
+        over.store(1, Ordering::Relaxed);
+        others.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
 // spec: L9
 #[test]
 fn nothing_touches_the_frame_after_the_put() {

@@ -77,6 +77,8 @@ pub(crate) use hold::touched;
 pub(crate) use hold::{Dropped, Hold, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;
+#[cfg(feature = "tables")]
+pub(crate) use lock::FrameLock;
 pub(crate) use lock::{LockResult, ReadEnd, WaitResult, WakeToken, deadline};
 #[cfg(not(loom))]
 pub(crate) use magazine::Source;

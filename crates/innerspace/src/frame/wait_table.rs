@@ -161,8 +161,8 @@ pub(crate) enum Roused {
 /// A waiter that wants the lock.
 pub(super) struct Exclusive {
     pub(super) sleeper: Arc<Sleeper>,
-    /// How often the lock became free in front of this waiter without being handed to it.
-    pub(super) chances: u32,
+    /// How often somebody took the lock who came later, while this waiter was the first.
+    pub(super) passed: u32,
 }
 
 /// A waiter that wants to see the bit clear.
@@ -210,13 +210,11 @@ impl Queue {
     /// Adds a waiter that wants the lock, at the tail.
     pub(super) fn push_exclusive(&mut self, key: Key, sleeper: Arc<Sleeper>) -> u64 {
         let ticket = self.ticket();
-        self.keys.entry(key).or_default().exclusive.insert(
-            ticket,
-            Exclusive {
-                sleeper,
-                chances: 0,
-            },
-        );
+        self.keys
+            .entry(key)
+            .or_default()
+            .exclusive
+            .insert(ticket, Exclusive { sleeper, passed: 0 });
         ticket
     }
 
