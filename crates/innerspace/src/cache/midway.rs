@@ -15,6 +15,8 @@ pub(crate) enum Point {
     CutOff,
     /// The same: they are gone, and unlocked.
     Gone,
+    /// In a cut: writes that had begun are over, and nothing is cut off.
+    Cutting,
     /// In a write back: its blocks are locked and pinned, their lengths known, and its write has not begun.
     Beginning,
     /// In a sync that a cut has kept from writing: about to wait for it.

@@ -8,6 +8,7 @@ use crate::cache::midway::{self, Point};
 use crate::cache::{FaultKind, FileError, Reading};
 use crate::reclaim::{FlushRequest, Owner};
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
 use crate::units::PageCount;
 
@@ -285,6 +286,47 @@ fn a_write_back_beside_a_cut_brings_nothing_back() {
         expected.resize(new as usize, 2);
         expected.resize(3 * size as usize, 0);
         assert!(contents(&file) == expected, "what was cut off is back");
+        core(&file).validate();
+    }
+}
+
+// spec: P16
+#[test]
+fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.append(&vec![2; size as usize]).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+        let syncer = Rc::new(Cell::new(None));
+        // Nothing is being written, and the discard looks for what is dirty next.
+        let there = midway::then(Point::Cutting, {
+            let (file, store, syncer) = (file.clone(), store.clone(), syncer.clone());
+            move || {
+                let waits = Arc::new(AtomicBool::new(false));
+                let put_off = waits.clone();
+                syncer.set(Some(thread::spawn(move || {
+                    let there = midway::then(Point::PutOff, move || {
+                        put_off.store(true, Ordering::Release)
+                    });
+                    file.sync_all().unwrap();
+                    drop(there);
+                })));
+                while !waits.load(Ordering::Acquire) && store.hanging() == 0 {
+                    thread::yield_now();
+                }
+                let writes = store.hanging() > 0;
+                store.release(Release::Proceed);
+                assert!(!writes, "it is being given up");
+            }
+        });
+        file.discard().unwrap();
+        drop(there);
+        syncer.take().expect("begun above").join().unwrap();
+        assert_eq!(file.len(), 4 * size);
+        assert!(store.inner().to_vec() == pattern(0..4 * size));
+        assert!(contents(&file) == pattern(0..4 * size));
         core(&file).validate();
     }
 }

@@ -1,6 +1,8 @@
 //! Calls as futures.
 
+use std::cell::RefCell;
 use std::pin::pin;
+use std::sync::mpsc;
 use std::task::Poll;
 
 use super::blocking::{Bell, poll};
@@ -294,4 +296,43 @@ fn only_one_thread_makes_calls_at_a_time() {
     assert!(matches!(poll(write.as_mut(), &bell), Poll::Ready(Ok(()))));
     assert!(matches!(poll(sync.as_mut(), &bell), Poll::Ready(Ok(()))));
     assert_eq!(stored(&store)[..10], [9; 10]);
+}
+
+// spec: P29
+#[test]
+fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
+    struct Ticks(Option<Arc<Cache>>);
+    impl Drop for Ticks {
+        fn drop(&mut self) {
+            self.0.iter().for_each(|cache| cache.tick());
+        }
+    }
+    std::thread_local! {
+        static AT_THE_END: RefCell<Ticks> = const { RefCell::new(Ticks(None)) };
+    }
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let bell = Arc::new(Bell::default());
+    let mut cut = pin!(file.later().set_len(100));
+    let (begun, ticked) = mpsc::channel();
+    let (end, ending) = mpsc::channel();
+    let ticking = {
+        let cache = cache.clone();
+        std::thread::spawn(move || {
+            // Made before what the tick makes for the thread, and gone after it.
+            AT_THE_END.with_borrow_mut(|last| last.0 = Some(cache.clone()));
+            cache.tick();
+            begun.send(()).unwrap();
+            ending.recv().unwrap();
+        })
+    };
+    ticked.recv().unwrap();
+    assert!(poll(cut.as_mut(), &bell).is_pending());
+    end.send(()).unwrap();
+    ticking.join().unwrap();
+    // It does not know any more whether it is in a call of a store.
+    assert!(poll(cut.as_mut(), &bell).is_pending());
+    cache.tick();
+    assert!(matches!(poll(cut.as_mut(), &bell), Poll::Ready(Ok(()))));
+    assert_eq!((file.len(), bell.rung()), (100, 1));
 }
