@@ -74,10 +74,16 @@ impl Pool {
         }
     }
 
+    /// Whether the queue has grown so long that a [`Pool::safe_point`] would flush it.
+    #[inline]
+    pub(crate) fn is_flush_due(&self) -> bool {
+        self.retired.len() >= FLUSH_AT
+    }
+
     /// A point outside every section, with no lock held that a section may take: flushes a queue that has grown long.
     #[inline]
     pub(crate) fn safe_point(&self) {
-        if self.retired.len() >= FLUSH_AT {
+        if self.is_flush_due() {
             self.flush_retired();
         }
     }

@@ -9,7 +9,7 @@ use std::hint::cold_path;
 use super::SpaceInner;
 use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
-use super::fault;
+use super::fault::{self, Short};
 use super::table::{self, Nodes};
 use super::translate::{self, Need, Page, Translator};
 use super::vma_cache::VmaCache;
@@ -254,6 +254,11 @@ impl Core {
             self.fault = Fault::new(FaultKind::Reentered, at, what.access, what.reported.into());
             return None;
         }
+        if what.need() == Need::Write
+            && let Some(page) = self.store_by_short_way(at, what)
+        {
+            return Some(page);
+        }
         loop {
             if self.have_leaf(at.0) == Gate::Closed {
                 // Remembered leaves may be right still, but what they lead to is being changed.
@@ -289,6 +294,24 @@ impl Core {
                 return Some(page);
             }
         }
+    }
+
+    /// The page of a store that takes no more than a page of the space's own; `None`: it has to be looked for. In a section
+    /// before and after.
+    #[inline]
+    fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        match fault::store_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0) {
+            Short::No => return None,
+            Short::Done => {}
+            Short::Parted(origin) => {
+                self.translator.sections.leave();
+                self.space.let_origin_go(origin);
+                self.translator.sections.enter();
+            }
+        }
+        let page = self.translator.hit(at.0, what.size(), what.need())?;
+        self.sample(at, what);
+        Some(page)
     }
 
     /// The access has its page, for as long as its section: while uses are sampled, the next one may have to come here, too.

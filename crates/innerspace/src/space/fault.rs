@@ -17,13 +17,17 @@
 //! Nodes and pages are had before the block, because no frame is allocated while a block is locked. What is free at once,
 //! with nothing to wait for, the step takes by itself; only when there is nothing does it say so.
 //!
-//! A step that is done leaves the leaf with the accessor, so that the access finds it.
+//! A step that is done leaves the leaf with the accessor, so that the access finds it. Most stores to anonymous memory come
+//! here for their first page in a leaf alone: see `own`.
 
 mod around;
 mod direct;
+mod own;
 
 use std::ops::Range;
 
+use self::own::OwnSlot;
+pub(super) use self::own::{Short, store_by_short_way};
 use super::SpaceInner;
 use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
@@ -38,12 +42,10 @@ use crate::cache::{
     Reading,
 };
 use crate::dax::{DaxPages, DaxRef, Reach};
-use crate::frame::{HoldState, Kind};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
-use crate::sys::copy::Quarter;
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// What a step came to.
@@ -297,7 +299,9 @@ impl<'space> FaultState<'space> {
             nodes.absorb_origin(leaf);
             drop(paths);
             // It may borrow nothing from the next one.
-            self.part_from_origin(leaf);
+            self.replaced
+                .origins
+                .extend(self.own_slot(slot, old).part_from_origin());
             old = pte::load(slot);
         }
         match (old.holds(), self.access.writes()) {
@@ -305,10 +309,8 @@ impl<'space> FaultState<'space> {
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
             }
-            (Holds::Own, true) if self.is_sole_owner(old) => {
-                self.space.pool.counters.count(Event::CowReuse);
-                self.space.written(self.at.0);
-                done_if(pte::replace(slot, old, old.with(VALID_R | VALID_W)))
+            (Holds::Own, true) if nodes.is_sole_owner(old) => {
+                done_if(self.own_slot(slot, old).reuse())
             }
             (Holds::Nothing | Holds::Zero | Holds::File | Holds::Direct, _)
                 if vma.file().is_some() =>
@@ -323,7 +325,8 @@ impl<'space> FaultState<'space> {
             (Holds::Borrowed, true) => {
                 let step = self.install_anonymous(slot, old);
                 if let Step::Done = step {
-                    self.part_from_origin(leaf);
+                    let parted = self.own_slot(slot, old).part_from_origin();
+                    self.replaced.origins.extend(parted);
                 }
                 step
             }
@@ -331,15 +334,6 @@ impl<'space> FaultState<'space> {
             (Holds::File | Holds::Direct, true) => {
                 unreachable!("a file page in anonymous memory")
             }
-        }
-    }
-
-    /// The leaf borrows less than before: if nothing is left, its origin is let go.
-    fn part_from_origin(&mut self, leaf: FrameId) {
-        let nodes = self.nodes();
-        if nodes.borrows_in_vain(leaf) {
-            let _paths = self.space.paths.lock();
-            self.replaced.origins.extend(nodes.part(leaf));
         }
     }
 
@@ -393,78 +387,22 @@ impl<'space> FaultState<'space> {
         )
     }
 
-    fn is_sole_owner(&self, page: Pte) -> bool {
-        let nodes = self.nodes();
-        nodes.is_sole_owner(page)
+    /// The slot of the address, in a leaf that is the space's own.
+    fn own_slot(&self, slot: &'space AtomicU64, old: Pte) -> OwnSlot<'space> {
+        OwnSlot {
+            space: self.space,
+            at: self.at.0,
+            slot,
+            old,
+        }
     }
 
     /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf is the space's own.
-    fn install_anonymous(&mut self, slot: &AtomicU64, old: Pte) -> Step {
-        if matches!(old.holds(), Holds::Own | Holds::Borrowed) {
-            let nodes = self.nodes();
-            nodes.pool.frames.prefetch(nodes.frame_of(old));
-        }
-        self.space.pool.frames.prefetch_next(Quarter::Third);
-        if let Some(page) = self.page.take() {
-            return self.fill_and_publish(slot, old, page);
-        }
-        // What can be had at once stays in registers.
-        match self.space.pool.try_alloc(self.space.group_id()) {
-            Some(page) => self.fill_and_publish(slot, old, page),
+    fn install_anonymous(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
+        match self.own_slot(slot, old).install(self.page.take()) {
+            Some(replaced) => done_if(replaced),
             None => Step::Page,
         }
-    }
-
-    #[inline(always)]
-    fn fill_and_publish(
-        &mut self,
-        slot: &AtomicU64,
-        old: Pte,
-        mut page: PoolFrame<'space>,
-    ) -> Step {
-        let frames = &self.space.pool.frames;
-        frames.prefetch_quarter(page.id(), Quarter::Fourth);
-        match old.holds() {
-            Holds::Nothing | Holds::Zero => page.zero(),
-            Holds::Own | Holds::Borrowed => {
-                self.space.pool.counters.count(Event::Cow);
-                // It was shared when its word was read. If the others have let it go since, somebody may store to it in place: the
-                // word says so (`pte`), and the copy is thrown away.
-                page.copy_from_still(self.nodes().frame_of(old));
-                #[cfg(all(test, not(shuttle)))]
-                super::midway::reached(super::midway::Point::Copied);
-            }
-            Holds::File | Holds::Direct => self.copy_page(&mut page, old.host()),
-        }
-        // Who stores to one new page after the other finds the next in the processor's cache, a quarter at a time.
-        frames.prefetch_next(Quarter::First);
-        let step = self.publish_page(slot, old, page);
-        frames.prefetch_next(Quarter::Second);
-        step
-    }
-
-    /// Copies a page that others may be writing to.
-    fn copy_page(&self, page: &mut PoolFrame<'space>, from: u64) {
-        self.space.pool.counters.count(Event::Cow);
-        page.copy_from(self.space.pool.frames.frame_of(from as usize));
-    }
-
-    #[inline(always)]
-    fn publish_page(&mut self, slot: &AtomicU64, old: Pte, mut page: PoolFrame<'space>) -> Step {
-        page.set_kind(Kind::Anonymous);
-        let host = self.space.pool.frames.host(page.id()) as u64;
-        page.publish(HoldState::refs_only(1));
-        self.space.written(self.at.0);
-        if pte::replace(slot, old, Pte::own(host)) {
-            // In the section, so that a restore, with the gate closed, knows of every page.
-            let leaf = self.leaf.expect("found before its slot");
-            let page = page_start(self.at.0);
-            self.space.changes.record(self.space, page, leaf);
-            self.nodes().retire_page(old);
-            return Step::Done;
-        }
-        self.nodes().put_page(Pte::own(host)); // nobody saw it
-        Step::Again
     }
 
     /// A page of a file: the file's own frame, or a private copy for a store to a private mapping.
@@ -518,10 +456,11 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    fn install_copy(&mut self, slot: &AtomicU64, old: Pte, from: u64) -> Step {
+    fn install_copy(&mut self, slot: &'space AtomicU64, old: Pte, from: u64) -> Step {
         let mut page = self.page.take().expect("had before the block");
-        self.copy_page(&mut page, from);
-        self.publish_page(slot, old, page)
+        let slot = self.own_slot(slot, old);
+        slot.copy(&mut page, from);
+        done_if(slot.publish(page))
     }
 
     /// Maps the file's own frame, under its block's lock.

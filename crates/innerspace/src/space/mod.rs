@@ -325,6 +325,14 @@ impl SpaceInner {
         }
     }
 
+    /// Lets a leaf go that one of the space's borrowed from until now; as [`SpaceInner::let_go`].
+    #[cold]
+    fn let_origin_go(&self, origin: FrameId) {
+        let mut replaced = Detached::default();
+        replaced.origins.push(origin);
+        self.let_go(replaced);
+    }
+
     /// What the space's mappings and page table are in this section.
     fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
         Tables {

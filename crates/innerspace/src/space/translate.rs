@@ -188,6 +188,20 @@ impl Translator {
         Some(Page(unsafe { NonNull::new_unchecked(address) }))
     }
 
+    /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: for as long as the section, the
+    /// leaf is the space's alone. In a section.
+    #[inline(always)]
+    pub(super) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        if self.sections.has_mail() || self.leaves.write_tags[slot] != leaf {
+            return None;
+        }
+        let word = self.leaves.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
+        // SAFETY: as in `hit`: the tag says whose leaf it is, and the section, which the borrow keeps open, keeps it.
+        Some(unsafe { &*word })
+    }
+
     /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for `need`. In a section.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: u64, need: Need) {

@@ -245,6 +245,8 @@ pub(super) struct VmaCache {
     /// How long each is; an empty one has the length 0, which holds no address.
     lengths: [u64; SLOTS],
     copies: [Copy; SLOTS],
+    /// Where the mapping begins that [`VmaCache::is_writable_memory`] found last, and how long it is; as good as the slots.
+    writable: (u64, u64),
     shared: Arc<Shared>,
     /// What the last fault found instead of a page.
     pub(super) device: Option<DeviceCall>,
@@ -261,6 +263,7 @@ impl VmaCache {
             starts: [0; SLOTS],
             lengths: [0; SLOTS],
             copies: Default::default(),
+            writable: (0, 0),
             shared,
             device: None,
         }
@@ -339,6 +342,38 @@ impl VmaCache {
         Some(found)
     }
 
+    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be written. When and where
+    /// [`VmaCache::find`] may be called; a lookup, if it is of use ([`VmaCache::count_hit`]).
+    #[inline(always)]
+    pub(super) fn is_writable_memory(&mut self, sequence: &Sequence, at: u64) -> bool {
+        if sequence.now() != self.number || self.shared.forget.load(Ordering::Relaxed) {
+            return false;
+        }
+        let (start, len) = self.writable;
+        at.wrapping_sub(start) < len || self.find_writable_memory(at)
+    }
+
+    #[inline(never)]
+    fn find_writable_memory(&mut self, at: u64) -> bool {
+        let Some(place) = self.holding(at) else {
+            return false;
+        };
+        let vma = &self.copies[place].vma;
+        let is_file = self.named & 1 << place != 0;
+        if is_file || !vma.protection.allows(Protection::WRITE) {
+            return false;
+        }
+        debug_assert!(matches!(vma.backing, Backing::Anonymous), "{vma}");
+        self.writable = (self.starts[place], self.lengths[place]);
+        true
+    }
+
+    /// A lookup that was answered.
+    #[inline(always)]
+    pub(super) fn count_hit(&self) {
+        count(&self.shared.calls);
+    }
+
     /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept until the mappings change. What was
     /// kept for the slot before is mapped as well, or nobody keeps it for a slot any more; so it is not the last that goes.
     #[cold]
@@ -362,6 +397,7 @@ impl VmaCache {
         self.shared.forget.store(false, Ordering::Relaxed);
         self.number = number;
         self.lengths = [0; SLOTS];
+        self.writable = (0, 0);
         self.copies = Default::default();
     }
 }

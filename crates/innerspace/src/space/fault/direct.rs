@@ -104,7 +104,7 @@ impl FaultState<'_> {
                 let mut own = self.page.take().expect("had before the entry");
                 self.space.pool.counters.count(Event::Cow);
                 pages.copy_to(page, own.bytes_mut());
-                self.publish_page(slot, old, own)
+                done_if(self.own_slot(slot, old).publish(own))
             }
             _ => Step::Direct(file.clone(), page, kind, reach),
         }

@@ -74,10 +74,15 @@ pub(in crate::space) struct Changes {
 impl Changes {
     /// A fault has given the space a page of its own, in this leaf. In its section, inside the gate.
     #[inline]
-    pub(in crate::space) fn record(&self, space: &SpaceInner, at: u64, leaf: FrameId) {
+    pub(in crate::space) fn record(
+        &self,
+        space: &SpaceInner,
+        at: u64,
+        leaf: impl FnOnce() -> FrameId,
+    ) {
         // Relaxed: the gate orders it.
         if self.recording.load(Ordering::Relaxed) {
-            self.push(space, at, leaf);
+            self.push(space, at, leaf());
         }
     }
 

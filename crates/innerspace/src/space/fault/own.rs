@@ -1,0 +1,195 @@
+//! Pages of the space's own, of zeros or copied; and the short way of the stores that want one.
+//!
+//! # The short way
+//!
+//! Most faults are stores to anonymous memory, in a leaf that the accessor remembers for stores. What [`handle`](super::handle)
+//! would look up for them is known already, in the section of the access itself:
+//!
+//! | what | known by |
+//! |---|---|
+//! | the leaf, and that it is the space's alone | the write tag, while there is no mail: who shares or replaces a leaf posts, then waits for sections; as for a hit |
+//! | the gate is open at the address | one look: it is open everywhere |
+//! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number |
+//!
+//! The rest is one step, which takes what can be had at once. If something is missing nothing has changed, and the fault is
+//! handled from its beginning.
+
+use crate::FrameId;
+use crate::frame::{HoldState, Kind};
+use crate::reclaim::PoolFrame;
+use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use crate::space::table::Nodes;
+use crate::space::translate::Translator;
+use crate::space::vma_cache::VmaCache;
+use crate::space::{SpaceInner, page_start};
+use crate::stats::Event;
+use crate::sync::raw::AtomicU64;
+use crate::sys::copy::Quarter;
+
+/// What the short way came to.
+pub(in crate::space) enum Short {
+    /// The page is there.
+    Done,
+    /// It is no fault for this way, or something is missing; nothing has changed.
+    No,
+    /// The page is there, and the leaf has let this one go, which it borrowed from: to be put with no section open.
+    Parted(FrameId),
+}
+
+/// Makes the page of `at` writable if that takes nothing but one step. In a section.
+#[inline]
+pub(in crate::space) fn store_by_short_way(
+    space: &SpaceInner,
+    translator: &Translator,
+    vmas: &mut VmaCache,
+    at: u64,
+) -> Short {
+    let Some(slot) = translator.slot_to_write(at) else {
+        return Short::No;
+    };
+    if !space.gate.is_open_everywhere(&translator.sections)
+        || !vmas.is_writable_memory(&space.sequence, at)
+        || space.pool.is_flush_due()
+    {
+        return Short::No;
+    }
+    debug_assert!(!space.is_frozen(), "a write tag in a snapshot");
+    let nodes = Nodes { pool: &space.pool };
+    let old = pte::load(slot);
+    let place = OwnSlot {
+        space,
+        at,
+        slot,
+        old,
+    };
+    let done = match old.holds() {
+        Holds::Nothing | Holds::Zero => place.install(None) == Some(true),
+        Holds::Own if nodes.is_sole_owner(old) => place.reuse(),
+        Holds::Own => place.install(None) == Some(true),
+        Holds::Borrowed => {
+            if nodes.absorbable_origin(place.leaf()).is_some() || place.install(None) != Some(true)
+            {
+                return Short::No;
+            }
+            vmas.count_hit();
+            space.pool.counters.count(Event::PgFault);
+            return match place.part_from_origin() {
+                None => Short::Done,
+                Some(origin) => Short::Parted(origin),
+            };
+        }
+        Holds::File | Holds::Direct => false,
+    };
+    if !done {
+        return Short::No;
+    }
+    vmas.count_hit();
+    space.pool.counters.count(Event::PgFault);
+    Short::Done
+}
+
+/// A slot that is to have a page of the space's own; in a leaf that is the space's alone, in a section with the gate open there.
+#[derive(Clone, Copy)]
+pub(super) struct OwnSlot<'s> {
+    pub(super) space: &'s SpaceInner,
+    pub(super) at: u64,
+    pub(super) slot: &'s AtomicU64,
+    /// What was in the slot.
+    pub(super) old: Pte,
+}
+
+impl<'s> OwnSlot<'s> {
+    fn nodes(self) -> Nodes<'s> {
+        Nodes {
+            pool: &self.space.pool,
+        }
+    }
+
+    /// The leaf that the slot is in.
+    fn leaf(self) -> FrameId {
+        let address = std::ptr::from_ref(self.slot).addr();
+        self.space.pool.frames.frame_of(address)
+    }
+
+    /// Makes the page writable that is there: nobody else has it. Whether the slot was still as it was.
+    pub(super) fn reuse(self) -> bool {
+        self.space.pool.counters.count(Event::CowReuse);
+        self.space.written(self.at);
+        pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
+    }
+
+    /// Puts a page there: `page`, or one that can be had at once; of zeros, or a copy of what is there. Whether the slot was
+    /// still as it was; `None`: there is no page.
+    #[inline(always)]
+    pub(super) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
+        if matches!(self.old.holds(), Holds::Own | Holds::Borrowed) {
+            let nodes = self.nodes();
+            nodes.pool.frames.prefetch(nodes.frame_of(self.old));
+        }
+        self.space.pool.frames.prefetch_next(Quarter::Third);
+        if let Some(page) = page {
+            return Some(self.fill_and_publish(page));
+        }
+        // What can be had at once stays in registers.
+        let page = self.space.pool.try_alloc(self.space.group_id())?;
+        Some(self.fill_and_publish(page))
+    }
+
+    #[inline(always)]
+    fn fill_and_publish(self, mut page: PoolFrame<'s>) -> bool {
+        let frames = &self.space.pool.frames;
+        frames.prefetch_quarter(page.id(), Quarter::Fourth);
+        match self.old.holds() {
+            Holds::Nothing | Holds::Zero => page.zero(),
+            Holds::Own | Holds::Borrowed => {
+                self.space.pool.counters.count(Event::Cow);
+                // It was shared when its word was read. If the others have let it go since, somebody may store to it in place: the
+                // word says so (`pte`), and the copy is thrown away.
+                page.copy_from_still(self.nodes().frame_of(self.old));
+                #[cfg(all(test, not(shuttle)))]
+                crate::space::midway::reached(crate::space::midway::Point::Copied);
+            }
+            Holds::File | Holds::Direct => self.copy(&mut page, self.old.host()),
+        }
+        // Who stores to one new page after the other finds the next in the processor's cache, a quarter at a time.
+        frames.prefetch_next(Quarter::First);
+        let replaced = self.publish(page);
+        frames.prefetch_next(Quarter::Second);
+        replaced
+    }
+
+    /// Copies a page that others may be writing to.
+    pub(super) fn copy(self, page: &mut PoolFrame<'s>, from: u64) {
+        self.space.pool.counters.count(Event::Cow);
+        page.copy_from(self.space.pool.frames.frame_of(from as usize));
+    }
+
+    /// Puts a page there whose bytes are set. Whether the slot was still as it was.
+    #[inline(always)]
+    pub(super) fn publish(self, mut page: PoolFrame<'s>) -> bool {
+        page.set_kind(Kind::Anonymous);
+        let host = self.space.pool.frames.host(page.id()) as u64;
+        page.publish(HoldState::refs_only(1));
+        self.space.written(self.at);
+        if pte::replace(self.slot, self.old, Pte::own(host)) {
+            // In the section, so that a restore, with the gate closed, knows of every page.
+            let page = page_start(self.at);
+            let changes = &self.space.changes;
+            changes.record(self.space, page, || self.leaf());
+            self.nodes().retire_page(self.old);
+            return true;
+        }
+        self.nodes().put_page(Pte::own(host)); // nobody saw it
+        false
+    }
+
+    /// The leaf borrows less than before: if nothing is left, it lets its origin go, which is returned.
+    pub(super) fn part_from_origin(self) -> Option<FrameId> {
+        let (nodes, leaf) = (self.nodes(), self.leaf());
+        if !nodes.borrows_in_vain(leaf) {
+            return None;
+        }
+        let _paths = self.space.paths.lock();
+        nodes.part(leaf)
+    }
+}
