@@ -77,7 +77,7 @@ impl FileCore {
             .alloc(self.group.id(), self.order, AllocMode::Wait)?;
         if self.order == 0 {
             let frame = owned.id();
-            self.frames().prefetch_quarter(frame, Quarter::Fourth);
+            self.frames().prefetch_free(frame, Quarter::Fourth);
         }
         let bytes = owned.bytes_mut();
         if inside.len() < bytes.len() {

@@ -97,6 +97,12 @@ impl Arena {
         unsafe { self.memory.base().add(id.index() << PAGE_SHIFT) }
     }
 
+    /// The address where the first byte of a frame would be, of any number: for hints.
+    #[inline(always)]
+    pub(super) fn hint(&self, id: FrameId) -> *const u8 {
+        self.memory.base().wrapping_add(id.index() << PAGE_SHIFT)
+    }
+
     /// The address of the first byte of a frame, if it is inside the arena. No panic: who looks with a section open would have
     /// to be ready to leave it.
     #[inline(always)]

@@ -215,6 +215,7 @@ impl Hold {
     }
 
     /// Makes an owned frame visible. Release: pairs with the Acquire of every taker.
+    #[inline(always)]
     pub(super) fn publish(&self, state: HoldState) {
         debug_assert_eq!(
             self.load(),

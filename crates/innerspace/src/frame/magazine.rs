@@ -182,6 +182,15 @@ impl Allocator {
         self.take_listed(metas, order, source)
     }
 
+    /// Takes a single frame as [`Allocator::take`] does, if there is one in the calling thread's magazine, and tells which the thread
+    /// gets after it, if that is known.
+    #[inline(always)]
+    pub(super) fn take_at_hand(&self) -> Option<(FrameId, Option<FrameId>)> {
+        let magazine = self.owned.get(magazine_number())?.enter(&self.drains)?;
+        let id = magazine.pop()?;
+        Some((id, magazine.top()))
+    }
+
     /// The single frame that the calling thread gets next, if it has a magazine of its own: a hint, not worth a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
@@ -263,12 +272,7 @@ impl Allocator {
     /// Runs `work` on the magazine of the calling thread; `None` while magazines are emptied.
     #[inline(always)]
     fn with_magazine<R>(&self, work: impl FnOnce(&Stack) -> R) -> Option<R> {
-        // A schedule that is replayed must meet the same magazine; sharing one gives the most contention.
-        let number = if cfg!(shuttle) {
-            OWNED
-        } else {
-            thread_number()
-        };
+        let number = magazine_number();
         match self.owned.get(number) {
             Some(own) => own.enter(&self.drains).map(|magazine| work(&magazine)),
             None => {
@@ -402,6 +406,16 @@ impl Allocator {
             "listed frames"
         );
         lists.buddy.validate(metas, block);
+    }
+}
+
+/// Which magazine is the calling thread's. A schedule that is replayed must meet the same; sharing one gives the most contention.
+#[inline(always)]
+fn magazine_number() -> usize {
+    if cfg!(shuttle) {
+        OWNED
+    } else {
+        thread_number()
     }
 }
 

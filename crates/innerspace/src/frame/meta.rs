@@ -225,39 +225,47 @@ impl Meta {
         self.index.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(super) fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Ordering::Release);
     }
 
     /// Says whether the bytes of the block are still the zeros that the host gave.
+    #[inline]
     pub(super) fn set_fresh(&self, fresh: bool) {
         self.fresh.store(u8::from(fresh), Ordering::Relaxed);
     }
 
     /// Whether they are; from now on they are not.
+    #[inline]
     pub(super) fn take_fresh(&self) -> bool {
         let fresh = self.fresh.load(Ordering::Relaxed) != 0;
         self.set_fresh(false);
         fresh
     }
 
+    #[inline]
     pub(super) fn set_order(&self, order: u8) {
         self.order.store(order, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(super) fn set_group(&self, group: u16) {
         self.group.store(group, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(super) fn set_owner(&self, owner: u32) {
         self.owner.store(owner, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(super) fn set_index(&self, index: u64) {
         self.index.store(index, Ordering::Relaxed);
     }
 
     /// Makes an owned frame visible. Nothing plain may be stored after it (I2).
+    #[inline(always)]
     pub(super) fn publish(&self, initial: HoldState) {
         // mutant: P3 (loom: a_published_frame_has_what_its_owner_set_and_loses_nothing)
         #[cfg(mutant = "P3")]
@@ -268,6 +276,7 @@ impl Meta {
     }
 
     /// Starts a life: the metadata of an owned frame with nothing set.
+    #[inline(always)]
     pub(super) fn begin(&self, order: u8) {
         self.flags.store_owned(FlagSet::EMPTY);
         self.lru.store(0, Ordering::Relaxed);
@@ -281,6 +290,7 @@ impl Meta {
     }
 
     /// Ends a life; the second of two frees of one frame finds a kind that is not live.
+    #[inline]
     pub(super) fn end(&self, id: FrameId) {
         let hold = self.hold.load();
         assert_eq!(hold, HoldState::NONE, "I1: {id:?} is freed while held");

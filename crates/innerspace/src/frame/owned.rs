@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::mem;
+use std::ptr::NonNull;
 
 use super::flags::FlagSet;
 use super::frames::Frames;
 use super::hold::HoldState;
 use super::meta::{Kind, Meta};
 use crate::sync::raw::AtomicU64;
-use crate::sys::copy;
+use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, PAGE_SIZE};
 
 /// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block; publishing consumes it.
@@ -19,8 +20,16 @@ pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
     order: u8,
     bytes: Bytes,
+    /// Its first byte, and its metadata: looked up once.
+    start: NonNull<u8>,
+    meta: &'f Meta,
     frames: &'f Frames,
 }
+
+// SAFETY: the pointer leads to bytes of the arena that are this owner's alone, in whichever thread it is.
+unsafe impl Send for OwnedFrame<'_> {}
+// SAFETY: as above; through a shared reference they are only read.
+unsafe impl Sync for OwnedFrame<'_> {}
 
 /// What is known of the bytes of an owned frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,16 +41,21 @@ pub(super) enum Bytes {
 
 impl<'f> OwnedFrame<'f> {
     /// Takes charge of a block whose metadata says `Kind::Owned` and whose hold word is 0.
+    #[inline(always)]
     pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8, bytes: Bytes) -> OwnedFrame<'f> {
+        let start = frames.start(id);
         OwnedFrame {
             id,
             order,
             bytes,
+            start,
+            meta: frames.meta(id),
             frames,
         }
     }
 
     /// The block's first frame.
+    #[inline(always)]
     pub(crate) fn id(&self) -> FrameId {
         self.id
     }
@@ -66,19 +80,26 @@ impl<'f> OwnedFrame<'f> {
         // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when mapped), and nobody else
         // reads or writes it: the allocator gave it to this owner alone, and whoever froze or last dropped it before
         // had waited for its readers (I6).
-        unsafe { std::slice::from_raw_parts(self.frames.host(self.id), self.len()) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
     /// The block's bytes, to change.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes = Bytes::Unknown;
         // SAFETY: as in `bytes`, and `&mut self` makes this the only slice.
-        unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.id), self.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 
     /// Clears the bytes, unless they are known to be clear.
+    #[inline(always)]
     pub(crate) fn zero(&mut self) {
-        if self.bytes == Bytes::Unknown {
+        if self.bytes == Bytes::Zeros {
+            return;
+        }
+        if self.order == 0 {
+            // SAFETY: the frame is 4096 bytes of page-aligned memory, exclusively borrowed.
+            unsafe { copy::zero_page(self.start.as_ptr()) }
+        } else {
             let bytes = self.bytes_mut();
             // SAFETY: the slice is borrowed exclusively.
             unsafe { copy::fill(bytes.as_mut_ptr(), 0, bytes.len()) }
@@ -125,7 +146,7 @@ impl<'f> OwnedFrame<'f> {
     pub(crate) fn words(&mut self) -> &[AtomicU64; 512] {
         self.bytes = Bytes::Unknown;
         // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory that only this owner touches.
-        unsafe { &*self.frames.host(self.id).cast() }
+        unsafe { &*self.start.as_ptr().cast() }
     }
 
     /// The flags the frame will be published with; replaces what was set before.
@@ -148,23 +169,39 @@ impl<'f> OwnedFrame<'f> {
     }
 
     /// The group that pays.
+    #[inline(always)]
     pub(crate) fn set_group(&mut self, group: u16) {
         self.meta().set_group(group);
     }
 
     /// What the frame will be used for.
+    #[inline(always)]
     pub(crate) fn set_kind(&mut self, kind: Kind) {
         assert!(kind.is_live(), "an owned frame cannot become {kind:?}");
         self.meta().set_kind(kind);
     }
 
+    /// The address of its first byte.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// Has a quarter of it on its way to the processor, to be written.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, quarter: Quarter) {
+        copy::prefetch_quarter_to_write(self.start.as_ptr(), quarter);
+    }
+
     /// The metadata, with its atomic setters.
+    #[inline(always)]
     pub(crate) fn meta(&self) -> &'f Meta {
-        self.frames.meta(self.id)
+        self.meta
     }
 
     /// Makes the frame visible to whoever finds its number, held as `initial` says. Everything set and written before
     /// is seen by whoever takes a hold.
+    #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
         let meta = self.meta();
         debug_assert_ne!(
@@ -182,6 +219,7 @@ impl<'f> OwnedFrame<'f> {
     }
 
     /// Gives up the guard: the caller frees the frame by its number.
+    #[inline(always)]
     pub(crate) fn into_id(self) -> FrameId {
         let id = self.id;
         mem::forget(self);

@@ -204,6 +204,19 @@ impl GroupTree {
         })
     }
 
+    /// Charges one page if the thread has it in stock: no level changes.
+    #[inline(always)]
+    pub(crate) fn try_charge_stocked(&self, group: GroupId) -> Option<Charge<'_>> {
+        let charged = self.stocks.charge(thread_number(), group, 1);
+        charged.then(|| Charge {
+            tree: self,
+            group,
+            pages: PageCount(1),
+            over_high: None,
+            source: Source::Stock,
+        })
+    }
+
     /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is empty. `None` where a limit is too near
     /// for that; nobody was refused, and nothing is counted: ask [`GroupTree::try_charge`].
     pub(crate) fn try_charge_some(&self, group: GroupId, most: PageCount) -> Option<Charge<'_>> {

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use super::pool::Pool;
 use super::progress::{Room, Rounds};
 use super::shrink::Io;
-use crate::frame::{HoldState, MOST_SINGLES, OwnedFrame, Singles, Source};
+use crate::frame::{HoldState, Kind, MOST_SINGLES, OwnedFrame, Singles, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason};
 use crate::stats::Event;
 use crate::sync::{Rank, order};
@@ -71,6 +71,19 @@ impl PoolFrame<'_> {
     /// Makes the frame visible, held as `initial` says; it stays charged until [`Pool::free`].
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
+        let has_words = self.frame.meta().kind().has_words();
+        self.commit(has_words, initial)
+    }
+
+    /// The same, of a frame that is to be of this kind.
+    #[inline(always)]
+    pub(crate) fn publish_as(mut self, kind: Kind, initial: HoldState) -> FrameId {
+        self.frame.set_kind(kind);
+        self.commit(kind.has_words(), initial)
+    }
+
+    #[inline(always)]
+    fn commit(self, has_words: bool, initial: HoldState) -> FrameId {
         let PoolFrame {
             frame,
             charge,
@@ -82,7 +95,6 @@ impl PoolFrame<'_> {
             charge.group().0,
             "I3: the frame names its payer"
         );
-        let has_words = frame.meta().kind().has_words();
         // Committed before anybody can find the frame, and free it.
         let group = charge.commit();
         if has_words {
@@ -189,6 +201,15 @@ impl Pool {
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
         let frame = self.attempt(group, 0).ok()?;
         frame.charge.over_high().is_none().then_some(frame)
+    }
+
+    /// The same, if the charge is in this thread's stock and the frame in its magazine, as most are; and the frame that this thread
+    /// gets after it, if it is known: a hint.
+    #[inline(always)]
+    pub(crate) fn alloc_at_hand(&self, group: GroupId) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
+        let charge = self.groups.try_charge_stocked(group)?;
+        let (frame, next) = self.frames.alloc_at_hand()?;
+        Some((self.wrap(frame, charge), next))
     }
 
     /// Up to `most` frames of one page, as many as are had from this thread's stock of charges and magazine by one turn at each;

@@ -239,11 +239,14 @@ impl Core {
     }
 
     /// The page that `hit` missed; `None`: it cannot be had, and `self.fault` says why. In a section before and after.
-    #[cold]
     #[inline(never)]
     fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::pause(&mut self.translator);
-        let page = self.find_page(at, what);
+        let page = match what.access.writes() {
+            true => self.store_by_short_way(at, what),
+            false => None,
+        };
+        let page = page.or_else(|| self.find_page(at, what));
         S::resume(&mut self.translator);
         page
     }
@@ -253,11 +256,6 @@ impl Core {
             // The mail stays unread, so that the next access comes here, too.
             self.fault = Fault::new(FaultKind::Reentered, at, what.access, what.reported.into());
             return None;
-        }
-        if what.need() == Need::Write
-            && let Some(page) = self.store_by_short_way(at, what)
-        {
-            return Some(page);
         }
         loop {
             if self.have_leaf(at.0) == Gate::Closed {
@@ -298,8 +296,11 @@ impl Core {
 
     /// The page of a store that takes no more than a page of the space's own; `None`: it has to be looked for. In a section
     /// before and after.
-    #[inline]
+    #[inline(never)]
     fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if device::is_inside(&self.space) {
+            return None;
+        }
         match fault::store_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0) {
             Short::No => return None,
             Short::Done => {}
@@ -309,7 +310,7 @@ impl Core {
                 self.translator.sections.enter();
             }
         }
-        let page = self.translator.hit(at.0, what.size(), what.need())?;
+        let page = self.translator.hit(at.0, what.size(), Need::Write)?;
         self.sample(at, what);
         Some(page)
     }

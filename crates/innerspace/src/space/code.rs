@@ -56,7 +56,7 @@ impl CodePage {
 
 impl Code {
     /// A fault is about to make the page at `at` writable. In its section.
-    #[inline]
+    #[inline(always)]
     fn written(&self, at: u64) {
         if self.watched.load(Ordering::Acquire) != 0 {
             self.changed(&(page_start(at)..page_start(at) + 1));
@@ -84,7 +84,7 @@ impl Code {
 
 impl SpaceInner {
     /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its section, inside the gate.
-    #[inline]
+    #[inline(always)]
     pub(super) fn written(&self, at: u64) {
         self.code.written(at);
         self.dirty.stored(self, at);

@@ -9,7 +9,7 @@
 //! space: its accesses fail, and so do changes of the mappings. To find out, the space's other accessors are asked to look at
 //! their mail, which leads their next access past [`is_inside`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use super::SpaceInner;
@@ -167,10 +167,19 @@ pub(super) struct DeviceCall {
 crate::sync::thread_local! {
     /// The spaces in whose callbacks this thread is.
     static INSIDE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+
+    /// How many they are: it needs no destructor, so that reading it costs a load.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Whether this thread is in a callback of the space.
+#[inline(always)]
 pub(super) fn is_inside(space: &SpaceInner) -> bool {
+    DEPTH.try_with(Cell::get).unwrap_or(1) != 0 && is_listed(space)
+}
+
+#[cold]
+fn is_listed(space: &SpaceInner) -> bool {
     // A thread that is ending has no list: what it would find is not told.
     let listed = INSIDE.try_with(|inside| inside.borrow().contains(&space.id));
     listed.unwrap_or(false)
@@ -192,7 +201,10 @@ impl Inside {
 
     /// For a store's callback: an access that finds what it wants without a fault does not come here.
     pub(super) fn quiet(space: &SpaceInner) -> Inside {
-        let _ = INSIDE.try_with(|inside| inside.borrow_mut().push(space.id));
+        let _ = INSIDE.try_with(|inside| {
+            inside.borrow_mut().push(space.id);
+            DEPTH.with(|depth| depth.set(inside.borrow().len()));
+        });
         Inside(space.id)
     }
 }
@@ -203,6 +215,7 @@ impl Drop for Inside {
             let mut inside = inside.borrow_mut();
             let place = inside.iter().rposition(|id| *id == self.0);
             inside.remove(place.expect("left once, by the thread that entered"));
+            DEPTH.with(|depth| depth.set(inside.len()));
         });
     }
 }

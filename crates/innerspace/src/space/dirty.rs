@@ -69,12 +69,17 @@ impl Taken {
 
 impl DirtyLog {
     /// A fault is about to make the page at `at` writable. In its section, inside the gate.
-    #[inline]
+    #[inline(always)]
     pub(super) fn stored(&self, space: &SpaceInner, at: u64) {
         // Relaxed: the gate orders it.
         if self.watching.load(Ordering::Relaxed) {
-            self.log.lock().note(space, page_start(at));
+            self.note(space, at);
         }
+    }
+
+    #[cold]
+    fn note(&self, space: &SpaceInner, at: u64) {
+        self.log.lock().note(space, page_start(at));
     }
 
     /// The pages of the range are others now, or may be. The gate's writer is held.

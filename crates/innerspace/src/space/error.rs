@@ -30,6 +30,7 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
+    #[inline]
     pub(super) fn writes(self) -> bool {
         matches!(self, AccessKind::Store | AccessKind::Exchange)
     }

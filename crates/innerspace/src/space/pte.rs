@@ -94,6 +94,7 @@ impl Pte {
         self.0 & !FLAGS
     }
 
+    #[inline]
     pub(super) fn holds(self) -> Holds {
         match self.0 & (ZERO | FILE | DIRECT | OWNED | BORROWED) {
             0 => Holds::Nothing,
@@ -104,6 +105,12 @@ impl Pte {
             BORROWED => Holds::Borrowed,
             _ => panic!("I1: a leaf slot in two states: {self:?}"),
         }
+    }
+
+    /// Whether there is nothing, or the zero frame.
+    #[inline(always)]
+    pub(super) fn is_vacant(self) -> bool {
+        self.0 & (FILE | DIRECT | OWNED | BORROWED) == 0
     }
 
     /// The same page as a copied leaf sees it: borrowed, and not writable until copied.

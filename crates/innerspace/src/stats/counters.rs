@@ -19,26 +19,28 @@ struct Stripe([AtomicU64; EVENTS]);
 /// The event counters of one memory. Counting touches a line of the thread's own; reading adds all stripes up.
 pub(crate) struct Counters {
     /// The last one is shared.
-    stripes: Box<[Stripe]>,
+    stripes: Box<[Stripe; OWN + 1]>,
 }
 
 impl Counters {
     /// All zero.
     pub(crate) fn new() -> Counters {
-        let stripe = || Stripe(std::array::from_fn(|_| AtomicU64::new(0)));
+        let stripe = |_| Stripe(std::array::from_fn(|_| AtomicU64::new(0)));
+        // Too much for a small stack.
+        let stripes: Box<[Stripe]> = (0..=OWN).map(stripe).collect();
         Counters {
-            stripes: (0..=OWN).map(|_| stripe()).collect(),
+            stripes: stripes.try_into().unwrap_or_else(|_| unreachable!()),
         }
     }
 
     /// Counts `event` once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&self, event: Event) {
         self.add(event, 1);
     }
 
     /// Counts `event` `times` times.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&self, event: Event, times: u64) {
         let number = thread_number();
         let counter = &self.stripes[number.min(OWN)].0[event as usize];
@@ -63,7 +65,7 @@ impl Counters {
     /// All sums; gauges are left at 0 for the caller to fill in.
     pub(crate) fn totals(&self) -> Totals {
         let mut sums = [0u64; EVENTS];
-        for stripe in &self.stripes {
+        for stripe in self.stripes.iter() {
             for (sum, counter) in sums.iter_mut().zip(&stripe.0) {
                 *sum = sum.wrapping_add(counter.load(Ordering::Relaxed));
             }

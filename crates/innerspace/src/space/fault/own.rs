@@ -37,7 +37,7 @@ pub(in crate::space) enum Short {
 }
 
 /// Makes the page of `at` writable if that takes nothing but one step. In a section.
-#[inline]
+#[inline(always)]
 pub(in crate::space) fn store_by_short_way(
     space: &SpaceInner,
     translator: &Translator,
@@ -54,31 +54,18 @@ pub(in crate::space) fn store_by_short_way(
         return Short::No;
     }
     debug_assert!(!space.is_frozen(), "a write tag in a snapshot");
-    let nodes = Nodes { pool: &space.pool };
-    let old = pte::load(slot);
     let place = OwnSlot {
         space,
         at,
         slot,
-        old,
+        old: pte::load(slot),
     };
-    let done = match old.holds() {
-        Holds::Nothing | Holds::Zero => place.install(None) == Some(true),
-        Holds::Own if nodes.is_sole_owner(old) => place.reuse(),
-        Holds::Own => place.install(None) == Some(true),
-        Holds::Borrowed => {
-            if nodes.absorbable_origin(place.leaf()).is_some() || place.install(None) != Some(true)
-            {
-                return Short::No;
-            }
-            vmas.count_hit();
-            space.pool.counters.count(Event::PgFault);
-            return match place.part_from_origin() {
-                None => Short::Done,
-                Some(origin) => Short::Parted(origin),
-            };
-        }
-        Holds::File | Holds::Direct => false,
+    if !place.old.is_vacant() {
+        return place.reuse_or_copy(vmas);
+    }
+    let done = match space.pool.alloc_at_hand(space.group_id()) {
+        Some((page, next)) => place.fill_and_publish(page, next),
+        None => place.install_otherwise(),
     };
     if !done {
         return Short::No;
@@ -111,6 +98,33 @@ impl<'s> OwnSlot<'s> {
         self.space.pool.frames.frame_of(address)
     }
 
+    /// The end of the short way where there is a page.
+    #[inline(never)]
+    fn reuse_or_copy(self, vmas: &VmaCache) -> Short {
+        let borrowed = match self.old.holds() {
+            Holds::Own if self.nodes().is_sole_owner(self.old) => {
+                if !self.reuse() {
+                    return Short::No;
+                }
+                vmas.count_hit();
+                self.space.pool.counters.count(Event::PgFault);
+                return Short::Done;
+            }
+            Holds::Own => false,
+            Holds::Borrowed if self.nodes().absorbable_origin(self.leaf()).is_none() => true,
+            _ => return Short::No,
+        };
+        if self.install(None) != Some(true) {
+            return Short::No;
+        }
+        vmas.count_hit();
+        self.space.pool.counters.count(Event::PgFault);
+        match borrowed.then(|| self.part_from_origin()).flatten() {
+            None => Short::Done,
+            Some(origin) => Short::Parted(origin),
+        }
+    }
+
     /// Makes the page writable that is there: nobody else has it. Whether the slot was still as it was.
     pub(super) fn reuse(self) -> bool {
         self.space.pool.counters.count(Event::CowReuse);
@@ -126,21 +140,54 @@ impl<'s> OwnSlot<'s> {
             let nodes = self.nodes();
             nodes.pool.frames.prefetch(nodes.frame_of(self.old));
         }
-        self.space.pool.frames.prefetch_next(Quarter::Third);
-        if let Some(page) = page {
-            return Some(self.fill_and_publish(page));
-        }
         // What can be had at once stays in registers.
-        let page = self.space.pool.try_alloc(self.space.group_id())?;
-        Some(self.fill_and_publish(page))
+        let page = match page {
+            Some(page) => page,
+            None => match self.space.pool.alloc_at_hand(self.space.group_id()) {
+                Some((page, next)) => return Some(self.fill_and_publish(page, next)),
+                None => self.space.pool.try_alloc(self.space.group_id())?,
+            },
+        };
+        Some(self.fill_and_publish_given(page))
     }
 
+    /// As [`OwnSlot::install`] where no page is at hand, in a vacant slot.
+    #[cold]
+    #[inline(never)]
+    fn install_otherwise(self) -> bool {
+        let page = self.space.pool.try_alloc(self.space.group_id());
+        page.is_some_and(|page| self.fill_and_publish_given(page))
+    }
+
+    #[inline(never)]
+    fn fill_and_publish_given(self, page: PoolFrame<'s>) -> bool {
+        self.fill_and_publish(page, None)
+    }
+
+    /// Who stores to one new page after the other finds the next in the processor's cache: it is sent for a quarter at a time.
     #[inline(always)]
-    fn fill_and_publish(self, mut page: PoolFrame<'s>) -> bool {
+    fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
         let frames = &self.space.pool.frames;
-        frames.prefetch_quarter(page.id(), Quarter::Fourth);
+        page.prefetch(Quarter::Third);
+        page.prefetch(Quarter::Fourth);
+        if self.old.is_vacant() {
+            page.zero();
+        } else {
+            self.fill_with_copy(&mut page);
+        }
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::First);
+        }
+        let replaced = self.publish(page);
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::Second);
+        }
+        replaced
+    }
+
+    /// Copies what is there.
+    fn fill_with_copy(self, page: &mut PoolFrame<'s>) {
         match self.old.holds() {
-            Holds::Nothing | Holds::Zero => page.zero(),
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
                 // It was shared when its word was read. If the others have let it go since, somebody may store to it in place: the
@@ -149,13 +196,9 @@ impl<'s> OwnSlot<'s> {
                 #[cfg(all(test, not(shuttle)))]
                 crate::space::midway::reached(crate::space::midway::Point::Copied);
             }
-            Holds::File | Holds::Direct => self.copy(&mut page, self.old.host()),
+            Holds::File | Holds::Direct => self.copy(page, self.old.host()),
+            Holds::Nothing | Holds::Zero => unreachable!("there is nothing to copy"),
         }
-        // Who stores to one new page after the other finds the next in the processor's cache, a quarter at a time.
-        frames.prefetch_next(Quarter::First);
-        let replaced = self.publish(page);
-        frames.prefetch_next(Quarter::Second);
-        replaced
     }
 
     /// Copies a page that others may be writing to.
@@ -166,21 +209,28 @@ impl<'s> OwnSlot<'s> {
 
     /// Puts a page there whose bytes are set. Whether the slot was still as it was.
     #[inline(always)]
-    pub(super) fn publish(self, mut page: PoolFrame<'s>) -> bool {
-        page.set_kind(Kind::Anonymous);
-        let host = self.space.pool.frames.host(page.id()) as u64;
-        page.publish(HoldState::refs_only(1));
+    pub(super) fn publish(self, page: PoolFrame<'s>) -> bool {
+        let host = page.address();
+        page.publish_as(Kind::Anonymous, HoldState::refs_only(1));
         self.space.written(self.at);
-        if pte::replace(self.slot, self.old, Pte::own(host)) {
-            // In the section, so that a restore, with the gate closed, knows of every page.
-            let page = page_start(self.at);
-            let changes = &self.space.changes;
-            changes.record(self.space, page, || self.leaf());
-            self.nodes().retire_page(self.old);
-            return true;
+        if !pte::replace(self.slot, self.old, Pte::own(host)) {
+            self.throw_away(host);
+            return false;
         }
-        self.nodes().put_page(Pte::own(host)); // nobody saw it
-        false
+        // In the section, so that a restore, with the gate closed, knows of every page.
+        let page = page_start(self.at);
+        let changes = &self.space.changes;
+        changes.record(self.space, page, || self.leaf());
+        if !self.old.is_vacant() {
+            self.nodes().retire_page(self.old);
+        }
+        true
+    }
+
+    /// Of a page that nobody saw.
+    #[cold]
+    fn throw_away(self, host: u64) {
+        self.nodes().put_page(Pte::own(host));
     }
 
     /// The leaf borrows less than before: if nothing is left, it lets its origin go, which is returned.

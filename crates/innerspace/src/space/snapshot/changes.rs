@@ -73,7 +73,7 @@ pub(in crate::space) struct Changes {
 
 impl Changes {
     /// A fault has given the space a page of its own, in this leaf. In its section, inside the gate.
-    #[inline]
+    #[inline(always)]
     pub(in crate::space) fn record(
         &self,
         space: &SpaceInner,

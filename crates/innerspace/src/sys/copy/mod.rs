@@ -153,6 +153,7 @@ pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> O
 #[inline]
 pub(crate) unsafe fn zero_page(dst: *mut u8) {
     debug_assert!(dst.cast::<u64>().is_aligned());
+    crate::sync::interleave();
     // SAFETY: the caller's promise, word for word.
     unsafe { Native::words_fill(dst.cast(), 0, PAGE_SIZE / WORD) }
 }
