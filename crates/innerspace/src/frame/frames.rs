@@ -270,13 +270,16 @@ impl Frames {
         self.allocator.give(&self.metas, id, meta.order());
     }
 
-    /// Frees blocks of one frame. Their hold words must be 0.
-    pub(crate) fn free_singles(&self, ids: &[FrameId]) {
-        for &id in ids {
-            let meta = self.meta(id);
-            meta.end(id);
-            debug_assert_eq!(meta.order(), 0, "{id:?} is a block");
-        }
+    /// The first half of freeing a block of one frame, whose hold word must be 0: it is nobody's.
+    #[inline(always)]
+    pub(crate) fn end_single(&self, id: FrameId) {
+        let meta = self.meta(id);
+        meta.end(id);
+        debug_assert_eq!(meta.order(), 0, "{id:?} is a block");
+    }
+
+    /// The second, of many: they can be allocated again.
+    pub(crate) fn give_ended(&self, ids: &[FrameId]) {
         self.allocator.give_all(&self.metas, ids);
     }
 

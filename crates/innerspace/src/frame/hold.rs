@@ -282,6 +282,21 @@ impl Hold {
         HoldState(before.0 - REF).after_drop()
     }
 
+    /// Drops an owner's reference, as [`Hold::put`] does, of a frame that is in no file. A hold of such a frame is taken by who has come to
+    /// it through one of its owners, and keeps that one meanwhile; who looks a file's block up wants CACHED. So the last owner, if
+    /// nobody else has a hold, has the frame to itself, and needs no read-modify-write. Acquire: pairs with the Release of those
+    /// who had one.
+    #[inline(always)]
+    pub(crate) fn put_owner(&self) -> Dropped {
+        if self.0.load(Ordering::Acquire) != REF {
+            return self.put();
+        }
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
+        self.0.store(HoldState::NONE.0, Ordering::Relaxed);
+        Dropped::Last
+    }
+
     /// Takes a view if the frame is cached and nobody can write to it. Acquire: pairs with `publish`, `end_write` and
     /// `clear_wmapped`. The caller checks UPTODATE afterwards.
     #[inline]

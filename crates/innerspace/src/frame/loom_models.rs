@@ -75,6 +75,38 @@ fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::Join
     thread::spawn(move || run(&world))
 }
 
+/// Two owners of an anonymous page let it go, and a third thread unpins it, each after it has used its bytes: one of them
+/// frees it, and then nobody uses it.
+#[test]
+fn the_last_owner_of_a_page_has_it_to_itself() {
+    model(3, || {
+        let world = World::new(0, FlagSet::EMPTY, HoldState::refs_only(2));
+        assert!(world.meta.hold.try_map(), "pinned");
+        let free = |world: &World, dropped| {
+            if dropped == Dropped::Last {
+                assert_eq!(world.meta.hold.load(), HoldState::NONE);
+                world.write(1);
+            }
+            u32::from(dropped == Dropped::Last)
+        };
+        let freed = Arc::new(AtomicU32::new(0));
+        let count = |end: fn(&World) -> Dropped| {
+            let freed = freed.clone();
+            move |world: &World| {
+                world.read();
+                let last = free(world, end(world));
+                freed.fetch_add(last, Ordering::Relaxed);
+            }
+        };
+        let owner = spawn(&world, count(|world| world.meta.hold.put_owner()));
+        let pin = spawn(&world, count(|world| world.meta.hold.unmap()));
+        count(|world| world.meta.hold.put_owner())(&world);
+        owner.join().unwrap();
+        pin.join().unwrap();
+        assert_eq!(freed.load(Ordering::Relaxed), 1);
+    });
+}
+
 /// Explores all schedules with at most `preemptions` forced switches.
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();

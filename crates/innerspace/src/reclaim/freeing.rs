@@ -2,7 +2,7 @@
 
 use super::lru::Place;
 use super::pool::Pool;
-use crate::frame::Dropped;
+use crate::frame::{Dropped, Kind};
 use crate::group::GroupId;
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
@@ -10,8 +10,8 @@ use crate::units::{FrameId, PageCount};
 /// Frames of a run.
 const RUN: usize = 32;
 
-/// References that are dropped one after the other; what they were the last of is freed in runs. Nothing is left over when this is
-/// dropped. What is in a run is in nobody's hands and still charged.
+/// References of owners that are dropped one after the other; what they were the last of is freed in runs. Nothing is left over when
+/// this is dropped. What is in a run is in nobody's hands, its life is over, and it is still charged.
 #[must_use = "frames are freed when this is dropped"]
 pub(crate) struct Freeing<'p> {
     pool: &'p Pool,
@@ -31,16 +31,17 @@ impl<'p> Freeing<'p> {
         }
     }
 
-    /// Drops a reference that the caller has; frees the block if it was the last hold.
+    /// Drops a reference that the caller has as an owner, of a frame in no file; frees the block if it was the last hold.
     #[inline]
     pub(crate) fn put(&mut self, id: FrameId) {
         let meta = self.pool.frames.meta(id);
-        if meta.hold.put() != Dropped::Last {
+        if meta.hold.put_owner() != Dropped::Last {
             return;
         }
-        if meta.order() > 0 || meta.kind().has_words() || Place::load(meta) != Place::None {
+        if meta.order() > 0 || meta.kind() != Kind::Anonymous || Place::load(meta) != Place::None {
             return self.pool.free(id);
         }
+        self.pool.frames.end_single(id);
         let group = GroupId(meta.group());
         if self.len == RUN || group != self.group {
             self.free_run();
@@ -56,7 +57,7 @@ impl<'p> Freeing<'p> {
         if run.is_empty() {
             return;
         }
-        self.pool.frames.free_singles(run);
+        self.pool.frames.give_ended(run);
         let pages = run.len() as u64;
         self.pool.groups.uncharge(self.group, PageCount(pages));
         self.pool.counters.add(Event::PgFree, pages);

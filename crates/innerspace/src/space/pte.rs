@@ -107,6 +107,12 @@ impl Pte {
         }
     }
 
+    /// Whether whoever takes the page out of its slot has to let something go.
+    #[inline(always)]
+    pub(super) fn needs_letting_go(self) -> bool {
+        self.0 & (OWNED | FILE) != 0
+    }
+
     /// Whether there is nothing, or the zero frame.
     #[inline(always)]
     pub(super) fn is_vacant(self) -> bool {
@@ -190,6 +196,21 @@ pub(super) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Opti
 pub(super) fn take(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.swap(0, Ordering::AcqRel))
+}
+
+/// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone: then a page of the leaf's own, or nothing, is
+/// what it is until the caller changes it. (A borrowed page becomes an own one when a fault beside the range absorbs the origin,
+/// and in the others may be a revoker.)
+#[inline(always)]
+pub(super) fn take_alone(slot: &AtomicU64) -> Pte {
+    let page = load(slot);
+    match page.holds() {
+        Holds::Nothing => {}
+        // Release, as in `take`.
+        Holds::Own => slot.store(0, Ordering::Release),
+        Holds::Zero | Holds::File | Holds::Direct | Holds::Borrowed => return take(slot),
+    }
+    page
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Detached, NeedNodes, Nodes, ROOT_LEVEL, Spares, child_word, pieces, span};
+use super::{
+    Detached, LEAF_BYTES, NeedNodes, Nodes, ROOT_LEVEL, Spares, child_word, pieces, slot_index,
+    span,
+};
 use crate::FrameId;
 use crate::space::pte::{self, VALID_W, VALID_X};
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -120,12 +123,15 @@ impl Walk<'_, '_> {
     }
 
     fn edit(&mut self, node: FrameId, level: u32, base: u64, range: &Range<u64>) {
+        if level == 0 {
+            let first = slot_index(range.start.max(base), 0);
+            let end = range.end.min(base + LEAF_BYTES) - base;
+            let words = &self.nodes.words(node)[first..end.div_ceil(span(0)) as usize];
+            words.iter().for_each(|word| self.edit_slot(word));
+            return;
+        }
         for (index, from, to) in pieces(level, base, range.start, range.end) {
             let word = &self.nodes.words(node)[index];
-            if level == 0 {
-                self.edit_slot(word);
-                continue;
-            }
             let Some(child) = self.nodes.child(word) else {
                 continue;
             };
@@ -138,9 +144,15 @@ impl Walk<'_, '_> {
         }
     }
 
+    #[inline(always)]
     fn edit_slot(&mut self, word: &AtomicU64) {
         match self.edit {
-            Edit::Detach => self.detached.pages.push(pte::take(word)),
+            Edit::Detach => {
+                let page = pte::take_alone(word);
+                if page.needs_letting_go() {
+                    self.detached.pages.push(page);
+                }
+            }
             Edit::Forbid => {
                 pte::take_valid(word, pte::VALID);
             }
