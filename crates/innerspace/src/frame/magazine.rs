@@ -74,14 +74,21 @@ struct Lists {
     loads: Vec<[FrameId; LOAD]>,
 }
 
-/// Hands out and takes back frames. It knows nothing of charges.
+/// What all threads share and change, on lines of its own: the rest is read by every allocation.
+#[repr(align(128))]
 #[derive(Debug)]
-pub(super) struct Allocator {
+struct Common {
     lists: Mutex<Lists>,
     /// Frames in the buddy lists, written under their mutex, read without.
     listed: AtomicU32,
     /// Frames in loads, likewise.
     loaded: AtomicU32,
+}
+
+/// Hands out and takes back frames. It knows nothing of charges.
+#[derive(Debug)]
+pub(super) struct Allocator {
+    common: Common,
     /// The most loads here.
     loads: usize,
     /// Who is emptying magazines.
@@ -111,16 +118,18 @@ impl Allocator {
             magazine: Stack::new(),
         };
         Allocator {
-            listed: AtomicU32::new(buddy.free()),
-            loaded: AtomicU32::new(0),
+            common: Common {
+                listed: AtomicU32::new(buddy.free()),
+                loaded: AtomicU32::new(0),
+                lists: Mutex::ranked(
+                    Rank::Buddy,
+                    Lists {
+                        buddy,
+                        loads: Vec::with_capacity(loads),
+                    },
+                ),
+            },
             loads,
-            lists: Mutex::ranked(
-                Rank::Buddy,
-                Lists {
-                    buddy,
-                    loads: Vec::with_capacity(loads),
-                },
-            ),
             drains: Drains::new(),
             owned: (0..OWNED).map(|_| Owned::new(Stack::new())).collect(),
             shared: (0..SHARED).map(|_| shared()).collect(),
@@ -139,14 +148,14 @@ impl Allocator {
     /// Free frames, in lists and magazines; exact when nobody allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
         let magazines: usize = self.magazines().map(Stack::len).sum();
-        let apart = self.loaded.load(Ordering::Relaxed) + magazines as u32;
-        self.listed.load(Ordering::Relaxed) + apart
+        let apart = self.common.loaded.load(Ordering::Relaxed) + magazines as u32;
+        self.common.listed.load(Ordering::Relaxed) + apart
     }
 
     /// Free frames in lists.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn listed_frames(&self) -> u32 {
-        self.listed.load(Ordering::Relaxed)
+        self.common.listed.load(Ordering::Relaxed)
     }
 
     /// Magazines with frames.
@@ -231,7 +240,7 @@ impl Allocator {
 
     /// Takes single frames back.
     pub(super) fn give_all(&self, metas: &[Meta], ids: &[FrameId]) {
-        let short = self.listed.load(Ordering::Relaxed) < self.reserve;
+        let short = self.common.listed.load(Ordering::Relaxed) < self.reserve;
         let given = self.capacity > 0
             && !short
             && self
@@ -252,7 +261,7 @@ impl Allocator {
     /// Takes a block back.
     #[inline]
     pub(super) fn give(&self, metas: &[Meta], id: FrameId, order: u8) {
-        let short = self.listed.load(Ordering::Relaxed) < self.reserve;
+        let short = self.common.listed.load(Ordering::Relaxed) < self.reserve;
         let given = order == 0
             && self.capacity > 0
             && !short
@@ -376,22 +385,24 @@ impl Allocator {
     }
 
     fn with_lists<R>(&self, work: impl FnOnce(&mut Lists) -> R) -> R {
-        let mut lists = self.lists.lock();
+        let mut lists = self.common.lists.lock();
         let result = work(&mut lists);
-        self.listed.store(lists.buddy.free(), Ordering::Relaxed);
+        self.common
+            .listed
+            .store(lists.buddy.free(), Ordering::Relaxed);
         let loaded = lists.loads.len() * self.half();
-        self.loaded.store(loaded as u32, Ordering::Relaxed);
+        self.common.loaded.store(loaded as u32, Ordering::Relaxed);
         result
     }
 
     /// Checks lists, magazines and counts, and calls `block` for each free block. Nobody may allocate or free meanwhile.
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
-        let lists = self.lists.lock();
+        let lists = self.common.lists.lock();
         let half = self.half();
         let loaded = lists.loads.iter().flat_map(|load| &load[..half]).copied();
         assert_eq!(
             loaded.clone().count(),
-            self.loaded.load(Ordering::Relaxed) as usize,
+            self.common.loaded.load(Ordering::Relaxed) as usize,
             "frames in loads"
         );
         for id in self.magazines().flat_map(Stack::iter).chain(loaded) {
@@ -402,7 +413,7 @@ impl Allocator {
         }
         assert_eq!(
             lists.buddy.free(),
-            self.listed.load(Ordering::Relaxed),
+            self.common.listed.load(Ordering::Relaxed),
             "listed frames"
         );
         lists.buddy.validate(metas, block);

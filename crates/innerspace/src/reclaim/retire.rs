@@ -31,7 +31,8 @@ impl std::fmt::Debug for Retired {
     }
 }
 
-/// What waits for a grace period. Frames in it stay charged.
+/// What waits for a grace period. Frames in it stay charged. On lines of its own: every fault looks at the length.
+#[repr(align(128))]
 pub(super) struct RetireQueue {
     entries: Mutex<Vec<Retired>>,
     /// The length, readable without the mutex; a hint.
