@@ -158,8 +158,8 @@ impl SpaceInner {
         known.ghosts = walk.ghosts.take();
         let freed = std::mem::take(&mut walk.freed);
         // Nobody has been in them since the gate was closed. They come back in reverse, so in the order of these pages.
-        for (at, page) in freed.into_iter().rev() {
-            nodes.put_page(page);
+        nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
+        for (at, _) in freed.into_iter().rev() {
             known.add_ghost(&self.pool, self.group_id(), at);
         }
         known.revision = writer.revision;

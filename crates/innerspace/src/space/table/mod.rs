@@ -315,7 +315,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Lets pages go at once: nobody can be using them.
-    fn put_pages(self, pages: impl Iterator<Item = Pte>) {
+    pub(super) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
         let mut freeing = Freeing::new(self.pool);
         for page in pages {
             match page.holds() {
