@@ -140,3 +140,25 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
         assert_eq!(used(&memory), 0);
     });
 }
+
+/// Who unmaps finds a page borrowed that the fault makes the leaf's own: it goes all the same.
+// spec: F3
+#[test]
+fn a_page_is_unmapped_beside_a_fault_that_absorbs_the_leaf_it_is_borrowed_from() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = numbered(&memory, 4);
+        let child = space.fork().unwrap();
+        let mut a = space.accessor();
+        a.store(at, 10u64).unwrap();
+        drop(child);
+        let others = space.clone();
+        let unmapping = thread::spawn(move || others.unmap(at + PAGE, 2 * PAGE).unwrap());
+        a.store(at + 3 * PAGE, 13u64).unwrap();
+        unmapping.join().unwrap();
+        assert_eq!([0, 3].map(|page| load(&mut a, at, page)), [10, 13]);
+        space.validate();
+        drop((a, space));
+        assert_eq!(used(&memory), 0);
+    });
+}
