@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
 use super::extents::{Extents, ShownHoles};
-use super::index::{Index, Nodes};
+use super::index::{Guarded, Index, Nodes};
 use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 use super::options::{FileAccess, FileOptions};
 use super::ready::ReadyList;
@@ -21,7 +21,9 @@ use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
 use crate::store::{Accepted, Identity, Store, StoreError};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use crate::sync::{
+    Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// The largest size of a file in bytes.
@@ -56,18 +58,19 @@ pub(crate) struct FileCore {
     // Each of these has its own protection.
     /// Where the bytes are; `None` once the file is closed. A leaf lock, held to clone it.
     store: Mutex<Option<Arc<dyn Store>>>,
-    /// The file's length in bytes. Grows under the lock of the block written; shrinks under `invalidate`, exclusive.
+    /// The file's length in bytes. Grows under the mutex of `index`; shrinks under `invalidate`, exclusive.
     pub(super) size: AtomicU64,
     /// What the store holds: bytes at and after it are not read from there. Changes as `size` does, and after a write.
     pub(super) stored: AtomicU64,
-    pub(super) index: Index,
-    pub(super) dirty: Mutex<DirtyIndex>,
-    /// Notified when a write of a block ends; goes with `dirty`.
+    /// The blocks, and under the same mutex what is dirty of them: a new block of a writer enters both at once.
+    pub(super) index: Index<DirtyIndex>,
+    /// Notified when a write of a block ends; goes with the mutex of `index`.
     pub(super) write_ended: Condvar,
     pub(super) mappers: MapperList,
-    /// Shared: filling blocks and writing. Exclusive: truncate, punch, discard, invalidate. Outside the block lock.
+    /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`). Exclusive: truncate, punch, discard,
+    /// invalidate. Outside the block lock.
     invalidate: RwLock<()>,
-    /// Bumped when something may have stopped being a hole: see [`FileCore::hole_still`].
+    /// Bumped when something may have stopped being a hole, under the mutex of `index`: see [`FileCore::hole_still`].
     pub(super) hole_epoch: AtomicU64,
     /// What may be mapped as a hole.
     pub(super) shown_holes: ShownHoles,
@@ -99,8 +102,20 @@ pub(super) enum Steady<'f> {
     Shared { _guard: RwLockReadGuard<'f, ()> },
     #[cfg(mutant = "P15")]
     Nobody,
-    /// Nobody else may.
-    Alone { _guard: RwLockWriteGuard<'f, ()> },
+    /// Nobody else may. Dropped in this order.
+    Alone {
+        _cutting: SaidSo<'f>,
+        _guard: RwLockWriteGuard<'f, ()>,
+    },
+}
+
+/// While it lives, appends that do not keep the file steady see that somebody has it alone.
+pub(super) struct SaidSo<'f>(&'f FileCore);
+
+impl Drop for SaidSo<'_> {
+    fn drop(&mut self) {
+        self.0.dirty().set_cutting(false);
+    }
 }
 
 impl FileCore {
@@ -154,8 +169,7 @@ impl FileCore {
             opened_len: len,
             size: AtomicU64::new(len),
             stored: AtomicU64::new(len),
-            index: Index::default(),
-            dirty: Mutex::ranked(Rank::Dirty, DirtyIndex::default()),
+            index: Index::ranked(Rank::Dirty),
             write_ended: Condvar::new(),
             mappers: MapperList::default(),
             invalidate: RwLock::ranked(Rank::Invalidate, ()),
@@ -357,8 +371,11 @@ impl FileCore {
 
     /// Keeps all fills and writes away.
     pub(super) fn alone(&self) -> Steady<'_> {
+        let guard = self.invalidate.write();
+        self.dirty().set_cutting(true);
         Steady::Alone {
-            _guard: self.invalidate.write(),
+            _cutting: SaidSo(self),
+            _guard: guard,
         }
     }
 
@@ -379,7 +396,11 @@ impl FileCore {
 
     /// Registers a mapper of the file.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
-        self.mappers.add(mapper)
+        let id = self.mappers.add(mapper);
+        // Whoever puts a block into the index looks for mappers before it lets go of this mutex: it sees this one, or the faults of
+        // this one see the block. See `FileCore::end_hole`.
+        drop(self.dirty());
+        id
     }
 
     /// Removes a mapper, whose translations of this file are gone.
@@ -407,6 +428,13 @@ impl FileCore {
 
     // --- dirty state
 
+    /// The dirty index, locked, and with it the index.
+    #[inline]
+    #[track_caller]
+    pub(super) fn dirty(&self) -> MutexGuard<'_, Guarded<DirtyIndex>> {
+        self.index.lock()
+    }
+
     /// The rules for a writer with this reason, as they are now.
     pub(super) fn rules(&self, reason: WriteReason) -> WriteRules {
         let released = self.released.load(Ordering::Acquire);
@@ -429,6 +457,7 @@ impl FileCore {
     }
 
     /// What the dirty index notes of a write that happens now.
+    #[inline]
     pub(super) fn dirty_entry(&self) -> Dirty {
         Dirty {
             since: self.pool.now(),
@@ -442,7 +471,7 @@ impl FileCore {
     /// [`FileCore::mark_dirty`] with an entry of the caller's.
     pub(super) fn mark_dirty_as(&self, entry: Dirty, block: u64, frame: FrameId) {
         let flags = &self.frames().meta(frame).flags;
-        let mut dirty = self.dirty.lock();
+        let mut dirty = self.dirty();
         if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
             self.count_dirty();
         }
@@ -455,7 +484,7 @@ impl FileCore {
         if self.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
             return;
         }
-        let mut dirty = self.dirty.lock();
+        let mut dirty = self.dirty();
         if flags
             .test_and_clear(FlagSet::DIRTY)
             .contains(FlagSet::DIRTY)
@@ -471,6 +500,7 @@ impl FileCore {
     }
 
     /// So many blocks more are dirty, likewise.
+    #[inline]
     pub(super) fn count_dirty_run(&self, blocks: usize) {
         let pages = (blocks as u64) << self.order;
         self.cache.count_dirty(&self.groups, pages);
@@ -491,12 +521,12 @@ impl FileCore {
 
     /// Dirty blocks, those being written not counted.
     pub(crate) fn dirty_blocks(&self) -> u64 {
-        self.dirty.lock().len() as u64
+        self.dirty().len() as u64
     }
 
     /// Whether a write of some block is under way.
     pub(super) fn is_writing(&self) -> bool {
-        self.dirty.lock().writing() > 0
+        self.dirty().writing() > 0
     }
 }
 

@@ -65,6 +65,8 @@ pub(super) struct DirtyIndex {
     cut: Option<u64>,
     /// Cuts that are over.
     cuts: u64,
+    /// Somebody has the file alone: no page comes in but by him.
+    cutting: bool,
 }
 
 impl DirtyIndex {
@@ -167,6 +169,19 @@ impl DirtyIndex {
     /// The highest block that the store may not have: it is dirty, or its write is under way.
     pub(super) fn last_unwritten(&self) -> Option<u64> {
         self.dirty.last().max(self.writing.last())
+    }
+
+    /// Somebody has the file alone from now on, or no more.
+    pub(super) fn set_cutting(&mut self, cutting: bool) {
+        debug_assert_ne!(self.cutting, cutting, "one has the file alone");
+        self.cutting = cutting;
+    }
+
+    /// Whether somebody has the file alone.
+    #[inline]
+    pub(super) fn is_cutting(&self) -> bool {
+        // mutant: P16-append (shuttle: shuttle_an_append_beside_a_cut_is_before_or_after_it)
+        self.cutting && cfg!(not(mutant = "P16-append"))
     }
 
     /// The blocks from `first` on are about to be cut off: no write of them begins until [`DirtyIndex::end_cut`]. One cut at a time.

@@ -157,7 +157,7 @@ impl FileCore {
         let (Some(first), Some(last)) = (blocks().find(shown), blocks().rfind(shown)) else {
             return;
         };
-        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        self.move_hole_epoch();
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
             // At once, with those between: a hole that is not one of these faults in again.
@@ -301,9 +301,16 @@ impl FileCore {
     ///
     /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it installs the zero frame. Either
     /// it sees the epoch moved, or its section is over before the first grace period here is, and the revocation finds its
-    /// translation. (The epoch and the number of mappers are SeqCst: who moves the first and then sees no mapper comes before
-    /// every fault of a mapper registered later, which then finds the block in the index.)
+    /// translation. (A mapper takes the mutex of the index after it has registered: who moves the epoch under that mutex and then
+    /// sees no mapper comes before every fault of a mapper registered later, which then finds the block in the index.)
     pub(super) fn end_hole(&self, blocks: Range<u64>) {
+        self.move_hole_epoch();
+        self.end_hole_moved(blocks);
+    }
+
+    /// The same, where the epoch was moved under the mutex under which the blocks came into the index.
+    #[inline]
+    pub(super) fn end_hole_moved(&self, blocks: Range<u64>) {
         let start = blocks.start << self.block_shift();
         // Of what lies past its end the store was never asked; what it is asked after it has grown is cut when it has.
         if start < self.stored.load(Ordering::Acquire) {
@@ -311,10 +318,22 @@ impl FileCore {
                 .lock()
                 .cut_hole(&(start..blocks.end << self.block_shift()));
         }
-        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
         if !self.mappers.is_empty() {
-            self.pool.domain.synchronize();
-            self.revoke_and_wait(blocks, super::mappers::Revoke::Holes);
+            self.end_shown_hole(blocks);
         }
+    }
+
+    #[cold]
+    fn end_shown_hole(&self, blocks: Range<u64>) {
+        // For a mapper that was there all the time: SeqCst, as its faults read it.
+        self.move_hole_epoch();
+        self.pool.domain.synchronize();
+        self.revoke_and_wait(blocks, super::mappers::Revoke::Holes);
+    }
+
+    /// Something may have stopped being a hole. Under the mutex of the index, like every change of the epoch.
+    pub(super) fn move_hole_epoch(&self) {
+        let _alone = self.dirty();
+        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -22,11 +22,11 @@ mod writer;
 pub(crate) use writer::IndexWriter;
 
 use std::hint::cold_path;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use crate::frame::FrameOffset;
 use crate::sync::raw::{AtomicU64, Ordering};
-use crate::sync::{Mutex, Rank};
+use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::FrameId;
 
 /// log2 of the words in a node.
@@ -101,19 +101,39 @@ pub(crate) trait Nodes {
     fn set_live(&self, node: FrameId, live: u32);
 }
 
-/// See the module.
+/// See the module. Its mutex guards `beside` as well: what changes with the index, and would need a mutex of its own.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct Index<T = ()> {
     root: AtomicU64,
-    writer: Mutex<Counts>,
+    writer: Mutex<Guarded<T>>,
+}
+
+/// What the mutex of an [`Index`] guards; dereferences to what is not the index's own.
+#[derive(Debug, Default)]
+pub(crate) struct Guarded<T> {
+    counts: Counts,
+    beside: T,
+}
+
+impl<T> Deref for Guarded<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.beside
+    }
+}
+
+impl<T> DerefMut for Guarded<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.beside
+    }
 }
 
 impl Default for Index {
     fn default() -> Index {
-        Index {
-            root: AtomicU64::new(0),
-            writer: Mutex::ranked(Rank::Index, Counts::default()),
-        }
+        Index::ranked(Rank::Index)
     }
 }
 
@@ -174,7 +194,17 @@ fn height_of(word: u64) -> u32 {
     }
 }
 
-impl Index {
+impl<T: Default> Index<T> {
+    /// An empty index whose mutex has this place in the lock order.
+    pub(crate) fn ranked(rank: Rank) -> Index<T> {
+        Index {
+            root: AtomicU64::new(0),
+            writer: Mutex::ranked(rank, Guarded::default()),
+        }
+    }
+}
+
+impl<T> Index<T> {
     /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section is open.
     #[inline(always)]
     pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
@@ -245,16 +275,25 @@ impl Index {
     }
 
     /// Starts a change; other writers wait.
-    pub(crate) fn write(&self) -> IndexWriter<'_> {
+    #[inline]
+    #[track_caller]
+    pub(crate) fn write(&self) -> IndexWriter<'_, T> {
         IndexWriter {
             root: &self.root,
-            counts: self.writer.lock(),
+            guarded: self.writer.lock(),
         }
+    }
+
+    /// Locks the mutex for the sake of what it guards besides.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded<T>> {
+        self.writer.lock()
     }
 
     /// Blocks, shadows and nodes in the index.
     pub(crate) fn counts(&self) -> Counts {
-        *self.writer.lock()
+        self.writer.lock().counts
     }
 
     /// Recounts everything, and panics where a count or the form of the tree is wrong. Nobody may be changing it.
@@ -262,7 +301,7 @@ impl Index {
         let writer = self.write();
         let mut found = Counts::default();
         recount(nodes, self.root.load(Ordering::Relaxed), &mut found);
-        assert_eq!(found, *writer.counts, "index counts");
+        assert_eq!(found, writer.guarded.counts, "index counts");
     }
 }
 

@@ -34,7 +34,7 @@
 //! locked block that is in the index stays there (I7). LOCKED and WRITEBACK are waited for in the wait table of `frame`.
 //!
 //! **Locking**, outermost first: a file's `append` > `invalidate` (shared by fills and writes, exclusive for truncate,
-//! punch, discard, invalidate: [`Steady`](core::Steady)) > block locks > dirty index > index writer; and, each a leaf within
+//! punch, discard, invalidate: [`Steady`](core::Steady)) > block locks > the mutex of the index and the dirty index; and, each a leaf within
 //! this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block locks at once are taken in
 //! ascending order, all but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block
 //! lock held, those of read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or
@@ -54,7 +54,7 @@
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to lock. The fault is given
 //! the file's hole epoch, and those of the page's neighbours that are holes as well, and compares it in the section in which it
-//! installs them. Whoever makes a block there, or cuts the file, moves the epoch, waits for a grace period, revokes, and waits again before bytes change.
+//! installs them. Whoever makes a block there, or cuts the file, moves the epoch (under the mutex of the index) and, if there are mappings, waits for a grace period, revokes, and waits again before bytes change.
 //!
 //! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through `Owner`), `frame`, `group`.
 //! Above: `space` maps files and implements [`Mappers`]; the facade opens files, once per store, and runs

@@ -134,6 +134,30 @@ fn shuttle_a_read_beside_a_punch() {
     });
 }
 
+// An append keeps nobody from cutting: all that others see of it is one step.
+// spec: P15
+#[test]
+fn shuttle_an_append_beside_a_cut_is_before_or_after_it() {
+    model(|| {
+        let (cache, _store, file) = file(64, 2);
+        // There is a node: else the append is made the long way.
+        drop(file.view(page(1)).unwrap());
+        let cutter = {
+            let file = file.clone();
+            thread::spawn(move || file.set_len(PAGE).unwrap())
+        };
+        file.write_at(&[7; PAGE as usize], 2 * PAGE).unwrap();
+        cutter.join().unwrap();
+        if file.len() > PAGE {
+            assert_eq!(file.len(), 3 * PAGE);
+            let (before, appended) = (file.view(page(1)).unwrap(), file.view(page(2)).unwrap());
+            assert_eq!(value(&before), 0, "bytes from before the cut");
+            assert_eq!(value(&appended), 7, "the cut took what came after it");
+        }
+        finish(&cache, file);
+    });
+}
+
 // spec: P15
 #[test]
 fn shuttle_a_read_beside_a_truncation() {

@@ -1,8 +1,15 @@
 //! New blocks of a writer: complete before anybody can see them, up to date, referenced, dirty, and not locked.
 //!
-//! What the lock would keep others from, the mutex of the dirty index does: the blocks are in the index first, then the file
-//! is long enough for them, then they are in the dirty index. Nobody writes them back before that, and since they are flagged
-//! DIRTY all the time, nobody evicts them. Another writer of one finds it dirty; if that one syncs, it waits here.
+//! What the lock would keep others from, the mutex of the index does, which is that of the dirty index, too: the blocks are in the
+//! index first, then the file is long enough for them, then they are in the dirty index. Nobody writes them back before that, and
+//! since they are flagged DIRTY all the time, nobody evicts them. Another writer of one finds it dirty; if that one syncs, it waits
+//! here.
+//!
+//! **Appends.** A page that lies at or past the end of the file is all but never cached: it is made with no look-up before, and
+//! should somebody have made it first, the insertion finds it. Nor is the file kept steady, for all that others can see is one step
+//! under the mutex of the index, where whoever has the file alone has said so (`DirtyIndex::is_cutting`): the page comes wholly before
+//! or wholly after a cut, and then it makes the file longer again, as a later write would. Where one step does not do (a node is
+//! missing, a block is there, the last page is not whole, a mapping has come) the page is given back, and written the long way.
 //!
 //! **Runs.** A long write takes what it needs for up to [`MOST_SINGLES`] whole pages at once: charge, frames, places in the index, in the
 //! dirty index and on the list. Where it cannot be had without more ado, the first of the pages is written by itself, and waits, reclaims
@@ -11,6 +18,7 @@
 use std::ops::Range;
 
 use super::core::{FileCore, Steady};
+use super::dirty::DirtyIndex;
 use super::errors::FileError;
 use super::index::RunInserted;
 use super::lookup::{Basis, marks_after_publishing};
@@ -18,8 +26,9 @@ use super::spare_nodes::SpareNodes;
 use super::write::Source;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
 use crate::reclaim::{AllocMode, PoolFrame};
+use crate::sync::atomic::Ordering;
 use crate::sys::copy::Quarter;
-use crate::units::FrameId;
+use crate::units::{FrameId, PAGE_SIZE};
 
 /// Blocks that were published for the places from `first` on, of which `done` are in the index.
 struct NewRun<'a> {
@@ -71,34 +80,108 @@ impl FileCore {
         source: Source<'_>,
         basis: Basis,
     ) -> Result<bool, FileError> {
-        self.prefetch_next(Quarter::Third);
+        let end = (block << self.block_shift()) + inside.end as u64;
+        let fill = |bytes: &mut [u8]| {
+            if inside.len() < bytes.len() {
+                bytes[..inside.start].fill(0);
+                bytes[inside.end..].fill(0);
+            }
+            source.store_into(&mut bytes[inside.clone()]);
+        };
+        let insert = |frame| {
+            let (made, result) = self.insert_complete(block, &[frame], end, basis);
+            result.map(|()| made > 0)
+        };
+        if self.order == 0 {
+            return self.write_new_page(block, fill, insert);
+        }
         let mut owned = self
             .pool
             .alloc(self.group.id(), self.order, AllocMode::Wait)?;
-        if self.order == 0 {
-            let frame = owned.id();
-            self.frames().prefetch_free(frame, Quarter::Fourth);
-        }
-        let bytes = owned.bytes_mut();
-        if inside.len() < bytes.len() {
-            bytes[..inside.start].fill(0);
-            bytes[inside.end..].fill(0);
-        }
-        source.store_into(&mut bytes[inside.clone()]);
-        self.prefetch_next(Quarter::First);
-        let frame = self.publish_complete(owned, block);
-        let end = (block << self.block_shift()) + inside.end as u64;
-        let (made, result) = self.insert_complete(block, &[frame], end, basis);
-        self.prefetch_next(Quarter::Second);
-        result.map(|()| made > 0)
+        fill(owned.bytes_mut());
+        insert(self.publish_complete(owned, block))
     }
 
-    /// Has a quarter of the next new block on its way to the processor while there is other work to do: fetched in one go, its lines
-    /// would be waited for. The first two come after a block was filled, the others before the next is.
+    /// Makes a block of one page: what `fill` makes of a frame, put where it belongs by `insert`.
+    ///
+    /// The next frame is fetched in quarters while there is other work to do: fetched in one go, its lines would be waited for. The
+    /// first two come after a page was filled, the others before the next is.
+    #[inline(always)]
+    fn write_new_page(
+        &self,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+    ) -> Result<bool, FileError> {
+        let frames = self.frames();
+        frames.prefetch_next(Quarter::Third);
+        let mut owned = self.pool.alloc_page(self.group.id())?;
+        frames.prefetch_free(owned.id(), Quarter::Fourth);
+        fill(owned.bytes_mut());
+        let next = frames.next_single();
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::First);
+        }
+        let made = insert(self.publish_complete(owned, block));
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::Second);
+        }
+        made
+    }
+
+    /// Writes the one whole page that `bytes` begins with, if it lies at or past the end of the file; false, and nothing is
+    /// written, where that takes more than one step.
     #[inline]
-    fn prefetch_next(&self, quarter: Quarter) {
-        if self.order == 0 {
-            self.frames().prefetch_next(quarter);
+    pub(super) fn append_page(&self, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
+        let size = self.size();
+        if self.order > 0
+            || !(PAGE_SIZE..2 * PAGE_SIZE).contains(&bytes.len())
+            || offset < size
+            || self.inside_block(offset | size) > 0
+            || !self.mappers.is_empty()
+            || marks_after_publishing()
+        {
+            return Ok(false);
+        }
+        let block = offset >> self.block_shift();
+        let fill = |frame: &mut [u8]| frame.copy_from_slice(&bytes[..PAGE_SIZE]);
+        let insert = |frame| Ok(self.insert_appended(block, frame));
+        self.write_new_page(block, fill, insert)
+    }
+
+    /// Puts a complete page where it belongs, if that is one step under the mutex of the index. If not, it is freed.
+    #[inline(always)]
+    fn insert_appended(&self, block: u64, frame: FrameId) -> bool {
+        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+        self.pool.lru_add(frame);
+        let mut writer = self.index.write();
+        // Asked here, all of it stays so until the page is in.
+        let is_steady = !writer.beside().is_cutting()
+            && self.inside_block(self.size()) == 0
+            && self.mappers.is_empty();
+        let made = is_steady && writer.insert_at_once(self.frames(), block, frame);
+        if made {
+            self.note_new(
+                writer.beside(),
+                block..block + 1,
+                (block + 1) << self.block_shift(),
+            );
+        }
+        drop(writer);
+        match made {
+            true => self.made_new(block..block + 1),
+            false => self.take_back(frame),
+        }
+        made
+    }
+
+    /// Frees a complete block that is not in the index.
+    #[cold]
+    fn take_back(&self, frame: FrameId) {
+        self.pool.lru_remove(frame);
+        // A lookup with an old word may hold it for a moment.
+        if self.pool.uncache(frame) == Dropped::Last {
+            self.pool.free(frame);
         }
     }
 
@@ -153,6 +236,7 @@ impl FileCore {
     }
 
     /// Publishes a block that has its bytes. Nobody finds it yet.
+    #[inline]
     fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
         let referenced = !marks_after_publishing();
         owned.set_flags(match referenced {
@@ -164,6 +248,26 @@ impl FileCore {
         owned.set_index(block);
         // Who marks it later has to hold it; else it is not touched once others can find it.
         owned.publish(HoldState::cached(if referenced { 1 } else { 2 }))
+    }
+
+    /// Under the mutex of the index, into which these blocks of a writer just came: the file is `end` bytes long at least, they are
+    /// dirty, and no holes.
+    #[inline(always)]
+    fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
+        self.grow_locked(end);
+        self.count_dirty_run((blocks.end - blocks.start) as usize);
+        dirty.insert_run(blocks, self.dirty_entry());
+        // Release: who finds what comes after sees it. All changes are made under this mutex.
+        let epoch = self.hole_epoch.load(Ordering::Relaxed);
+        self.hole_epoch.store(epoch + 1, Ordering::Release);
+    }
+
+    /// Blocks of a writer are in the index.
+    #[inline]
+    fn made_new(&self, blocks: Range<u64>) {
+        // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
+        self.end_hole_moved(blocks.clone());
+        self.ready.filled(blocks);
     }
 
     /// Puts complete blocks where `first` and those behind it belong, and makes the file as long as they are, or `end` bytes if the
@@ -186,11 +290,7 @@ impl FileCore {
         let mut shadows = Vec::new();
         let result = self.insert_dirty(&mut run, end, basis, &mut shadows);
         for frame in &frames[run.done..] {
-            self.pool.lru_remove(*frame);
-            // A lookup with an old word may hold it for a moment.
-            if self.pool.uncache(*frame) == Dropped::Last {
-                self.pool.free(*frame);
-            }
+            self.take_back(*frame);
         }
         if marks_after_publishing() {
             for frame in frames {
@@ -203,9 +303,7 @@ impl FileCore {
             let _where_a_read_would_be = self.count_refault(shadow);
         }
         if run.done > 0 {
-            // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
-            self.end_hole(run.blocks());
-            self.ready.filled(run.blocks());
+            self.made_new(run.blocks());
         }
         (run.done, result)
     }
@@ -220,16 +318,8 @@ impl FileCore {
     ) -> Result<(), FileError> {
         let mut spares = SpareNodes::new(&self.pool, self.group.id());
         loop {
-            let from = run.next();
-            let mut dirty = self.dirty.lock();
-            let inserted = self.try_insert_run(run, basis, &mut spares, shadows);
-            if inserted.blocks > 0 {
-                run.done += inserted.blocks;
-                self.grow_to(end.min(run.next() << self.block_shift()));
-                self.count_dirty_run(inserted.blocks);
-                dirty.insert_run(from..run.next(), self.dirty_entry());
-            }
-            drop(dirty);
+            let inserted = self.try_insert_run(run, end, basis, &mut spares, shadows);
+            run.done += inserted.blocks;
             let Some(count) = inserted.need_nodes else {
                 return Ok(());
             };
@@ -241,6 +331,7 @@ impl FileCore {
     fn try_insert_run(
         &self,
         run: &NewRun<'_>,
+        end: u64,
         basis: Basis,
         spares: &mut SpareNodes<'_>,
         shadows: &mut Vec<u64>,
@@ -252,7 +343,13 @@ impl FileCore {
                 need_nodes: None,
             };
         }
-        let frames = &run.frames[run.done..];
-        writer.insert_run(self.frames(), run.next(), frames, spares.nodes(), shadows)
+        let (first, frames) = (run.next(), &run.frames[run.done..]);
+        let inserted = writer.insert_run(self.frames(), first, frames, spares.nodes(), shadows);
+        if inserted.blocks > 0 {
+            let next = first + inserted.blocks as u64;
+            let end = end.min(next << self.block_shift());
+            self.note_new(writer.beside(), first..next, end);
+        }
+        inserted
     }
 }

@@ -45,7 +45,7 @@ impl FileCore {
         };
         locked.retain(can_go);
         if self.accepted == Accepted::UntilSync {
-            let dirty = self.dirty.lock();
+            let dirty = self.dirty();
             locked.retain(|one| !dirty.is_unsynced(one.block()));
         }
         let is_mapped = |one: &&Locked<'_>| one.meta().hold.load().mapped() > 0;

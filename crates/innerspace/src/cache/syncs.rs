@@ -153,19 +153,19 @@ impl FileCore {
         mode: LockMode,
     ) -> Result<(), FileError> {
         let store = self.store()?;
-        let through = self.dirty.lock().last_acceptance();
+        let through = self.dirty().last_acceptance();
         let result = {
             let _call = self.store_call();
             store.sync(what)
         };
         match result {
             Ok(()) => {
-                self.dirty.lock().synced(through);
+                self.dirty().synced(through);
                 running.good = Some(what);
             }
             Err(error) => {
                 // Also what was accepted since: who knows when the store dropped what.
-                self.dirty.lock().doubt_accepted();
+                self.dirty().doubt_accepted();
                 drop(running);
                 self.errors
                     .record(self.store_error(StoreAction::Sync, 0, 0, error));
@@ -184,7 +184,7 @@ impl FileCore {
             LockMode::Sleep => Get::LOCK,
             LockMode::Try => Get::LOCK | Get::NOWAIT,
         };
-        let doubted = self.dirty.lock().doubted();
+        let doubted = self.dirty().doubted();
         for block in doubted {
             // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its lock is taken.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
@@ -194,7 +194,7 @@ impl FileCore {
                     ..self.dirty_entry()
                 };
                 self.mark_dirty_as(entry, block, locked.frame());
-                self.dirty.lock().settle_doubt(block);
+                self.dirty().settle_doubt(block);
             }
         }
     }
@@ -217,7 +217,7 @@ impl FileCore {
             return;
         }
         let is_unsynced = {
-            let dirty = self.dirty.lock();
+            let dirty = self.dirty();
             frames.iter().any(|frame| {
                 let meta = self.frames().meta(*frame);
                 meta.owner() == self.owner.0 && dirty.is_unsynced(meta.index())

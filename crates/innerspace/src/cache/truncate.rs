@@ -31,7 +31,7 @@ struct Cutting<'f>(&'f FileCore);
 
 impl Drop for Cutting<'_> {
     fn drop(&mut self) {
-        self.0.dirty.lock().end_cut();
+        self.0.dirty().end_cut();
     }
 }
 
@@ -71,7 +71,7 @@ impl FileCore {
 
     /// Keeps writes back of the blocks from `first` on from beginning, and waits for those under way.
     fn cut_from<'f>(&'f self, first: u64, _alone: &Steady<'_>) -> Cutting<'f> {
-        self.dirty.lock().begin_cut(first);
+        self.dirty().begin_cut(first);
         let cutting = Cutting(self);
         self.wait_written(first..u64::MAX);
         #[cfg(all(test, not(shuttle)))]
@@ -97,7 +97,7 @@ impl FileCore {
 
     /// Takes the mappings of holes in these pages away. The size says already that they are gone.
     fn end_holes(&self, pages: Range<u64>) {
-        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        self.move_hole_epoch();
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
             self.mappers.revoke(pages, Revoke::Holes);
@@ -180,7 +180,7 @@ impl FileCore {
         let alone = self.alone();
         let _cutting = self.cut_from(0, &alone);
         loop {
-            let blocks: Vec<u64> = self.dirty.lock().blocks(0..u64::MAX).take(BATCH).collect();
+            let blocks: Vec<u64> = self.dirty().blocks(0..u64::MAX).take(BATCH).collect();
             if blocks.is_empty() {
                 break;
             }
@@ -198,12 +198,7 @@ impl FileCore {
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
         self.check_outside()?;
         // What no sync has covered may be dropped by the store yet, and would be gone for good: it is synced, or dirty again.
-        if self
-            .dirty
-            .lock()
-            .unsynced()
-            .any(|block| blocks.contains(&block))
-        {
+        if self.dirty().unsynced().any(|block| blocks.contains(&block)) {
             self.sync_store(SyncWhat::Data)?;
         }
         let _steady = self.alone();
@@ -219,7 +214,7 @@ impl FileCore {
             self.drop_batch(batch);
         }
         // What is being written: the store may be asked for its length before it has the bytes.
-        let kept = self.dirty.lock().last_unwritten().map_or(0, |block| {
+        let kept = self.dirty().last_unwritten().map_or(0, |block| {
             ((block + 1) << self.block_shift()).min(self.size())
         });
         self.adopt_store_len(kept)?;

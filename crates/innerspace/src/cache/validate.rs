@@ -11,7 +11,7 @@ impl FileCore {
         let section = self.pool.domain.reader();
         let mut next = 0;
         let mut dirty_blocks = 0;
-        let dirty = self.dirty.lock();
+        let dirty = self.dirty();
         assert_eq!(dirty.writing(), 0, "a write is under way at rest");
         while let Some((block, frame)) = self.index.next_block(self.frames(), next, u64::MAX) {
             let meta = self.frames().meta(frame);

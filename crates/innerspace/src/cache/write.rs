@@ -19,6 +19,7 @@ use crate::frame::{Dropped, FlagSet, Kind, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
+use crate::units::PAGE_SIZE;
 
 /// What is put into a part of a block.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +83,10 @@ impl FileCore {
         while done < bytes.len() {
             let (at, rest) = (offset + done as u64, &bytes[done..]);
             self.make_dirty_room()?;
+            if self.append_page(at, rest)? {
+                done += PAGE_SIZE;
+                continue;
+            }
             let steady = self.steady();
             let in_run = self.write_new_run(at, rest, &steady)?;
             done += in_run;
@@ -213,9 +218,18 @@ impl FileCore {
 
     /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of the block they end in.
     pub(super) fn grow_to(&self, end: u64) {
-        // Release: pairs with the load in `size`.
         if self.size.load(Ordering::Relaxed) < end {
-            self.size.fetch_max(end, Ordering::Release);
+            let _alone = self.dirty();
+            self.grow_locked(end);
+        }
+    }
+
+    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller keeps it steady.
+    #[inline]
+    pub(super) fn grow_locked(&self, end: u64) {
+        if self.size.load(Ordering::Relaxed) < end {
+            // Release: pairs with the load in `size`.
+            self.size.store(end, Ordering::Release);
         }
     }
 
@@ -270,12 +284,17 @@ impl FileCore {
     }
 
     /// Stores that went past the end of the file through a mapping must not show up when it grows to `new_end`.
+    #[inline]
     pub(super) fn clear_tail_before(&self, new_end: u64) -> Result<(), FileError> {
         let size = self.size();
-        let tail = self.inside_block(size) as usize;
-        if new_end <= size || tail == 0 {
+        if new_end <= size || self.inside_block(size) == 0 {
             return Ok(());
         }
+        self.clear_tail(size)
+    }
+
+    #[cold]
+    fn clear_tail(&self, size: u64) -> Result<(), FileError> {
         // Where no translation can store, the bytes past the end are zeros already: see `zero_past_end`.
         match self.lookup(size >> self.block_shift()) {
             Some(held) if held.meta().hold.load().is_wmapped() => self.zero_tail(size),
@@ -329,21 +348,22 @@ impl FileCore {
     }
 
     /// How near the groups that pay for the file are to their dirty limits: the nearest counts.
+    #[inline]
     pub(super) fn dirty_level(&self) -> DirtyLevel {
-        let levels = self.groups.iter().map(|group| {
+        let mut nearest = DirtyLevel::Low;
+        for group in &self.groups {
             let Some(max) = self.pool.groups.max(*group) else {
-                return DirtyLevel::Low;
+                continue;
             };
             let dirty = self.cache.dirty_pages(*group).0;
-            if dirty * HARD_PART > max.0 {
-                DirtyLevel::Hard
-            } else if dirty * BACKGROUND_PART > max.0 {
-                DirtyLevel::Background
-            } else {
-                DirtyLevel::Low
+            if dirty * BACKGROUND_PART > max.0 {
+                nearest = nearest.max(match dirty * HARD_PART > max.0 {
+                    true => DirtyLevel::Hard,
+                    false => DirtyLevel::Background,
+                });
             }
-        });
-        levels.max().unwrap_or(DirtyLevel::Low)
+        }
+        nearest
     }
 
     /// How many of `wanted` blocks may become dirty before the groups are at their hard limit; at least one, for which
@@ -359,9 +379,18 @@ impl FileCore {
 
     /// Makes room for one more dirty block: a writer over the limit writes back itself, and is refused when nothing may be
     /// written (P25).
+    #[inline]
     pub(super) fn make_dirty_room(&self) -> Result<(), FileError> {
+        match self.dirty_level() {
+            DirtyLevel::Low => Ok(()),
+            level => self.make_dirty_room_at(level),
+        }
+    }
+
+    #[cold]
+    fn make_dirty_room_at(&self, mut level: DirtyLevel) -> Result<(), FileError> {
         loop {
-            match self.dirty_level() {
+            match level {
                 DirtyLevel::Low => break,
                 DirtyLevel::Background => {
                     self.cache.want_flush();
@@ -371,6 +400,7 @@ impl FileCore {
             }
             let written = self.write_some();
             if written > 0 || self.cache.write_some_of(&self.groups, self) > 0 {
+                level = self.dirty_level();
                 continue;
             }
             if self.write_order != WriteOrder::Background

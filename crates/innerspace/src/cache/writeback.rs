@@ -97,7 +97,7 @@ impl Drop for InFlights<'_> {
         let file = self.file;
         // Before WRITEBACK ends: a writer that waited for it must find the bytes unpinned.
         self.blocks.iter_mut().for_each(|one| one.pinned = None);
-        let mut dirty = file.dirty.lock();
+        let mut dirty = file.dirty();
         for run in self.blocks.chunk_by(InFlight::goes_on) {
             let blocks = run[0].held.block..run[run.len() - 1].held.block + 1;
             dirty.end_write(blocks.clone());
@@ -151,10 +151,7 @@ impl FileCore {
             let rules = self.rules(reason);
             let left = max_blocks - total.written - total.failed;
             let max = max_run.min(left) as usize;
-            let run = self
-                .dirty
-                .lock()
-                .next_run(total.next..blocks.end, max, &rules);
+            let run = self.dirty().next_run(total.next..blocks.end, max, &rules);
             if run.is_empty() {
                 total.next = blocks.end;
                 break;
@@ -328,7 +325,7 @@ impl FileCore {
         rules: &WriteRules,
     ) -> Vec<Option<Dirty>> {
         let mut entries = Vec::with_capacity(ready.len());
-        let mut dirty = self.dirty.lock();
+        let mut dirty = self.dirty();
         for run in ready.chunk_by(|(one, ..), (next, ..)| one.block() + 1 == next.block()) {
             let first = run[0].0.block();
             let mut rest = run;
@@ -433,10 +430,10 @@ impl FileCore {
         }
         self.check_outside()?;
         self.take_doubted_back(LockMode::Sleep);
-        let cuts = self.dirty.lock().cuts();
+        let cuts = self.dirty().cuts();
         self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
         // mutant: P16-sync (test: a_refused_cut_loses_nothing_beside_it) a sync succeeds without what a cut has put off
-        let put_off = self.dirty.lock().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
+        let put_off = self.dirty().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
         if put_off {
             #[cfg(all(test, not(shuttle)))]
             super::midway::reached(super::midway::Point::PutOff);
@@ -449,7 +446,7 @@ impl FileCore {
             self.sync_store(what)?;
         }
         let rules = self.rules(WriteReason::Sync);
-        match self.dirty.lock().held(blocks, &rules) {
+        match self.dirty().held(blocks, &rules) {
             None => Ok(()),
             Some((held, reason)) => Err(FileError::Held {
                 file: self.name.clone(),
@@ -462,7 +459,7 @@ impl FileCore {
     /// The error for a writer that finds everything held back, if that is so.
     pub(super) fn held_error(&self) -> Option<FileError> {
         let rules = self.rules(WriteReason::Pressure);
-        let (held, reason) = self.dirty.lock().held(0..u64::MAX, &rules)?;
+        let (held, reason) = self.dirty().held(0..u64::MAX, &rules)?;
         let dirty = held << self.block_shift();
         Some(FileError::Held {
             file: self.name.clone(),
@@ -486,7 +483,7 @@ impl FileCore {
 
     /// Waits until every write of a block in `blocks` that is under way now has ended.
     pub(super) fn wait_written(&self, blocks: Range<u64>) {
-        let mut dirty = self.dirty.lock();
+        let mut dirty = self.dirty();
         let through = dirty.last_write();
         while dirty.is_writing(blocks.clone(), through) {
             dirty = self.write_ended.wait(dirty);

@@ -230,13 +230,19 @@ impl Frames {
         }
     }
 
-    /// Has a quarter of the frame that this thread gets next on its way to the processor, to be written, if that frame is known; with the
-    /// first its metadata. A hint, for who fills one frame after the other.
+    /// The frame that this thread gets next, if it is known and there is something to be had from knowing: a hint.
+    #[inline(always)]
+    pub(crate) fn next_single(&self) -> Option<FrameId> {
+        match copy::PREFETCHES {
+            true => self.allocator.peek(),
+            false => None,
+        }
+    }
+
+    /// [`Frames::prefetch_free`] of the frame that this thread gets next.
     #[inline]
     pub(crate) fn prefetch_next(&self, quarter: Quarter) {
-        if copy::PREFETCHES
-            && let Some(id) = self.allocator.peek()
-        {
+        if let Some(id) = self.next_single() {
             self.prefetch_free(id, quarter);
         }
     }

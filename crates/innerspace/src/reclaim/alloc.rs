@@ -184,7 +184,20 @@ impl Pool {
         if mode == AllocMode::Wait {
             self.age_if_due();
         }
-        match self.attempt(group, order) {
+        let attempted = self.attempt(group, order);
+        self.settle(group, order, mode, attempted)
+    }
+
+    /// What is left to do after the first attempt.
+    #[inline]
+    fn settle<'p>(
+        &'p self,
+        group: GroupId,
+        order: u8,
+        mode: AllocMode,
+        attempted: Result<PoolFrame<'p>, Stuck>,
+    ) -> Result<PoolFrame<'p>, LimitError> {
+        match attempted {
             Ok(frame) => match frame.charge.over_high() {
                 None => Ok(frame),
                 Some(over) => self
@@ -192,6 +205,20 @@ impl Pool {
                     .map(|()| frame),
             },
             Err(stuck) => self.alloc_slow(group, order, mode, stuck),
+        }
+    }
+
+    /// [`Pool::alloc`] of one page, which may wait: what succeeds at once is compiled into the caller.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub(crate) fn alloc_page(&self, group: GroupId) -> Result<PoolFrame<'_>, LimitError> {
+        AllocMode::Wait.check_order();
+        self.age_if_due();
+        match self.attempt(group, 0) {
+            Ok(frame) if frame.charge.over_high().is_none() => Ok(frame),
+            attempted => self.settle(group, 0, AllocMode::Wait, attempted),
         }
     }
 

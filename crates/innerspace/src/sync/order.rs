@@ -43,9 +43,9 @@ ranks! {
     Mappings,
     /// What faults that un-share hold.
     Paths,
-    /// A file's dirty index.
+    /// A file's index, and what is dirty in it.
     Dirty,
-    /// The writer of a file's index.
+    /// Another index.
     Index,
     /// One batch of frames that are not listed yet.
     Batch,

@@ -77,6 +77,14 @@ impl<T: Copy + PartialEq> Runs<T> {
     /// Adds blocks, of which none is there.
     pub(super) fn note_run(&mut self, blocks: Range<u64>, note: T) {
         self.blocks += (blocks.end - blocks.start) as usize;
+        // Mostly they follow the last run.
+        if let Some(mut last) = self.runs.last_entry()
+            && last.get().end == blocks.start
+            && last.get().note == note
+        {
+            last.get_mut().end = blocks.end;
+            return;
+        }
         if let Some((_, run)) = self.runs.range_mut(..blocks.end).next_back() {
             assert!(run.end <= blocks.start, "I5: {blocks:?} is there already");
             if run.end == blocks.start && run.note == note {

@@ -1,7 +1,7 @@
 //! Changing an index: insertion with the nodes it needs, replacement, removal.
 
 use super::{
-    Counts, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, RunInserted, Word, height_for, height_of,
+    Guarded, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, RunInserted, Word, height_for, height_of,
     is_live, position,
 };
 use crate::sync::MutexGuard;
@@ -10,12 +10,18 @@ use crate::units::FrameId;
 
 /// The right to change an [`super::Index`].
 #[derive(Debug)]
-pub(crate) struct IndexWriter<'a> {
-    pub(crate) root: &'a AtomicU64,
-    pub(crate) counts: MutexGuard<'a, Counts>,
+pub(crate) struct IndexWriter<'a, T = ()> {
+    pub(super) root: &'a AtomicU64,
+    pub(super) guarded: MutexGuard<'a, Guarded<T>>,
 }
 
-impl<'a> IndexWriter<'a> {
+impl<'a, T> IndexWriter<'a, T> {
+    /// What the index's mutex guards besides.
+    #[inline]
+    pub(crate) fn beside(&mut self) -> &mut T {
+        &mut self.guarded
+    }
+
     /// Puts `frame` at `block`, unless a block is there. Takes the nodes it needs from `spares`: zeroed, not yet linked.
     pub(crate) fn insert(
         &mut self,
@@ -46,7 +52,7 @@ impl<'a> IndexWriter<'a> {
         };
         let shadow = match Word::decode(slot.load(Ordering::Relaxed)) {
             Word::Shadow(when) => {
-                self.counts.shadows -= 1;
+                self.guarded.counts.shadows -= 1;
                 Some(when)
             }
             _ => None,
@@ -56,8 +62,30 @@ impl<'a> IndexWriter<'a> {
         if let Some(parent) = parent {
             nodes.set_live(parent, nodes.live(parent) + 1);
         }
-        self.counts.blocks += 1;
+        self.guarded.counts.blocks += 1;
         Inserted::Done(shadow)
+    }
+
+    /// Puts `frame` at `block`, where nothing is and a node is; false, and nothing changed, where it takes more than that.
+    #[inline]
+    pub(crate) fn insert_at_once(
+        &mut self,
+        nodes: &impl Nodes,
+        block: u64,
+        frame: FrameId,
+    ) -> bool {
+        let Some(node) = self.bottom(nodes, block) else {
+            return false;
+        };
+        let slot = &nodes.words(node)[position(block, 1)];
+        if slot.load(Ordering::Relaxed) != Word::Empty.encode() {
+            return false;
+        }
+        // Release: as in `insert`.
+        slot.store(Word::Block(frame).encode(), Ordering::Release);
+        nodes.set_live(node, nodes.live(node) + 1);
+        self.guarded.counts.blocks += 1;
+        true
     }
 
     /// Puts `frames` at `first` and behind, as far as no block is there: one way down for what lies in one node. The shadows that
@@ -102,8 +130,8 @@ impl<'a> IndexWriter<'a> {
             });
             let put = put.count();
             nodes.set_live(node, nodes.live(node) + put as u32);
-            self.counts.blocks += put as u64;
-            self.counts.shadows -= (shadows.len() - before) as u64;
+            self.guarded.counts.blocks += put as u64;
+            self.guarded.counts.shadows -= (shadows.len() - before) as u64;
             blocks += put;
             if put < most {
                 break;
@@ -162,8 +190,8 @@ impl<'a> IndexWriter<'a> {
             Word::Block(frame),
             "I7: a locked block stays in its index"
         );
-        self.counts.blocks -= 1;
-        self.counts.shadows += u64::from(shadow.is_some());
+        self.guarded.counts.blocks -= 1;
+        self.guarded.counts.shadows += u64::from(shadow.is_some());
         self.prune(nodes, block, freed);
     }
 
@@ -181,7 +209,7 @@ impl<'a> IndexWriter<'a> {
             && which(when)
         {
             slot.store(Word::Empty.encode(), Ordering::Release);
-            self.counts.shadows -= 1;
+            self.guarded.counts.shadows -= 1;
         }
     }
 
@@ -190,9 +218,9 @@ impl<'a> IndexWriter<'a> {
         let root = self.root.load(Ordering::Relaxed);
         if matches!(Word::decode(root), Word::Shadow(_)) && from == 0 {
             self.root.store(0, Ordering::Release);
-            self.counts.shadows -= 1;
+            self.guarded.counts.shadows -= 1;
         } else {
-            self.counts.shadows -= drop_shadows_below(nodes, root, 0, from);
+            self.guarded.counts.shadows -= drop_shadows_below(nodes, root, 0, from);
         }
     }
 
@@ -255,7 +283,7 @@ impl<'a> IndexWriter<'a> {
             if !is_live(root) {
                 // A shadow is not worth a node.
                 self.root.store(0, Ordering::Release);
-                self.counts.shadows -= 1;
+                self.guarded.counts.shadows -= 1;
                 return;
             }
             let node = self.take_spare(spares);
@@ -305,7 +333,7 @@ impl<'a> IndexWriter<'a> {
     }
 
     fn take_spare(&mut self, spares: &mut Vec<FrameId>) -> FrameId {
-        self.counts.nodes += 1;
+        self.guarded.counts.nodes += 1;
         spares.pop().expect("missing_nodes counted them")
     }
 
@@ -334,8 +362,8 @@ impl<'a> IndexWriter<'a> {
             let shadows = words
                 .filter(|word| word.load(Ordering::Relaxed) != 0)
                 .count();
-            self.counts.shadows -= shadows as u64;
-            self.counts.nodes -= 1;
+            self.guarded.counts.shadows -= shadows as u64;
+            self.guarded.counts.nodes -= 1;
             link.store(0, Ordering::Release);
             freed.push(node);
         }
