@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::core::{DaxCore, HoleWrites};
+use super::device::Durability;
 use super::entries::{Found, Locked};
 use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
@@ -481,6 +482,9 @@ impl DaxCore {
 
     /// How many of these blocks, from the first on, can be stored to; see [`DaxCore::make_storable`].
     fn storable(&self, held: &[Held]) -> usize {
+        if self.device.durability() == Durability::Lines {
+            return held.len(); // nobody has to make room
+        }
         let mut done = 0;
         while let Some(first) = held.get(done) {
             let Content::Block(block) = first.entry.content() else {
