@@ -176,6 +176,7 @@ impl fmt::Display for LimitError {
 
 impl Holders {
     /// Everything counted here together.
+    #[cfg(test)]
     pub(crate) fn counted(&self) -> PageCount {
         PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::tree::{Protection, SharedTree};
-use super::{GroupError, GroupId, GroupWatch, Pressure, Reclaimer};
+use super::{GroupError, GroupId, GroupWatch, Pressure};
 use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped, PageCount};
 

@@ -28,10 +28,13 @@
 //! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements [`Reclaimer`].
 //!
 //! **Not here.** No frames, no lists, no retry after reclaim: a refusal is an answer.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the layers above take these into use one by one"
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "a model checker has parts of it only"
+    )
 )]
 
 #[cfg(not(loom))]
@@ -81,8 +84,10 @@ pub(crate) use protect::{Portion, Spared};
 pub(crate) use slab::Slab;
 #[cfg(not(loom))]
 pub use stall::Pressure;
+#[cfg(all(test, not(loom), not(shuttle)))]
+pub(crate) use tree::Protection;
 #[cfg(not(loom))]
-pub(crate) use tree::{GroupTree, MAX_LEVELS, Protection, Shape};
+pub(crate) use tree::{GroupTree, MAX_LEVELS};
 #[cfg(not(loom))]
 pub use watch::GroupWatch;
 

@@ -31,6 +31,7 @@ impl Batches {
     }
 
     /// Always the same.
+    #[cfg(test)]
     pub(super) fn fixed(pages: u32) -> Batches {
         Batches {
             first: pages,

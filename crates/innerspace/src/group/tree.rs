@@ -113,6 +113,7 @@ impl GroupTree {
     }
 
     /// The whole memory.
+    #[cfg(test)]
     pub(crate) fn root(&self) -> GroupId {
         GroupId::ROOT
     }

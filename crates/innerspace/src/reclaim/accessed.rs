@@ -17,14 +17,14 @@
 use std::time::Instant;
 
 use super::batch::own_batch;
-use super::lru::{ListKind, Lru, Place, pages_of};
+use super::lru::{ListKind, Place, pages_of};
 use super::miss_curve::Sampler;
 use super::owners::{Aged, OwnerId};
 use super::policy::SecondUse;
 use super::pool::Pool;
-use crate::frame::{FlagSet, Frames, Kind, Meta, Uses};
+use crate::frame::{FlagSet, Kind, Meta, Uses};
 use crate::group::GroupId;
-use crate::stats::{Counters, Event};
+use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 

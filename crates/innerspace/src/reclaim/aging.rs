@@ -6,7 +6,7 @@
 //! the next look becomes active; what was not stays at the tail, to be evicted first.
 
 use super::batch::BATCH_LEN;
-use super::lru::{Evictable, ListKind, pages_of};
+use super::lru::{Evictable, ListKind};
 use super::owners::Aged;
 use super::pool::Pool;
 use super::shrink::Hands;

@@ -118,6 +118,7 @@ pub(crate) struct PoolFrames<'p> {
 
 impl<'p> PoolFrames<'p> {
     /// Frames that are left.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
     }

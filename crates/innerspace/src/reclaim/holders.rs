@@ -1,6 +1,6 @@
 //! What holds the memory of a group, counted when a request has failed.
 
-use super::lru::{ListKind, Lru, pages_of};
+use super::lru::{ListKind, pages_of};
 use super::pool::Pool;
 use crate::frame::{FlagSet, Meta};
 use crate::group::{GroupId, Holders};

@@ -4,7 +4,6 @@ use super::aging::AgingDue;
 use super::batch::{BATCHES, Batch};
 use crate::frame::{FlagSet, FrameList, Frames, Meta};
 use crate::group::{GroupId, Slab};
-use crate::stats::{Counters, Event};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::{FrameId, PageCount};

@@ -43,11 +43,6 @@
 //!
 //! **Not here.** No thread: `background` offers the steps, the facade runs them. No swap: anonymous frames are never listed as
 //! evictable.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the layers above take these into use one by one"
-)]
 
 mod accessed;
 mod aging;
@@ -76,12 +71,13 @@ pub(crate) use alloc::{AllocMode, PoolFrame};
 pub(crate) use background::{FlushRequest, Step};
 pub(crate) use freeing::Freeing;
 pub(crate) use heap::HeapCharge;
-pub(crate) use lru::{Evictable, Place};
+pub(crate) use lru::Evictable;
 pub use miss_curve::MissCurve;
 pub(crate) use owners::{Aged, CleanCount, EvictCount, Owner, OwnerId};
 pub use policy::EvictionPolicy;
 pub(crate) use pool::{Pool, PoolOptions, Sampling, StoreScope};
 pub(crate) use retire::Retired;
 pub(crate) use shadows::{LeftShadow, SHADOW_BYTES_PER_FRAME};
-pub(crate) use shrink::{Io, Shrunk};
+#[cfg(test)]
+pub(crate) use shrink::Io;
 pub(crate) use workingset::Refault;

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 
 use super::background::Background;
 use super::batch::own_batch;
-use super::lru::{Evictable, ListSizes, Lru, Place, pages_of};
+#[cfg(all(test, not(shuttle)))]
+use super::lru::ListSizes;
+use super::lru::{Evictable, Lru, Place, pages_of};
 use super::miss_curve::{MissCurve, SAMPLER_BYTES, Sampler};
 use super::owners::{Owner, OwnerId, Owners};
 use super::policy::{EvictionPolicy, Policy};
@@ -43,6 +45,7 @@ pub(crate) enum Sampling {
 
 impl PoolOptions {
     /// Usual options for `frames` usable frames.
+    #[cfg(test)]
     pub(crate) fn new(frames: u32) -> PoolOptions {
         PoolOptions {
             arena: ArenaOptions::new(frames),

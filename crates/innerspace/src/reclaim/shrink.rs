@@ -17,7 +17,6 @@ use crate::frame::{Bit, FlagSet, Kind, Meta, Uses};
 use crate::group::{GroupId, Portion, Spared};
 use crate::stats::Event;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{FrameId, PageCount};
 
 /// Frames in one reclaimer's hands at a time.

@@ -5,7 +5,6 @@
 //! comes back, the difference is the number of inactive slots it lacked; had the active list been that much shorter it would
 //! have stayed. If the active list is at least as long as the distance, the newcomer competes with it: it becomes active at once.
 
-use super::lru::ListKind;
 use super::pool::Pool;
 use crate::group::GroupId;
 use crate::stats::Event;

@@ -9,11 +9,6 @@
 //! **Locking.** None. A sum taken while threads count is a sum of whole events, but not of one instant.
 //!
 //! **Not here.** Counters per group live in `group`, per file in `cache`, per space in `space`.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the layers above take these into use one by one"
-)]
 
 mod counters;
 mod totals;

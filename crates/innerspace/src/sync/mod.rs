@@ -37,10 +37,13 @@
 //! What a lock protects is therefore kept valid at every point that can unwind.
 //!
 //! Locking: none of its own; [`order`] has the order of everybody's locks, and checks it in debug builds. Neighbours: `sys` below uses the same shim. It does not reclaim.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the layers above take these into use one by one"
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "a model checker has parts of it only"
+    )
 )]
 
 pub(crate) mod domain;

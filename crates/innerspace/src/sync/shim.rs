@@ -43,7 +43,9 @@ pub(crate) mod atomic {
 ///
 /// A model checker does not see them: put [`interleave`] beside an access whose place in the schedule matters.
 pub(crate) mod raw {
-    pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+    #[cfg(all(test, shuttle))]
+    pub(crate) use std::sync::atomic::AtomicU32;
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 }
 
 /// Spawning, parking and naming threads.
@@ -215,7 +217,7 @@ pub(crate) struct RwLock<T> {
 #[must_use = "the lock is released when the guard is dropped"]
 pub(crate) struct RwLockReadGuard<'a, T> {
     inner: base::RwLockReadGuard<'a, T>,
-    held: Held,
+    _held: Held,
 }
 
 impl<T> Deref for RwLockReadGuard<'_, T> {
@@ -231,7 +233,7 @@ impl<T> Deref for RwLockReadGuard<'_, T> {
 #[must_use = "the lock is released when the guard is dropped"]
 pub(crate) struct RwLockWriteGuard<'a, T> {
     inner: base::RwLockWriteGuard<'a, T>,
-    held: Held,
+    _held: Held,
 }
 
 impl<T> Deref for RwLockWriteGuard<'_, T> {
@@ -281,7 +283,7 @@ impl<T> RwLock<T> {
                 .inner
                 .read()
                 .unwrap_or_else(|poisoned| poisoned.into_inner()),
-            held: self.rank.hold(),
+            _held: self.rank.hold(),
         }
     }
 
@@ -300,7 +302,7 @@ impl<T> RwLock<T> {
                 .inner
                 .write()
                 .unwrap_or_else(|poisoned| poisoned.into_inner()),
-            held: self.rank.hold(),
+            _held: self.rank.hold(),
         }
     }
 
@@ -311,8 +313,8 @@ impl<T> RwLock<T> {
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return None,
         };
-        let held = self.rank.hold();
-        Some(RwLockReadGuard { inner, held })
+        let _held = self.rank.hold();
+        Some(RwLockReadGuard { inner, _held })
     }
 
     /// Locks for writing if nobody holds the lock; never sleeps.
@@ -322,15 +324,8 @@ impl<T> RwLock<T> {
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return None,
         };
-        let held = self.rank.hold();
-        Some(RwLockWriteGuard { inner, held })
-    }
-
-    /// The value, without locking: `&mut self` proves that nobody holds the lock.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.inner
-            .get_mut()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        let _held = self.rank.hold();
+        Some(RwLockWriteGuard { inner, _held })
     }
 }
 
@@ -407,13 +402,6 @@ impl Condvar {
             WaitEnd::Woken
         };
         (MutexGuard { inner, held }, end)
-    }
-
-    /// Wakes one waiter, if there is one.
-    pub(crate) fn notify_one(&self) {
-        if self.is_waited_on() {
-            self.inner.notify_one();
-        }
     }
 
     /// Wakes all waiters.
@@ -548,7 +536,7 @@ mod models {
             let giver = thread::spawn(move || {
                 theirs.2.store(1, Ordering::Relaxed);
                 *theirs.0.lock() = 1;
-                theirs.1.notify_one();
+                theirs.1.notify_all();
             });
             let mut guard = shared.0.lock();
             while *guard == 0 {

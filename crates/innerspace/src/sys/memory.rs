@@ -10,7 +10,6 @@
 //! | memory | mmap(2), no swap reserved | the zeroing allocator |
 //! | huge pages, not in a fork's child | madvise(2) | nothing |
 //! | prefault | `MADV_POPULATE_WRITE` or a touch | a touch |
-//! | discard | `MADV_DONTNEED` | zeroes; the memory stays |
 //!
 //! Host pages of 4 to 64 KiB are allowed for: the parts of a range that do not fill host pages are
 //! handled by touching and zeroing.
@@ -21,7 +20,6 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::copy;
 use super::process::Process;
 
 /// The alignment of large mappings, and the size of a huge page on most machines, in bytes.
@@ -136,34 +134,6 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives the memory behind `range` (offsets in bytes) back to the system; it reads as zeroes from
-    /// now on.
-    ///
-    /// # Panics
-    /// When the range is not inside the mapping.
-    ///
-    /// # Safety
-    /// The bytes belong to the caller: nobody reads or writes them during the call.
-    pub(crate) unsafe fn discard(&self, range: Range<usize>) {
-        self.check(&range);
-        let page = host_page_size();
-        let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
-        let inner = if start < end {
-            start..end
-        } else {
-            range.end..range.end
-        };
-        // SAFETY: three parts of a range inside the mapping, which the caller owns.
-        unsafe {
-            let inner_base = self.base.add(inner.start);
-            if inner.is_empty() || !platform::discard(inner_base, inner.len()) {
-                copy::fill(inner_base.as_ptr(), 0, inner.len());
-            }
-            copy::fill(self.base().add(range.start), 0, inner.start - range.start);
-            copy::fill(self.base().add(inner.end), 0, range.end - inner.end);
-        }
-    }
-
     fn check(&self, range: &Range<usize>) {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -242,8 +212,7 @@ mod platform {
     }
 
     fn advise(base: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the advices used here change no content that anybody relies on: callers of
-        // `discard` own the bytes.
+        // SAFETY: the advices used here change no content.
         let result = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
         if result < 0 {
             Err(io::Error::last_os_error())
@@ -267,10 +236,6 @@ mod platform {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    pub(super) fn discard(base: NonNull<u8>, len: usize) -> bool {
-        advise(base, len, libc::MADV_DONTNEED).is_ok()
     }
 }
 
@@ -303,10 +268,6 @@ mod platform {
     pub(super) fn populate(_: NonNull<u8>, _: usize) -> io::Result<bool> {
         Ok(false)
     }
-
-    pub(super) fn discard(_: NonNull<u8>, _: usize) -> bool {
-        false
-    }
 }
 
 /// The memory this process may hope for, in bytes: the machine's, or its container's limit where
@@ -319,13 +280,7 @@ pub(crate) fn memory_of_machine() -> Option<u64> {
     )
 }
 
-/// A field of /proc/self/status that is a size, in KiB: `VmHWM` (peak resident), `VmRSS`, ...
-/// `None` where there is no such field or no such file.
-pub(crate) fn proc_status_kb(field: &str) -> Option<u64> {
-    kb_of(&std::fs::read_to_string("/proc/self/status").ok()?, field)
-}
-
-/// The number in a line such as `VmHWM:      1234 kB`.
+/// The number in a line such as `MemTotal:      1234 kB`.
 fn kb_of(text: &str, field: &str) -> Option<u64> {
     let rest = text
         .lines()
@@ -377,6 +332,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::sys::copy;
 
     fn bytes(mapping: &Mapping, range: Range<usize>) -> Vec<u8> {
         let mut bytes = vec![0xFF; range.len()];
@@ -430,31 +386,6 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_range_reads_as_zeroes_and_its_neighbours_stay() {
-        let len = if cfg!(miri) { 5 } else { 64 } * 4096;
-        let mapping = Mapping::new(len).expect("a small mapping");
-        for range in [
-            0..len,
-            4096..8192,
-            100..200,
-            4000..20_000,
-            8192..8192,
-            len - 1..len,
-        ] {
-            fill(&mapping, 0..len, 9);
-            // SAFETY: nobody else has the mapping.
-            unsafe { mapping.discard(range.clone()) };
-            let zeroes = |i| if range.contains(&i) { 0 } else { 9 };
-            assert!(
-                bytes(&mapping, 0..len)
-                    .iter()
-                    .enumerate()
-                    .all(|(i, b)| *b == zeroes(i))
-            );
-        }
-    }
-
-    #[test]
     fn prefaulting_keeps_the_content() {
         let mapping = Mapping::new(5 * 4096 + 10).expect("a small mapping");
         fill(&mapping, 0..5 * 4096, 3);
@@ -473,7 +404,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(any(portable, miri))))]
     #[test]
-    fn prefaulted_memory_is_resident_and_discarded_memory_is_not() {
+    fn what_is_prefaulted_is_resident() {
         let mapping = Mapping::new(2 * HUGE_PAGE).expect("a small mapping");
         let resident = || {
             let pages = mapping.len() / host_page_size();
@@ -492,9 +423,6 @@ mod tests {
         assert_eq!(resident(), 0);
         mapping.prefault(0..HUGE_PAGE).expect("2 MiB of memory");
         assert_eq!(resident(), HUGE_PAGE);
-        // SAFETY: nobody else has the mapping.
-        unsafe { mapping.discard(0..HUGE_PAGE) };
-        assert_eq!(resident(), 0);
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -502,8 +430,9 @@ mod tests {
     fn the_machine_says_how_much_memory_there_is() {
         let machine = memory_of_machine().expect("Linux says so");
         assert!(machine > 16 << 20, "{machine} bytes");
-        assert!(proc_status_kb("VmHWM") >= proc_status_kb("VmRSS").filter(|kb| *kb > 0));
-        assert_eq!(proc_status_kb("VmH"), None);
+        let text = "MemTotal:       12 kB\nMemFree: 7 kB\n";
+        assert_eq!(kb_of(text, "MemTotal"), Some(12));
+        assert_eq!(kb_of(text, "MemT"), None);
         assert!(host_page_size() >= 4096);
     }
 

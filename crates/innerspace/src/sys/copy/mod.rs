@@ -37,7 +37,9 @@ mod words;
 use scalar::load_inside;
 pub use scalar::{AtomicScalar, Scalar};
 pub(crate) use scalar::{Modify, compare_exchange, load, load_atomic, modify, store, store_atomic};
-use words::{WORD, Words, get_piece, put_piece, put_private};
+#[cfg(all(test, not(shuttle)))]
+use words::Words;
+use words::{WORD, get_piece, put_piece, put_private};
 
 use crate::units::PAGE_SIZE;
 
