@@ -449,7 +449,11 @@ impl DaxCore {
     /// Entries of the blocks that follow `page`, which are about to be stored to: locked, and dirty. Never waits for another's
     /// entry, and allocates nothing.
     fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
-        let end = end.min(page + STORES_AROUND).min(self.pages());
+        // In one range, the one that is noted as dirty.
+        let end = end
+            .min(page + STORES_AROUND)
+            .min(range_start(page) + LARGE_PAGES)
+            .min(self.pages());
         if page + 1 >= end {
             return Vec::new();
         }

@@ -207,6 +207,26 @@ fn a_sync_of_a_part_leaves_the_rest_dirty() {
     assert_eq!(file.stats().dirty, 0);
 }
 
+// spec: D11
+#[test]
+fn a_long_store_over_the_end_of_a_range_is_synced() {
+    let pool = pool(64);
+    let (_, _, file) = power_file(&pool, 2 * LARGE);
+    file.write_all_at(&[1; 20 * PAGE_SIZE], 505 * PAGE).unwrap();
+    file.sync_all().unwrap();
+    let store = |page| {
+        let reach = Reach::Pages { end: 520 };
+        let had = file.core().fault(page, FaultKind::Write, reach, 8);
+        had.unwrap().pages()
+    };
+    assert_eq!(store(511), 511..512);
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 0);
+    assert_eq!(store(512), 512..520);
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 0);
+}
+
 // spec: D22
 #[test]
 fn a_failed_allocation_is_reported_and_leaves_the_entry_free() {
