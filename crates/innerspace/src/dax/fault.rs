@@ -305,10 +305,13 @@ impl DaxCore {
         };
         let offset = DaxCore::offset(page);
         self.check_host_len(offset)?;
-        // A page that cannot be read cannot be stored to, either.
         if let Some(host) = &self.host {
+            // A page that cannot be read cannot be stored to, either.
             let read = host.read_at(&mut [0], offset);
             read.map_err(|error| self.host_error(DaxAction::Read, offset, error))?;
+            // Whatever a store would be a signal for looks the same here; a call that wants room says more.
+            host.find_room(offset, pages << PAGE_SHIFT)
+                .map_err(|error| self.host_error(DaxAction::Allocate, offset, error))?;
         }
         Err(self.host_error(DaxAction::Allocate, offset, error))
     }
@@ -497,11 +500,14 @@ impl DaxCore {
             let follows = |(held, at): &(&Held, u64)| held.entry.content() == Content::Block(*at);
             let run = held[done..].iter().zip(block..);
             let count = run.take_while(follows).count();
-            if self
-                .make_storable(first.first, block, count as u64)
-                .is_err()
-            {
-                break;
+            let storable = |block: u64, pages: u64| {
+                let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
+                self.device.make_storable(at, len).is_ok()
+            };
+            if !storable(block, count as u64) {
+                // Those before the one that is refused are had.
+                let blocks = block..block + count as u64;
+                return done + blocks.take_while(|block| storable(*block, 1)).count();
             }
             done += count;
         }

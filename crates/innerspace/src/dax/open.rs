@@ -29,6 +29,7 @@ use crate::store::Opened;
 use crate::store::{Access, Emptying, Locked, LockedFile};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
+use crate::sys::shared;
 use crate::units::PAGE_SIZE;
 
 /// A file of the host, open for direct access. Unlocked and closed with the last reference.
@@ -136,6 +137,17 @@ impl HostFile {
             }
         }
         Ok(())
+    }
+
+    /// Why a store to these bytes, which the file has, finds no room.
+    ///
+    /// # Errors
+    /// What the host says; nothing where there is room, or it cannot say.
+    pub(crate) fn find_room(&self, offset: u64, len: u64) -> io::Result<()> {
+        match shared::allocate(&self.file, offset, len) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            found => found,
+        }
     }
 
     /// Writes all of `buf`, by the host, which lengthens the file where needed.

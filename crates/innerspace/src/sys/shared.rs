@@ -9,6 +9,7 @@
 //! | shared mapping | mmap(2), `MAP_SYNC` asked for first | `Unsupported` |
 //! | write out | msync(2) | |
 //! | make it write pages again | madvise(2), `MADV_POPULATE_WRITE`; before Linux 5.14 a store of what is there | |
+//! | room for stores to mapped pages | the same; before Linux 5.14 nothing | |
 //! | a file in memory | memfd_create(2), sealed | `Unsupported` |
 //! | blocks ahead of writes | fallocate(2) | `Unsupported` |
 //!
@@ -145,7 +146,7 @@ impl SharedMapping {
     /// system may want room for what lies beside a page, though the page has its block: ext4 does, for the holes in a large folio.
     ///
     /// # Errors
-    /// `StorageFull` when a store would be a signal; what else the system says.
+    /// `StorageFull` when a store would be a signal, for whatever reason: the system does not say which; what else the system says.
     ///
     /// # Panics
     /// When the range is not inside the mapping.
@@ -156,7 +157,12 @@ impl SharedMapping {
             self.len
         );
         let start = range.start / host_page_size() * host_page_size();
-        match platform::touch(self.base, start..range.end) {
+        let made = || {
+            #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+            faults::ask(faults::Call::Room, range.clone())?;
+            platform::touch(self.base, start..range.end)
+        };
+        match made() {
             // A system without the call has no large folios in such files, either.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             Err(error) if platform::would_signal(&error) => Err(io::ErrorKind::StorageFull.into()),
@@ -189,6 +195,11 @@ pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File>
 /// # Errors
 /// `StorageFull` when there is no room; `Unsupported` where the file system cannot.
 pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+    faults::ask(
+        faults::Call::Allocate,
+        offset as usize..(offset + len) as usize,
+    )?;
     platform::allocate(file, offset, len)
 }
 

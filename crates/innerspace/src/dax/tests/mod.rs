@@ -5,6 +5,8 @@ mod entries;
 mod holes;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod reminding;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod room;
 mod syncing;
 
 use std::ops::Range;

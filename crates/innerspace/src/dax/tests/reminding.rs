@@ -12,11 +12,11 @@ use super::*;
 use crate::store::{Access, Create, Opened};
 use crate::sys::shared::faults::{Answered, Call, answer};
 
-fn path_in(folder: &tempfile::TempDir) -> PathBuf {
+pub(super) fn path_in(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("data.bin")
 }
 
-fn create(path: &Path, setup: DaxSetup) -> DaxFile {
+pub(super) fn create(path: &Path, setup: DaxSetup) -> DaxFile {
     let opened = Opened::begin(path, Access::ReadWrite, Create::Truncate).unwrap();
     let (pool, locked) = (pool(64), opened.lock_any().unwrap());
     DaxFile::over_host(&pool, &pool.root_group(), locked, setup).unwrap()
@@ -34,7 +34,7 @@ fn create_guarded(path: &Path) -> DaxFile {
 }
 
 /// What another process would do.
-fn cut(path: &Path, len: u64) {
+pub(super) fn cut(path: &Path, len: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(len).unwrap();
 }
@@ -64,6 +64,7 @@ fn failing_syncs(mut touch: impl FnMut(Range<usize>) -> Result<()> + 'static) ->
             seen.borrow_mut().push(bytes);
             Ok(())
         }
+        Call::Room | Call::Allocate => Ok(()),
     });
     Syncs {
         fail,

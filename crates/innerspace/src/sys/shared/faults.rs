@@ -11,6 +11,10 @@ pub(crate) enum Call {
     Sync,
     /// [`SharedMapping::touch`](super::SharedMapping::touch).
     Touch,
+    /// [`SharedMapping::make_storable`](super::SharedMapping::make_storable).
+    Room,
+    /// [`allocate`](super::allocate), with the bytes of the file.
+    Allocate,
 }
 
 type Answer = Box<dyn FnMut(Call, Range<usize>) -> io::Result<()>>;
