@@ -14,7 +14,7 @@ use super::stripes::{Counts, DirtyRanges};
 use crate::cache::{ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, RwLock, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
@@ -107,8 +107,8 @@ pub(crate) struct DaxCore {
     pub(super) syncing: Mutex<()>,
     /// Failures to make stores durable: each handle hears of each once.
     pub(super) errors: ErrorSequence<DaxError>,
-    /// Whether the host may take what is dirty for clean, since it failed to write.
-    pub(super) host_forgot: AtomicBool,
+    /// Failures of the host to write since it was last shown all that is dirty: it may take that for clean unless this is 0.
+    pub(super) host_forgot: AtomicU64,
     /// The ranges in which some entry may be dirty.
     dirty: DirtyRanges,
     /// What the extent map and the set of dirty ranges take on the heap. Nothing waits with it locked.
@@ -163,7 +163,7 @@ impl DaxCore {
             cut: Mutex::new(Vec::new()),
             syncing: Mutex::new(()),
             errors: ErrorSequence::default(),
-            host_forgot: AtomicBool::new(false),
+            host_forgot: AtomicU64::new(0),
             dirty: DirtyRanges::new(),
             heap: Mutex::new(HeapCharge::new(pool, group)),
             paid: AtomicU64::new(0),

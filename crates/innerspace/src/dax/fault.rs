@@ -18,6 +18,8 @@ use super::grab::{Held, Wanted, range_start};
 use super::reference::DaxRef;
 use super::stripes::Count;
 use crate::cache::FaultKind;
+use crate::sync::atomic::Ordering;
+use crate::sys::memory::host_page_size;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages of a hole that one fault maps, the first of them included.
@@ -272,10 +274,9 @@ impl DaxCore {
             self.revoke(locked.pages(), locked.entry());
             self.grace();
         }
-        let storable = match (locked.entry().is_dirty(), locked.entry().size()) {
-            (false, Size::Small) => self.make_storable(locked.first(), block, 1),
-            // It was when it became dirty; and where 2 MiB are one block, what the host caches as one has no holes.
-            (true, _) | (_, Size::Large) => Ok(()),
+        let storable = match self.is_storable(locked.entry()) {
+            true => Ok(()),
+            false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
         };
         // After the grace period: while a mapping shows the hole's zeros, a read by call finds zeros in the block, too.
         let filled = storable.and_then(|()| fill(block));
@@ -295,6 +296,17 @@ impl DaxCore {
         }
         locked.become_locked(dirty);
         Ok((block, BecameDirty::Now))
+    }
+
+    /// Whether stores to an entry's block are no signals for want of room without more ado.
+    fn is_storable(&self, entry: Entry) -> bool {
+        if entry.is_dirty() {
+            // It was when it became dirty, and is as long as the host knows the pages for changed.
+            return self.host_forgot.load(Ordering::SeqCst) == 0;
+        }
+        // Where 2 MiB are one block, what the host caches as one has no holes: with pages of 4 KiB, it is no more than those 2 MiB. A
+        // file system that copies on write (btrfs, or blocks shared by reflink) may want room for the block itself: see `identity`.
+        entry.size() == Size::Large && host_page_size() == PAGE_SIZE
     }
 
     /// Sees to it that stores to these pages of the file, which lie at `block` and behind it, are no signals for want of room.

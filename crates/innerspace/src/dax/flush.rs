@@ -67,7 +67,7 @@ impl DaxCore {
         // Before it is counted: a sync that sees the count unchanged sees this the next time.
         // mutant: D11-host (shuttle: a_sync_that_fails_beside_stores_loses_nothing) the host is believed to remember what is dirty
         if cfg!(not(mutant = "D11-host")) {
-            self.host_forgot.store(true, Ordering::SeqCst);
+            self.host_forgot.fetch_add(1, Ordering::SeqCst);
         }
         self.errors.record(error.clone());
         error
@@ -176,16 +176,20 @@ impl DaxCore {
         }
     }
 
-    /// Makes the host see every dirty block of the file as changed, if it may have forgotten that.
+    /// Makes the host see every dirty block of the file as changed, if it may have forgotten that. One at a time: with `syncing`
+    /// locked.
     fn remind_host(&self) -> io::Result<()> {
-        if !self.host_forgot.swap(false, Ordering::SeqCst) {
+        let failures = self.host_forgot.load(Ordering::SeqCst);
+        if failures == 0 {
             return Ok(());
         }
-        let shown = self.show_dirty();
-        if shown.is_err() {
-            self.host_forgot.store(true, Ordering::SeqCst);
-        }
-        shown
+        // Until all of it is shown, a store to what is dirty asks for room again.
+        self.show_dirty()?;
+        // What failed meanwhile may be about what was shown before: it stays to be done.
+        let _ = self
+            .host_forgot
+            .compare_exchange(failures, 0, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(())
     }
 
     fn show_dirty(&self) -> io::Result<()> {

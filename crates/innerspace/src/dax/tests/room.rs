@@ -1,10 +1,13 @@
 //! Room for stores to pages that have their blocks, as the host gives it and refuses it.
 
+use std::cell::{Cell, RefCell};
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
+use std::rc::Rc;
 
 use super::reminding::{create, cut, path_in};
 use super::*;
+use crate::sync::atomic::Ordering;
 use crate::sys::shared::faults::{Answered, Call, answer};
 
 /// A file of so many pages of sevens, all of them clean.
@@ -60,4 +63,66 @@ fn a_long_store_has_the_pages_before_the_one_that_is_refused() {
     let reach = Reach::Pages { end: 8 };
     let had = file.core().fault(0, FaultKind::Write, reach, 7).unwrap();
     assert_eq!(had.pages(), 0..3);
+}
+
+#[test]
+fn a_store_to_what_the_host_forgot_asks_for_room_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = create(&path_in(&folder), DaxSetup::default());
+    file.write_all_at(&[7; PAGE_SIZE], 0).unwrap();
+    let (fails, rooms) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+    let (failing, seen) = (fails.clone(), rooms.clone());
+    let _host = answer(move |call, _| match call {
+        Call::Sync | Call::Touch if failing.get() => Err(Error::other("a write was lost")),
+        Call::Room => {
+            seen.set(seen.get() + 1);
+            Ok(())
+        }
+        _ => Ok(()),
+    });
+    let asks = || {
+        let before = rooms.get();
+        file.write_all_at(&[1], 0).unwrap();
+        rooms.get() - before
+    };
+    assert_eq!(asks(), 0, "it is dirty");
+    file.sync_all().unwrap_err();
+    assert_eq!(file.stats().dirty, 1);
+    assert_eq!(asks(), 1, "the host was not reminded");
+    fails.set(false);
+    file.sync_all().unwrap();
+    assert_eq!(asks(), 1, "it is clean");
+    assert_eq!(asks(), 0, "it is dirty again");
+}
+
+#[test]
+fn the_host_is_reminded_again_of_what_failed_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = create(&path_in(&folder), DaxSetup::default());
+    file.write_all_at(&[7; PAGE_SIZE], 0).unwrap();
+    let fails = Rc::new(Cell::new(true));
+    let marks = Rc::new(RefCell::new(Vec::new()));
+    let (failing, seen, core) = (fails.clone(), marks.clone(), file.core().clone());
+    let _host = answer(move |call, _| match call {
+        Call::Sync if failing.get() => Err(Error::other("a write was lost")),
+        Call::Touch => {
+            seen.borrow_mut()
+                .push(core.host_forgot.load(Ordering::SeqCst));
+            if failing.get() {
+                core.host_failed(0, Error::other("another was lost"));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    });
+    file.sync_all().unwrap_err();
+    assert_eq!(
+        *marks.borrow(),
+        [1],
+        "until it is reminded, it may have forgotten"
+    );
+    fails.set(false);
+    let _ = file.sync_all();
+    assert_eq!(marks.borrow().len(), 2, "the second failure was forgotten");
+    assert_eq!(file.core().host_forgot.load(Ordering::SeqCst), 0);
 }
