@@ -11,6 +11,7 @@
 //!
 //! A fault that meets a cut gives its entry back and waits for `layout`.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -53,7 +54,11 @@ impl DaxCore {
             return Ok(());
         }
         // First what may want memory: if it cannot be had, nothing is lost.
-        self.clear_tail(new)?;
+        match self.clear_tail(new) {
+            // The host clears the rest of the page when it cuts the file, and wants no room for that.
+            Err(error) if self.host.is_some() && is_full(&error) => {}
+            cleared => cleared?,
+        }
         self.size.store(new, Ordering::SeqCst);
         let _no_sync = self.no_sync();
         let cut = self.cut_out(gone, Removal::Free).and_then(|()| {
@@ -259,6 +264,14 @@ impl DaxCore {
         self.must_pay_for_heap();
         Ok(())
     }
+}
+
+/// Whether the host had no room, or gave none.
+fn is_full(error: &DaxError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
 }
 
 /// What is removed.

@@ -66,6 +66,24 @@ fn a_long_store_has_the_pages_before_the_one_that_is_refused() {
 }
 
 #[test]
+fn a_file_is_shortened_without_room() {
+    for why in [None, Some(ErrorKind::QuotaExceeded)] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = clean(&path_in(&folder), 2);
+        let full = without_room(0, move || why.map_or(Ok(()), |why| Err(why.into())));
+        file.set_len(10).unwrap();
+        drop(full);
+        file.set_len(PAGE).unwrap();
+        let mut bytes = [1; PAGE_SIZE];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(
+            (&bytes[..10], &bytes[10..]),
+            (&[7; 10][..], &[0; PAGE_SIZE - 10][..])
+        );
+    }
+}
+
+#[test]
 fn a_store_to_what_the_host_forgot_asks_for_room_again() {
     let folder = tempfile::tempdir().unwrap();
     let file = create(&path_in(&folder), DaxSetup::default());
