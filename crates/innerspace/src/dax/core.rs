@@ -71,7 +71,8 @@ impl Default for DaxSetup {
 /// What happens when another process cuts the host file short while it is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnShrink {
-    /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the kernel's.
+    /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the kernel's. So may a store on a full disk,
+    /// to an old block where the file system copies on write, or to a page that somebody else has had read into the cache again.
     #[default]
     Signal,
     /// Every access goes through a system call, and one to what was cut off is an error. Costs some hundred nanoseconds each.

@@ -45,7 +45,7 @@
 //!
 //! **A host file that another process truncates** while it is mapped takes bytes away from under us, and the next access to
 //! them is a SIGBUS, as with any mapping of the kernel's: see `open`. With [`OnShrink::Error`] it is an error, for the price of a
-//! system call an access.
+//! system call an access. A full disk is an error, and a signal in the few cases that `extents::identity` names.
 
 #[cfg(not(loom))]
 mod core;

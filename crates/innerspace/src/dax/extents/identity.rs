@@ -2,7 +2,7 @@
 //!
 //! The host's file system keeps the map, and keeps it crash-safe; what is a hole is asked of it by next-data and next-hole
 //! (lseek(2)). A block is allocated (fallocate(2)) before it is first written, so that a full file system is an error here
-//! and no signal at a store. That holds for file systems that write in place. On one that copies on write (btrfs, or a
+//! and no signal at a store to a page that had no block. That holds for file systems that write in place. On one that copies on write (btrfs, or a
 //! range shared by reflink) even a store to an old block may need a new one, and a full file system is a SIGBUS then.
 //!
 //! A block alone is not enough where the host caches several pages as one (a large folio: ext4 since 6.16). It makes room for all of

@@ -3,7 +3,7 @@
 //! | map | blocks | who keeps it |
 //! |---|---|---|
 //! | [`IdentityMap`] | at the page's own offset of a sparse host file | the host's file system, crash-safe |
-//! | [`ScatteredMap`] | anywhere on a memory device, in runs | this process, as long as the file lives |
+//! | [`ScatteredMap`] | anywhere on a memory device; of each 2 MiB a run, or a word for each page | this process, as long as the file lives |
 //! | `Faulty` (tests) | as scattered, failing and misplacing on order | |
 //!
 //! **Rules.** A caller that asks about a page keeps others from changing that page meanwhile: it holds the page's entry

@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// What a range takes in the tree: nodes have room for 11 and are two thirds full.
-const RANGE_BYTES: u64 = 48;
+/// What a range takes in the tree: nodes have two words, and room for 11, and are two thirds full.
+const RANGE_BYTES: u64 = (11 * size_of::<(u64, RangeMap)>() as u64 + 16) * 3 / (2 * 11);
 /// Bytes of a stripe are told of in such steps, so that not each allocation writes the sum.
 const BYTES_TOLD: u64 = 16 * RANGE_BYTES;
 
