@@ -1,11 +1,12 @@
-//! Blocks beside the one of a page fault, which it maps with its own if that costs no waiting.
+//! Blocks beside the one of a page fault, which it maps with its own if that costs neither waiting nor a mutex.
 //!
-//! What is taken is a block that is cached, up to date and not locked: its lock, and a count of an installed page, which
+//! What is taken is a block that is cached, up to date, not locked and not waited for: its lock, and a count of an installed page, which
 //! holds the frame as a reference would and goes into the page table with the page. So a neighbour is installed as the
 //! page of the fault is, under its block's lock: whoever evicts, cuts off, punches or moves the block has the lock before, and is
 //! passed by, or after, and finds the page.
 //!
-//! The locks are taken in the section in which the pages are installed, by trying, and let go after it, because that may wake somebody.
+//! The locks are taken in the section in which the pages are installed, by one try that leaves the wait table alone, and let go after
+//! it, because that may wake somebody.
 
 use super::core::FileCore;
 use super::index::Word;
@@ -36,7 +37,7 @@ impl Beside {
     };
 
     /// The first frame of a block of the file, locked, if that is to be had at once; one of its pages is counted as installed,
-    /// for the caller to install or to give back. In a section. Never waits.
+    /// for the caller to install or to give back. In a section: takes no mutex and wakes nobody.
     pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
         let place = self.taken.get_mut(self.len)?;
         let (frame, stays) = file.try_lock_counted(block)?;
@@ -46,7 +47,8 @@ impl Beside {
         stays.then_some(frame)
     }
 
-    /// Unlocks what was taken. With no section open.
+    /// Unlocks what was taken. With no section open. The frames are held by their installed pages, if those are there still: `frame::lock`
+    /// says why that is enough.
     #[inline]
     pub(crate) fn let_go(&mut self, pool: &Pool) {
         if self.len > 0 {
@@ -74,7 +76,7 @@ impl Drop for Beside {
 }
 
 impl FileCore {
-    /// Locks the block if it is cached, up to date and free, and counts a page of it; with whether it is the file's still.
+    /// Locks the block if it is cached, up to date, free and not waited for, and counts a page of it; with whether it is the file's still.
     fn try_lock_counted(&self, block: u64) -> Option<(FrameId, bool)> {
         let frames = self.frames();
         let slot = self.index.slot(frames, block)?;
@@ -84,7 +86,9 @@ impl FileCore {
         };
         let meta = frames.meta(frame);
         let flags = meta.flags.load();
-        if flags.contains(FlagSet::LOCKED) || !flags.contains(FlagSet::UPTODATE) {
+        if flags.intersects(FlagSet::LOCKED | FlagSet::WAITERS)
+            || !flags.contains(FlagSet::UPTODATE)
+        {
             return None;
         }
         interleave();
@@ -96,7 +100,7 @@ impl FileCore {
         interleave();
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::BesideCounted);
-        if !frames.try_lock(frame) {
+        if !frames.try_lock_alone(frame) {
             // This may be the last hold, and nothing is freed in a section.
             self.pool.retire(Retired::Unmap(frame));
             return None;

@@ -12,7 +12,7 @@
 //! | 4 | REFERENCED | any access | aging |
 //! | 5 | ACTIVE | the LRU | the LRU |
 //! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
-//! | 7 | WAITERS | a waiter, under its queue's lock | a waker, under the queue's lock |
+//! | 7 | WAITERS | a waiter, under its queue's lock | a waker, or who takes the lock, under the queue's lock, when nobody waits |
 //!
 //! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and called for frames that
 //! nobody else can see ([`super::owned::OwnedFrame`]): I2.

@@ -408,7 +408,14 @@ impl Frames {
         }
     }
 
-    /// Takes the frame's lock if it is free. The caller holds the frame, here and in all functions below.
+    /// Takes the frame's lock if it is free and nobody waits. Takes no mutex and wakes nobody: for a section. The caller holds the
+    /// frame, here and in all functions below.
+    #[inline]
+    pub(crate) fn try_lock_alone(&self, id: FrameId) -> bool {
+        self.lock_of(id).try_lock_alone()
+    }
+
+    /// Takes the frame's lock if it is free; may take a queue's mutex of the wait table for a moment. Not in a section.
     #[inline]
     pub(crate) fn try_lock(&self, id: FrameId) -> bool {
         self.lock_of(id).try_lock()

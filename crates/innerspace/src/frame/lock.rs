@@ -13,15 +13,26 @@
 //! hands the lock over: the waker takes the bit for the waiter. Nothing has to be known of the queue *before* the lock is
 //! released, which is why unlocking does not look. With `patience` 0 the order is strictly first come, first served.
 //!
-//! Whoever takes the lock under the mutex also wakes those who wait to see the bit clear, for it was: their own waker may find
-//! it set again, and leaves them to this one.
+//! **Who takes the lock wakes nobody**, for a waker is foreign code, and would run while nothing knows yet that the lock is held.
+//! Whoever takes it under the mutex notes in the queue that those who wait there to see the bit clear have seen it. The unlocker
+//! that let it in wakes them: they enqueued while the bit was set, so the unlocker came after and saw WAITERS; and it has not
+//! been to the queue since, or they would be gone.
 //!
 //! **A waker never wakes for the past.** It looks at the bit again under the queue's mutex: if somebody set it anew, that
-//! one's release will see WAITERS and wake. So a woken waiter's bit was clear after it had begun to wait, and it need
-//! not look again (after `put_and_wait` it must not).
+//! one's release will see WAITERS and wake those who are not noted. So a woken waiter's bit was clear after it had begun to
+//! wait, and it need not look again (after `put_and_wait` it must not).
 //!
-//! Every caller of an unlocking function holds the frame until the function returns, so the byte and the key it works
-//! on are those of the same life of the frame. Nobody sleeps holding a queue's mutex.
+//! **The frame lives until its unlocker has been to the queue**, so that the byte and the key are those of one life: every caller of
+//! an unlocking function holds the frame until the function returns. But one: the lock of a page fault's neighbour
+//! (`cache::beside`), whose hold has gone to the installed page. The index holds that frame until the lock is released, and then it may
+//! be evicted and live anew before its unlocker is at the queue, where no harm comes of it:
+//! - No entry in the queue is of the life before. Exclusive waiters hold the frame. Of the shared ones some do not (`put_and_wait`), but
+//!   whoever took the block out of the index had the lock and held the frame while it released it: it saw WAITERS and woke them all.
+//! - To those of the new life this is one more visit to the queue: waking them, or handing the lock over, is right whenever
+//!   LOCKED is clear, and waking those who are noted is right always.
+//! - WAITERS is cleared if nobody waits, by an atomic operation on one bit: it undoes nothing of what the new owner stores.
+//!
+//! Nobody sleeps holding a queue's mutex.
 
 use std::fmt;
 use std::task::Waker;
@@ -90,9 +101,24 @@ impl<'a> FrameLock<'a> {
         (self.id, bit)
     }
 
-    /// Takes the lock if it is free; never sleeps.
+    /// Takes the lock if it is free and nobody waits: never sleeps, takes no mutex and wakes nobody. May fail for a stale WAITERS.
+    #[inline]
+    pub(super) fn try_lock_alone(&self) -> bool {
+        self.try_at_once().is_ok()
+    }
+
+    /// Takes the lock if it is free. May take the queue's mutex for a moment, so not for a section.
     #[inline]
     pub(super) fn try_lock(&self) -> bool {
+        match self.try_at_once() {
+            Ok(()) => true,
+            Err(seen) => seen & LOCKED == 0 && self.try_lock_past_waiters(),
+        }
+    }
+
+    /// Takes the lock unless LOCKED or WAITERS is set: the byte that it saw.
+    #[inline]
+    fn try_at_once(&self) -> Result<(), u8> {
         let mut now = self.byte().load(Ordering::Relaxed);
         while now & (LOCKED | WAITERS) == 0 {
             // Acquire: pairs with the Release of the unlock before.
@@ -102,20 +128,17 @@ impl<'a> FrameLock<'a> {
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return true,
+                Ok(_) => return Ok(()),
                 Err(seen) => now = seen,
             }
         }
-        now & LOCKED == 0 && self.try_lock_past_waiters()
+        Err(now)
     }
 
     /// WAITERS is set: by those who may be passed, or not; by those who wait for the other bit; by some that have gone.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
-        let mut queue = self.queue();
-        let taken = self.take_in_turn(&mut queue, None);
-        drop(queue);
-        taken.map(WakeList::wake).is_some()
+        self.take_in_turn(&mut self.queue(), None)
     }
 
     /// Takes the lock, sleeping until it is free.
@@ -144,9 +167,7 @@ impl<'a> FrameLock<'a> {
         let sleeper = Sleeper::new();
         let ticket = {
             let mut queue = self.queue();
-            if let Some(wake) = self.set_waiters_then_try(&mut queue) {
-                drop(queue);
-                wake.wake();
+            if self.set_waiters_then_try(&mut queue) {
                 return LockResult::Locked;
             }
             queue.push_exclusive(key, sleeper.clone())
@@ -164,9 +185,7 @@ impl<'a> FrameLock<'a> {
             }
             // Only the first in the queue is ever roused. It also tries when its time is up: the chance it was given
             // must not be lost with it, or those behind would sleep on beside a free lock.
-            if let Some(wake) = self.take_in_turn(&mut queue, Some(ticket)) {
-                drop(queue);
-                wake.wake();
+            if self.take_in_turn(&mut queue, Some(ticket)) {
                 return LockResult::Locked;
             }
             if end == SleepEnd::TimedOut {
@@ -179,23 +198,23 @@ impl<'a> FrameLock<'a> {
     }
 
     /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
-    fn set_waiters_then_try(&self, queue: &mut Queue) -> Option<WakeList> {
+    fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
         // mutant: L3 (loom: an_unlock_wakes_who_waits_for_the_lock, may abort)
         #[cfg(mutant = "L3")]
-        if let Some(wake) = self.take_in_turn(queue, None) {
-            return Some(wake);
+        if self.take_in_turn(queue, None) {
+            return true;
         }
         // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind the mutex.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         #[cfg(mutant = "L3")]
-        return None;
+        return false;
         #[cfg(not(mutant = "L3"))]
         self.take_in_turn(queue, None)
     }
 
     /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for somebody who is not in the queue. Who
-    /// is first in it may be passed `patience` times; who is not first in it passes nobody. Returns whom to wake.
-    fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> Option<WakeList> {
+    /// is first in it may be passed `patience` times; who is not first in it passes nobody.
+    fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
         let key = self.key(Bit::Locked);
         let may_take = match ticket {
             Some(own) => queue.head_ticket(key) == Some(own),
@@ -211,16 +230,16 @@ impl<'a> FrameLock<'a> {
             }
         };
         if !may_take || !self.take() {
-            return None;
+            return false;
         }
         match (ticket, queue.head(key)) {
             (Some(own), _) => drop(queue.remove_exclusive(key, own)),
             (None, Some(head)) => head.passed += 1,
             (None, None) => {}
         }
-        let wake = queue.take_shared(key);
+        queue.note_cleared(key);
         self.tidy(queue);
-        Some(wake)
+        true
     }
 
     /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock before.
@@ -259,7 +278,7 @@ impl<'a> FrameLock<'a> {
         );
     }
 
-    /// Releases the lock in the way that the tables compare with, if one is chosen. Right, but slower, and without handoff.
+    /// Releases the lock in the way that the tables compare with, if one is chosen. Right, but slower.
     #[cfg(feature = "tables")]
     fn unlock_the_old_way(&self) -> bool {
         use super::old_ways::{Unlock, unlock_way};
@@ -367,14 +386,21 @@ impl<'a> FrameLock<'a> {
 
     /// Wakes after a bit was cleared.
     #[cold]
-    fn wake_cleared(&self, bit: Bit) {
+    pub(super) fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);
         let mut queue = self.queue();
         // Acquire: another thread may have cleared the bit since; what it did before is passed on to those woken here.
         let now = self.byte().load(Ordering::Acquire);
         // mutant: L12 (loom: a_late_wake_does_not_end_a_wait_for_the_next_writeback)
         if cfg!(not(mutant = "L12")) && now & bit.flag().0 != 0 {
-            // Set again by somebody whose release will see WAITERS.
+            // Set again by somebody whose release will see WAITERS, and who woke nobody.
+            // mutant: L3-cleared (loom: who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again, may abort)
+            if cfg!(not(mutant = "L3-cleared")) {
+                let wake = queue.take_cleared(key);
+                self.tidy(&queue);
+                drop(queue);
+                wake.wake();
+            }
             return;
         }
         let mut wake = queue.take_shared(key);
@@ -416,7 +442,7 @@ impl<'a> FrameLock<'a> {
         #[cfg(not(mutant = "L9"))]
         let dropped = put();
         if ticket.is_some() {
-            // Whoever clears the bit holds the frame until the entry is out of the queue.
+            // The frame is not freed before the entry is out of the queue: see the module.
             let end = sleeper.sleep(None);
             debug_assert_eq!(end, SleepEnd::Woken, "no deadline, no timeout");
         }

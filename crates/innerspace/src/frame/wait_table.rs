@@ -190,6 +190,8 @@ impl Shared {
 struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
     shared: BTreeMap<u64, Shared>,
+    /// The bit was clear after the shared waiters up to this ticket had enqueued; they are still to be woken.
+    cleared: u64,
 }
 
 impl Waiters {
@@ -271,6 +273,27 @@ impl Queue {
             return WakeList::default();
         };
         let shared = std::mem::take(&mut waiters.shared);
+        self.forget_if_empty(key);
+        WakeList {
+            shared,
+            exclusive: None,
+        }
+    }
+
+    /// Notes that the bit is clear now, for the shared waiters that there are.
+    pub(super) fn note_cleared(&mut self, key: Key) {
+        if let Some(waiters) = self.keys.get_mut(&key) {
+            waiters.cleared = self.next_ticket;
+        }
+    }
+
+    /// Takes out the shared waiters for whom it was noted that the bit was clear.
+    pub(super) fn take_cleared(&mut self, key: Key) -> WakeList {
+        let Some(waiters) = self.keys.get_mut(&key) else {
+            return WakeList::default();
+        };
+        let later = waiters.shared.split_off(&(waiters.cleared + 1));
+        let shared = std::mem::replace(&mut waiters.shared, later);
         self.forget_if_empty(key);
         WakeList {
             shared,

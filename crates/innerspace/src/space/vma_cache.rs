@@ -4,7 +4,8 @@
 //! A slot has a copy of a mapping; the cache has the number of the space's [`Sequence`] at which its slots were looked up, and
 //! is good, as a whole, while the number is the same. Every change of a mapping that exists (bounds, protection, backing) bumps the number once, after the
 //! new tree is published and before the gate opens again; adding a mapping bumps nothing, since only a mapping that
-//! contains the address is ever kept. The slot of a page is its number's low bits; a lookup begins there and looks at all.
+//! contains the address is ever kept. A lookup compares all slots; the low bits of a page's number say which
+//! slot its mapping is put in.
 //!
 //! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and bumps the number after it.
 //! So a copy from an old tree has an old number. Whoever looks an address up that is being changed is kept out by the

@@ -282,25 +282,83 @@ fn a_stale_waiters_bit_costs_one_slow_unlock() {
 }
 
 #[test]
-fn under_strict_order_a_stale_waiters_bit_bars_nobody() {
-    let frames = Frames::new(&ArenaOptions {
-        patience: 0,
-        ..ArenaOptions::new(64)
-    })
-    .unwrap();
+fn a_stale_waiters_bit_bars_nobody() {
+    for patience in [0, DEFAULT_PATIENCE] {
+        let frames = Frames::new(&ArenaOptions {
+            patience,
+            ..ArenaOptions::new(64)
+        })
+        .unwrap();
+        let id = published(&frames);
+        frames.lock(id);
+        frames.set_writeback(id);
+        let (_, waker) = Count::new();
+        drop(frames.wait_waker(id, Bit::Writeback, &waker));
+        let _waiting = frames.wait_waker(id, Bit::Writeback, &waker);
+        frames.unlock(id);
+        assert!(flags(&frames, id).contains(FlagSet::WAITERS));
+        assert!(
+            frames.try_lock(id),
+            "those who wait for writeback are no reason to wait"
+        );
+        frames.unlock(id);
+    }
+}
+
+#[test]
+fn a_lock_for_a_section_leaves_the_wait_table_alone() {
+    let frames = arena(64);
     let id = published(&frames);
-    frames.lock(id);
-    frames.set_writeback(id);
+    assert!(frames.try_lock_alone(id) && !frames.try_lock_alone(id));
     let (_, waker) = Count::new();
-    drop(frames.wait_waker(id, Bit::Writeback, &waker));
-    let _waiting = frames.wait_waker(id, Bit::Writeback, &waker);
+    drop(frames.wait_waker(id, Bit::Locked, &waker));
+    frames
+        .meta(id)
+        .flags
+        .byte()
+        .fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
+    assert_eq!(flags(&frames, id), FlagSet::WAITERS, "stale, and free");
+    let before = frames.waits().visits();
+    assert!(!frames.try_lock_alone(id));
+    assert_eq!(frames.waits().visits(), before);
+    assert!(frames.try_lock(id), "not in a section");
     frames.unlock(id);
-    assert!(flags(&frames, id).contains(FlagSet::WAITERS));
-    assert!(
-        frames.try_lock(id),
-        "those who wait for writeback are no reason to wait"
-    );
+    assert!(frames.try_lock_alone(id));
     frames.unlock(id);
+}
+
+/// A waker that counts its calls, and panics.
+struct Panics(AtomicU32);
+
+impl Wake for Panics {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("a waker");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_does_not_keep_the_lock() {
+    let frames = arena(64);
+    let id = published(&frames);
+    let panics = std::sync::Arc::new(Panics(AtomicU32::new(0)));
+    let waker = Waker::from(panics.clone());
+    let calls = || panics.0.load(Ordering::Relaxed);
+    frames.lock(id);
+    let token = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
+    // The owner releases the lock, and is late at the queue.
+    let byte = frames.meta(id).flags.byte();
+    byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
+    frames.lock(id);
+    assert_eq!(calls(), 0, "who takes the lock calls no foreign code");
+    let later = frames.wait_waker(id, Bit::Locked, &waker);
+    let late = std::panic::AssertUnwindSafe(|| frames.lock_of(id).wake_cleared(Bit::Locked));
+    assert!(std::panic::catch_unwind(late).is_err());
+    assert_eq!(calls(), 1, "who came later has not seen the lock clear");
+    drop((token, later));
+    assert_eq!(frames.waits().entries(), 0);
+    frames.unlock(id);
+    assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
 
 // spec: L14

@@ -8,8 +8,8 @@
 //! | a hole | with VALID_R: the zero frame | nobody asks how the zero frame is used |
 //! | a cached page | PRESENT, with no validity | VALID_R is the accessed bit, and nobody has accessed it: the first load makes it valid by a step that needs no block, and reclaim that comes before finds it unused |
 //!
-//! A cached neighbour is mapped under its block's lock, as the page itself, but only if the lock is free (`cache::beside`):
-//! nothing is waited for, read or allocated.
+//! A cached neighbour is mapped under its block's lock, as the page itself, but only if the lock is free and nobody waits for the
+//! block (`cache::beside`): nothing is waited for, read or allocated, and no mutex is taken.
 
 use std::ops::Range;
 
