@@ -58,7 +58,8 @@ pub(crate) struct FileCore {
     // Each of these has its own protection.
     /// Where the bytes are; `None` once the file is closed. A leaf lock, held to clone it.
     store: Mutex<Option<Arc<dyn Store>>>,
-    /// The file's length in bytes. Grows under the mutex of `index`; shrinks under `invalidate`, exclusive.
+    /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by `set_len`, under
+    /// `invalidate`, exclusive.
     pub(super) size: AtomicU64,
     /// What the store holds: bytes at and after it are not read from there. Changes as `size` does, and after a write.
     pub(super) stored: AtomicU64,

@@ -17,6 +17,12 @@ pub(crate) enum Point {
     Gone,
     /// In a cut: writes that had begun are over, and nothing is cut off.
     Cutting,
+    /// In a write to a block: it is not cached.
+    NotCached,
+    /// The same: the store has a hole there, and the block has not been made.
+    HoleFound,
+    /// In an invalidation: the store has told its length.
+    LengthTold,
     /// In a write back: its blocks are locked and pinned, their lengths known, and its write has not begun.
     Beginning,
     /// In a sync that a cut has kept from writing: about to wait for it.

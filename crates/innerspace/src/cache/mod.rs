@@ -34,7 +34,7 @@
 //! locked block that is in the index stays there (I7). LOCKED and WRITEBACK are waited for in the wait table of `frame`.
 //!
 //! **Locking**, outermost first: a file's `append` > `invalidate` (shared by fills and writes, exclusive for truncate,
-//! punch, discard, invalidate: [`Steady`](core::Steady)) > block locks > the mutex of the index and the dirty index; and, each a leaf within
+//! punch, discard, invalidate: [`Steady`](core::Steady); an append in one step asks under the mutex of the index whether somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf within
 //! this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block locks at once are taken in
 //! ascending order, all but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block
 //! lock held, those of read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or
@@ -46,7 +46,7 @@
 //! | beside | read, view | write | map fault | write back, sync | evict | truncate, punch, discard, invalidate |
 //! |---|---|---|---|---|---|---|
 //! | read, view | shared holds; of two fills one `create` wins, the other waits for LOCKED | a view moves the writer to another frame; a copy may be torn | a view takes the right to store away (WMAPPED) | both only read: the write holds a view, too | a hold stops `freeze` | the slot is read again after the hold is taken (I10); fills: `invalidate` |
-//! | write | | block lock | block lock; stores meet as machine words | STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes | block lock | `invalidate` |
+//! | write | | block lock | block lock; stores meet as machine words | STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes | block lock | `invalidate`; an append in one step: `cutting`, under the mutex of the index |
 //! | map fault | | | block lock until installed; holes: the epoch | STABLE; to write: revoke, grace, clear DIRTY, read the bytes | block lock until installed | `invalidate`; block lock; holes: the epoch |
 //! | write back, sync | | | | DIRTY is cleared once, under the lock; one sync of a file at a time | DIRTY, WRITEBACK and not synced are busy, asked under the lock | they wait for WRITEBACK; past the end of a cut none begins until it is over (`Cutting`), and a sync waits for that; a punch holds the locks until the store has punched; what is being written counts as kept by invalidate; doubt goes with the block |
 //! | evict | | | | | `try_lock`; `freeze` succeeds once | block lock, and "still in the index?" |
@@ -54,7 +54,7 @@
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to lock. The fault is given
 //! the file's hole epoch, and those of the page's neighbours that are holes as well, and compares it in the section in which it
-//! installs them. Whoever makes a block there, or cuts the file, moves the epoch (under the mutex of the index) and, if there are mappings, waits for a grace period, revokes, and waits again before bytes change.
+//! installs them. Whoever makes a block there, or cuts the file, moves the epoch (under the mutex of the index), as the end of each write back does for writers that took a block for a hole; and, if there are mappings, waits for a grace period, revokes, and waits again before bytes change.
 //!
 //! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through `Owner`), `frame`, `group`.
 //! Above: `space` maps files and implements [`Mappers`]; the facade opens files, once per store, and runs

@@ -223,15 +223,17 @@ impl FileCore {
 
     /// Makes the file as long as the store is now, but at least `kept` bytes.
     fn adopt_store_len(&self, kept: u64) -> Result<(), FileError> {
-        let store = self.store()?;
-        let len = {
-            let _call = self.store_call();
-            store.len()
-        };
-        let len = len.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))?;
-        let (len, old) = (len.min(MAX_SIZE), self.size());
+        let (len, old) = (self.store_len()?, self.size());
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::LengthTold);
         self.extents.lock().clear();
-        self.stored.store(len, Ordering::Release);
+        let noted = self.stored.swap(len, Ordering::AcqRel);
+        // A write back that ended since may have noted more than was asked for: that is lost now, and the store has it. One that
+        // ends from here on notes it afterwards.
+        let again = self.store_len();
+        let noted = again.as_ref().map_or(noted, |len| *len);
+        self.stored.fetch_max(noted, Ordering::AcqRel);
+        again?;
         let new = len.max(kept);
         self.size.store(new, Ordering::Release);
         if new < old {
@@ -241,6 +243,14 @@ impl FileCore {
         self.end_holes(0..u64::MAX);
         self.ready.wake_all();
         Ok(())
+    }
+
+    fn store_len(&self) -> Result<u64, FileError> {
+        let store = self.store()?;
+        let _call = self.store_call();
+        let len = store.len();
+        let len = len.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))?;
+        Ok(len.min(MAX_SIZE))
     }
 
     /// Takes all blocks of a range out of the file, dirty or not.

@@ -145,6 +145,8 @@ impl FileCore {
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE;
         let mut spare = None;
         loop {
+            // Before the block is looked for: who makes it from here on moves the epoch.
+            let epoch = self.hole_epoch.load(Ordering::SeqCst);
             if let Got::Locked(locked) = self.get_page(block, get)? {
                 if self.store_locked(locked, inside.clone(), source, &mut spare)? {
                     return Ok(());
@@ -158,7 +160,8 @@ impl FileCore {
             }
             let end = offset + source.len() as u64;
             let covers_block = inside.len() as u64 == self.block_bytes();
-            let epoch = self.hole_epoch.load(Ordering::SeqCst);
+            #[cfg(all(test, not(shuttle)))]
+            super::midway::reached(super::midway::Point::NotCached);
             let is_new = covers_block && matches!(source, Source::Bytes(_));
             let done = if is_new && self.mappers.is_empty() {
                 // Whatever the store has there.
@@ -167,6 +170,8 @@ impl FileCore {
                 if matches!(source, Source::Zeros(_)) && end <= self.size() {
                     return Ok(());
                 }
+                #[cfg(all(test, not(shuttle)))]
+                super::midway::reached(super::midway::Point::HoleFound);
                 let basis = match covers_block {
                     true => Basis::Nothing,
                     false => self.hole_basis(block, epoch),
@@ -224,7 +229,8 @@ impl FileCore {
         }
     }
 
-    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller keeps it steady.
+    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller keeps it steady, or has seen under the mutex
+    /// that nobody has it alone.
     #[inline]
     pub(super) fn grow_locked(&self, end: u64) {
         if self.size.load(Ordering::Relaxed) < end {

@@ -117,6 +117,8 @@ impl Drop for InFlights<'_> {
                 dirty.insert(one.held.block, one.entry);
             }
         }
+        // What a writer took for a hole before this may be evicted soon, and is none any more, whoever made the block, and on what.
+        file.hole_epoch.fetch_add(1, Ordering::SeqCst);
         drop(dirty);
         for one in &self.blocks {
             file.frames().end_writeback(one.held.frame);
@@ -431,7 +433,7 @@ impl FileCore {
         self.check_outside()?;
         self.take_doubted_back(LockMode::Sleep);
         let cuts = self.dirty().cuts();
-        self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
+        self.write_dirty_now(&blocks);
         // mutant: P16-sync (test: a_refused_cut_loses_nothing_beside_it) a sync succeeds without what a cut has put off
         let put_off = self.dirty().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
         if put_off {
@@ -439,7 +441,7 @@ impl FileCore {
             super::midway::reached(super::midway::Point::PutOff);
             // When the cut is over. No other one comes between this time: a sync ends.
             let _steady = self.steady();
-            self.write_range(blocks.clone(), WriteReason::Sync, LockMode::Sleep, u64::MAX);
+            self.write_dirty_now(&blocks);
         }
         self.wait_written(blocks.clone());
         if let Some(what) = what {
@@ -454,6 +456,13 @@ impl FileCore {
                 reason,
             }),
         }
+    }
+
+    /// Writes what is dirty in `blocks` now. What is appended meanwhile is left: it may come as fast as it can be written.
+    fn write_dirty_now(&self, blocks: &Range<u64>) {
+        let end = self.dirty().last().map_or(0, |last| last + 1);
+        let blocks = blocks.start..blocks.end.min(end);
+        self.write_range(blocks, WriteReason::Sync, LockMode::Sleep, u64::MAX);
     }
 
     /// The error for a writer that finds everything held back, if that is so.

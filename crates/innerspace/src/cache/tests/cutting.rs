@@ -333,6 +333,31 @@ fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
 
 // spec: P27
 #[test]
+fn invalidate_knows_what_the_store_got_meanwhile() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(size);
+        let file = open(&cache, &store, &options(size));
+        file.append(&vec![2; size as usize]).unwrap();
+        let there = midway::then(Point::LengthTold, {
+            let file = file.clone();
+            move || {
+                let syncer = thread::spawn(move || file.sync_all());
+                syncer.join().unwrap().unwrap();
+            }
+        });
+        file.invalidate(0..1).unwrap();
+        drop(there);
+        file.evict(..).unwrap();
+        let mut expected = pattern(0..size);
+        expected.resize(2 * size as usize, 2);
+        assert!(contents(&file) == expected);
+        core(&file).validate();
+    }
+}
+
+// spec: P27
+#[test]
 fn invalidate_keeps_what_is_being_written() {
     for size in SIZES {
         let cache = memory_of(64, size);

@@ -1,6 +1,7 @@
 //! Syncs that fail, after the store has accepted what it then lost; syncs at once; syncs of a part.
 
 use super::*;
+use crate::cache::midway::{self, Point};
 use crate::cache::{FileError, StoreAction};
 use crate::reclaim::{FlushRequest, Owner};
 use crate::store::SyncWhat;
@@ -281,4 +282,31 @@ fn one_write_of_a_sync_is_a_small_part_of_the_nearest_limit() {
         drop((file, options, inner, group));
     }
     assert_empty(&cache);
+}
+
+#[test]
+fn a_sync_leaves_what_is_appended_meanwhile() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[2; 10], 0).unwrap();
+        let there = midway::then(Point::Beginning, {
+            let file = file.clone();
+            move || {
+                let appender = thread::spawn(move || file.append(&vec![3; size as usize]));
+                appender.join().unwrap().unwrap();
+            }
+        });
+        file.sync_all().unwrap();
+        drop(there);
+        assert_eq!(
+            core(&file).dirty_blocks(),
+            1,
+            "appended as fast as it is written"
+        );
+        file.sync_all().unwrap();
+        assert_eq!(core(&file).dirty_blocks(), 0);
+        assert_eq!(file.len(), 2 * size);
+    }
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::cache::FileError;
+use crate::cache::midway::{self, Point};
+
 use crate::store::faulty::OperationKind;
 use crate::sync::thread;
 use crate::units::MIB;
@@ -203,5 +205,40 @@ fn readers_of_views_never_see_writers() {
             .for_each(|reader| reader.join().unwrap());
         drop(file);
         assert_empty(&cache);
+    }
+}
+
+#[test]
+fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = Arc::new(FaultyStore::new(MemoryStore::with_len(2 * size)));
+        let file = open(&cache, &store, &options(size));
+        let beside = |work: fn(&PagedFile, u64)| {
+            let file = file.clone();
+            move || {
+                let other = thread::spawn(move || work(&file, size));
+                other.join().unwrap();
+            }
+        };
+        // The block's whole life is beside the one write.
+        let made = midway::then(
+            Point::NotCached,
+            beside(|file, size| file.write_at(&vec![3; size as usize], 0).unwrap()),
+        );
+        let gone = midway::then(
+            Point::HoleFound,
+            beside(|file, _| {
+                file.sync_all().unwrap();
+                file.evict(..).unwrap();
+            }),
+        );
+        file.write_at(&[2; 100], 0).unwrap();
+        drop((made, gone));
+        let mut expected = vec![2; 100];
+        expected.resize(size as usize, 3);
+        expected.resize(2 * size as usize, 0);
+        assert!(contents(&file) == expected);
+        core(&file).validate();
     }
 }
