@@ -20,6 +20,7 @@
 //! |---|---|---|---|
 //! | owned (0) | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
 //! | refs=n | `try_get`, `try_get_cached` / `put` | refs=n+1 / n-1 | get: n > 0; cached: CACHED |
+//! | refs=n, not CACHED | `put_owner` | refs=n-1 | of refs=1 alone: by a plain store, see `try_get` |
 //! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
 //! | refs=n, not CACHED | `try_view_still` | views+1 | n > 0; the page is a snapshot's |
 //! | views=n | `try_clone_view` / `put_view` | views=n+1 / n-1 | clone: n > 0 |
@@ -38,11 +39,12 @@
 //! Whoever brings the word to 0 (`Dropped::Last`) frees the frame; the word stays 0 until it is published again, so
 //! every `try_` on a free frame fails.
 //!
-//! Orderings. All changes are RMWs of one word, so each sees the newest value. What they pair with:
+//! Orderings. All changes are RMWs of one word, so each sees the newest value; but for `publish`, which nobody can meet, and
+//! `put_owner` of the last owner, whom nobody may meet (the rule is at `try_get`). What they pair with:
 //! - taking (`try_get`, `try_view`, `try_map_cached`: Acquire) pairs with `publish` (Release): the holder sees the metadata
 //!   and bytes the owner wrote;
-//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of whoever ends the life (the last dropper,
-//!   `freeze`) or changes the bytes (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
+//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of whoever ends the life (the last dropper, which
+//!   in `put_owner` is a load, `freeze`) or changes the bytes (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
 //! - `end_write` and `clear_wmapped` (Release) pair with `try_view` (Acquire): a view sees all the bytes written.
 //!
 //! A field that is full (2^20 - 1 references or installed pages, 2^19 views) refuses (`try_` fails) and never wraps into
@@ -251,6 +253,10 @@ impl Hold {
 
     /// Takes a reference if there is one already and the count has room: the speculative get of a lookup, which must
     /// then read again where it found the frame. Acquire: pairs with `publish`.
+    ///
+    /// The rule for this and every other operation that changes a word which is one reference without CACHED: only who came by an
+    /// owner of the frame, and keeps that one meanwhile. [`Hold::put_owner`] ends such a word by a load and a plain store, which
+    /// would undo the change of anybody else.
     #[inline]
     pub(crate) fn try_get(&self) -> bool {
         self.update(Ordering::Acquire, |now| {

@@ -2,7 +2,8 @@
 //!
 //! It opens a section, looks its page up in the remembered leaf, does its loads or stores and closes the section: two
 //! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find goes to
-//! [`Core::have_page`]: read the mail, look the leaf up in the table, or leave the section and handle the fault.
+//! [`Core::have_page`]: for a store, take a page in one step in the section itself (`fault::own`, the short way); else read the
+//! mail, look the leaf up in the table, or leave the section and handle the fault.
 
 use std::hint::cold_path;
 

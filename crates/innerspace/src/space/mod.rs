@@ -26,9 +26,9 @@
 //! The set of mappings is published (`sync::published`): who is in a section reads the newest one, without a lock. The page
 //! table is read and changed word by word. A structural change closes the gate (`sync::gate`) on its own range of addresses,
 //! so that no fault installs a page there meanwhile; faults elsewhere go on. What they share with the change are nodes above
-//! the range and leaves at its edges: words change by compare-exchange, and the mutex `paths` serialises the copying of
-//! shared nodes. The steps of a change, and why they are in that order, are in `change`. A file page is installed and
-//! revoked under its block's lock; revokers pass the gate whether it is open or not. Order: gate writer > block lock >
+//! the range and leaves at its edges: words change by compare-exchange (in the range a plain store is enough for a page of the
+//! leaf's own), and the mutex `paths` serialises the copying of shared nodes. The steps of a change, and why they are in that
+//! order, are in `change`. A file page is installed and revoked under its block's lock; revokers pass the gate whether it is open or not. Order: gate writer > block lock >
 //! `paths` > section.
 //!
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim` gives frames. A space

@@ -16,7 +16,8 @@
 //!
 //! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the accessed bit, and aging
 //! clears them (with VALID_W). VALID_W says that a store needs nothing more: the page is recorded dirty or is anonymous and this leaf's alone. Every
-//! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers meet here without a lock.
+//! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers meet here without a lock; but for a
+//! page of the leaf's own that a structural change takes, with the gate closed on it ([`take_alone`]).
 //!
 //! # The copy of a page that others share
 //!
@@ -200,7 +201,7 @@ pub(super) fn take(slot: &AtomicU64) -> Pte {
 
 /// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone: then a page of the leaf's own, or nothing, is
 /// what it is until the caller changes it. (A borrowed page becomes an own one when a fault beside the range absorbs the origin,
-/// and in the others may be a revoker.)
+/// and in the others may be a revoker.) With the gate open only where nothing is mapped: there every slot is empty, and stays so.
 #[inline(always)]
 pub(super) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);

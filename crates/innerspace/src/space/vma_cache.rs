@@ -29,7 +29,8 @@ const SLOTS: usize = 4;
 
 /// How often the accessors' caches were asked for a mapping, and what came of it.
 ///
-/// Calls are counted before anything is checked, also when every slot is out of date; so hits and misses add up to calls.
+/// Calls are counted also when every slot is out of date; so hits and misses add up to calls. A store that gets its page in one
+/// step, by a mapping that a slot has, is counted after it succeeded; if it does not, its fault asks and is counted instead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

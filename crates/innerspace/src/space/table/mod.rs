@@ -22,7 +22,8 @@
 //! chain longer than [`MAX_DEPTH`], or one whose next leaf is kept by borrowing alone, is cut by taking a ref on each frame
 //! instead.
 //!
-//! Locking: words change by compare-exchange; copying and creating nodes by faults is serialised by the space's `paths`
+//! Locking: words change by compare-exchange, or by plain stores of who has them to itself (`pte::take_alone`; child words under
+//! `paths`, or of a range in which no fault works); copying and creating nodes by faults is serialised by the space's `paths`
 //! mutex, never held over anything that sleeps. Node frames are always freed
 //! after a grace period, for walkers that may still be in them.
 
