@@ -8,7 +8,7 @@
 //! references dropped in runs.
 //!
 //! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per stripe of threads, and are
-//! moved to their list fifteen at a time. `Meta::lru` says where a frame is ([`Place`]); the flag ACTIVE says which list it is on,
+//! moved to their list fifteen at a time. `Meta::lru` says where a frame is ([`Place`](lru::Place)); the flag ACTIVE says which list it is on,
 //! or will be put on.
 //!
 //! ```text
