@@ -126,15 +126,14 @@ fn nobody_passes_a_waiter_that_has_no_patience_left() {
             flag.store(1, Ordering::Relaxed);
             world.lock().unlock();
         });
-        while world.waits.entries() == 0 {
-            thread::yield_now();
-        }
-        let owner = spawn(&world, |world| world.lock().unlock());
-        if world.lock().try_lock() {
-            assert_eq!(had.load(Ordering::Relaxed), 1, "the waiter was passed");
-            world.lock().unlock();
-        }
-        owner.join().unwrap();
+        let passer = spawn(&world, move |world| {
+            if world.waits.entries() == 1 && world.lock().try_lock() {
+                assert_eq!(had.load(Ordering::Relaxed), 1, "the waiter was passed");
+                world.lock().unlock();
+            }
+        });
+        world.lock().unlock();
+        passer.join().unwrap();
         waiter.join().unwrap();
         world.assert_at_rest();
     });
@@ -151,17 +150,16 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
             world.lock().wait(Bit::Locked, None);
             flag.store(1, Ordering::Relaxed);
         });
-        while world.waits.entries() == 0 {
-            thread::yield_now();
-        }
-        let owner = spawn(&world, |world| world.lock().unlock());
-        if world.lock().try_lock() {
-            while over.load(Ordering::Relaxed) == 0 {
-                thread::yield_now();
+        let taker = spawn(&world, move |world| {
+            if world.waits.entries() == 1 && world.lock().try_lock() {
+                while over.load(Ordering::Relaxed) == 0 {
+                    thread::yield_now();
+                }
+                world.lock().unlock();
             }
-            world.lock().unlock();
-        }
-        owner.join().unwrap();
+        });
+        world.lock().unlock();
+        taker.join().unwrap();
         waiter.join().unwrap();
         world.assert_at_rest();
     });
