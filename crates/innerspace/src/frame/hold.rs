@@ -251,8 +251,7 @@ impl Hold {
         }
     }
 
-    /// Takes a reference if there is one already and the count has room: the speculative get of a lookup, which must
-    /// then read again where it found the frame. Acquire: pairs with `publish`.
+    /// Takes a reference if there is one already and the count has room. Acquire: pairs with `publish`.
     ///
     /// The rule for this and every other operation that changes a word which is one reference without CACHED: only who came by an
     /// owner of the frame, and keeps that one meanwhile. [`Hold::put_owner`] ends such a word by a load and a plain store, which
