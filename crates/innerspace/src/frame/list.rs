@@ -79,8 +79,11 @@ impl FrameList {
     /// Takes a frame out that is in this list.
     pub(crate) fn remove(&mut self, metas: &[Meta], id: FrameId) {
         let links = &metas[id.index()].links;
-        let prev = links.prev.swap(0, Ordering::Relaxed);
-        let next = links.next.swap(0, Ordering::Relaxed);
+        // Not two swaps, which are locked instructions: nobody comes between.
+        let prev = links.prev.load(Ordering::Relaxed);
+        let next = links.next.load(Ordering::Relaxed);
+        links.prev.store(0, Ordering::Relaxed);
+        links.next.store(0, Ordering::Relaxed);
         self.set_next(metas, prev, next);
         self.set_prev(metas, next, prev);
         self.len -= 1;
