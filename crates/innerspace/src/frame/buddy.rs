@@ -71,6 +71,44 @@ impl Buddy {
         Some(id)
     }
 
+    /// Takes as many single frames as `into` has room for, or as there are: ascending, from the smallest blocks, a block at a time where it
+    /// is no larger than what is wanted. How many.
+    pub(super) fn take_singles(&mut self, metas: &[Meta], into: &mut [FrameId]) -> usize {
+        let mut taken = 0;
+        while taken < into.len() {
+            let smallest = (0..=MAX_ORDER).find(|&k| !self.lists[usize::from(k)].is_empty());
+            let Some(smallest) = smallest else { break };
+            let order = smallest.min((into.len() - taken).ilog2() as u8);
+            let untouched = self.untouched;
+            let first = self.take(metas, order).expect("a list has a block");
+            for id in (first.0..).map(FrameId).take(1 << order) {
+                let meta = &metas[id.index()];
+                meta.set_kind(Kind::Magazine);
+                meta.set_order(0);
+                meta.set_fresh(id.0 >= untouched);
+                into[taken] = id;
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    /// Takes single frames back, in any order: neighbours among them are a block at once. Sorts them.
+    pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
+        ids.sort_unstable_by_key(|id| id.0);
+        for run in ids.chunk_by(|one, next| one.0 + 1 == next.0) {
+            let (mut id, end) = (run[0].0, run[0].0 + run.len() as u32);
+            while id < end {
+                let aligned = id.trailing_zeros().min(u32::from(MAX_ORDER));
+                let order = aligned.min((end - id).ilog2()) as u8;
+                let parts = &metas[id as usize + 1..id as usize + (1 << order)];
+                parts.iter().for_each(|meta| meta.set_kind(Kind::Part));
+                self.give(metas, FrameId(id), order);
+                id += 1 << order;
+            }
+        }
+    }
+
     /// Takes a block back, merging it with its buddy as long as that is free and whole.
     pub(super) fn give(&mut self, metas: &[Meta], mut id: FrameId, mut order: u8) {
         metas[id.index()].set_fresh(false); // below `untouched` by now
@@ -160,4 +198,83 @@ impl Buddy {
 enum End {
     Front,
     Back,
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::super::meta_array::MetaArray;
+    use super::*;
+    use proptest::prelude::*;
+
+    const FRAMES: u32 = 300;
+
+    fn arena() -> (MetaArray, Buddy) {
+        let metas = MetaArray::new(FRAMES as usize).unwrap();
+        metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
+        let buddy = Buddy::new(&metas);
+        (metas, buddy)
+    }
+
+    /// One with all frames out but these.
+    fn with_free(free: &[FrameId]) -> (MetaArray, Buddy) {
+        let (metas, mut buddy) = arena();
+        while buddy.take(&metas, 0).is_some() {}
+        free.iter().for_each(|id| buddy.give(&metas, *id, 0));
+        (metas, buddy)
+    }
+
+    fn blocks((metas, buddy): &(MetaArray, Buddy)) -> Vec<(FrameId, u8)> {
+        let mut blocks = Vec::new();
+        buddy.validate(metas, |id, order| blocks.push((id, order)));
+        blocks.sort_unstable_by_key(|(id, _)| id.0);
+        blocks
+    }
+
+    fn some_frames() -> impl Strategy<Value = Vec<FrameId>> {
+        let numbers = proptest::collection::btree_set(1..FRAMES, 0..FRAMES as usize);
+        let frames = numbers.prop_map(|numbers| numbers.into_iter().map(FrameId).collect());
+        Strategy::prop_shuffle(frames)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+
+        #[test]
+        fn singles_given_together_leave_the_blocks_that_one_by_one_leaves(
+            mut given in some_frames(),
+            sorted in any::<bool>(),
+            at_a_time in 1_usize..40,
+        ) {
+            if sorted {
+                given.sort_unstable_by_key(|id| id.0);
+            }
+            let one_by_one = with_free(&given);
+            let (metas, mut buddy) = with_free(&[]);
+            for some in given.chunks_mut(at_a_time) {
+                buddy.give_singles(&metas, some);
+            }
+            prop_assert_eq!(blocks(&(metas, buddy)), blocks(&one_by_one));
+        }
+
+        #[test]
+        fn singles_taken_together_are_those_taken_one_by_one(
+            free in some_frames(),
+            untouched in any::<bool>(),
+            wanted in 0_usize..70,
+        ) {
+            let make = || if untouched { arena() } else { with_free(&free) };
+            let (mut together, mut one_by_one) = (make(), make());
+            let ids = std::iter::from_fn(|| one_by_one.1.take(&one_by_one.0, 0));
+            let ids: Vec<_> = ids.take(wanted).collect();
+            let mut taken = vec![FrameId::ZERO; wanted];
+            let count = together.1.take_singles(&together.0, &mut taken);
+            prop_assert_eq!(&taken[..count], &ids[..]);
+            for id in ids {
+                let [mine, other] = [&together.0, &one_by_one.0].map(|metas| &metas[id.index()]);
+                prop_assert_eq!((mine.kind(), mine.order()), (Kind::Magazine, 0));
+                prop_assert_eq!(mine.take_fresh(), other.take_fresh());
+            }
+            prop_assert_eq!(blocks(&together), blocks(&one_by_one));
+        }
+    }
 }

@@ -299,9 +299,8 @@ impl Allocator {
         let draining = self.drains.begin(&self.owned);
         self.with_lists(|lists| {
             let half = self.half();
-            while let Some(load) = lists.loads.pop() {
-                let ids = load[..half].iter();
-                ids.for_each(|id| lists.buddy.give(metas, *id, 0));
+            while let Some(mut load) = lists.loads.pop() {
+                lists.buddy.give_singles(metas, &mut load[..half]);
             }
             for own in &self.owned {
                 empty(own.look(), &mut lists.buddy, metas);
@@ -331,13 +330,8 @@ impl Allocator {
             }
             let spare = lists.buddy.free().saturating_sub(self.reserve) as usize;
             let mut load = [FrameId(0); LOAD];
-            let mut taken = 0;
-            while taken < spare.min(self.half())
-                && let Some(id) = lists.buddy.take(metas, 0)
-            {
-                load[taken] = id;
-                taken += 1;
-            }
+            let wanted = spare.min(self.half());
+            let taken = lists.buddy.take_singles(metas, &mut load[..wanted]);
             // The lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
             load[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
@@ -348,16 +342,15 @@ impl Allocator {
     #[cold]
     fn give_load(&self, metas: &[Meta], magazine: &Stack) {
         self.with_lists(|lists| {
-            if lists.loads.len() == self.loads {
-                magazine.take_coldest(self.half(), |id| lists.buddy.give(metas, id, 0));
-                return;
-            }
             let mut load = [FrameId(0); LOAD];
             let mut places = load.iter_mut();
             magazine.take_coldest(self.half(), |id| {
                 *places.next().expect("a load is half a magazine") = id;
             });
-            lists.loads.push(load);
+            match lists.loads.len() < self.loads {
+                true => lists.loads.push(load),
+                false => lists.buddy.give_singles(metas, &mut load[..self.half()]),
+            }
         });
     }
 
@@ -432,5 +425,11 @@ fn magazine_number() -> usize {
 
 /// Gives all frames of a magazine back; its owner is kept away.
 fn empty(magazine: &Stack, buddy: &mut Buddy, metas: &[Meta]) {
-    magazine.take_coldest(CAPACITY, |id| buddy.give(metas, id, 0));
+    let mut ids = [FrameId(0); CAPACITY];
+    let mut len = 0;
+    magazine.take_coldest(CAPACITY, |id| {
+        ids[len] = id;
+        len += 1;
+    });
+    buddy.give_singles(metas, &mut ids[..len]);
 }
