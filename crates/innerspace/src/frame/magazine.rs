@@ -109,9 +109,10 @@ impl Allocator {
     /// An allocator of all frames of `metas` but the zero frame.
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
-        // All magazines, those of idle threads, too, keep at most a sixteenth of the arena from blocks and from others.
-        let capacity = (metas.len() / (16 * (OWNED + SHARED))).min(CAPACITY);
-        // And the loads as much again.
+        // All magazines, those of idle threads, too, keep at most a quarter of the arena from blocks and from others, and that until
+        // somebody finds too little and drains them: then the idle ones stay empty.
+        let capacity = (metas.len() / (4 * (OWNED + SHARED))).min(CAPACITY);
+        // And the loads a sixteenth.
         let loads = (metas.len() / (16 * LOAD)).min(LOADS);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
