@@ -332,6 +332,11 @@ impl From<FileError> for io::Error {
     }
 }
 
+/// The error of a call of a store that did not return.
+pub(super) fn store_panicked() -> io::Error {
+    io::Error::other("the store panicked")
+}
+
 /// The write errors of one file, numbered: each handle hears of each failure once, whoever met it (P18).
 #[derive(Debug)]
 pub(crate) struct ErrorSequence<E = FileError> {

@@ -27,6 +27,8 @@ pub(crate) enum Point {
     Beginning,
     /// In a sync that a cut has kept from writing: about to wait for it.
     PutOff,
+    /// In a sync that has failed: others may sync again.
+    SyncFailed,
 }
 
 impl crate::sync::midway::Point for Point {}

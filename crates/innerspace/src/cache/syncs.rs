@@ -3,17 +3,19 @@
 //! A kernel that writes behind may drop what it accepted when it cannot write it; the sync that fails says so once, and the
 //! next one succeeds. So a block that was written and not synced since is kept in memory although it is clean: eviction
 //! passes it over, or syncs first. A sync that succeeds releases what was accepted before it began. One that fails leaves
-//! all that was accepted in doubt; what is in doubt becomes dirty again, and is written again.
+//! all that was accepted in doubt; what is in doubt becomes dirty again, and is written again. Every handle hears of it, also by
+//! a good sync of its own that had waited for this one: what it has written may be lost.
 //!
 //! One sync of a file runs at a time: of two at once, one could take the other's error along. Whoever comes meanwhile waits
 //! for the running one to end, and takes part in the next.
 
 use std::cell::Cell;
+use std::io;
 use std::time::Duration;
 
 use super::core::FileCore;
 use super::dirty::Dirty;
-use super::errors::{FileError, StoreAction};
+use super::errors::{FileError, StoreAction, store_panicked};
 use super::lookup::{Get, Got};
 use super::writeback::LockMode;
 use crate::store::{Accepted, SyncWhat};
@@ -136,6 +138,24 @@ impl Drop for NoIo {
     }
 }
 
+/// A call of the store that makes durable what it has accepted. Dropped, it has failed; without an error, it panicked.
+struct Unsure<'f> {
+    file: &'f FileCore,
+    error: Option<io::Error>,
+}
+
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        if self.file.accepted == Accepted::UntilSync {
+            // Also what was accepted since it began: who knows when the store dropped what.
+            self.file.dirty().doubt_accepted();
+        }
+        let error = self.error.take().unwrap_or_else(store_panicked);
+        let error = self.file.store_error(StoreAction::Sync, 0, 0, error);
+        self.file.errors.record(error);
+    }
+}
+
 impl FileCore {
     /// Makes what the store has accepted durable. A failure is left in the error sequence, and what it leaves in doubt is dirty
     /// again. No block is locked.
@@ -154,21 +174,27 @@ impl FileCore {
     ) -> Result<(), FileError> {
         let store = self.store()?;
         let through = self.dirty().last_acceptance();
+        let mut unsure = Unsure {
+            file: self,
+            error: None,
+        };
         let result = {
             let _call = self.store_call();
             store.sync(what)
         };
         match result {
             Ok(()) => {
+                std::mem::forget(unsure);
                 self.dirty().synced(through);
                 running.good = Some(what);
             }
             Err(error) => {
-                // Also what was accepted since: who knows when the store dropped what.
-                self.dirty().doubt_accepted();
+                unsure.error = Some(error);
+                // Before others sync: theirs may be good, and they have to hear of this one.
+                drop(unsure);
                 drop(running);
-                self.errors
-                    .record(self.store_error(StoreAction::Sync, 0, 0, error));
+                #[cfg(all(test, not(shuttle)))]
+                super::midway::reached(super::midway::Point::SyncFailed);
                 self.take_doubted_back(mode);
             }
         }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::block::{BlockRef, Locked};
 use super::core::FileCore;
 use super::dirty::{Dirty, WriteReason, WriteRules};
-use super::errors::{FileError, StoreAction};
+use super::errors::{FileError, StoreAction, store_panicked};
 use super::lookup::{Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
@@ -90,11 +90,20 @@ impl InFlight<'_> {
 struct InFlights<'f> {
     file: &'f FileCore,
     blocks: Vec<InFlight<'f>>,
+    /// The store has answered, and what it refused is known to all handles.
+    answered: bool,
 }
 
 impl Drop for InFlights<'_> {
     fn drop(&mut self) {
         let file = self.file;
+        if let (false, [first, .., last] | [first @ last]) = (self.answered, &self.blocks[..]) {
+            let offset = first.held.block << file.block_shift();
+            let end = (last.held.block << file.block_shift()) + last.len as u64;
+            let (what, error) = (StoreAction::Write, store_panicked());
+            file.errors
+                .record(file.store_error(what, offset, end - offset, error));
+        }
         // Before WRITEBACK ends: a writer that waited for it must find the bytes unpinned.
         self.blocks.iter_mut().for_each(|one| one.pinned = None);
         let mut dirty = file.dirty();
@@ -229,6 +238,7 @@ impl FileCore {
         self.end_store_translations(&locked);
         let mut in_flight = self.begin_writes(locked, rules);
         let (written, failed) = self.write_in_flight(&mut in_flight.blocks, rules.reason);
+        in_flight.answered = true;
         drop(in_flight);
         RunEnd {
             written,
@@ -303,6 +313,7 @@ impl FileCore {
         let mut in_flight = InFlights {
             file: self,
             blocks: Vec::with_capacity(ready.len()),
+            answered: false,
         };
         let entries = self.begin_in_index(&ready, rules);
         for ((one, pinned, len), entry) in ready.into_iter().zip(entries) {

@@ -4,8 +4,8 @@ use super::*;
 use crate::cache::midway::{self, Point};
 use crate::cache::{FileError, StoreAction};
 use crate::reclaim::{FlushRequest, Owner};
-use crate::store::SyncWhat;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::store::{Store, SyncWhat};
 use crate::sync::thread;
 use crate::units::{MIB, PageCount};
 
@@ -133,6 +133,115 @@ fn a_write_on_the_way_while_a_sync_fails_is_in_doubt_too() {
         file.sync_all().unwrap();
         assert_eq!(count(&store, OperationKind::Write), 2);
         assert_eq!(core(&file).dirty_blocks(), 0);
+    }
+}
+
+// spec: P18
+#[test]
+fn a_sync_that_waited_for_one_that_failed_hears_of_it() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
+        let (send, waits) = std::sync::mpsc::channel::<thread::JoinHandle<_>>();
+        let failing = {
+            let core = core(&file).clone();
+            thread::spawn(move || {
+                let there = midway::then(Point::SyncFailed, move || {
+                    let end: Result<(), FileError> = waits.recv().unwrap().join().unwrap();
+                    let error = end.expect_err("what it has written is lost");
+                    assert!(is_failed_sync(&error), "{error}");
+                });
+                core.sync_store(SyncWhat::All).unwrap();
+                drop(there);
+            })
+        };
+        store.wait_hanging(1);
+        file.write_at(&[1; 100], size).unwrap();
+        lose(&store, 1);
+        let waiting = {
+            let file = file.clone();
+            thread::spawn(move || file.sync_all())
+        };
+        while core(&file).syncs.waiting() < 1 {
+            thread::yield_now();
+        }
+        send.send(waiting).unwrap();
+        store.release(Release::Fail(Failure::Io));
+        failing.join().unwrap();
+        assert_eq!(core(&file).dirty_blocks(), 1, "dirty again");
+        let _ = file.sync_all();
+        assert_eq!(store.inner().to_vec()[size as usize], 1);
+        core(&file).validate();
+    }
+}
+
+/// A store whose next sync or write panics, after it may have lost what it had accepted.
+#[derive(Debug)]
+struct Panicking {
+    store: Arc<Faulty>,
+    panics: std::sync::Mutex<Option<OperationKind>>,
+}
+
+impl Panicking {
+    fn may_panic(&self, kind: OperationKind) {
+        let panics = self.panics.lock().unwrap().take_if(|next| *next == kind);
+        assert!(panics.is_none(), "a store of somebody else's");
+    }
+}
+
+impl Store for Panicking {
+    fn len(&self) -> std::io::Result<u64> {
+        self.store.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        self.store.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize> {
+        self.may_panic(OperationKind::Write);
+        self.store.write_at(buf, offset)
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn sync(&self, what: SyncWhat) -> std::io::Result<()> {
+        self.may_panic(OperationKind::Sync);
+        self.store.sync(what)
+    }
+}
+
+// spec: P18
+#[test]
+fn a_store_that_panics_has_failed() {
+    for kind in [OperationKind::Write, OperationKind::Sync] {
+        let cache = memory(64);
+        let faulty = patterned(4 * 4096);
+        let store = Arc::new(Panicking {
+            store: faulty.clone(),
+            panics: std::sync::Mutex::new(Some(kind)),
+        });
+        let file = open(&cache, &store, &options(4096));
+        let (other, later) = (file.clone(), file.clone());
+        file.write_at(&[1; 100], 4096).unwrap();
+        if kind == OperationKind::Sync {
+            lose(&faulty, 1);
+        }
+        let sync = std::panic::AssertUnwindSafe(|| file.sync_all());
+        std::panic::catch_unwind(sync).unwrap_err();
+        core(&file).validate();
+        assert_eq!(file.evict(..).unwrap().0, 0, "{kind:?}: the only copy");
+        // Whoever waited for that write or that sync has nothing to rely on.
+        let error = other.sync_all().unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
+        let _ = later.sync_all();
+        later.sync_all().unwrap();
+        assert_eq!(faulty.inner().to_vec()[4096], 1);
+        core(&file).validate();
     }
 }
 
