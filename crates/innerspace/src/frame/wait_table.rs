@@ -20,6 +20,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -328,11 +329,23 @@ pub(super) struct WakeList {
 
 impl WakeList {
     /// Wakes them all; called without any lock.
+    ///
+    /// # Panics
+    /// When a waker does.
     pub(super) fn wake(self) {
         if let Some(sleeper) = self.exclusive {
             sleeper.unpark();
         }
-        self.shared.into_values().for_each(Shared::wake);
+        let mut panicked = None;
+        for waiter in self.shared.into_values() {
+            // A waker is foreign code. Its panic goes on when nobody sleeps any more; of several the first.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waiter.wake())) {
+                panicked.get_or_insert(panic);
+            }
+        }
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
+        }
     }
 }
 

@@ -361,6 +361,24 @@ fn a_waker_that_panics_does_not_keep_the_lock() {
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
 
+#[test]
+fn a_waker_that_panics_leaves_nobody_asleep() {
+    let frames = arena(64);
+    let id = published(&frames);
+    frames.lock(id);
+    let (good, good_waker) = Count::new();
+    let bad = std::sync::Arc::new(Panics(AtomicU32::new(0)));
+    let bad_waker = Waker::from(bad.clone());
+    let wakers = [&good_waker, &bad_waker, &good_waker, &bad_waker];
+    let tokens = wakers.map(|waker| frames.wait_waker(id, Bit::Locked, waker).unwrap());
+    let unlock = std::panic::AssertUnwindSafe(|| frames.unlock(id));
+    let panicked = std::panic::catch_unwind(unlock).unwrap_err();
+    assert_eq!(panicked.downcast_ref::<&str>(), Some(&"a waker"));
+    assert_eq!((good.calls(), bad.0.load(Ordering::Relaxed)), (2, 2));
+    assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+    drop(tokens);
+}
+
 // spec: L14
 #[test]
 fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
