@@ -92,8 +92,17 @@ impl DaxCore {
             true => end.div_ceil(page),
             false => end / page,
         };
+        let ends = match first < last {
+            true => [bytes.start..first * page, last * page..end],
+            false => [bytes, end..end],
+        };
+        // First what the host may have no room for: if it has none, nothing is lost.
+        for end in &ends {
+            self.make_clearable(end.clone())?;
+        }
+        let ends = || ends.into_iter().try_for_each(|end| self.clear(end));
         if first >= last {
-            return self.clear(bytes);
+            return ends();
         }
         let cut = first..last;
         self.cut.lock().push(cut.clone());
@@ -104,8 +113,7 @@ impl DaxCore {
         self.cut.lock().retain(|other| *other != cut);
         self.cuts.fetch_sub(1, Ordering::SeqCst);
         done?;
-        self.clear(bytes.start..(first * page).min(end))?;
-        self.clear((last * page).max(bytes.start)..end)
+        ends()
     }
 
     /// Forgets what is known of clean pages, so that the next access asks the extent map again. Dirty entries stay.
@@ -137,6 +145,20 @@ impl DaxCore {
         self.extents
             .set_len(size)
             .map_err(|error| self.host_error(DaxAction::Resize, size, error))
+    }
+
+    /// Sees to it that the host has room for [`DaxCore::clear`] in these pages: they are dirty afterwards.
+    fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
+        let len = bytes.end.saturating_sub(bytes.start) as usize;
+        pieces(bytes.start, len).try_for_each(|(page, ..)| {
+            let mut locked = self.lock_for_change(page, Wanted::Cover)?;
+            self.look_up(&mut locked, page)?;
+            let has_block = matches!(locked.content(), Content::Block(_));
+            match has_block && !self.is_storable(locked.entry()) {
+                true => self.make_block(&mut locked, page, |_| Ok(())),
+                false => Ok(()), // a hole stays one
+            }
+        })
     }
 
     /// Zeros bytes of pages that stay.

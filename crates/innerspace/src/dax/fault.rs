@@ -299,7 +299,7 @@ impl DaxCore {
     }
 
     /// Whether stores to an entry's block are no signals for want of room without more ado.
-    fn is_storable(&self, entry: Entry) -> bool {
+    pub(super) fn is_storable(&self, entry: Entry) -> bool {
         if entry.is_dirty() {
             // It was when it became dirty, and is as long as the host knows the pages for changed.
             return self.host_forgot.load(Ordering::SeqCst) == 0;

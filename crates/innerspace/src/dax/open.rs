@@ -155,6 +155,11 @@ impl HostFile {
     /// # Errors
     /// What the host says; some of the bytes may be written.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+        shared::faults::ask(
+            shared::faults::Call::Write,
+            offset as usize..offset as usize + buf.len(),
+        )?;
         let mut done = 0;
         while done < buf.len() {
             match sys::write_at(&self.file, &buf[done..], offset + done as u64, Keep::Cached) {

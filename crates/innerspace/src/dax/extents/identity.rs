@@ -256,10 +256,11 @@ impl ExtentMap for IdentityMap {
             // Bytes that somebody else has cut off must not come back as zeros.
             self.check_len()?;
         }
-        let was = {
+        let (was, since) = {
             let mut known = self.known.lock();
             // At or below the real one throughout: nobody is told of a cut that is ours.
-            std::mem::replace(&mut known.len, len.min(before))
+            let was = std::mem::replace(&mut known.len, len.min(before));
+            (was, known.since)
         };
         let done = self.host.file().set_len(len);
         {
@@ -272,7 +273,16 @@ impl ExtentMap for IdentityMap {
             }
         }
         done?;
-        self.zero_tail(before, len)
+        let zeroed = self.zero_tail(before, len);
+        if zeroed.is_err() {
+            let mut known = self.known.lock();
+            known.change(before >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT, None);
+            (known.len, known.since) = (was, since);
+            drop(known);
+            // Only a hole comes off again. Should that fail, the host's file is longer than ours, which is as if others had done it.
+            let _ = self.host.file().set_len(before);
+        }
+        zeroed
     }
 
     fn sync_metadata(&self) -> io::Result<()> {

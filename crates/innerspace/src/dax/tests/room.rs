@@ -83,6 +83,58 @@ fn a_file_is_shortened_without_room() {
     }
 }
 
+/// What a file reads as, a number for each byte.
+fn contents(file: &DaxFile) -> Vec<u8> {
+    let mut bytes = vec![1; file.len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+#[test]
+fn a_punch_that_is_refused_changes_nothing() {
+    let (first, last) = (10, 3 * PAGE_SIZE + 50);
+    for refused in [0, 3 * PAGE_SIZE] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = clean(&path_in(&folder), 4);
+        let mut expected = contents(&file);
+        let full = without_room(refused, || Ok(()));
+        let error = file.punch(first as u64..last as u64).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert!(contents(&file) == expected, "refused at {refused}");
+        drop(full);
+        file.punch(first as u64..last as u64).unwrap();
+        expected[first..last].fill(0);
+        assert!(contents(&file) == expected);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_grow_stays_as_long_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder);
+    let file = clean(&path, 2);
+    file.set_len(PAGE + 100).unwrap();
+    file.sync_all().unwrap();
+    let expected = contents(&file);
+    for call in [Call::Room, Call::Write] {
+        let full = answer(move |asked, _| match asked == call {
+            true => Err(ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        });
+        let error = file.set_len(4 * PAGE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull, "{call:?}");
+        drop(full);
+        assert_eq!(file.len(), PAGE + 100);
+        assert_eq!(path.metadata().unwrap().len(), PAGE + 100, "{call:?}");
+        assert!(contents(&file) == expected);
+        file.sync_all().unwrap();
+    }
+    file.set_len(4 * PAGE).unwrap();
+    let mut longer = expected;
+    longer.resize(4 * PAGE_SIZE, 0);
+    assert!(contents(&file) == longer);
+}
+
 #[test]
 fn a_store_to_what_the_host_forgot_asks_for_room_again() {
     let folder = tempfile::tempdir().unwrap();

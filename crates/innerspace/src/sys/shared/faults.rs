@@ -15,6 +15,8 @@ pub(crate) enum Call {
     Room,
     /// [`allocate`](super::allocate), with the bytes of the file.
     Allocate,
+    /// A write by call to a file that is mapped, with the bytes of the file.
+    Write,
 }
 
 type Answer = Box<dyn FnMut(Call, Range<usize>) -> io::Result<()>>;
@@ -40,7 +42,8 @@ impl Drop for Answered {
     }
 }
 
-pub(super) fn ask(call: Call, bytes: Range<usize>) -> io::Result<()> {
+/// What the test says, if it says anything.
+pub(crate) fn ask(call: Call, bytes: Range<usize>) -> io::Result<()> {
     ANSWER.with_borrow_mut(|answer| match answer {
         Some(answer) => answer(call, bytes),
         None => Ok(()),
