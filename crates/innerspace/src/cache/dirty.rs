@@ -2,7 +2,6 @@
 
 mod runs;
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::errors::HeldReason;
@@ -45,7 +44,7 @@ pub(super) struct Dirty {
 }
 
 /// The dirty blocks of one file by number, and those whose write is under way. Kept under one mutex, which is inside
-/// the block lock and held for a few map operations only.
+/// the block lock and held for a few map operations only, or for those of a few runs of blocks: never for each of many blocks.
 ///
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly when it carries WRITEBACK.
 #[derive(Debug, Default)]
@@ -58,7 +57,7 @@ pub(super) struct DirtyIndex {
     accepted: Runs<u64>,
     acceptances: u64,
     /// Blocks that a failed sync may have dropped: to become dirty again.
-    doubted: BTreeSet<u64>,
+    doubted: Runs<()>,
     /// No block has been dirty since before this tick.
     oldest: u64,
     /// No write of this block or one after it begins: they are being cut off.
@@ -93,7 +92,7 @@ impl DirtyIndex {
     /// Forgets a block that was removed from the file.
     pub(super) fn remove(&mut self, block: u64) -> Option<Dirty> {
         self.accepted.remove(block);
-        self.doubted.remove(&block);
+        self.doubted.remove(block);
         self.dirty.remove(block)
     }
 
@@ -118,28 +117,33 @@ impl DirtyIndex {
     /// has accepted it already.
     pub(super) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
-        self.doubted.extend(accepted.blocks());
-        self.doubted.extend(self.writing.blocks());
+        for (blocks, _) in accepted.all().chain(self.writing.all()) {
+            self.doubted.remove_all(blocks.clone());
+            self.doubted.note_run(blocks, ());
+        }
     }
 
-    /// The blocks that must become dirty again.
-    pub(super) fn doubted(&self) -> Vec<u64> {
-        self.doubted.iter().copied().collect()
+    /// The blocks that must become dirty again, run by run.
+    pub(super) fn doubted(&self) -> Vec<Range<u64>> {
+        self.doubted.all().map(|(blocks, ())| blocks).collect()
     }
 
     /// The block is dirty again.
     pub(super) fn settle_doubt(&mut self, block: u64) {
-        self.doubted.remove(&block);
+        self.doubted.remove(block);
     }
 
     /// Whether the cache has the only copy of a block that can be relied on, although it may be clean.
     pub(super) fn is_unsynced(&self, block: u64) -> bool {
-        self.accepted.contains(block) || self.doubted.contains(&block)
+        self.accepted.contains(block) || self.doubted.contains(block)
     }
 
-    /// The blocks for which [`DirtyIndex::is_unsynced`] holds.
-    pub(super) fn unsynced(&self) -> impl Iterator<Item = u64> + '_ {
-        self.accepted.blocks().chain(self.doubted.iter().copied())
+    /// The blocks of a range for which [`DirtyIndex::is_unsynced`] holds, run by run.
+    pub(super) fn unsynced(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let accepted = self.accepted.runs_in(range.clone());
+        let doubted = self.doubted.runs_in(range);
+        let accepted = accepted.map(|(blocks, _)| blocks);
+        accepted.chain(doubted.map(|(blocks, ())| blocks))
     }
 
     pub(super) fn contains(&self, block: u64) -> bool {
@@ -231,11 +235,11 @@ impl DirtyIndex {
         let range = self.uncut(range);
         let everything = range.start == 0 && self.last().is_none_or(|last| last < range.end);
         let mut oldest = u64::MAX;
-        for (block, entry) in self.dirty.range(range) {
+        for (blocks, entry) in self.dirty.runs_in(range) {
             oldest = oldest.min(entry.since);
-            let adjacent = run.last().is_none_or(|last| last + 1 == block);
+            let adjacent = run.last().is_none_or(|last| last + 1 == blocks.start);
             match (adjacent, rules.allow(&entry)) {
-                (true, true) => run.push(block),
+                (true, true) => run.extend(blocks.take(max - run.len())),
                 _ if !run.is_empty() => break,
                 _ => {}
             }
@@ -292,9 +296,9 @@ impl DirtyIndex {
     pub(super) fn held(&self, range: Range<u64>, rules: &WriteRules) -> Option<(u64, HeldReason)> {
         let mut held = 0;
         let mut lowest = u64::MAX;
-        for (_, entry) in self.dirty.range(range) {
+        for (blocks, entry) in self.dirty.runs_in(range) {
             if !rules.order_allows(&entry) {
-                held += 1;
+                held += blocks.end - blocks.start;
                 lowest = lowest.min(entry.barrier);
             }
         }
@@ -415,6 +419,40 @@ mod tests {
             index.held(0..2, &pressure),
             Some((1, HeldReason::UntilSync))
         );
+    }
+
+    /// As many as no mutex may be held for one by one.
+    const MANY: u64 = 1 << 40;
+
+    #[test]
+    fn what_is_said_of_a_run_takes_no_time_for_each_of_its_blocks() {
+        let mut index = DirtyIndex::default();
+        let held = Dirty {
+            since: 10,
+            barrier: 7,
+        };
+        index.insert_run(0..MANY, held);
+        index.insert(MANY, Dirty { barrier: 0, ..held });
+        let ordered = rules(WriteOrder::Ordered, 6, WriteReason::Sync);
+        if cfg!(not(mutant = "P25")) {
+            assert_eq!(index.next_run(0..u64::MAX, 8, &ordered), [MANY]);
+            let reason = HeldReason::UntilRelease { barrier: 7 };
+            assert_eq!(index.held(5..u64::MAX, &ordered), Some((MANY - 5, reason)));
+        }
+        let any = rules(WriteOrder::Background, 0, WriteReason::Sync);
+        assert_eq!(index.next_run(MANY - 2..u64::MAX, 8, &any).len(), 3);
+        index.accept(0..MANY);
+        index.begin_write_if(MANY..MANY + 1, &any).unwrap();
+        index.doubt_accepted();
+        // Again: what is in doubt already stays so.
+        index.accept(8..16);
+        index.doubt_accepted();
+        let doubted = index.doubted();
+        let blocks: u64 = doubted.iter().map(|run| run.end - run.start).sum();
+        assert!(doubted.len() < 8 && blocks == MANY + 1, "{doubted:?}");
+        assert!(index.unsynced(MANY..u64::MAX).flatten().eq([MANY]));
+        index.settle_doubt(10);
+        assert!(!index.is_unsynced(10) && index.is_unsynced(11));
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl FileCore {
             LockMode::Try => Get::LOCK | Get::NOWAIT,
         };
         let doubted = self.dirty().doubted();
-        for block in doubted {
+        for block in doubted.into_iter().flatten() {
             // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its lock is taken.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
                 // Nothing holds these bytes back: the store had them already.

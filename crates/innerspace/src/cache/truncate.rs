@@ -198,7 +198,7 @@ impl FileCore {
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
         self.check_outside()?;
         // What no sync has covered may be dropped by the store yet, and would be gone for good: it is synced, or dirty again.
-        if self.dirty().unsynced().any(|block| blocks.contains(&block)) {
+        if self.dirty().unsynced(blocks.clone()).next().is_some() {
             self.sync_store(SyncWhat::Data)?;
         }
         let _steady = self.alone();

@@ -50,7 +50,7 @@ impl FileCore {
             dirty_blocks += usize::from(is_dirty);
             next = block + 1;
         }
-        for block in dirty.unsynced() {
+        for block in dirty.unsynced(0..u64::MAX).flatten() {
             let word = self.index.load(self.frames(), block);
             assert!(
                 matches!(word, Word::Block(_)),

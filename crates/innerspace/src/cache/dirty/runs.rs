@@ -63,6 +63,11 @@ impl<T: Copy + PartialEq> Runs<T> {
             .map(move |(start, run)| ((*start).max(from)..run.end.min(to), run.note))
     }
 
+    /// All runs, ascending.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
+        self.runs_in(0..u64::MAX)
+    }
+
     /// The blocks of a range and what is noted of each, ascending.
     pub(super) fn range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, T)> + '_ {
         self.runs_in(range)
@@ -70,6 +75,7 @@ impl<T: Copy + PartialEq> Runs<T> {
     }
 
     /// All blocks, ascending.
+    #[cfg(all(test, not(loom), not(shuttle)))]
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.range(0..u64::MAX).map(|(block, _)| block)
     }
