@@ -1,6 +1,7 @@
 //! Files over devices, without a space: entries, calls, cuts, sync.
 
 mod calls;
+mod cutting;
 mod entries;
 mod holes;
 #[cfg(all(target_os = "linux", not(miri)))]

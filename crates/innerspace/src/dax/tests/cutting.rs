@@ -1,0 +1,174 @@
+//! Truncation, punching, invalidation; pins, which keep them waiting.
+
+use std::time::Duration;
+
+use super::super::{DaxError, HoleWrites, PinHolder, Reach};
+use super::*;
+use crate::cache::FaultKind;
+
+#[test]
+fn a_shorter_file_loses_its_bytes_and_a_longer_one_gets_zeros() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 0);
+    file.write_all_at(&[7; 5 * PAGE_SIZE], 0).unwrap();
+    file.set_len(PAGE + 100).unwrap();
+    assert_eq!(device.free_pages(), 14);
+    file.set_len(3 * PAGE).unwrap();
+    let mut bytes = vec![1; 3 * PAGE_SIZE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let (kept, zeros) = bytes.split_at(PAGE_SIZE + 100);
+    assert!(kept.iter().all(|byte| *byte == 7) && zeros.iter().all(|byte| *byte == 0));
+    file.punch(10..PAGE + 50).unwrap();
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes[9..11], [7, 0]);
+    assert_eq!(bytes[PAGE_SIZE + 49..PAGE_SIZE + 51], [0, 7]);
+    assert_eq!(device.free_pages(), 14, "both pages have bytes left");
+    file.punch(0..u64::MAX).unwrap();
+    assert_eq!((device.free_pages(), file.len()), (16, 3 * PAGE));
+    let error = file.set_len(u64::MAX).unwrap_err();
+    assert!(matches!(error, DaxError::TooLong { .. }), "{error}");
+}
+
+// spec: D16
+#[test]
+fn a_cut_waits_for_pins_and_tells_their_holder_at_once() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    let pin = file.pin_raw(PAGE + 10..3 * PAGE).unwrap();
+    let parts: Vec<usize> = pin.parts().map(|(_, len)| len).collect();
+    assert_eq!(parts.iter().sum::<usize>() as u64, 2 * PAGE - 10);
+    let (address, _) = pin.parts().next().unwrap();
+    // SAFETY: pinned, and nobody else uses the byte.
+    unsafe { address.write_volatile(99) };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, PAGE + 10).unwrap();
+    assert_eq!(byte, [99]);
+    let holder = |error: DaxError| match error {
+        DaxError::Busy { holder, .. } => holder,
+        other => panic!("{other}"),
+    };
+    let own = file.punch(0..8 * PAGE).unwrap_err();
+    assert_eq!(holder(own), PinHolder::ThisThread);
+    // Beside the pin nothing waits.
+    file.punch(4 * PAGE..8 * PAGE).unwrap();
+    file.set_len(3 * PAGE).unwrap();
+    std::thread::scope(|scope| {
+        let other = || file.set_len_within(0, Duration::ZERO).unwrap_err();
+        let error = scope.spawn(other).join().unwrap();
+        assert_eq!(holder(error), PinHolder::Other);
+        assert_eq!(file.len(), 3 * PAGE, "nothing was changed");
+        let waiter = scope.spawn(|| file.set_len(0));
+        drop(pin);
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!((file.len(), device.free_pages()), (0, 16));
+}
+
+#[test]
+fn a_pinned_page_stays_dirty_through_a_sync() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    let pin = file.pin_raw(0..PAGE).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(
+        file.stats().dirty,
+        1,
+        "foreign code may store there at any time"
+    );
+    drop(pin);
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 0);
+}
+
+// spec: D15
+#[test]
+fn an_invalidation_keeps_what_is_dirty() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    file.write_all_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
+    file.sync_all().unwrap();
+    file.write_all_at(&[2; 100], PAGE).unwrap();
+    drop(
+        file.core()
+            .fault(5, FaultKind::Read, Reach::Pages { end: 6 }, 0)
+            .unwrap(),
+    );
+    let before = file.stats();
+    assert_eq!((before.present, before.dirty, before.zero), (2, 1, 1));
+    file.invalidate(..).unwrap();
+    let after = file.stats();
+    assert_eq!((after.present, after.dirty, after.zero), (1, 1, 0));
+    let mut bytes = [0; 2];
+    file.read_exact_at(&mut bytes, PAGE - 1).unwrap();
+    assert_eq!(bytes, [1, 2]);
+}
+
+// spec: D16
+#[test]
+fn a_pinned_part_of_a_large_block_keeps_it_from_being_cut() {
+    let pool = pool(64);
+    let device = DaxDevice::with_power_cut(2 * LARGE * PAGE).unwrap();
+    let large = DaxSetup {
+        hole_writes: HoleWrites::Large,
+        ..DaxSetup::default()
+    };
+    let file = DaxFile::on_device(&pool, &pool.root_group(), &device, "data.bin", large).unwrap();
+    file.set_len(LARGE * PAGE).unwrap();
+    drop(
+        file.core()
+            .fault(0, FaultKind::Write, Reach::Leaf, 0)
+            .unwrap(),
+    );
+    let pin = file.pin_raw(0..PAGE).unwrap();
+    let busy = file.set_len(100 * PAGE).unwrap_err();
+    assert!(matches!(busy, DaxError::Busy { .. }), "{busy}");
+    let (address, _) = pin.parts().next().unwrap();
+    // SAFETY: pinned, and nobody else uses the byte.
+    unsafe { address.write_volatile(99) };
+    drop(pin);
+    file.set_len(100 * PAGE).unwrap();
+    file.sync_all().unwrap();
+    assert!(
+        device.durable_image().contains(&99),
+        "what was stored through a pin"
+    );
+}
+
+// spec: D16
+#[test]
+fn a_cut_inside_a_pinned_page_waits() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 4);
+    let pin = file.pin_raw(0..PAGE).unwrap();
+    let cut = file.set_len_within(100, Duration::ZERO);
+    assert!(matches!(cut, Err(DaxError::Busy { .. })), "{cut:?}");
+    drop(pin);
+    file.set_len_within(100, Duration::MAX).unwrap();
+}
+
+#[test]
+fn a_cut_without_memory_changes_nothing() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 0);
+    file.write_all_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
+    file.sync_all().unwrap();
+    file.invalidate(..).unwrap();
+    pool.flush_retired();
+    let mut all = Vec::new();
+    while let Ok(frame) = pool.alloc(GroupId::ROOT, 0, crate::reclaim::AllocMode::Wait) {
+        all.push(frame);
+    }
+    let error = file.set_len(PAGE + 100).unwrap_err();
+    assert!(matches!(error, DaxError::Limit(_)), "{error}");
+    let mut bytes = vec![0; 4 * PAGE_SIZE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "bytes are lost");
+    drop(all);
+    file.set_len(PAGE + 100).unwrap();
+}
