@@ -96,6 +96,15 @@ impl SharedMapping {
         self.synchronous
     }
 
+    /// Panics when the range is not inside the mapping.
+    fn check(&self, range: &Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "bytes {range:?} of a mapping of {} bytes",
+            self.len
+        );
+    }
+
     /// Returns when the bytes of the range (offsets; widened to whole pages) and what is needed to find them again are
     /// durable. The part of it that lies past the file's end is passed over.
     ///
@@ -105,11 +114,7 @@ impl SharedMapping {
     /// # Panics
     /// When the range is not inside the mapping.
     pub(crate) fn sync(&self, range: Range<usize>) -> io::Result<()> {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "bytes {range:?} of a mapping of {} bytes",
-            self.len
-        );
+        self.check(&range);
         if range.is_empty() {
             return Ok(());
         }
@@ -129,19 +134,13 @@ impl SharedMapping {
     /// # Panics
     /// When the range is not inside the mapping.
     pub(crate) fn touch(&self, range: Range<usize>) -> io::Result<()> {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "bytes {range:?} of a mapping of {} bytes",
-            self.len
-        );
+        self.check(&range);
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
         faults::ask(faults::Call::Touch, range.clone())?;
         let start = range.start / host_page_size() * host_page_size();
         platform::touch(self.base, start..range.end)
     }
-}
 
-impl SharedMapping {
     /// Sees to it that stores to the pages of the range (of whole pages) are no signals, as far as that can be known ahead. A file
     /// system may want room for what lies beside a page, though the page has its block: ext4 does, for the holes in a large folio.
     ///
@@ -151,11 +150,7 @@ impl SharedMapping {
     /// # Panics
     /// When the range is not inside the mapping.
     pub(crate) fn make_storable(&self, range: Range<usize>) -> io::Result<()> {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "bytes {range:?} of a mapping of {} bytes",
-            self.len
-        );
+        self.check(&range);
         let start = range.start / host_page_size() * host_page_size();
         let made = || {
             #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
