@@ -5,7 +5,7 @@
 //! again. The pin is a view: it keeps every writer out of the bytes while the store reads them, so checksums hold.
 //! Whoever wants to write such a block waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 
 use super::block::{BlockRef, Locked};
@@ -34,6 +34,9 @@ const SYNC_RUN_PART: u64 = 16;
 
 /// Failed calls of the store after which a run is given up that no sync asks for.
 const PATIENCE: u32 = 4;
+
+/// Why a block stays dirty whose bytes cannot be held for the store.
+const TOO_MANY_VIEWS: &str = "more views of its block than can be counted";
 
 /// Whether the first lock of a run may sleep. The others never do: two runs may cross.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -302,10 +305,15 @@ impl FileCore {
                 // It is being cut off, and its write would not begin.
                 continue;
             }
-            // Else: more views than can be counted; another time.
-            let pinned = Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize);
-            if let Some(pinned) = pinned {
-                ready.push((one, pinned, len));
+            match Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize) {
+                Some(pinned) => ready.push((one, pinned, len)),
+                // Another time; but a sync must not say that it is written.
+                None if rules.reason == WriteReason::Sync => {
+                    let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
+                    let error = self.store_error(StoreAction::Write, start, len as u64, error);
+                    self.errors.record(error);
+                }
+                None => {}
             }
         }
         #[cfg(all(test, not(shuttle)))]

@@ -4,6 +4,7 @@ use std::io;
 
 use super::*;
 use crate::cache::{FileError, StoreAction};
+use crate::frame::HoldState;
 use crate::reclaim::Retired;
 use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
@@ -236,6 +237,31 @@ fn torn_writes_and_full_disks_lose_nothing() {
         );
         file.sync_data().unwrap();
     }
+}
+
+// spec: P18, P28
+#[test]
+fn a_sync_that_cannot_hold_a_block_for_its_views_says_so() {
+    if cfg!(miri) {
+        return; // too many
+    }
+    let cache = memory(64);
+    let store = patterned(2 * 4096);
+    let file = open(&cache, &store, &options(4096));
+    file.write_at(&[1; 100], 0).unwrap();
+    let view = file.view(0..100).unwrap();
+    let views = vec![view; HoldState::MAX_VIEWS as usize];
+    let error = file.sync_all().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "data.bin: write of 4096 bytes at 0 failed: more views of its block than can be counted"
+    );
+    assert_eq!(core(&file).dirty_blocks(), 1);
+    drop(views);
+    file.sync_all().unwrap();
+    assert_eq!(store.inner().to_vec()[..100], [1; 100]);
+    drop(file);
+    assert_empty(&cache);
 }
 
 // spec: P16, P30
