@@ -9,14 +9,15 @@
 //!
 //! **Fairness is bounded.** A released lock is free for all, but while WAITERS is set all who come take it under the queue's
 //! mutex (the compare-exchange of the fast path expects the bit to be clear). So whoever passes the first in the queue counts
-//! it there, and who finds it passed `patience` times already keeps its hands off; the unlocker, when it comes to the queue,
-//! hands the lock over: the waker takes the bit for the waiter. Nothing has to be known of the queue *before* the lock is
-//! released, which is why unlocking does not look. With `patience` 0 the order is strictly first come, first served.
+//! it there, and who finds it passed `patience` times already hands the lock over to it: takes the bit for the waiter, unlinks it
+//! and unparks its thread. So does the unlocker, when it comes to the queue; but it may be long on its way, and the lock does not
+//! lie idle meanwhile when somebody wants it. Nothing has to be known of the queue *before* the lock is released, which is why
+//! unlocking does not look. With `patience` 0 the order is strictly first come, first served.
 //!
-//! **Who takes the lock wakes nobody**, for a waker is foreign code, and would run while nothing knows yet that the lock is held.
-//! Whoever takes it under the mutex notes in the queue that those who wait there to see the bit clear have seen it. The unlocker
-//! that let it in wakes them: they enqueued while the bit was set, so the unlocker came after and saw WAITERS; and it has not
-//! been to the queue since, or they would be gone.
+//! **Who takes the lock**, for itself or for the first in the queue, **wakes nobody who waits to see the bit clear**, for a waker is
+//! foreign code, and would run while nothing knows yet that the lock is held. Whoever takes it under the mutex notes in the queue
+//! that those who wait there to see the bit clear have seen it. The unlocker that let it in wakes them: they enqueued while the
+//! bit was set, so the unlocker came after and saw WAITERS; and it has not been to the queue since, or they would be gone.
 //!
 //! **A waker never wakes for the past.** It looks at the bit again under the queue's mutex: if somebody set it anew, that
 //! one's release will see WAITERS and wake those who are not noted. So a woken waiter's bit was clear after it had begun to
@@ -138,7 +139,15 @@ impl<'a> FrameLock<'a> {
     /// WAITERS is set: by those who may be passed, or not; by those who wait for the other bit; by some that have gone.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
-        self.take_in_turn(&mut self.queue(), None)
+        let mut queue = self.queue();
+        if self.take_in_turn(&mut queue, None) {
+            return true;
+        }
+        let wake = self.hand_over_idle(&mut queue);
+        self.tidy(&queue);
+        drop(queue);
+        wake.wake();
+        false
     }
 
     /// Takes the lock, sleeping until it is free.
@@ -165,13 +174,16 @@ impl<'a> FrameLock<'a> {
     fn lock_slow(&self, deadline: Option<Instant>) -> LockResult {
         let key = self.key(Bit::Locked);
         let sleeper = Sleeper::new();
-        let ticket = {
+        let (ticket, wake) = {
             let mut queue = self.queue();
             if self.set_waiters_then_try(&mut queue) {
                 return LockResult::Locked;
             }
-            queue.push_exclusive(key, sleeper.clone())
+            // WAITERS stays set, for this one.
+            let wake = self.hand_over_idle(&mut queue);
+            (queue.push_exclusive(key, sleeper.clone()), wake)
         };
+        wake.wake();
         loop {
             let end = sleeper.sleep(deadline);
             let mut queue = self.queue();
@@ -365,6 +377,16 @@ impl<'a> FrameLock<'a> {
             head.sleeper.hand_over();
             wake.exclusive = Some(head.sleeper);
         }
+    }
+
+    /// For one who may not pass the first exclusive waiter: gives it the lock if that is free, which its unlocker would do later.
+    fn hand_over_idle(&self, queue: &mut Queue) -> WakeList {
+        let mut wake = WakeList::default();
+        if self.handoff_is_due(queue) && self.take() {
+            self.hand_over(queue, &mut wake);
+            queue.note_cleared(self.key(Bit::Locked));
+        }
+        wake
     }
 
     /// Lets the first exclusive waiter try for a lock that is free for all.

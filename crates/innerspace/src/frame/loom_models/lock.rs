@@ -165,6 +165,39 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     });
 }
 
+// The same for the first in the queue, to which somebody hands it over who may not pass it. The unlocker comes to the queue last.
+#[test]
+fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
+    model(3, || {
+        let world = World::new(0, FlagSet::LOCKED, HoldState::NONE);
+        let (both, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (are_there, is_over) = (both.clone(), over.clone());
+        let first = spawn(&world, move |world| {
+            world.lock().lock();
+            while are_there.load(Ordering::Relaxed) == 1 && is_over.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            world.lock().unlock();
+        });
+        let waiter = spawn(&world, move |world| {
+            world.lock().wait(Bit::Locked, None);
+            over.store(1, Ordering::Relaxed);
+        });
+        if world.waits.entries() == 2 {
+            both.store(1, Ordering::Relaxed);
+        }
+        let byte = world.meta.flags.byte();
+        byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
+        if world.lock().try_lock() {
+            world.lock().unlock();
+        }
+        world.lock().wake_cleared(Bit::Locked);
+        first.join().unwrap();
+        waiter.join().unwrap();
+        world.assert_at_rest();
+    });
+}
+
 // spec: L9
 #[test]
 fn nothing_touches_the_frame_after_the_put() {

@@ -132,6 +132,41 @@ fn the_lock_and_writeback_are_waited_for_separately() {
     assert_eq!((again.calls(), flags(&frames, id)), (1, FlagSet::EMPTY));
 }
 
+// An unlocker may be anywhere between its release and the queue for as long as it likes.
+// spec: L7
+#[test]
+fn who_may_not_pass_the_first_hands_it_the_lock() {
+    for patience in [0, 2] {
+        let options = ArenaOptions {
+            patience,
+            ..ArenaOptions::new(64)
+        };
+        let frames = Arc::new(Frames::new(&options).unwrap());
+        let id = published(&frames);
+        frames.lock(id);
+        let waiter = thread::spawn({
+            let frames = frames.clone();
+            move || frames.lock(id)
+        });
+        until_waiting(&frames, 1);
+        let byte = frames.meta(id).flags.byte();
+        let release = || byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
+        for _ in 0..patience {
+            release();
+            assert!(frames.try_lock(id), "it may be passed");
+        }
+        release();
+        assert!(!frames.try_lock(id), "it may not be passed any more");
+        assert_eq!(frames.waits().entries(), 0, "the lock lies idle");
+        waiter.join().unwrap();
+        // The unlocker comes at last: the lock is not its any more.
+        frames.lock_of(id).wake_cleared(Bit::Locked);
+        assert!(!frames.try_lock(id));
+        frames.unlock(id);
+        assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+    }
+}
+
 /// One waiter, and a thief that takes the lock back each time it has released it: how often that works.
 fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
     let options = ArenaOptions {
