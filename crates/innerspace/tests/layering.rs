@@ -33,7 +33,7 @@ const MAY_BE_UNSAFE: [&str; 9] = [
     "space/table/still",
     "dax/device",
     "dax/loom_models",
-    "dax/tests/calls",
+    "dax/tests/cutting",
 ];
 
 /// A path as written, with groups expanded: `use a::{b, c}` is `a::b` and `a::c`.
