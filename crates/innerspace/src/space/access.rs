@@ -2,8 +2,8 @@
 //!
 //! It opens a section, looks its page up in the remembered leaf, does its loads or stores and closes the section: two
 //! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find goes to
-//! [`Core::have_page`]: for a store, take a page in one step in the section itself (`fault::own`, the short way); else read the
-//! mail, look the leaf up in the table, or leave the section and handle the fault.
+//! [`Core::have_page`]: take a page, or the zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short
+//! ways); else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 use std::hint::cold_path;
 
@@ -243,9 +243,10 @@ impl Core {
     #[inline(never)]
     fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::pause(&mut self.translator);
-        let page = match what.access.writes() {
-            true => self.store_by_short_way(at, what),
-            false => None,
+        let page = match what.access {
+            AccessKind::Store | AccessKind::Exchange => self.store_by_short_way(at, what),
+            AccessKind::Load => self.load_by_short_way(at, what),
+            AccessKind::Fetch => None,
         };
         let page = page.or_else(|| self.find_page(at, what));
         S::resume(&mut self.translator);
@@ -312,6 +313,19 @@ impl Core {
             }
         }
         let page = self.translator.hit(at.0, what.size(), Need::Write)?;
+        self.sample(at, what);
+        Some(page)
+    }
+
+    /// The page of a load that takes no more than the zero frame; `None`: it has to be looked for. In a section before and after.
+    #[inline(never)]
+    fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if device::is_inside(&self.space)
+            || !fault::load_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0)
+        {
+            return None;
+        }
+        let page = self.translator.hit(at.0, what.size(), Need::Read)?;
         self.sample(at, what);
         Some(page)
     }

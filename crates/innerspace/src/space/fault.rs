@@ -17,17 +17,19 @@
 //! Nodes and pages are had before the block, because no frame is allocated while a block is locked. What is free at once,
 //! with nothing to wait for, the step takes by itself; only when there is nothing does it say so.
 //!
-//! A step that is done leaves the leaf with the accessor, so that the access finds it. Most stores to anonymous memory come
-//! here for their first page in a leaf alone: see `own`.
+//! A step that is done leaves the leaf with the accessor, so that the access finds it. Most accesses to anonymous memory come
+//! here for their first page in a leaf alone: see `own` for stores, `zero` for loads.
 
 mod around;
 mod direct;
 mod own;
+mod zero;
 
 use std::ops::Range;
 
 use self::own::OwnSlot;
 pub(super) use self::own::{Short, store_by_short_way};
+pub(super) use self::zero::load_by_short_way;
 use super::SpaceInner;
 use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
@@ -317,11 +319,7 @@ impl<'space> FaultState<'space> {
             {
                 self.install_file(vma, leaf, old)
             }
-            (Holds::Nothing, false) => {
-                self.space.pool.counters.count(Event::ZeroMap);
-                let zero = nodes.pool.frames.host(FrameId::ZERO) as u64;
-                done_if(pte::replace(slot, old, Pte::zero(zero, self.validity())))
-            }
+            (Holds::Nothing, false) => done_if(zero::map(self.space, slot, old, self.validity())),
             (Holds::Borrowed, true) => {
                 let step = self.install_anonymous(slot, old);
                 if let Step::Done = step {

@@ -5,6 +5,7 @@ mod midway;
 mod old_mappings;
 mod reports;
 mod sessions;
+mod short_ways;
 mod vmas;
 
 use std::sync::atomic::Ordering::SeqCst;

@@ -192,9 +192,20 @@ impl Translator {
     /// leaf is the space's alone. In a section.
     #[inline(always)]
     pub(super) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
+        self.slot(at, &self.leaves.write_tags)
+    }
+
+    /// The same if the leaf is remembered for loads: others may share it, and their accessors be in it.
+    #[inline(always)]
+    pub(super) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
+        self.slot(at, &self.leaves.read_tags)
+    }
+
+    #[inline(always)]
+    fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
-        if self.sections.has_mail() || self.leaves.write_tags[slot] != leaf {
+        if self.sections.has_mail() || tags[slot] != leaf {
             return None;
         }
         let word = self.leaves.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);

@@ -29,8 +29,8 @@ const SLOTS: usize = 4;
 
 /// How often the accessors' caches were asked for a mapping, and what came of it.
 ///
-/// Calls are counted also when every slot is out of date; so hits and misses add up to calls. A store that gets its page in one
-/// step, by a mapping that a slot has, is counted after it succeeded; if it does not, its fault asks and is counted instead.
+/// Calls are counted also when every slot is out of date; so hits and misses add up to calls. An access that gets its page in
+/// one step, by a mapping that a slot has, is counted after it succeeded; if it does not, its fault asks and is counted instead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -235,6 +235,13 @@ impl Copy {
     }
 }
 
+/// What anonymous memory is wanted for; what may be stored to may be loaded from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MemoryFor {
+    Loads,
+    Stores,
+}
+
 /// The cache; see the module.
 #[derive(Debug)]
 pub(super) struct VmaCache {
@@ -247,8 +254,8 @@ pub(super) struct VmaCache {
     /// How long each is; an empty one has the length 0, which holds no address.
     lengths: [u64; SLOTS],
     copies: [Copy; SLOTS],
-    /// Where the mapping begins that [`VmaCache::is_writable_memory`] found last, and how long it is; as good as the slots.
-    writable: (u64, u64),
+    /// Where the mapping begins that [`VmaCache::is_memory`] found last for each of them, and how long it is; as good as the slots.
+    memory: [(u64, u64); 2],
     shared: Arc<Shared>,
     /// What the last fault found instead of a page.
     pub(super) device: Option<DeviceCall>,
@@ -265,7 +272,7 @@ impl VmaCache {
             starts: [0; SLOTS],
             lengths: [0; SLOTS],
             copies: Default::default(),
-            writable: (0, 0),
+            memory: [(0, 0); 2],
             shared,
             device: None,
         }
@@ -344,29 +351,33 @@ impl VmaCache {
         Some(found)
     }
 
-    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be written. When and where
+    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be so used. When and where
     /// [`VmaCache::find`] may be called; a lookup, if it is of use ([`VmaCache::count_hit`]).
     #[inline(always)]
-    pub(super) fn is_writable_memory(&mut self, sequence: &Sequence, at: u64) -> bool {
+    pub(super) fn is_memory(&mut self, wanted: MemoryFor, sequence: &Sequence, at: u64) -> bool {
         if sequence.now() != self.number || self.shared.forget.load(Ordering::Relaxed) {
             return false;
         }
-        let (start, len) = self.writable;
-        at.wrapping_sub(start) < len || self.find_writable_memory(at)
+        let (start, len) = self.memory[wanted as usize];
+        at.wrapping_sub(start) < len || self.find_memory(wanted, at)
     }
 
     #[inline(never)]
-    fn find_writable_memory(&mut self, at: u64) -> bool {
+    fn find_memory(&mut self, wanted: MemoryFor, at: u64) -> bool {
         let Some(place) = self.holding(at) else {
             return false;
         };
+        let right = match wanted {
+            MemoryFor::Loads => Protection::READ,
+            MemoryFor::Stores => Protection::WRITE,
+        };
         let vma = &self.copies[place].vma;
         let is_file = self.named & 1 << place != 0;
-        if is_file || !vma.protection.allows(Protection::WRITE) {
+        if is_file || !vma.protection.allows(right) {
             return false;
         }
         debug_assert!(matches!(vma.backing, Backing::Anonymous), "{vma}");
-        self.writable = (self.starts[place], self.lengths[place]);
+        self.memory[wanted as usize] = (self.starts[place], self.lengths[place]);
         true
     }
 
@@ -399,7 +410,7 @@ impl VmaCache {
         self.shared.forget.store(false, Ordering::Relaxed);
         self.number = number;
         self.lengths = [0; SLOTS];
-        self.writable = (0, 0);
+        self.memory = [(0, 0); 2];
         self.copies = Default::default();
     }
 }

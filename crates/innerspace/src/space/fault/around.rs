@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use super::{FaultState, FilePage, Step};
+use super::{FaultState, FilePage, Step, zero};
 use crate::cache::{Beside, Reading};
 use crate::space::pte::{self, Holds, Pte};
 use crate::space::table;
@@ -49,14 +49,12 @@ impl FaultState<'_> {
         page: u64,
         holes: Range<u64>,
     ) -> Step {
-        self.space.pool.counters.count(Event::ZeroMap);
-        let zero = self.space.pool.frames.host(FrameId::ZERO) as u64;
-        let zero = Pte::zero(zero, self.validity());
         let words = self.nodes().words(leaf);
         let slot = table::slot_index(self.at.0, 0);
-        if !pte::replace(&words[slot], old, zero) {
+        if !zero::map(self.space, &words[slot], old, self.validity()) {
             return Step::Again;
         }
+        let zero = zero::word(self.space, self.validity());
         // The gate may have closed on some of them since they were asked for.
         let shown = self.pages_around(vma, page, false);
         for other in holes.start.max(shown.start)..holes.end.min(shown.end) {

@@ -20,7 +20,7 @@ use crate::reclaim::PoolFrame;
 use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::table::Nodes;
 use crate::space::translate::Translator;
-use crate::space::vma_cache::VmaCache;
+use crate::space::vma_cache::{MemoryFor, VmaCache};
 use crate::space::{SpaceInner, page_start};
 use crate::stats::Event;
 use crate::sync::raw::AtomicU64;
@@ -48,7 +48,7 @@ pub(in crate::space) fn store_by_short_way(
         return Short::No;
     };
     if !space.gate.is_open_everywhere(&translator.sections)
-        || !vmas.is_writable_memory(&space.sequence, at)
+        || !vmas.is_memory(MemoryFor::Stores, &space.sequence, at)
         || space.pool.is_flush_due()
     {
         return Short::No;

@@ -1,0 +1,63 @@
+//! Loads of memory that has no page yet: they find the zero frame. And the short way of those that load from anonymous memory.
+//!
+//! # The short way
+//!
+//! As for stores (`own`), what [`handle`](super::handle) would look up is known already, in the section of the access itself:
+//!
+//! | what | known by |
+//! |---|---|
+//! | the leaf | the read tag, while there is no mail: who puts another leaf, or nothing, in its place posts, then waits for sections; as for a hit |
+//! | the zero frame is right for all who share the leaf | they map the same there: who maps something else, or forbids loads, parts from the others first (`change`), and what it leaves counts as shared as long as a section may have found it (`SpaceInner::let_go`). So it is for a fault that has walked to the leaf |
+//! | the gate is open at the address | one look: it is open everywhere |
+//! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number. It was found when its set was published: so the mail of who made room for it in the table is there |
+//!
+//! The rest is one word, in an empty slot. Anything else there takes the other way, and so does a fetch, which needs a validity of
+//! its own: nothing has changed, and the fault is handled from its beginning.
+
+use crate::FrameId;
+use crate::space::SpaceInner;
+use crate::space::pte::{self, Pte, VALID_R};
+use crate::space::translate::Translator;
+use crate::space::vma_cache::{MemoryFor, VmaCache};
+use crate::stats::Event;
+use crate::sync::raw::AtomicU64;
+
+/// The word that shows the zero frame.
+pub(super) fn word(space: &SpaceInner, valid: u64) -> Pte {
+    Pte::zero(space.pool.frames.host(FrameId::ZERO) as u64, valid)
+}
+
+/// Has a slot show the zero frame, for the load or fetch of a fault. Whether it still was `old`, which holds nothing to let go.
+#[inline(always)]
+pub(super) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
+    debug_assert!(old.is_vacant(), "{old:?}");
+    let mapped = pte::replace(slot, old, word(space, valid));
+    if mapped {
+        space.pool.counters.count(Event::ZeroMap);
+    }
+    mapped
+}
+
+/// Has the page of `at` show the zero frame if that takes nothing but one word; `false`: nothing has changed. In a section.
+#[inline(always)]
+pub(in crate::space) fn load_by_short_way(
+    space: &SpaceInner,
+    translator: &Translator,
+    vmas: &mut VmaCache,
+    at: u64,
+) -> bool {
+    let Some(slot) = translator.slot_to_read(at) else {
+        return false;
+    };
+    if pte::load(slot) != Pte::EMPTY
+        || !space.gate.is_open_everywhere(&translator.sections)
+        || !vmas.is_memory(MemoryFor::Loads, &space.sequence, at)
+        || space.pool.is_flush_due()
+        || !map(space, slot, Pte::EMPTY, VALID_R)
+    {
+        return false;
+    }
+    vmas.count_hit();
+    space.pool.counters.count(Event::PgFault);
+    true
+}
