@@ -219,7 +219,12 @@ impl SpaceInner {
             }
         };
         if owned.is_ok() {
+            let before = detached.nodes();
             nodes.apply(self.root, range, edit, &mut detached);
+            if detached.nodes() > before {
+                // Leaves of nothing that came off whole: accesses which found no mapping may have left them remembered.
+                self.post(Post::All);
+            }
         }
         self.retire(detached);
         owned

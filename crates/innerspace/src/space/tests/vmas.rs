@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
+use crate::reclaim::PoolFrame;
 use crate::store::MemoryStore;
 
 fn lookups(space: &Space) -> (u64, u64) {
@@ -258,5 +259,39 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     assert_eq!(shown(), 2700);
     assert_eq!(file.evict(..).unwrap(), PageCount(900));
     assert_eq!(shown(), 0);
+    space.validate();
+}
+
+/// What is unmapped in parts leaves its leaf behind, which an access that fails finds. When the whole range is mapped again, the leaf
+/// comes off, and its frame is soon somebody else's.
+// spec: A2
+#[test]
+fn an_empty_leaf_that_a_new_mapping_replaces_is_remembered_by_nobody() {
+    let pool = pool(64);
+    let space = space(&pool);
+    let at = VirtAddr(1 << 30);
+    let half = direct::LARGE / 2;
+    let map = || space.map(Map::anonymous(2 * half).at(at)).unwrap();
+    map();
+    let mut a = space.accessor();
+    a.store(at, 1u64).unwrap();
+    space.unmap(at, half).unwrap();
+    space.unmap(at + half, half).unwrap();
+    let fault = a.load::<u64>(at + PAGE).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::NotMapped);
+    map();
+    pool.flush_retired();
+    pool.flush_retired(); // what the first flush retired
+    // Every free frame gets words that lead to itself: bytes that nobody has stored here.
+    let alloc = || pool.alloc(GroupId::ROOT, 0, AllocMode::NoWait).ok();
+    let fill = |mut frame: PoolFrame<'_>| {
+        let word = pte::Pte::own(frame.address()).0;
+        let slots = frame.words();
+        slots.iter().for_each(|slot| slot.store(word, SeqCst));
+    };
+    let free: Vec<_> = std::iter::from_fn(alloc).collect();
+    assert!(!free.is_empty());
+    free.into_iter().for_each(fill);
+    assert_eq!(a.load::<u64>(at + PAGE), Ok(0));
     space.validate();
 }
