@@ -16,7 +16,7 @@ enum Ceiling {
     Enforced,
     /// None: the charge must succeed; going over `max` is counted.
     Ignored,
-    /// `max` and `high`: pages for the stock.
+    /// `max` and `high`: pages for the stock, and for who asks a second time otherwise.
     Stock,
 }
 
@@ -215,6 +215,48 @@ impl GroupTree {
             over_high: None,
             source: Source::Stock,
         })
+    }
+
+    /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or alone. `None` where that takes more;
+    /// nobody was refused, nobody's stock was taken, and nothing is counted: ask [`GroupTree::try_charge`].
+    #[inline]
+    pub(crate) fn try_charge_unrefused(&self, group: GroupId) -> Option<Charge<'_>> {
+        self.try_charge_unrefused_at(thread_number(), group)
+    }
+
+    /// [`GroupTree::try_charge_unrefused`] by the thread with this number.
+    #[inline]
+    pub(super) fn try_charge_unrefused_at(
+        &self,
+        number: usize,
+        group: GroupId,
+    ) -> Option<Charge<'_>> {
+        let source = match self.stocks.charge(number, group, 1) {
+            true => Source::Stock,
+            false if self.charge_one_below(number, group) => Source::Levels,
+            false => return None,
+        };
+        Some(Charge {
+            tree: self,
+            group,
+            pages: PageCount(1),
+            over_high: None,
+            source,
+        })
+    }
+
+    #[cold]
+    fn charge_one_below(&self, number: usize, group: GroupId) -> bool {
+        if self.stocks.refill(self, number, group, 1) {
+            return true;
+        }
+        self.stocks.settle(self, number, group);
+        let stocked = self.stocks.count(number, group);
+        let added = self.add_levels(group, PageCount(1), Ceiling::Stock, stocked);
+        if let Ok(added) = &added {
+            self.note_peaks(group, added, stocked);
+        }
+        added.is_ok()
     }
 
     /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is empty. `None` where a limit is too near

@@ -61,6 +61,31 @@ fn what_the_stock_has_is_charged_at_once_and_a_limit_is_left_to_who_asks_for_one
 
 // spec: M5
 #[test]
+fn a_page_is_charged_below_max_and_high_and_who_gets_none_was_not_refused() {
+    let (tree, group) = stocked(100);
+    let one = |stripe| match tree.try_charge_unrefused_at(stripe, group) {
+        Some(charge) => charge.commit() == group,
+        None => false,
+    };
+    tree.set_protection(group, Protection::High, Some(pages(70)))
+        .unwrap();
+    assert!(one(1));
+    assert_eq!(seen(&tree, group), (64, 1), "with a batch");
+    assert!((0..6).all(|_| one(0)), "alone");
+    assert_eq!(seen(&tree, group), (70, 7));
+    // 63 pages are in another's stock.
+    assert!(!one(0));
+    assert!(one(1));
+    assert_eq!(seen(&tree, group), (70, 8));
+    tree.set_protection(group, Protection::High, None).unwrap();
+    while one(0) {}
+    assert_eq!(tree.charged(group).0, 100);
+    assert_eq!(tree.events(group), GroupEvents::default());
+    tree.validate().unwrap();
+}
+
+// spec: M5
+#[test]
 fn a_slot_holds_one_batch_of_one_group_and_larger_requests_pass_it_by() {
     let (tree, group) = stocked(10_000);
     charge(&tree, 0, group, 1);

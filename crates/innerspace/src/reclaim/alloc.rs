@@ -223,12 +223,16 @@ impl Pool {
         }
     }
 
-    /// A frame, if the charge fits and one is free, with nothing freed and nothing waited for: may be called inside a section.
-    /// `None` says nothing about why; ask [`Pool::alloc`] outside.
+    /// A frame, if the charge stays below every limit and mark and one is free, with nothing freed and nothing waited for: may be
+    /// called inside a section. `None` says nothing about why, and counts as no refusal; ask [`Pool::alloc`] outside.
     #[inline(always)]
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
-        let frame = self.attempt(group, 0).ok()?;
-        frame.charge.over_high().is_none().then_some(frame)
+        let charge = self.groups.try_charge_unrefused(group)?;
+        let frame = self.frames.alloc(0, Source::Ordinary)?;
+        if !charge.is_from_stock() {
+            self.wake_background_if_low();
+        }
+        Some(self.wrap(frame, charge))
     }
 
     /// The same, if the charge is in this thread's stock and the frame in its magazine, as most are; and the frame that this thread

@@ -208,3 +208,40 @@ fn a_short_load_takes_nothing_of_a_group_that_is_full() {
     assert_eq!(space.stats().pages.zero, 256 - stored);
     space.validate();
 }
+
+/// A store asks for its page by the short way, in the step, and where it may wait: the last alone is an event.
+// spec: M9
+#[test]
+fn a_store_is_refused_and_slowed_down_once() {
+    let pool = pool(512);
+    let group = pool.root_group().child("small", 30 * PAGE).unwrap();
+    group.set_high(Some(25 * PAGE)).unwrap();
+    let space = Space::new(&pool, &group, AddressWidth::Bits48).unwrap();
+    let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    pool.flush_retired(); // what is given back while a request waits has it ask once more
+    let mut over = 0;
+    for page in 0.. {
+        let before = group.events();
+        let stored = a.store(at + page * PAGE, 1u8);
+        let events = group.events();
+        let counted = [
+            events.high - before.high,
+            events.refused - before.refused,
+            events.max - before.max,
+            events.oom - before.oom,
+        ];
+        let is_over = group.usage() > 25 * PAGE;
+        match stored {
+            Ok(()) => assert_eq!(counted, [is_over.into(), 0, 0, 0], "page {page}"),
+            Err(fault) => {
+                assert_eq!(fault.kind(), FaultKind::Limit);
+                assert_eq!(counted, [0, 1, 1, 1], "page {page}");
+                break;
+            }
+        }
+        over += u64::from(is_over);
+    }
+    assert_eq!(over, 5);
+    space.validate();
+}
