@@ -185,7 +185,7 @@ impl GroupTree {
 
     /// [`GroupTree::try_charge`] by the thread with this number.
     #[inline(always)]
-    pub(super) fn try_charge_at(
+    pub(crate) fn try_charge_at(
         &self,
         number: usize,
         group: GroupId,
