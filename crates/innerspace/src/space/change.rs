@@ -32,6 +32,7 @@ use std::ops::Range;
 
 use super::mappers::FileUse;
 use super::pin::PinnedLeaves;
+use super::pte::{self, Holds};
 use super::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
 use super::vma::{MappedFile, Vma};
 use super::vma_set::{Changed, VmaSet};
@@ -220,6 +221,7 @@ impl SpaceInner {
         };
         if owned.is_ok() {
             let before = detached.nodes();
+            debug_assert!(self.is_empty(range), "words where nothing is mapped");
             nodes.apply(self.root, range, edit, &mut detached);
             if detached.nodes() > before {
                 // Leaves of nothing that came off whole: accesses which found no mapping may have left them remembered.
@@ -228,6 +230,17 @@ impl SpaceInner {
         }
         self.retire(detached);
         owned
+    }
+
+    /// Whether no slot of the range has anything: `pte::take_alone` relies on it, with the gate open. Looks at every one.
+    fn is_empty(&self, range: &Range<u64>) -> bool {
+        let nodes = Nodes { pool: &self.pool };
+        let mut empty = true;
+        let mut look = |_, word: &_| empty &= pte::load(word).holds() == Holds::Nothing;
+        self.inside(|tables| {
+            nodes.for_each_slot(tables.root, range.start, range.end, &mut look);
+        });
+        empty
     }
 
     /// Frames for one path.
