@@ -34,6 +34,8 @@ mod shuttle_direct;
 #[cfg(all(test, shuttle))]
 mod shuttle_forks;
 #[cfg(all(test, shuttle))]
+mod shuttle_sessions;
+#[cfg(all(test, shuttle))]
 mod shuttle_tests;
 #[cfg(all(test, shuttle))]
 mod shuttle_world;

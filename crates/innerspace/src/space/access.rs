@@ -11,6 +11,7 @@ use super::SpaceInner;
 use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
 use super::fault::{self, Short};
+use super::session::InSession;
 use super::table::{self, Nodes};
 use super::translate::{self, Need, Page, Translator};
 use super::vma_cache::VmaCache;
@@ -377,6 +378,47 @@ impl Core {
         match self.access::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load) {
             Ok(value) => Ok(value),
             Err(fault) => self.load_from_device::<S, T>(fault),
+        }
+    }
+
+    /// A load that is not in the page of the one before, in a session that did not find its page at hand.
+    #[inline(always)]
+    pub(super) fn load_in_session<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        if crosses(at, size_of::<T>()) {
+            return value_of(|bytes| self.load_across::<InSession>(at, bytes));
+        }
+        match self.look_up_in_session(at, What::value::<T>(AccessKind::Load)) {
+            Some(page) => Ok(page.load()),
+            None => self.load_from_device::<InSession, T>(self.fault),
+        }
+    }
+
+    /// A store of this kind.
+    #[inline(always)]
+    pub(super) fn store_in_session<T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        if crosses(at, size_of::<T>()) {
+            return self.store_across::<InSession, T>(at, value);
+        }
+        match self.look_up_in_session(at, What::value::<T>(AccessKind::Store)) {
+            Some(page) => {
+                page.store(value);
+                Ok(())
+            }
+            None => self.store_to_device::<InSession, T>(value, self.fault),
+        }
+    }
+
+    /// The page of `at`, which is remembered if it may be; `None`: it cannot be had, and `self.fault` says why.
+    #[inline(never)]
+    fn look_up_in_session(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        let (size, need) = (what.size(), what.need());
+        match self.translator.hit_and_remember(at.0, size, need) {
+            Some(page) => Some(page),
+            None => self.have_page::<InSession>(at, what),
         }
     }
 

@@ -5,7 +5,8 @@ use super::access::{Core, Single};
 use super::error::Fault;
 use super::session::Session;
 use crate::sync::Arc;
-use crate::{Explanation, Space};
+use crate::sys::copy::Scalar;
+use crate::{Explanation, Space, VirtAddr};
 
 /// Loads and stores of one space by one thread at a time: what a CPU is to an address space.
 ///
@@ -54,6 +55,16 @@ impl Accessor {
         work(&mut Session::new(&mut self.core))
     }
 
+    #[inline(always)]
+    fn load_here<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        self.core.load::<Single, T>(at)
+    }
+
+    #[inline(always)]
+    fn store_here<T: Scalar>(&mut self, at: VirtAddr, value: T) -> Result<(), Fault> {
+        self.core.store::<Single, T>(at, value)
+    }
+
     /// Everything that can be said about a fault; the same as [`Space::explain`].
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.core.space.explain(fault)
@@ -73,7 +84,7 @@ macro_rules! accesses {
                 &mut self,
                 at: crate::VirtAddr,
             ) -> Result<T, crate::Fault> {
-                self.core.load::<$mode, T>(at)
+                self.load_here(at)
             }
 
             /// Loads a value at any alignment from where execution is allowed, as an instruction is fetched.
@@ -98,7 +109,7 @@ macro_rules! accesses {
                 at: crate::VirtAddr,
                 value: T,
             ) -> Result<(), crate::Fault> {
-                self.core.store::<$mode, T>(at, value)
+                self.store_here(at, value)
             }
 
             /// Copies bytes out of the space into `buffer`.

@@ -4,7 +4,10 @@ use std::marker::PhantomData;
 
 use super::access::{Core, Sectioned};
 use super::accessor::accesses;
-use super::translate::Translator;
+use super::error::Fault;
+use super::translate::{AtHand, Need, Page, Translator};
+use crate::VirtAddr;
+use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
 ///
@@ -31,6 +34,8 @@ use super::translate::Translator;
 #[derive(Debug)]
 pub struct Session<'accessor> {
     pub(super) core: &'accessor mut Core,
+    /// Of the core's translator.
+    at_hand: AtHand,
     /// Not `Send`: while it is registered, whoever waits on this thread closes its section.
     _of_thread: PhantomData<*const ()>,
 }
@@ -46,6 +51,7 @@ impl Sectioned for InSession {
     fn leave(_: &mut Translator) {}
 
     fn pause(translator: &mut Translator) {
+        translator.forget_last();
         translator.sections.end_session();
         if translator.sections.has_mail() {
             // A safepoint: somebody waits, or this thread waited for somebody and has left the section meanwhile.
@@ -59,6 +65,7 @@ impl Sectioned for InSession {
     }
 
     fn suspend(translator: &mut Translator) {
+        translator.forget_last();
         translator.sections.end_session();
         translator.sections.leave();
     }
@@ -74,9 +81,36 @@ impl<'accessor> Session<'accessor> {
         // Registered first: that panics in a thread that is ending, and nobody would close the section.
         core.translator.sections.begin_session();
         core.translator.sections.enter();
+        core.translator.forget_last();
         Session {
+            at_hand: core.translator.at_hand(),
             core,
             _of_thread: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn load_here<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        let (translator, size) = (&self.core.translator, size_of::<T>());
+        let hit = self
+            .at_hand
+            .hit(translator, (at.0, size), Need::Read, Page::load);
+        match hit {
+            Some(value) => Ok(value),
+            None => self.core.load_in_session(at),
+        }
+    }
+
+    #[inline(always)]
+    fn store_here<T: Scalar>(&mut self, at: VirtAddr, value: T) -> Result<(), Fault> {
+        let (translator, size) = (&self.core.translator, size_of::<T>());
+        let store = |page: Page| page.store(value);
+        match self
+            .at_hand
+            .hit(translator, (at.0, size), Need::Write, store)
+        {
+            Some(()) => Ok(()),
+            None => self.core.store_in_session(at, value),
         }
     }
 

@@ -1,9 +1,10 @@
-//! The translation cache: leaf pointers, never page translations.
+//! The translation cache: leaf pointers; and of a session, its last two pages.
 //!
 //! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the leaf's live word. So a
 //! changed word (revoked, aged, copied, upgraded) acts on the next access of every thread by itself, and mailboxes are
 //! needed only where a leaf is replaced. Measured against an array of per-page translations it is as fast on random
-//! access, faster on dependent loads, and a few KiB large (`innerspace-bench translation`).
+//! access, faster on dependent loads, and a few KiB large (`innerspace-bench translation`). A session remembers two pages as well,
+//! of a kind whose words nobody changes without waiting for it (`last`).
 //!
 //! A slot has two tags. The read tag is set for any leaf; the write tag only while the leaf is the space's alone, since in
 //! a shared leaf VALID_W may be left from the time before the fork.
@@ -13,21 +14,27 @@
 //! leaf, and lets a grace period pass before the memory is used for anything else (`sync::domain`). The memory itself is
 //! the arena's, which outlives every accessor.
 
+mod last;
+
 use std::hint::cold_path;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::pte;
+use self::last::{LastPage, LastPages};
+use super::pte::{self, Pte};
 use super::table::SLOTS;
-use crate::sync::domain::{Post, Sections};
+use crate::sync::domain::{Participant, Post, Sections};
 use crate::sync::raw::AtomicU64;
+use crate::sync::{Arc, interleave};
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Leaves remembered, a power of two: 512 MiB of address space in 6 KiB.
 pub(super) const LEAVES: usize = 256;
 pub(super) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
+/// Bytes at which a page begins: who goes through it comes by there.
+const BEGINNING: usize = 32;
 /// A tag that no address has.
 const NO_LEAF: u64 = u64::MAX;
 /// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the next hit.
@@ -107,11 +114,20 @@ impl std::fmt::Debug for LeavesPlace {
     }
 }
 
-/// An accessor's private state: its sections and its remembered leaves.
+/// An accessor's private state: its sections and what it remembers.
 #[derive(Debug)]
 pub(super) struct Translator {
     pub(super) sections: Sections,
+    /// The pages of a session's section: see `last`.
+    last: LastPages,
     leaves: LeavesPlace,
+}
+
+/// What a session looks at in each access. It has it at hand, so that in a loop of accesses all this stays in registers.
+#[derive(Debug)]
+pub(super) struct AtHand {
+    participant: Arc<Participant>,
+    leaves: NonNull<Leaves>,
 }
 
 // SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns the translator only
@@ -131,10 +147,90 @@ pub(super) enum Need {
 #[derive(Debug)]
 pub(super) struct Page(NonNull<u8>);
 
+impl Leaves {
+    /// The word of the page of `at`, if its leaf is remembered for `need` and it is valid for it. In a section, without mail.
+    #[inline(always)]
+    fn find(&self, at: u64, need: Need) -> Option<Pte> {
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        let (tag, valid) = match need {
+            Need::Read => (self.read_tags[slot], pte::VALID_R),
+            Need::Write => (self.write_tags[slot], pte::VALID_W),
+            Need::Fetch => (self.read_tags[slot], pte::VALID_X),
+        };
+        if tag != leaf {
+            cold_path();
+            return None;
+        }
+        let word = self.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
+        // SAFETY: the tag says that the pointer is the one of this address's leaf (`NO_LEAF` is no number of an address),
+        // so `word` is one of its 512 words, and the section keeps the leaf (see the module).
+        let entry = pte::load(unsafe { &*word });
+        if !entry.has(valid) {
+            cold_path();
+            return None;
+        }
+        Some(entry)
+    }
+}
+
+impl AtHand {
+    /// Does `act` with the bytes that [`Translator::hit`] of `translator`, whose this is, would find: in the page that was remembered
+    /// last for `need`, or at an offset of its page that is not one of the first, for there it is worth while to remember it.
+    ///
+    /// `act` stands here, and not where this returns to, so that nobody has to tell the two ways apart again.
+    #[inline(always)]
+    pub(super) fn hit<R>(
+        &self,
+        translator: &Translator,
+        (at, size): (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        if self.participant.has_mail() {
+            cold_path();
+            return None;
+        }
+        debug_assert!(self.participant.is_open());
+        let last = translator.last.of(need);
+        let distance = last.distance(at);
+        if distance <= PAGE_SIZE - size {
+            let bytes = last.bytes()?;
+            interleave();
+            // SAFETY: so many bytes are left in the page.
+            return Some(act(Page(unsafe { bytes.add(distance) })));
+        }
+        let offset = at as usize % PAGE_SIZE;
+        if offset.wrapping_sub(BEGINNING) > PAGE_SIZE - BEGINNING - size {
+            cold_path();
+            return None;
+        }
+        let entry = self.leaves(translator).find(at, need)?;
+        Some(act(Page::at(entry, offset)))
+    }
+
+    #[inline(always)]
+    fn leaves<'t>(&self, translator: &'t Translator) -> &'t Leaves {
+        debug_assert_eq!(self.leaves, translator.leaves.0);
+        // SAFETY: the translator's, which lives and is borrowed.
+        unsafe { self.leaves.as_ref() }
+    }
+}
+
+impl Page {
+    #[inline(always)]
+    fn at(entry: Pte, offset: usize) -> Page {
+        let address = (entry.host() | offset as u64) as *mut u8;
+        // SAFETY: no page is at address 0.
+        Page(unsafe { NonNull::new_unchecked(address) })
+    }
+}
+
 impl Translator {
     pub(super) fn new(sections: Sections) -> Translator {
         Translator {
             sections,
+            last: LastPages::NONE,
             leaves: LeavesPlace::new(),
         }
     }
@@ -163,29 +259,40 @@ impl Translator {
         }
         // A session that was suspended meanwhile has mail.
         debug_assert!(self.sections.is_open());
-        let leaf = at >> LEAF_SHIFT;
-        let slot = leaf as usize % LEAVES;
-        let (tag, valid) = match need {
-            Need::Read => (self.leaves.read_tags[slot], pte::VALID_R),
-            Need::Write => (self.leaves.write_tags[slot], pte::VALID_W),
-            Need::Fetch => (self.leaves.read_tags[slot], pte::VALID_X),
-        };
-        let offset = at as usize % PAGE_SIZE;
-        if tag != leaf || offset > PAGE_SIZE - size {
+        let (offset, entry) = (at as usize % PAGE_SIZE, self.leaves.find(at, need)?);
+        if offset > PAGE_SIZE - size {
             cold_path();
             return None;
         }
-        let word = self.leaves.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
-        // SAFETY: the tag says that the pointer is the one of this address's leaf (`NO_LEAF` is no number of an address),
-        // so `word` is one of its 512 words, and the section keeps the leaf (see the module).
-        let entry = pte::load(unsafe { &*word });
-        if !entry.has(valid) {
-            cold_path();
-            return None;
+        Some(Page::at(entry, offset))
+    }
+
+    /// As `hit`, in a session, which may have the page again without looking it up.
+    pub(super) fn hit_and_remember(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
+        let page = self.hit(at, size, need)?;
+        match self.leaves.find(at, Need::Write) {
+            Some(own) if own.is_stored_to_in_place() => {
+                *self.last.of_mut(need) = LastPage::new(at, own.host());
+                Some(Page::at(own, at as usize % PAGE_SIZE))
+            }
+            _ => Some(page),
         }
-        let address = (entry.host() + offset as u64) as *mut u8;
-        // SAFETY: no page is at address 0.
-        Some(Page(unsafe { NonNull::new_unchecked(address) }))
+    }
+
+    /// Forgets the pages of the section, which is about to be left, or has been.
+    #[inline]
+    pub(super) fn forget_last(&mut self) {
+        // mutant: A1-last (shuttle: stores_of_a_session_beside_a_fork_stay_on_their_side; shuttle: after_protect_and_unmap_no_access_of_a_session_goes_through; shuttle: a_copy_by_another_is_seen_by_a_session_that_synchronises) it stays
+        if cfg!(not(mutant = "A1-last")) {
+            self.last = LastPages::NONE;
+        }
+    }
+
+    pub(super) fn at_hand(&self) -> AtHand {
+        AtHand {
+            participant: self.sections.participant().clone(),
+            leaves: self.leaves.0,
+        }
     }
 
     /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: for as long as the section, the
@@ -260,6 +367,7 @@ impl Translator {
     /// Reads the mail and forgets what it names. In a section, before anything remembered is used.
     #[cold]
     pub(super) fn drain(&mut self) {
+        self.forget_last();
         let mut posts = Vec::new();
         self.sections.drain(|post| posts.push(post));
         posts.into_iter().for_each(|post| self.forget(post));

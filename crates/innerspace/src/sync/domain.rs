@@ -137,6 +137,20 @@ impl Participant {
     pub(crate) fn request(&self) {
         self.pending.fetch_add(1, Ordering::Release);
     }
+
+    /// Whether a section is open. For the owner.
+    pub(crate) fn is_open(&self) -> bool {
+        // Relaxed: only the owner changes it.
+        self.state.load(Ordering::Relaxed) & 1 == 1
+    }
+
+    /// Whether something was posted or requested since the last drain. For the owner.
+    #[inline(always)]
+    pub(crate) fn has_mail(&self) -> bool {
+        // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a thread we have
+        // synchronised with since, coherence forbids an older value.
+        self.pending.load(Ordering::Relaxed) != 0
+    }
 }
 
 /// The readers of one `Memory`, and the grace periods between them.
@@ -321,17 +335,14 @@ impl Sections {
 
     /// Whether a section is open. That of a suspended session is not.
     pub(crate) fn is_open(&self) -> bool {
-        // Relaxed: only the owner changes it.
-        self.participant.state.load(Ordering::Relaxed) & 1 == 1
+        self.participant.is_open()
     }
 
     /// Whether something was posted or requested since the last drain. Looked at inside the section, before anything
     /// cached is used.
     #[inline(always)]
     pub(crate) fn has_mail(&self) -> bool {
-        // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a thread we have
-        // synchronised with since, coherence forbids an older value.
-        self.participant.pending.load(Ordering::Relaxed) != 0
+        self.participant.has_mail()
     }
 
     /// The word that `has_mail` looks at; as long-lived as the participant.
