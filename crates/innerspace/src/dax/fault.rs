@@ -270,7 +270,8 @@ impl DaxCore {
             (Content::Block(block), _) | (_, Some(block)) if known => (block, false),
             _ => (self.new_block(locked, page)?, true),
         };
-        if locked.content() == Content::Zero {
+        // mutant: D4 (test: a_write_by_call_is_seen_where_the_hole_was_mapped) the hole's translations stay
+        if locked.content() == Content::Zero && cfg!(not(mutant = "D4")) {
             self.revoke(locked.pages(), locked.entry());
             self.grace();
         }

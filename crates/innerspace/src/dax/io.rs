@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 
 use super::core::DaxCore;
 use super::entries::{Found, Locked};
-use super::entry::{Content, Entry, LARGE_PAGES, Size};
+use super::entry::{Content, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
@@ -231,7 +231,7 @@ impl DaxCore {
                 .entries
                 .lock_run(left, |_| true, |entry| locked.push(entry));
             if reached == next {
-                let locked = self.lock_for_write(next)?;
+                let locked = self.lock_for_change(next, Wanted::Change)?;
                 next = locked.pages().end;
                 run.locked.push(locked);
             } else {
@@ -254,19 +254,9 @@ impl DaxCore {
         Ok((block + (page - locked.first())) * PAGE)
     }
 
-    /// Locks the entry of a page that is written by call.
-    fn lock_for_write(&self, page: u64) -> Result<Locked<'_>, DaxError> {
-        let mut locked = self.lock_for_change(page, Wanted::Change)?;
-        // mutant: D4 (test: a_write_by_call_is_seen_where_the_hole_was_mapped) the hole's translations stay
-        if cfg!(mutant = "D4") && locked.content() == Content::Zero {
-            locked.become_locked(Entry::new(Size::Small, Content::Empty));
-        }
-        Ok(locked)
-    }
-
     /// Writes to one page, which gets a block if it has none.
     fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
-        let mut locked = self.lock_for_write(page)?;
+        let mut locked = self.lock_for_change(page, Wanted::Change)?;
         let first = locked.first();
         self.make_block(&mut locked, page, |block| {
             let at = (block + (page - first)) * PAGE + inside as u64;
