@@ -16,8 +16,8 @@ enum Ceiling {
     Enforced,
     /// None: the charge must succeed; going over `max` is counted.
     Ignored,
-    /// `max` and `high`: pages for the stock, and for who asks a second time otherwise.
-    Stock,
+    /// `max` and `high`: for the stock, and for who asks again if this is refused, in the way that counts.
+    BelowHigh,
 }
 
 /// Pages charged to a group, not yet carried by a frame. Dropped, they are given back.
@@ -122,7 +122,7 @@ impl Node {
             let limit = match ceiling {
                 Ceiling::Ignored => u64::MAX,
                 Ceiling::Enforced => self.max.load(Ordering::Relaxed),
-                Ceiling::Stock => {
+                Ceiling::BelowHigh => {
                     let high = self.high.load(Ordering::Relaxed);
                     self.max.load(Ordering::Relaxed).min(high)
                 }
@@ -183,9 +183,20 @@ impl GroupTree {
         self.try_charge_at(thread_number(), group, pages)
     }
 
+    /// The same, for tests of other modules, where no other thread has this number.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn try_charge_as(
+        &self,
+        number: usize,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Charge<'_>, Refused> {
+        self.try_charge_at(number, group, pages)
+    }
+
     /// [`GroupTree::try_charge`] by the thread with this number.
     #[inline(always)]
-    pub(crate) fn try_charge_at(
+    pub(super) fn try_charge_at(
         &self,
         number: usize,
         group: GroupId,
@@ -252,7 +263,7 @@ impl GroupTree {
         }
         self.stocks.settle(self, number, group);
         let stocked = self.stocks.count(number, group);
-        let added = self.add_levels(group, PageCount(1), Ceiling::Stock, stocked);
+        let added = self.add_levels(group, PageCount(1), Ceiling::BelowHigh, stocked);
         if let Ok(added) = &added {
             self.note_peaks(group, added, stocked);
         }
@@ -529,7 +540,7 @@ impl GroupTree {
 impl Levels for GroupTree {
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool {
         let (pages, stocked) = (PageCount(pages.into()), stocked.into());
-        let added = self.add_levels(group, pages, Ceiling::Stock, stocked);
+        let added = self.add_levels(group, pages, Ceiling::BelowHigh, stocked);
         if let Ok(added) = &added {
             self.note_peaks(group, added, stocked);
         }

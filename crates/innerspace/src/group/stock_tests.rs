@@ -59,7 +59,6 @@ fn what_the_stock_has_is_charged_at_once_and_a_limit_is_left_to_who_asks_for_one
     assert_eq!(tree.usage(group).0, 0);
 }
 
-// spec: M5
 #[test]
 fn a_page_is_charged_below_max_and_high_and_who_gets_none_was_not_refused() {
     let (tree, group) = stocked(100);

@@ -199,7 +199,7 @@ fn what_was_fetched_before_a_store_of_a_session_is_not_current_after_it() {
     });
 }
 
-// spec: F3
+// spec: F7
 #[test]
 fn stores_of_a_session_beside_restores_are_kept_or_taken_back_whole() {
     explore(|| {

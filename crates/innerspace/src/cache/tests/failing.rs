@@ -239,7 +239,6 @@ fn torn_writes_and_full_disks_lose_nothing() {
     }
 }
 
-// spec: P18, P28
 #[test]
 fn a_sync_that_cannot_hold_a_block_for_its_views_says_so() {
     if cfg!(miri) {

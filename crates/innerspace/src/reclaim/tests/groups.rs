@@ -155,15 +155,13 @@ fn requests_that_may_not_wait_stay_near_the_mark() {
     pool.validate();
 }
 
-/// A page of each of seven new groups below `parent`, by each of four threads that have slots of their own.
-///
-/// By their numbers: of threads that are started here, those that are numbered late, since many others live, would share slots and
-/// have less in stock.
-fn charge_from_four_threads(pool: &Pool, parent: GroupId) {
+/// A page of each of seven new groups below `parent`, by the numbers of each of four threads that have slots of their own.
+/// Threads that were started here may be numbered late, since many others live; those share slots, and have less in stock.
+fn charge_by_four_numbers(pool: &Pool, parent: GroupId) {
     let leaves = ["a", "b", "c", "d", "e", "f", "g"].map(|name| group(pool, parent, name, None));
     for number in 0..4 {
         for leaf in leaves {
-            let charge = pool.groups.try_charge_at(number, leaf, PageCount(1));
+            let charge = pool.groups.try_charge_as(number, leaf, PageCount(1));
             charge.unwrap().commit();
         }
     }
@@ -175,7 +173,7 @@ fn who_may_not_wait_is_not_refused_at_the_mark_for_what_is_in_stock() {
     let pool = pool_of(4000, 0);
     let tenant = group(&pool, GroupId::ROOT, "tenant", None);
     set(&pool, tenant, Protection::High, 150);
-    charge_from_four_threads(&pool, tenant);
+    charge_by_four_numbers(&pool, tenant);
     let stocked = pool.groups.charged(tenant).0 - 28;
     assert_eq!(pool.groups.usage(tenant).0, 28);
     // Far over the mark with what is in stock, under it without.
@@ -194,7 +192,7 @@ fn nothing_is_evicted_for_what_is_in_stock() {
     let pool = pool_of(4000, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let tenant = group(&pool, GroupId::ROOT, "tenant", None);
-    charge_from_four_threads(&pool, tenant);
+    charge_by_four_numbers(&pool, tenant);
     let mut read = 0;
     while pool.free_pages().0 > 30 {
         file.read(read).unwrap();

@@ -125,7 +125,6 @@ fn a_load_of_a_file_does_not_go_the_short_way() {
     assert_eq!(a.load::<u8>(at + 40 * PAGE), Ok(0));
 }
 
-// spec: F2
 #[test]
 fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
     let pool = pool(512);
@@ -168,7 +167,6 @@ fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
     assert_nothing_left(&pool);
 }
 
-// spec: F6
 #[test]
 fn short_loads_in_a_snapshot_leave_its_space_as_it_is() {
     let pool = pool(256);
@@ -210,7 +208,6 @@ fn a_short_load_takes_nothing_of_a_group_that_is_full() {
 }
 
 /// A store asks for its page by the short way, in the step, and where it may wait: the last alone is an event.
-// spec: M9
 #[test]
 fn a_store_is_refused_and_slowed_down_once() {
     let pool = pool(512);
