@@ -128,6 +128,11 @@ impl DirtyIndex {
         self.doubted.all().map(|(blocks, ())| blocks).collect()
     }
 
+    /// Whether a block must become dirty again.
+    pub(super) fn is_doubted(&self, block: u64) -> bool {
+        self.doubted.contains(block)
+    }
+
     /// The block is dirty again.
     pub(super) fn settle_doubt(&mut self, block: u64) {
         self.doubted.remove(block);
@@ -170,9 +175,9 @@ impl DirtyIndex {
         self.dirty.last()
     }
 
-    /// The highest block that the store may not have: it is dirty, or its write is under way.
+    /// The highest block that the store may not have: it is dirty, in doubt, or its write is under way.
     pub(super) fn last_unwritten(&self) -> Option<u64> {
-        self.dirty.last().max(self.writing.last())
+        self.dirty.last().max(self.writing.last()).max(self.doubted.last())
     }
 
     /// Somebody has the file alone from now on, or no more.

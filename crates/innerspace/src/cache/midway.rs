@@ -29,6 +29,8 @@ pub(crate) enum Point {
     PutOff,
     /// In a sync that has failed: others may sync again.
     SyncFailed,
+    /// In taking back what is in doubt: it is known which blocks are, and none is locked.
+    DoubtListed,
 }
 
 impl crate::sync::midway::Point for Point {}

@@ -11,7 +11,6 @@ use super::stats::count;
 use super::writeback::LockMode;
 use crate::frame::FlagSet;
 use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
-use crate::store::Accepted;
 use crate::units::{FrameId, PageCount};
 
 impl FileCore {
@@ -44,10 +43,7 @@ impl FileCore {
                 && !(one.meta().hold.load().mapped() > 0 && self.is_locked_in_memory(one.block()))
         };
         locked.retain(can_go);
-        if self.accepted == Accepted::UntilSync {
-            let dirty = self.dirty();
-            locked.retain(|one| !dirty.is_unsynced(one.block()));
-        }
+        self.retain_synced(&mut locked);
         let is_mapped = |one: &&Locked<'_>| one.meta().hold.load().mapped() > 0;
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
         mapped.extend(locked.iter().filter(is_mapped).map(Locked::block));

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
+use super::block::Locked;
 use super::core::FileCore;
 use super::dirty::Dirty;
 use super::errors::{FileError, StoreAction, store_panicked};
@@ -211,9 +212,15 @@ impl FileCore {
             LockMode::Try => Get::LOCK | Get::NOWAIT,
         };
         let doubted = self.dirty().doubted();
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::DoubtListed);
         for block in doubted.into_iter().flatten() {
             // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its lock is taken.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
+                // Somebody else may have taken it back, or another block may be in its place; only under the lock it stays so.
+                if !self.dirty().is_doubted(block) {
+                    continue;
+                }
                 // Nothing holds these bytes back: the store had them already.
                 let entry = Dirty {
                     barrier: 0,
@@ -222,6 +229,14 @@ impl FileCore {
                 self.mark_dirty_as(entry, block, locked.frame());
                 self.dirty().settle_doubt(block);
             }
+        }
+    }
+
+    /// Leaves out those of locked, stable blocks that are clean and yet the only copy that can be relied on.
+    pub(super) fn retain_synced(&self, locked: &mut Vec<Locked<'_>>) {
+        if self.accepted == Accepted::UntilSync {
+            let dirty = self.dirty();
+            locked.retain(|one| !dirty.is_unsynced(one.block()));
         }
     }
 

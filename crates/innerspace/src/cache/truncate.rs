@@ -194,9 +194,11 @@ impl FileCore {
     }
 
     /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length over. Blocks with unwritten
-    /// data stay: they are newer than any change from outside. Pages dropped.
+    /// data stay: they are newer than any change from outside. So do those that the store may lose yet. Pages dropped.
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
         self.check_outside()?;
+        // A good sync does not bring back what the store may have lost before it.
+        self.take_doubted_back(LockMode::Sleep);
         // What no sync has covered may be dropped by the store yet, and would be gone for good: it is synced, or dirty again.
         if self.dirty().unsynced(blocks.clone()).next().is_some() {
             self.sync_store(SyncWhat::Data)?;
@@ -210,6 +212,8 @@ impl FileCore {
                 break;
             }
             batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
+            // What was written since that sync began, or has come into doubt.
+            self.retain_synced(&mut batch);
             dropped += batch.len() as u64;
             self.drop_batch(batch);
         }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::cache::midway::{self, Point};
+use crate::cache::writeback::LockMode;
 use crate::cache::{FileError, StoreAction};
+use crate::frame::FlagSet;
 use crate::reclaim::{FlushRequest, Owner};
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::store::{Store, SyncWhat};
@@ -243,6 +245,99 @@ fn a_store_that_panics_has_failed() {
         assert_eq!(faulty.inner().to_vec()[4096], 1);
         core(&file).validate();
     }
+}
+
+/// A file with one block that the store has lost, and that is in doubt.
+fn doubted_file(cache: &Arc<Cache>, faulty: &Arc<Faulty>) -> PagedFile {
+    let store = Arc::new(Panicking {
+        store: faulty.clone(),
+        panics: std::sync::Mutex::new(Some(OperationKind::Sync)),
+    });
+    let file = open(cache, &store, &options(4096));
+    file.write_at(&[1; 100], 4096).unwrap();
+    lose(faulty, 1);
+    let sync = std::panic::AssertUnwindSafe(|| file.sync_all());
+    std::panic::catch_unwind(sync).unwrap_err();
+    assert_eq!(core(&file).dirty_blocks(), 0, "nobody has taken it back");
+    file
+}
+
+// spec: P18
+#[test]
+fn an_invalidation_keeps_what_is_in_doubt() {
+    let cache = memory(64);
+    let faulty = patterned(4 * 4096);
+    let file = doubted_file(&cache, &faulty);
+    assert_eq!(file.invalidate(..).unwrap().0, 0);
+    assert_eq!(file.view(4096..4196).unwrap()[..], [1; 100]);
+    let _ = file.sync_all();
+    assert_eq!(faulty.inner().to_vec()[4096], 1);
+    core(&file).validate();
+    // Another sync has failed, and what it leaves in doubt is not dirty yet.
+    file.write_at(&[2; 100], 4096).unwrap();
+    core(&file).flush(&EVERYTHING);
+    faulty.add(fail_sync());
+    let there = midway::then(Point::SyncFailed, {
+        let file = file.clone();
+        move || assert_eq!(file.invalidate(..).unwrap().0, 0)
+    });
+    core(&file).sync_store(SyncWhat::All).unwrap();
+    drop(there);
+    assert_eq!(core(&file).dirty_blocks(), 1);
+    core(&file).validate();
+}
+
+// spec: P18
+#[test]
+fn an_invalidation_keeps_what_was_written_since_its_sync() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[1; 100], size).unwrap();
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+        let flush = {
+            let core = core(&file).clone();
+            thread::spawn(move || core.flush(&EVERYTHING))
+        };
+        store.wait_hanging(1);
+        let invalidator = {
+            let file = file.clone();
+            thread::spawn(move || file.invalidate(..))
+        };
+        {
+            let held = core(&file).lookup(1).unwrap();
+            while !held.meta().flags.load().contains(FlagSet::WAITERS) {
+                thread::yield_now();
+            }
+        }
+        store.release(Release::Proceed);
+        flush.join().unwrap();
+        assert_eq!(invalidator.join().unwrap().unwrap().0, 0);
+        store.add(fail_sync());
+        file.sync_all().unwrap_err();
+        assert_eq!(core(&file).dirty_blocks(), 1, "it may be lost");
+        core(&file).validate();
+    }
+}
+
+// spec: P18
+#[test]
+fn doubt_that_somebody_else_has_ended_makes_nothing_dirty() {
+    let cache = memory(64);
+    let faulty = patterned(4 * 4096);
+    let file = doubted_file(&cache, &faulty);
+    let there = midway::then(Point::DoubtListed, {
+        let file = file.clone();
+        move || {
+            let _ = file.sync_all();
+        }
+    });
+    core(&file).take_doubted_back(LockMode::Sleep);
+    drop(there);
+    assert_eq!(faulty.inner().to_vec()[4096], 1);
+    assert_eq!(core(&file).dirty_blocks(), 0, "written, and synced");
+    core(&file).validate();
 }
 
 #[test]
