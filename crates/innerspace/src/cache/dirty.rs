@@ -44,7 +44,8 @@ pub(super) struct Dirty {
 }
 
 /// The dirty blocks of one file by number, and those whose write is under way. Kept under one mutex, which is inside
-/// the block lock and held for a few map operations only, or for those of a few runs of blocks: never for each of many blocks.
+/// the block lock and held for a few map operations: for each run of blocks of which the same is noted, and for each block of one
+/// write. Never for each block of a file.
 ///
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly when it carries WRITEBACK.
 #[derive(Debug, Default)]
@@ -53,6 +54,8 @@ pub(super) struct DirtyIndex {
     /// The number of each block's write.
     writing: Runs<u64>,
     writes: u64,
+    /// Blocks so far whose writes have ended without success.
+    unwritten: u64,
     /// Clean blocks that the store has accepted and no sync has covered, with the number of their acceptance.
     accepted: Runs<u64>,
     acceptances: u64,
@@ -177,7 +180,10 @@ impl DirtyIndex {
 
     /// The highest block that the store may not have: it is dirty, in doubt, or its write is under way.
     pub(super) fn last_unwritten(&self) -> Option<u64> {
-        self.dirty.last().max(self.writing.last()).max(self.doubted.last())
+        self.dirty
+            .last()
+            .max(self.writing.last())
+            .max(self.doubted.last())
     }
 
     /// Somebody has the file alone from now on, or no more.
@@ -283,6 +289,17 @@ impl DirtyIndex {
     /// The write of blocks is over.
     pub(super) fn end_write(&mut self, blocks: Range<u64>) {
         self.writing.remove_all(blocks);
+    }
+
+    /// The write of a block is over, and it is dirty again.
+    pub(super) fn insert_unwritten(&mut self, block: u64, entry: Dirty) {
+        self.unwritten += 1;
+        self.insert(block, entry);
+    }
+
+    /// Blocks so far whose writes, by whoever, have failed or were not tried.
+    pub(super) fn unwritten(&self) -> u64 {
+        self.unwritten
     }
 
     /// The number of the latest write that has begun.

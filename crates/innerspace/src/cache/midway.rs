@@ -27,6 +27,8 @@ pub(crate) enum Point {
     Beginning,
     /// In a sync that a cut has kept from writing: about to wait for it.
     PutOff,
+    /// In a sync, a close: it has written what was dirty, and waits for the writes of others next.
+    OwnWritten,
     /// In a sync that has failed: others may sync again.
     SyncFailed,
     /// In taking back what is in doubt: it is known which blocks are, and none is locked.

@@ -101,6 +101,7 @@ impl Drop for InFlights<'_> {
     fn drop(&mut self) {
         let file = self.file;
         if let (false, [first, .., last] | [first @ last]) = (self.answered, &self.blocks[..]) {
+            // A panic since the writes began. The store is called there, and little else is done: it is what is named.
             let offset = first.held.block << file.block_shift();
             let end = (last.held.block << file.block_shift()) + last.len as u64;
             let (what, error) = (StoreAction::Write, store_panicked());
@@ -126,7 +127,7 @@ impl Drop for InFlights<'_> {
                 if !before.contains(FlagSet::DIRTY) {
                     file.count_dirty();
                 }
-                dirty.insert(one.held.block, one.entry);
+                dirty.insert_unwritten(one.held.block, one.entry);
             }
         }
         // What a writer took for a hole before this may be evicted soon, and is none any more, whoever made the block, and on what.
@@ -439,8 +440,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes what is dirty in `blocks` now, waits for the writes others have under way there, and then, with `what`, makes
-    /// the store durable. Failures are left in the error sequence; what may not be written is an error.
+    /// Writes what is dirty in `blocks` now, waits for the writes others have under way there, tries those again that failed, and
+    /// then, with `what`, makes the store durable. Failures are left in the error sequence; what may not be written is an error.
     pub(super) fn sync_blocks(
         &self,
         blocks: Range<u64>,
@@ -451,8 +452,11 @@ impl FileCore {
         }
         self.check_outside()?;
         self.take_doubted_back(LockMode::Sleep);
-        let cuts = self.dirty().cuts();
-        self.write_dirty_now(&blocks);
+        let (cuts, mut unwritten) = {
+            let dirty = self.dirty();
+            (dirty.cuts(), dirty.unwritten())
+        };
+        unwritten += self.write_dirty_now(&blocks).failed;
         // mutant: P16-sync (test: a_refused_cut_loses_nothing_beside_it) a sync succeeds without what a cut has put off
         let put_off = self.dirty().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
         if put_off {
@@ -460,9 +464,16 @@ impl FileCore {
             super::midway::reached(super::midway::Point::PutOff);
             // When the cut is over. No other one comes between this time: a sync ends.
             let _steady = self.steady();
-            self.write_dirty_now(&blocks);
+            unwritten += self.write_dirty_now(&blocks).failed;
         }
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::OwnWritten);
         self.wait_written(blocks.clone());
+        if self.dirty().unwritten() != unwritten {
+            // Writes that others had under way, and that failed. They may have given up where a sync does not.
+            self.write_dirty_now(&blocks);
+            self.wait_written(blocks.clone());
+        }
         if let Some(what) = what {
             self.sync_store(what)?;
         }
@@ -478,10 +489,10 @@ impl FileCore {
     }
 
     /// Writes what is dirty in `blocks` now. What is appended meanwhile is left: it may come as fast as it can be written.
-    fn write_dirty_now(&self, blocks: &Range<u64>) {
+    fn write_dirty_now(&self, blocks: &Range<u64>) -> RunEnd {
         let end = self.dirty().last().map_or(0, |last| last + 1);
         let blocks = blocks.start..blocks.end.min(end);
-        self.write_range(blocks, WriteReason::Sync, LockMode::Sleep, u64::MAX);
+        self.write_range(blocks, WriteReason::Sync, LockMode::Sleep, u64::MAX)
     }
 
     /// The error for a writer that finds everything held back, if that is so.

@@ -3,12 +3,19 @@
 use std::io;
 
 use super::*;
+use crate::cache::midway::{self, Point};
 use crate::cache::{FileError, StoreAction};
 use crate::frame::HoldState;
-use crate::reclaim::Retired;
+use crate::reclaim::{FlushRequest, Owner, Retired};
 use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::{Mutex, thread};
+use crate::units::PageCount;
+
+const EVERYTHING: FlushRequest = FlushRequest {
+    dirtied_by: u64::MAX,
+    pages: PageCount(1 << 20),
+};
 
 fn fail(kind: OperationKind) -> Rule {
     Rule::new(Fault::Fail(Failure::Io)).on(&[kind])
@@ -300,6 +307,65 @@ fn the_last_drop_writes_and_a_failure_then_is_kept() {
             errors[0]
         );
         assert_empty(&cache);
+    }
+}
+
+/// Begins a write in the background, which fails when this thread is about to wait for it; then `meanwhile` is called.
+fn beside_a_failing_write(
+    file: &PagedFile,
+    store: &Arc<Faulty>,
+    meanwhile: impl FnOnce() + 'static,
+) -> crate::sync::midway::Awaited<Point> {
+    file.write_at(&[1; 100], 0).unwrap();
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+    let flush = {
+        let core = core(file).clone();
+        thread::spawn(move || core.flush(&EVERYTHING))
+    };
+    store.wait_hanging(1);
+    let store = store.clone();
+    midway::then(Point::OwnWritten, move || {
+        store.release(Release::Fail(Failure::Io));
+        flush.join().unwrap();
+        meanwhile();
+    })
+}
+
+// spec: P16
+#[test]
+fn the_last_drop_tries_again_what_others_failed_to_write() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        let there = beside_a_failing_write(&file, &store, || {});
+        drop(file);
+        drop(there);
+        assert_eq!(store.inner().to_vec()[..100], [1; 100]);
+        assert_empty(&cache);
+    }
+}
+
+// spec: P16, P18
+#[test]
+fn a_sync_tries_again_what_others_failed_to_write() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        let there = beside_a_failing_write(&file, &store, {
+            let (file, store) = (file.clone(), store.clone());
+            move || {
+                store.add(fail(OperationKind::Write));
+                file.sync_all().unwrap_err();
+                assert_eq!(core(&file).dirty_blocks(), 1);
+            }
+        });
+        let _ = file.sync_all();
+        drop(there);
+        assert_eq!(core(&file).dirty_blocks(), 0);
+        assert_eq!(store.inner().to_vec()[..100], [1; 100]);
+        core(&file).validate();
     }
 }
 
