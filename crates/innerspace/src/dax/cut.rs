@@ -96,10 +96,14 @@ impl DaxCore {
             true => [bytes.start..first * page, last * page..end],
             false => [bytes, end..end],
         };
-        // First what the host may have no room for: if it has none, nothing is lost.
+        // First what the host may have no room for: if it has none, nothing is lost. What is dirty then is to be so until it is
+        // cleared: a sync would clean it, and the host would be asked again.
+        let _no_sync = self.no_sync();
         for end in &ends {
             self.make_clearable(end.clone())?;
         }
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Clearable);
         let ends = || ends.into_iter().try_for_each(|end| self.clear(end));
         if first >= last {
             return ends();
@@ -107,9 +111,7 @@ impl DaxCore {
         let cut = first..last;
         self.cut.lock().push(cut.clone());
         self.cuts.fetch_add(1, Ordering::SeqCst);
-        let no_sync = self.no_sync();
         let done = self.cut_out(cut.clone(), Removal::Free);
-        drop(no_sync);
         self.cut.lock().retain(|other| *other != cut);
         self.cuts.fetch_sub(1, Ordering::SeqCst);
         done?;

@@ -9,6 +9,8 @@ pub(super) enum Point {
     Settled,
     /// In a fault of a load from a hole: the entries behind it are locked, and the extent map is not asked about them.
     HolesLocked,
+    /// In a punch: the host has room for what is to be cleared, and nothing is cut out or cleared.
+    Clearable,
 }
 
 impl crate::sync::midway::Point for Point {}

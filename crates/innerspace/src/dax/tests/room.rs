@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::reminding::{create, cut, path_in};
 use super::*;
+use crate::dax::midway::{self, Point};
 use crate::sync::atomic::Ordering;
 use crate::sys::shared::faults::{Answered, Call, answer};
 
@@ -195,4 +196,29 @@ fn the_host_is_reminded_again_of_what_failed_meanwhile() {
     let _ = file.sync_all();
     assert_eq!(marks.borrow().len(), 2, "the second failure was forgotten");
     assert_eq!(file.core().host_forgot.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_sync_in_the_midst_of_a_punch_takes_no_room_from_it() {
+    let (first, last) = (10, 3 * PAGE_SIZE + 50);
+    let folder = tempfile::tempdir().unwrap();
+    let file = clean(&path_in(&folder), 4);
+    let mut expected = contents(&file);
+    let full = Rc::new(Cell::new(false));
+    let (is_full, core) = (full.clone(), file.core().clone());
+    let _host = answer(move |call, _| match call {
+        Call::Room | Call::Allocate if is_full.get() => Err(ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    });
+    let _there = midway::then(Point::Clearable, move || {
+        // Another thread's, if it could be now.
+        let is_kept_away = core.syncing.try_lock().is_none();
+        if !is_kept_away {
+            core.sync_bytes(0..4 * PAGE).unwrap();
+        }
+        full.set(true);
+    });
+    file.punch(first as u64..last as u64).unwrap();
+    expected[first..last].fill(0);
+    assert!(contents(&file) == expected);
 }
