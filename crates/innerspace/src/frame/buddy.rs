@@ -71,8 +71,8 @@ impl Buddy {
         Some(id)
     }
 
-    /// Takes as many single frames as `into` has room for, or as there are: ascending, from the smallest blocks, a block at a time where it
-    /// is no larger than what is wanted. How many.
+    /// Takes as many single frames as `into` has room for, or as there are: from the smallest blocks, a block at a time where it
+    /// is no larger than what is wanted. Ascending inside a block; the blocks as the lists have them. How many.
     pub(super) fn take_singles(&mut self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         let mut taken = 0;
         while taken < into.len() {

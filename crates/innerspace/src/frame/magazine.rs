@@ -110,7 +110,7 @@ impl Allocator {
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
         // All magazines, those of idle threads, too, keep at most a quarter of the arena from blocks and from others, and that until
-        // somebody finds too little and drains them: then the idle ones stay empty.
+        // somebody finds too little and drains them: then the idle ones stay empty. With the loads that is five sixteenths.
         let capacity = (metas.len() / (4 * (OWNED + SHARED))).min(CAPACITY);
         // And the loads a sixteenth.
         let loads = (metas.len() / (16 * LOAD)).min(LOADS);
@@ -134,7 +134,8 @@ impl Allocator {
             drains: Drains::new(),
             owned: (0..OWNED).map(|_| Owned::new(Stack::new())).collect(),
             shared: (0..SHARED).map(|_| shared()).collect(),
-            capacity: if capacity < 2 { 0 } else { capacity },
+            // A load of a single frame would gain nothing.
+            capacity: if capacity < 4 { 0 } else { capacity },
             reserve,
             #[cfg(all(test, not(shuttle)))]
             drained: AtomicU32::new(0),
@@ -333,7 +334,7 @@ impl Allocator {
             let mut load = [FrameId(0); LOAD];
             let wanted = spare.min(self.half());
             let taken = lists.buddy.take_singles(metas, &mut load[..wanted]);
-            // The lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
+            // Of a block the lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
             load[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()

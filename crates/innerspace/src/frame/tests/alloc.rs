@@ -386,7 +386,7 @@ fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
 #[test]
 fn idle_threads_keep_no_more_than_a_quarter_in_their_magazines() {
     let threads = if cfg!(miri) { 4 } else { 40 };
-    for total in [300, 1200, 5000, 40_000] {
+    for total in [300, 1200, 5000] {
         let frames = Arc::new(arena(total));
         let all_there = Arc::new(std::sync::Barrier::new(threads + 1));
         let workers: Vec<_> = (0..threads)
