@@ -117,7 +117,7 @@ impl FileCore {
     /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be written is lost, and said so in
     /// the memory's error list. No section is open and no lock held.
     fn close(&self) {
-        self.ready.close();
+        let panics = self.ready.close();
         let failures = self.errors.count();
         let outcome = self.sync_blocks(0..self.end_block(), None);
         if self.errors.count() > failures
@@ -133,6 +133,7 @@ impl FileCore {
         self.pool.unregister_owner(self.owner);
         self.drop_store();
         self.cache.remove_file(self);
+        panics.go_on();
     }
 }
 

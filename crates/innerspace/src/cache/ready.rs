@@ -13,6 +13,7 @@ use super::errors::FileError;
 use super::file::Handle;
 use super::view::{View, Wait};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
 
 /// One future's request, shared with the service's queue and the file's list, which hold it weakly.
@@ -99,27 +100,35 @@ impl ReadyList {
 
     #[cold]
     fn wake_blocks(&self, blocks: &Range<u64>) {
+        let mut panics = Panics::default();
         for request in self.live() {
             let wanted = request.handle.core.blocks_of(request.range.clone());
             if wanted.start < blocks.end && blocks.start < wanted.end {
-                request.wake();
+                panics.catch(|| request.wake());
             }
         }
+        panics.go_on();
     }
 
     /// The file changed as a whole.
     pub(super) fn wake_all(&self) {
         if self.len() > 0 {
-            self.live().iter().for_each(|request| request.wake());
+            let mut panics = Panics::default();
+            for request in self.live() {
+                panics.catch(|| request.wake());
+            }
+            panics.go_on();
         }
     }
 
-    /// The last handle is gone.
-    pub(super) fn close(&self) {
+    /// The last handle is gone. The panics of wakers are to go on when the file is closed.
+    pub(super) fn close(&self) -> Panics {
         self.closed.store(true, Ordering::SeqCst);
+        let mut panics = Panics::default();
         for request in self.live() {
-            request.settle(Err(request.handle.core.closed()));
+            panics.catch(|| request.settle(Err(request.handle.core.closed())));
         }
+        panics
     }
 
     pub(super) fn is_closed(&self) -> bool {

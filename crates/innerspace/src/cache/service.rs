@@ -14,6 +14,7 @@ use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step};
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, Weak};
 use crate::units::PageCount;
 
@@ -359,16 +360,20 @@ impl Cache {
     }
 
     fn run_requests(&self, max: usize) -> Step {
+        let mut panics = Panics::default();
+        let mut step = Step::More;
         for _ in 0..max {
             let Some(request) = self.requests.lock().pop_front() else {
-                return Step::Idle;
+                step = Step::Idle;
+                break;
             };
             // A dropped future's request is gone.
             if let Some(request) = request.upgrade() {
-                request.run();
+                panics.catch(|| request.run());
             }
         }
-        Step::More
+        panics.go_on();
+        step
     }
 
     /// Makes calls, unless somebody else is, or this thread is in a call of a store, whose file would refuse them.
@@ -379,15 +384,19 @@ impl Cache {
         let Some(_turn) = Turn::take(&self.making_calls) else {
             return Step::Idle;
         };
+        let mut panics = Panics::default();
+        let mut step = Step::More;
         for _ in 0..max {
             let Some(call) = self.calls.lock().pop_front() else {
-                return Step::Idle;
+                step = Step::Idle;
+                break;
             };
             if let Some(call) = call.upgrade() {
-                call.run();
+                panics.catch(|| call.run());
             }
         }
-        Step::More
+        panics.go_on();
+        step
     }
 
     /// Recomputes what is counted here; nobody may be using the files.

@@ -20,13 +20,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 use std::time::Instant;
 
 use super::flags::FlagSet;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, thread};
 
 /// The number of queues.
@@ -336,16 +336,12 @@ impl WakeList {
         if let Some(sleeper) = self.exclusive {
             sleeper.unpark();
         }
-        let mut panicked = None;
+        let mut panics = Panics::default();
         for waiter in self.shared.into_values() {
             // A waker is foreign code. Its panic goes on when nobody sleeps any more; of several the first.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waiter.wake())) {
-                panicked.get_or_insert(panic);
-            }
+            panics.catch(|| waiter.wake());
         }
-        if let Some(panic) = panicked {
-            resume_unwind(panic);
-        }
+        panics.go_on();
     }
 }
 

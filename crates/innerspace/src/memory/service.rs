@@ -1,6 +1,8 @@
 //! The service thread: does what `tick()` does, once a second and whenever it is asked.
 
 use std::io;
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
@@ -42,17 +44,23 @@ fn run(cache: &Weak<Cache>, at_work: &Mutex<()>) {
         }
         if Instant::now() >= next_tick {
             let _at_work = at_work.lock();
-            cache.tick();
+            survive(|| cache.tick());
             next_tick = Instant::now() + TICK;
             continue;
         }
         let step = {
             let _at_work = at_work.lock();
-            cache.step()
+            survive(|| cache.step())
         };
-        if step == Step::Idle {
+        if step != Some(Step::More) {
             let left = next_tick.saturating_duration_since(Instant::now());
             cache.pool().wait_for_work(left);
         }
     }
+}
+
+/// Does `work`, in which a waker, a store or a hook may panic: that is reported, and no reason to serve nobody any more.
+fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // Foreign: to drop it may be the next panic.
+    catch_unwind(AssertUnwindSafe(work)).map_err(forget).ok()
 }

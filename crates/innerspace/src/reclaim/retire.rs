@@ -2,6 +2,7 @@
 
 use super::pool::Pool;
 use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::panics::Panics;
 use crate::sync::{Mutex, Rank};
 use crate::units::FrameId;
 
@@ -111,14 +112,17 @@ impl Pool {
         }
         let count = entries.len();
         self.domain.synchronize();
+        // A call may come to a store or a waker: if that panics, the rest is done nevertheless.
+        let mut panics = Panics::default();
         for entry in entries {
-            match entry {
+            panics.catch(|| match entry {
                 Retired::Frame(id) => self.free(id),
                 Retired::Put(id) => self.put(id),
                 Retired::Unmap(id) => self.unmap(id),
                 Retired::Call(call) => call(self),
-            }
+            });
         }
+        panics.go_on();
         count
     }
 }

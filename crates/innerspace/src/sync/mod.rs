@@ -53,6 +53,7 @@ pub(crate) mod keep;
 pub(crate) mod midway;
 pub(crate) mod order;
 pub(crate) mod owned;
+pub(crate) mod panics;
 pub(crate) mod published;
 mod shim;
 

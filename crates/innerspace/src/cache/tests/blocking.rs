@@ -167,6 +167,57 @@ fn try_forms_do_not_wait_for_a_store_that_hangs() {
     }
 }
 
+/// Panics instead of waking anybody.
+struct Alarm;
+
+impl Wake for Alarm {
+    fn wake(self: std::sync::Arc<Self>) {
+        panic!("a waker of somebody else's");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_costs_a_closing_file_nothing() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(16 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[7; 10], 0).unwrap();
+        let mut alarmed = pin!(file.ready(8 * size..8 * size + 10));
+        let alarm = Waker::from(std::sync::Arc::new(Alarm));
+        let polled = alarmed.as_mut().poll(&mut Context::from_waker(&alarm));
+        assert!(polled.is_pending());
+        let bell = Arc::new(Bell::default());
+        let mut ready = pin!(file.ready(9 * size..9 * size + 10));
+        assert!(poll(ready.as_mut(), &bell).is_pending());
+        let closed = std::panic::AssertUnwindSafe(|| drop(file));
+        assert!(std::panic::catch_unwind(closed).is_err());
+        assert_eq!(bell.rung(), 1, "behind the one that panicked");
+        let mut stored = [0; 10];
+        store.inner().read_at(&mut stored, 0).unwrap();
+        assert_eq!(stored, [7; 10]);
+        assert!(cache.files().is_empty());
+        let again = open(&cache, &store, &options(size));
+        assert_eq!(again.view(0..10).unwrap()[..], [7; 10]);
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_a_tick_from_no_other() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let mut alarmed = pin!(file.ready(0..10));
+    let alarm = Waker::from(std::sync::Arc::new(Alarm));
+    let polled = alarmed.as_mut().poll(&mut Context::from_waker(&alarm));
+    assert!(polled.is_pending());
+    let bell = Arc::new(Bell::default());
+    let mut ready = pin!(file.ready(8192..8200));
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    let tick = std::panic::AssertUnwindSafe(|| cache.tick());
+    assert!(std::panic::catch_unwind(tick).is_err());
+    assert!(matches!(poll(ready.as_mut(), &bell), Poll::Ready(Ok(_))));
+}
+
 // spec: P31
 #[test]
 fn with_ticks_alone_two_runs_do_the_same() {

@@ -1,0 +1,31 @@
+//! Panics of foreign code (wakers, stores, calls of others) that must not keep us from what is left to do.
+
+use std::any::Any;
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// The first of the panics that were caught on the way.
+#[derive(Debug, Default)]
+#[must_use = "the panic is lost without `go_on`"]
+pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
+
+impl Panics {
+    /// Does `work`. What it touches must be valid wherever it calls foreign code.
+    pub(crate) fn catch(&mut self, work: impl FnOnce()) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(work)) else {
+            return;
+        };
+        match self.0 {
+            None => self.0 = Some(panic),
+            // Foreign, too: to drop it may be the next panic.
+            Some(_) => forget(panic),
+        }
+    }
+
+    /// Lets the first panic go on, if there was one.
+    pub(crate) fn go_on(self) {
+        if let Some(panic) = self.0 {
+            resume_unwind(panic);
+        }
+    }
+}
