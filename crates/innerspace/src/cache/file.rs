@@ -482,8 +482,8 @@ impl PagedFile {
         self.core().discard()
     }
 
-    /// Forgets what is cached of a range, for stores that others change, and takes the store's length over. Unwritten data
-    /// stays, and views keep what they show. Returns how much was forgotten.
+    /// Forgets what is cached of a range, for stores that others change, and takes the store's length over. What is
+    /// unwritten stays, as does what was written and no sync has covered; views keep what they show. Returns how much was forgotten.
     ///
     /// # Errors
     /// What the store said when asked for its length.

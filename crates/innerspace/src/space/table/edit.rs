@@ -52,7 +52,9 @@ impl Nodes<'_> {
         walk.own(root, ROOT_LEVEL, 0, range, spares)
     }
 
-    /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs that.
+    /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs that. Opens a section of its own: where
+    /// the paths are not, a fault beside the range may put a copy in the place of a leaf meanwhile, and let the leaf go, which
+    /// would be another space's alone then, or nobody's.
     pub(in crate::space) fn apply(
         self,
         root: FrameId,
@@ -60,6 +62,7 @@ impl Nodes<'_> {
         edit: Edit,
         detached: &mut Detached,
     ) {
+        let _section = self.pool.domain.reader();
         Walk {
             nodes: self,
             edit,

@@ -31,6 +31,7 @@
 //! | restore, in place or by dropping | copies over the bytes, takes write validity, takes the page away | gets mail and leaves its section before; finds the gate closed everywhere until it is done |
 //! | `watch_code`, `take_dirty` | takes write validity, with the gate closed | leaves its section before the generation is read, the call returns |
 //! | copies of leaves, shared pages, views of snapshots (`end_writes_in_place`) | take write validity, with no gate of this space | has no page of that leaf: others share it, or borrow from it, before, during and after (`table::leaf`) |
+//! | protection of another space that shares the leaf | takes write validity, in a section | has no page of that leaf: the other space lets it go after that section (`table::edit`) |
 //! | a store's fault of another accessor | nothing: it finds the page its leaf's own, and alone to have it | uses the same page |
 //! | a store's fault that replaces a leaf | nothing in the old leaf | has no page of it: it was shared |
 //! | the end of another sharer | nothing; the leaf may become the space's alone | may remember from then on, as stores may hit |
