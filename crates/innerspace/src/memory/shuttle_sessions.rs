@@ -1,5 +1,5 @@
-//! The page that a session has used last and what takes pages away, under random schedules. Each session has its page before
-//! the others begin, and uses it again and again.
+//! A session, whose section stays open from access to access, and what takes its page away, under random schedules. Each session
+//! has its page before the others begin, and uses it again and again.
 
 use super::shuttle_world::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered};
 use crate::sync::atomic::{AtomicU64, Ordering};

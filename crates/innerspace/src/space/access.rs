@@ -69,6 +69,11 @@ impl What {
         }
     }
 
+    #[inline(always)]
+    fn is_buffer(self) -> bool {
+        self.reported == 0
+    }
+
     /// Whether the bytes are used at once.
     fn uses_page(self) -> bool {
         self.size > 0
@@ -222,9 +227,14 @@ impl Core {
         act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
         S::enter(&mut self.translator);
-        let page = match self.translator.hit(at.0, what.size(), what.need()) {
+        let (size, need) = (what.size(), what.need());
+        let hit = match what.is_buffer() {
+            true => self.translator.hit(at.0, size, need),
+            false => self.translator.hit_past_beginning(at.0, size, need),
+        };
+        let page = match hit {
             Some(page) => page,
-            None => match self.have_page::<S>(at, what) {
+            None => match self.look_up::<S>(at, what) {
                 Some(page) => page,
                 None => {
                     S::leave(&mut self.translator);
@@ -233,14 +243,25 @@ impl Core {
             },
         };
         if let Some(next) = next {
-            self.translator.prefetch(next.0, what.need());
+            self.translator.prefetch(next.0, need);
         }
         let value = act(page);
         S::leave(&mut self.translator);
         Ok(value)
     }
 
-    /// The page that `hit` missed; `None`: it cannot be had, and `self.fault` says why. In a section before and after.
+    /// The page of a value at its beginning, or one that was missed; `None`: it cannot be had, and `self.fault` says why. In a
+    /// section before and after.
+    #[inline(never)]
+    fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        let (size, need) = (what.size(), what.need());
+        match self.translator.hit_and_fetch_ahead(at.0, size, need) {
+            Some(page) => Some(page),
+            None => self.have_page::<S>(at, what),
+        }
+    }
+
+    /// The page that was missed, as `look_up`.
     #[inline(never)]
     fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::pause(&mut self.translator);
@@ -381,13 +402,13 @@ impl Core {
         }
     }
 
-    /// A load that is not in the page of the one before, in a session that did not find its page at hand.
+    /// A load of a session that did not find its page at hand.
     #[inline(always)]
     pub(super) fn load_in_session<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
             return value_of(|bytes| self.load_across::<InSession>(at, bytes));
         }
-        match self.look_up_in_session(at, What::value::<T>(AccessKind::Load)) {
+        match self.look_up::<InSession>(at, What::value::<T>(AccessKind::Load)) {
             Some(page) => Ok(page.load()),
             None => self.load_from_device::<InSession, T>(self.fault),
         }
@@ -403,22 +424,12 @@ impl Core {
         if crosses(at, size_of::<T>()) {
             return self.store_across::<InSession, T>(at, value);
         }
-        match self.look_up_in_session(at, What::value::<T>(AccessKind::Store)) {
+        match self.look_up::<InSession>(at, What::value::<T>(AccessKind::Store)) {
             Some(page) => {
                 page.store(value);
                 Ok(())
             }
             None => self.store_to_device::<InSession, T>(value, self.fault),
-        }
-    }
-
-    /// The page of `at`, which is remembered if it may be; `None`: it cannot be had, and `self.fault` says why.
-    #[inline(never)]
-    fn look_up_in_session(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        let (size, need) = (what.size(), what.need());
-        match self.translator.hit_and_remember(at.0, size, need) {
-            Some(page) => Some(page),
-            None => self.have_page::<InSession>(at, what),
         }
     }
 

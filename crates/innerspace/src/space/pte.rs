@@ -114,11 +114,6 @@ impl Pte {
         self.0 & (OWNED | FILE) != 0
     }
 
-    /// Whether it is a page of this leaf's own that stores go to as it is: good for loads as well.
-    pub(super) fn is_stored_to_in_place(self) -> bool {
-        self.has(OWNED | VALID_R | VALID_W)
-    }
-
     /// Whether there is nothing, or the zero frame.
     #[inline(always)]
     pub(super) fn is_vacant(self) -> bool {

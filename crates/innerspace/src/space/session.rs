@@ -51,7 +51,6 @@ impl Sectioned for InSession {
     fn leave(_: &mut Translator) {}
 
     fn pause(translator: &mut Translator) {
-        translator.forget_last();
         translator.sections.end_session();
         if translator.sections.has_mail() {
             // A safepoint: somebody waits, or this thread waited for somebody and has left the section meanwhile.
@@ -65,7 +64,6 @@ impl Sectioned for InSession {
     }
 
     fn suspend(translator: &mut Translator) {
-        translator.forget_last();
         translator.sections.end_session();
         translator.sections.leave();
     }
@@ -81,7 +79,6 @@ impl<'accessor> Session<'accessor> {
         // Registered first: that panics in a thread that is ending, and nobody would close the section.
         core.translator.sections.begin_session();
         core.translator.sections.enter();
-        core.translator.forget_last();
         Session {
             at_hand: core.translator.at_hand(),
             core,

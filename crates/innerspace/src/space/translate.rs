@@ -3,8 +3,11 @@
 //! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the leaf's live word. So a
 //! changed word (revoked, aged, copied, upgraded) acts on the next access of every thread by itself, and mailboxes are
 //! needed only where a leaf is replaced. Measured against an array of per-page translations it is as fast on random
-//! access, faster on dependent loads, and a few KiB large (`innerspace-bench translation`). A session remembers two pages as well,
-//! of a kind whose words nobody changes without waiting for it (`last`).
+//! access, faster on dependent loads, and a few KiB large (`innerspace-bench translation`).
+//!
+//! The processor fetches ahead by itself what comes after the last few loads, but not past the end of a page: the next page of a
+//! space may lie anywhere. So whoever comes upwards from the beginning of one page to that of the next has the first bytes
+//! of the one after sent for. Such accesses are told apart by their offset and looked up out of line, four of the 512 words of a page.
 //!
 //! A slot has two tags. The read tag is set for any leaf; the write tag only while the leaf is the space's alone, since in
 //! a shared leaf VALID_W may be left from the time before the fork.
@@ -14,26 +17,23 @@
 //! leaf, and lets a grace period pass before the memory is used for anything else (`sync::domain`). The memory itself is
 //! the arena's, which outlives every accessor.
 
-mod last;
-
 use std::hint::cold_path;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use self::last::{LastPage, LastPages};
 use super::pte::{self, Pte};
 use super::table::SLOTS;
+use crate::sync::Arc;
 use crate::sync::domain::{Participant, Post, Sections};
 use crate::sync::raw::AtomicU64;
-use crate::sync::{Arc, interleave};
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Leaves remembered, a power of two: 512 MiB of address space in 6 KiB.
 pub(super) const LEAVES: usize = 256;
 pub(super) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
-/// Bytes at which a page begins: who goes through it comes by there.
+/// Bytes at which a page begins: who goes through it in small steps comes by there.
 const BEGINNING: usize = 32;
 /// A tag that no address has.
 const NO_LEAF: u64 = u64::MAX;
@@ -118,9 +118,9 @@ impl std::fmt::Debug for LeavesPlace {
 #[derive(Debug)]
 pub(super) struct Translator {
     pub(super) sections: Sections,
-    /// The pages of a session's section: see `last`.
-    last: LastPages,
     leaves: LeavesPlace,
+    /// The number of the page at whose beginning the last access was that looked there.
+    begun: u64,
 }
 
 /// What a session looks at in each access. It has it at hand, so that in a loop of accesses all this stays in registers.
@@ -174,37 +174,35 @@ impl Leaves {
     }
 }
 
+/// Where `at` is in its page, if `size` bytes of it lie there and are not its first.
+#[inline(always)]
+fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
+    let offset = at as usize % PAGE_SIZE;
+    if offset.wrapping_sub(BEGINNING) > PAGE_SIZE - BEGINNING - size {
+        cold_path();
+        return None;
+    }
+    Some(offset)
+}
+
 impl AtHand {
-    /// Does `act` with the bytes that [`Translator::hit`] of `translator`, whose this is, would find: in the page that was remembered
-    /// last for `need`, or at an offset of its page that is not one of the first, for there it is worth while to remember it.
+    /// Does `act` with the bytes that [`Translator::hit_past_beginning`] of `translator`, whose this is, would find.
     ///
-    /// `act` stands here, and not where this returns to, so that nobody has to tell the two ways apart again.
+    /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a miss again.
     #[inline(always)]
     pub(super) fn hit<R>(
         &self,
         translator: &Translator,
         (at, size): (u64, usize),
         need: Need,
-        act: impl Fn(Page) -> R,
+        act: impl FnOnce(Page) -> R,
     ) -> Option<R> {
+        let offset = offset_past_beginning(at, size)?;
         if self.participant.has_mail() {
             cold_path();
             return None;
         }
         debug_assert!(self.participant.is_open());
-        let last = translator.last.of(need);
-        let distance = last.distance(at);
-        if distance <= PAGE_SIZE - size {
-            let bytes = last.bytes()?;
-            interleave();
-            // SAFETY: so many bytes are left in the page.
-            return Some(act(Page(unsafe { bytes.add(distance) })));
-        }
-        let offset = at as usize % PAGE_SIZE;
-        if offset.wrapping_sub(BEGINNING) > PAGE_SIZE - BEGINNING - size {
-            cold_path();
-            return None;
-        }
         let entry = self.leaves(translator).find(at, need)?;
         Some(act(Page::at(entry, offset)))
     }
@@ -220,9 +218,9 @@ impl AtHand {
 impl Page {
     #[inline(always)]
     fn at(entry: Pte, offset: usize) -> Page {
-        let address = (entry.host() | offset as u64) as *mut u8;
-        // SAFETY: no page is at address 0.
-        Page(unsafe { NonNull::new_unchecked(address) })
+        let bytes = (entry.host() as *mut u8).wrapping_add(offset);
+        // SAFETY: no page is at address 0, nor goes over the end of memory.
+        Page(unsafe { NonNull::new_unchecked(bytes) })
     }
 }
 
@@ -230,8 +228,8 @@ impl Translator {
     pub(super) fn new(sections: Sections) -> Translator {
         Translator {
             sections,
-            last: LastPages::NONE,
             leaves: LeavesPlace::new(),
+            begun: 0,
         }
     }
 
@@ -267,25 +265,27 @@ impl Translator {
         Some(Page::at(entry, offset))
     }
 
-    /// As `hit`, in a session, which may have the page again without looking it up.
-    pub(super) fn hit_and_remember(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
-        let page = self.hit(at, size, need)?;
-        match self.leaves.find(at, Need::Write) {
-            Some(own) if own.is_stored_to_in_place() => {
-                *self.last.of_mut(need) = LastPage::new(at, own.host());
-                Some(Page::at(own, at as usize % PAGE_SIZE))
-            }
-            _ => Some(page),
+    /// As `hit`, but for the first bytes of a page: those are for [`Translator::hit_and_fetch_ahead`].
+    #[inline(always)]
+    pub(super) fn hit_past_beginning(&self, at: u64, size: usize, need: Need) -> Option<Page> {
+        let offset = offset_past_beginning(at, size)?;
+        if self.sections.has_mail() {
+            cold_path();
+            return None;
         }
+        debug_assert!(self.sections.is_open());
+        Some(Page::at(self.leaves.find(at, need)?, offset))
     }
 
-    /// Forgets the pages of the section, which is about to be left, or has been.
-    #[inline]
-    pub(super) fn forget_last(&mut self) {
-        // mutant: A1-last (shuttle: stores_of_a_session_beside_a_fork_stay_on_their_side; shuttle: after_protect_and_unmap_no_access_of_a_session_goes_through; shuttle: a_copy_by_another_is_seen_by_a_session_that_synchronises) it stays
-        if cfg!(not(mutant = "A1-last")) {
-            self.last = LastPages::NONE;
+    /// As `hit`; if the access comes upwards from the beginning of the page before, the next page is sent for.
+    pub(super) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
+        let page = self.hit(at, size, need)?;
+        let number = at >> PAGE_SHIFT;
+        let before = std::mem::replace(&mut self.begun, number);
+        if number.wrapping_sub(before) == 1 {
+            self.prefetch(at.wrapping_add(PAGE_SIZE as u64), need);
         }
+        Some(page)
     }
 
     pub(super) fn at_hand(&self) -> AtHand {
@@ -367,7 +367,6 @@ impl Translator {
     /// Reads the mail and forgets what it names. In a section, before anything remembered is used.
     #[cold]
     pub(super) fn drain(&mut self) {
-        self.forget_last();
         let mut posts = Vec::new();
         self.sections.drain(|post| posts.push(post));
         posts.into_iter().for_each(|post| self.forget(post));
