@@ -14,7 +14,7 @@ use innerspace::tables::{Mark, set_mark};
 use innerspace::{FileAccess, KIB, MIB, PagedFile};
 
 use crate::harness::{
-    Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, summed, thread_time, wall_time,
+    Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, summed_warm, thread_time, wall_time,
 };
 use crate::host::{PAGE, memory_file};
 use crate::report::Table;
@@ -123,7 +123,7 @@ fn row(
         let (file, write) = (&file, &write);
         move || {
             set_mark(mark);
-            let sample = summed(times, || {
+            let sample = summed_warm(times, || {
                 let sample = place.time(pages, || {
                     write(&mut |bytes, at| Ok(file.write_at(bytes, at)?))?;
                     if sync == Sync::AtTheEnd {
@@ -142,7 +142,7 @@ fn row(
         Contender::new("innerspace", innerspace(Mark::BeforePublish)),
         Contender::new("publish, then mark", innerspace(Mark::AfterPublish)),
         Contender::new(kernel, || {
-            summed(times, || {
+            summed_warm(times, || {
                 let sample = place.time(pages, || {
                     write(&mut |bytes, at| Ok(kernel_file.write_all_at(bytes, at)?))?;
                     if sync == Sync::AtTheEnd {

@@ -73,6 +73,16 @@ pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome
     Ok(sum)
 }
 
+/// The same after as many that do not count: what the others of the row left in the processor's caches is not in the figures.
+#[cfg_attr(
+    not(feature = "tables"),
+    expect(dead_code, reason = "the contenders of a table share their memory")
+)]
+pub(crate) fn summed_warm(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
+    summed(times, &mut sample)?;
+    summed(times, sample)
+}
+
 /// CPU time of the calling thread since it began, in nanoseconds.
 pub(crate) fn thread_nanoseconds() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();

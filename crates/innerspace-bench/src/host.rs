@@ -138,6 +138,31 @@ pub(crate) fn memory_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
+/// Keeps the calling thread on one of the processors that it may run on: the one of this number, counted around. Threads that run for a
+/// millisecond may be over before the kernel has moved one of them away from the other's processor.
+pub(crate) fn stay_on_processor(number: usize) -> io::Result<()> {
+    let bytes = size_of::<libc::cpu_set_t>();
+    // SAFETY: a set of bits, all of them 0.
+    let mut allowed = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+    // SAFETY: the pointer is to a set of ours, of this size.
+    if unsafe { libc::sched_getaffinity(0, bytes, &raw mut allowed) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the number is below that of the bits of a set.
+    let is_allowed = |processor: &usize| unsafe { libc::CPU_ISSET(*processor, &allowed) };
+    let allowed = (0..libc::CPU_SETSIZE as usize).filter(is_allowed);
+    let allowed: Vec<usize> = allowed.collect();
+    // SAFETY: as above.
+    let mut one = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+    // SAFETY: as above; a thread that runs may run somewhere.
+    unsafe { libc::CPU_SET(allowed[number % allowed.len()], &mut one) };
+    // SAFETY: as above.
+    if unsafe { libc::sched_setaffinity(0, bytes, &raw const one) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// A child of fork(2) that waits until it is let go.
 #[derive(Debug)]
 pub(crate) struct Child {

@@ -8,17 +8,14 @@
 use std::error::Error;
 use std::fs::File;
 use std::io;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Instant;
 
 use innerspace::store::MemoryStore;
 use innerspace::tables::{PageLock, PageLocks, Unlock, set_unlock};
 use innerspace::{MIB, Map, Memory, PagedFile};
 
-use crate::harness::{
-    Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit, memory, thread_time,
-};
+use crate::access::{Clock, together};
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, thread_time};
 use crate::host::{PAGE, Region, memory_file};
 use crate::report::Table;
 
@@ -173,28 +170,18 @@ fn bench_spaces(plan: Plan) -> Result<Row<'static>, Box<dyn Error>> {
 
 /// Two threads that hold one lock for a moment, again and again; wall time of both.
 fn fight(locks: &PageLocks, count: u64) -> Outcome {
-    let barrier = Barrier::new(2);
-    let started = std::thread::scope(|scope| {
-        let threads = [(); 2].map(|()| {
-            scope.spawn(|| {
-                barrier.wait();
-                let start = Instant::now();
-                for _ in 0..count {
-                    let lock = locks.at(0);
-                    lock.lock();
-                    std::hint::black_box(locks);
-                    lock.unlock();
-                }
-                start
-            })
-        });
-        threads.map(|thread| thread.join().map_err(|_| "a thread panicked"))
-    });
-    let [first, second] = started;
-    Ok(Sample {
-        operations: 2 * count,
-        total: first?.min(second?).elapsed().as_nanos() as u64,
-    })
+    let holds = || {
+        || {
+            for _ in 0..count {
+                let lock = locks.at(0);
+                lock.lock();
+                std::hint::black_box(locks);
+                lock.unlock();
+            }
+            Ok(())
+        }
+    };
+    together(Clock::Wall, count, vec![holds(), holds()])
 }
 
 // spec: L8

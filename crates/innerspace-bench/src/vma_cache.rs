@@ -143,9 +143,11 @@ fn run_ebizzy(
 fn copy_chunks(replay: &mut VmaReplay, chunks: &[u64]) -> Result<(), Box<dyn Error>> {
     for page in 0..CHUNK {
         for (thread, chunk) in chunks.iter().enumerate() {
-            for page in [chunk + page, own(thread as u64) + page] {
-                replay.find(thread, address(page)).ok_or("not mapped")?;
-            }
+            replay
+                .find(thread, address(chunk + page))
+                .ok_or("not mapped")?;
+            let copy = own(thread as u64) + page;
+            replay.find(thread, address(copy)).ok_or("not mapped")?;
         }
     }
     Ok(())

@@ -15,6 +15,7 @@ use super::{Resident, WhenWanted, views};
 use crate::harness::{
     Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit, thread_nanoseconds,
 };
+use crate::host::stay_on_processor;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Clock {
@@ -22,7 +23,7 @@ pub(crate) enum Clock {
     Cpu,
 }
 
-/// Runs every worker on a thread of its own, all at once; each does `count` operations.
+/// Runs every worker on a thread of its own, all at once, each on one processor; each does `count` operations.
 pub(crate) fn together<W>(clock: Clock, count: u64, workers: Vec<W>) -> Outcome
 where
     W: FnOnce() -> Result<(), String> + Send,
@@ -30,16 +31,18 @@ where
     let barrier = Barrier::new(workers.len());
     let operations = count * workers.len() as u64;
     let times = std::thread::scope(|scope| {
-        let start = |work: W| {
+        let start = |(number, work): (usize, W)| {
             let barrier = &barrier;
             scope.spawn(move || {
+                let stays = stay_on_processor(number);
                 barrier.wait();
+                stays.map_err(|error| format!("a thread cannot be kept in its place: {error}"))?;
                 let (wall, cpu) = (Instant::now(), thread_nanoseconds());
                 work()?;
                 Ok((wall, Instant::now(), thread_nanoseconds() - cpu))
             })
         };
-        let threads: Vec<_> = workers.into_iter().map(start).collect();
+        let threads: Vec<_> = workers.into_iter().enumerate().map(start).collect();
         let joined = threads.into_iter().map(|thread| {
             let result: Result<_, String> = thread.join().map_err(|_| "a thread panicked")?;
             result
