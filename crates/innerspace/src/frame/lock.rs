@@ -33,7 +33,7 @@
 //!   LOCKED is clear, and waking those who are noted is right always.
 //! - WAITERS is cleared if nobody waits, by an atomic operation on one bit: it undoes nothing of what the new owner stores.
 //!
-//! Nobody sleeps holding a queue's mutex.
+//! Nobody sleeps holding a queue's mutex. Who finds the lock taken and nobody in the queue looks again for a microsecond or two first.
 
 use std::fmt;
 use std::task::Waker;
@@ -44,7 +44,7 @@ use super::hold::Dropped;
 use super::wait_table::{Bit, Key, Queue, Roused, Shared, SleepEnd, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Arc, MutexGuard, Rank, order};
+use crate::sync::{Arc, Backoff, MutexGuard, Rank, order};
 use crate::sys::lock_byte::{self, Contention};
 
 const LOCKED: u8 = FlagSet::LOCKED.0;
@@ -170,8 +170,25 @@ impl<'a> FrameLock<'a> {
         }
     }
 
+    /// Takes the lock if it is free before long, with nobody in the queue: most are held for less than it takes to be woken. Not where
+    /// the order is strict, for among those who look again there is none.
+    fn lock_soon(&self) -> bool {
+        let mut backoff = Backoff::new();
+        while self.waits.patience() > 0 && backoff.is_busy() {
+            match self.try_at_once() {
+                Ok(()) => return true,
+                Err(seen) if seen & WAITERS != 0 => return false,
+                Err(_) => backoff.snooze(),
+            }
+        }
+        false
+    }
+
     #[cold]
     fn lock_slow(&self, deadline: Option<Instant>) -> LockResult {
+        if self.lock_soon() {
+            return LockResult::Locked;
+        }
         let key = self.key(Bit::Locked);
         let sleeper = Sleeper::new();
         let (ticket, wake) = {

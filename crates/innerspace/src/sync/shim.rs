@@ -473,6 +473,11 @@ impl Backoff {
         self.round = (self.round + 1).min(Backoff::SPENT_ROUNDS);
     }
 
+    /// Whether the next wait is a busy one; never under the checkers.
+    pub(crate) fn is_busy(&self) -> bool {
+        !cfg!(any(loom, shuttle)) && self.round < Backoff::BUSY_ROUNDS
+    }
+
     /// Whether the loop has waited so long that it should park; always so under the checkers after one round.
     pub(crate) fn is_spent(&self) -> bool {
         self.round
@@ -515,8 +520,9 @@ mod tests {
     #[test]
     fn backoff_is_spent_after_its_rounds() {
         let mut backoff = Backoff::new();
-        for _ in 0..Backoff::SPENT_ROUNDS {
+        for round in 0..Backoff::SPENT_ROUNDS {
             assert!(!backoff.is_spent());
+            assert_eq!(backoff.is_busy(), round < Backoff::BUSY_ROUNDS);
             backoff.snooze();
         }
         assert!(backoff.is_spent());
