@@ -47,7 +47,7 @@ impl Core {
             let (piece, rest) = buffer.split_at_mut(len);
             let what = What::buffer(AccessKind::Load, len);
             let at = VirtAddr(at);
-            let next = (!rest.is_empty()).then(|| VirtAddr(at.0.wrapping_add(len as u64)));
+            let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
             let done = self.access_before::<S, ()>(at, what, next, |page| page.read(piece));
             done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
             buffer = rest;
@@ -65,7 +65,7 @@ impl Core {
             let (piece, rest) = bytes.split_at(len);
             let what = What::buffer(AccessKind::Store, len).with_more(rest.len());
             let at = VirtAddr(at);
-            let next = (!rest.is_empty()).then(|| VirtAddr(at.0.wrapping_add(len as u64)));
+            let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
             let done = self.access_before::<S, ()>(at, what, next, |page| page.write(piece));
             done.or_else(|fault| self.device_write::<S>(at, piece, fault))?;
             bytes = rest;
@@ -119,13 +119,16 @@ impl Core {
         len: usize,
     ) -> Result<(), Fault> {
         let mut buffer = [0; PAGE_SIZE];
-        let forward = to.0.wrapping_sub(from.0) >= len as u64;
+        // Around the end of a narrow space.
+        let distance = self.space.after(to, from.0.wrapping_neg()).0;
+        let forward = distance >= len as u64;
         let mut done = 0;
         while done < len {
             let piece = PAGE_SIZE.min(len - done);
             let offset = if forward { done } else { len - done - piece } as u64;
-            self.read::<S>(from + offset, &mut buffer[..piece])?;
-            self.write::<S>(to + offset, &buffer[..piece])?;
+            let (start, there) = (self.space.after(from, offset), self.space.after(to, offset));
+            self.read::<S>(start, &mut buffer[..piece])?;
+            self.write::<S>(there, &buffer[..piece])?;
             done += piece;
         }
         Ok(())

@@ -174,7 +174,7 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
     let last = VirtAddr((1 << 32) - PAGE);
     space.map(Map::anonymous(PAGE).at(last)).unwrap();
     space
-        .map(Map::anonymous(PAGE).at(VirtAddr(0)).with_null())
+        .map(Map::anonymous(2 * PAGE).at(VirtAddr(0)).with_null())
         .unwrap();
     let end = VirtAddr((1 << 32) - 4);
     a.store(end, 0x1122_3344_5566_7788u64).unwrap();
@@ -187,6 +187,14 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
     let mut bytes = [0; 8];
     a.read(end, &mut bytes).unwrap();
     assert_eq!(bytes, 0x1122_3344_5566_7788u64.to_le_bytes());
+    let numbers: Vec<u8> = (0..6144).map(|number| (number % 251) as u8).collect();
+    for (from, to) in [(-2048, -1792), (-1792, -2048), (-2048, -2048)] {
+        let [from, to] = [from, to].map(|at: i64| VirtAddr(((1 << 32) + at) as u64));
+        a.write(from, &numbers).unwrap();
+        a.copy(to, from, numbers.len()).unwrap();
+        assert_eq!(a.compare(to, &numbers), Ok(std::cmp::Ordering::Equal));
+    }
+    a.store(end, 0x1122_3344_5566_7788u64).unwrap();
     assert_eq!(
         kind(a.load::<u8>(VirtAddr(1 << 32))),
         Some(FaultKind::NotMapped)
