@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use innerspace::{
     AccessKind, Device, DeviceError, FaultKind, MIB, Map, Memory, MemoryOptions, PAGE_SIZE,
-    Protection, Space, SpaceError, Threads, VirtAddr,
+    Protection, Remap, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -122,6 +122,33 @@ fn what_a_device_refuses_is_an_error_that_says_so() {
     assert_eq!(a.store(at, 1_u8).unwrap_err().kind(), FaultKind::Forbidden);
     let refused = space.protect(at, PAGE, Protection::EXECUTE);
     assert!(matches!(refused, Err(SpaceError::Forbidden { .. })));
+}
+
+// spec: V15
+#[test]
+fn a_device_gets_no_longer_by_a_remap() {
+    let space = space();
+    let at = space
+        .map(Map::device(Recorder::default(), 2 * PAGE))
+        .unwrap();
+    let elsewhere = at + 16 * PAGE;
+    for to in [Remap::InPlace, Remap::MayMove, Remap::Replacing(elsewhere)] {
+        let refused = space.remap(at + PAGE, PAGE, 2 * PAGE, to);
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(refused, SpaceError::DeviceEnds { .. }),
+            "{to:?}: {refused}"
+        );
+    }
+    let moved = space.remap(at, 2 * PAGE, 2 * PAGE, Remap::Replacing(elsewhere));
+    assert_eq!(moved.unwrap(), elsewhere);
+    let shorter = space.remap(elsewhere, 2 * PAGE, PAGE, Remap::InPlace);
+    assert_eq!(shorter.unwrap(), elsewhere);
+    let mut a = space.accessor();
+    let refused = a.store(elsewhere + 0x40, 1_u8).unwrap_err();
+    assert_eq!(refused.kind(), FaultKind::Device);
+    let gone = a.store(elsewhere + PAGE, 1_u8).unwrap_err();
+    assert_eq!(gone.kind(), FaultKind::NotMapped);
 }
 
 /// Uses its own space in every way.

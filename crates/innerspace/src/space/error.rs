@@ -324,6 +324,16 @@ pub enum SpaceError {
         /// How much.
         len: u64,
     },
+    /// A mapping of a device that is to be longer: its handler knows the offsets it was mapped with.
+    #[error("remap at {at} to {len} bytes: {mapping} cannot be longer than its device")]
+    DeviceEnds {
+        /// Where it is.
+        at: VirtAddr,
+        /// How long it was to be.
+        len: u64,
+        /// The mapping.
+        mapping: String,
+    },
     /// A page could not be had.
     #[error("{what}: {explanation}")]
     Access {

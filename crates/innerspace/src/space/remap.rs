@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::change::{Leftover, Structure};
 use super::mapping::{check_lowest, checked_range, free_place};
 use super::table::{self, Detached, Edit, Nodes, Spares};
-use super::vma::Vma;
+use super::vma::{Backing, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{Space, SpaceError, SpaceInner};
 use crate::VirtAddr;
@@ -41,7 +41,8 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] when it cannot grow where it is and may not move;
-    /// [`SpaceError::Overlaps`] when the new range overlaps the old; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::Overlaps`] when the new range overlaps the old; [`SpaceError::DeviceEnds`] when a mapping of a device would
+    /// become longer; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
     /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is changed.
     pub fn remap(
         &self,
@@ -80,6 +81,11 @@ impl Space {
             return Err(not_mapped);
         };
         let kept = old.start..old.end.min(old.start + len);
+        let grows = len > old.end - old.start && old.end <= vma.end;
+        if grows && matches!(vma.backing, Backing::Device { .. }) {
+            let mapping = vma.to_string();
+            return Err(SpaceError::DeviceEnds { at, len, mapping });
+        }
         let done = match to {
             Remap::Replacing(_) => {
                 if kept.end > vma.end {
