@@ -26,7 +26,7 @@ use super::stats::FileStats;
 use super::stream::Stream;
 use super::view::{View, Wait};
 use crate::group::Group;
-use crate::reclaim::Retired;
+use crate::reclaim::{Pool, Retired};
 use crate::store::{Store, SyncWhat};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -100,9 +100,12 @@ impl Drop for FileInner {
         // A `PagedFile` that is the last one closes by itself.
         if !self.core.is_closed() {
             let core = self.core.clone();
-            self.core
-                .pool
-                .retire(Retired::Call(Box::new(move |_| core.close())));
+            let close = move |pool: &Pool| {
+                // Who needs memory may be there with locks of other files held: no place for wakers.
+                let _scope = pool.store_scope();
+                core.close();
+            };
+            self.core.pool.retire(Retired::Call(Box::new(close)));
             self.core.pool.kick();
         }
     }
@@ -419,11 +422,7 @@ impl PagedFile {
     /// # Errors
     /// As [`PagedFile::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        self.core().check_writable()?;
-        let _appending = self.core().append.lock();
-        let offset = self.len();
-        self.write_at(bytes, offset)?;
-        Ok(offset)
+        self.core().append(bytes)
     }
 
     /// Cuts the file, or lengthens it with zeros. Views keep what they show.

@@ -49,8 +49,12 @@ impl FileCore {
                 }
                 None => {
                     self.check_outside()?;
-                    let steady = self.steady();
-                    if self.fill_absent(block, Get::NONE, &steady, stream)? == Filled::Hole {
+                    let filled = {
+                        let steady = self.steady();
+                        self.fill_absent(block, Get::NONE, &steady, stream)
+                    };
+                    self.ready.wake_due();
+                    if filled? == Filled::Hole {
                         return Ok(Present::Hole);
                     }
                 }

@@ -152,11 +152,11 @@ struct Call<T> {
 
 /// What the service runs.
 pub(super) trait Run: Send + Sync {
-    fn run(&self);
+    fn run(&self, cache: &Cache);
 }
 
 impl<T: Send> Run for Call<T> {
-    fn run(&self) {
+    fn run(&self, cache: &Cache) {
         let stage = std::mem::replace(&mut self.state.lock().stage, Stage::UnderWay);
         let Stage::New(work) = stage else {
             unreachable!("a call is queued once");
@@ -169,7 +169,7 @@ impl<T: Send> Run for Call<T> {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            cache.wake(waker);
         }
     }
 }
@@ -203,7 +203,7 @@ impl<T: Send + 'static> Future for Later<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let is_first = !std::mem::replace(&mut self.is_queued, true);
         if is_first && self.cache.is_served_here() {
-            self.call.run();
+            self.call.run(&self.cache);
         }
         let waker = context.waker().clone();
         let before = {

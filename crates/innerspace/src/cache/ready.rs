@@ -3,6 +3,11 @@
 //! A future that finds its bytes missing queues a request with the service ([`super::service`]), which takes the view in the
 //! blocking way and hands it over. It is woken also when somebody else fills one of its blocks, when the file is cut, and
 //! when it is closed; a dropped future takes its request along.
+//!
+//! A waker is foreign code, which may make another call of the same file at once: it runs with no lock held. Who fills or cuts notes
+//! who is due to be woken, and wakes when the operation has let go of everything. Page faults do not, for they end with a block
+//! locked: they leave it to the service, which has each request in its queue. So does who may hold locks of another file, in a call
+//! of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
 
 use std::future::Future;
 use std::ops::Range;
@@ -21,6 +26,8 @@ use crate::sync::{Arc, Mutex, Weak};
 pub(super) struct Request {
     handle: Arc<Handle>,
     range: Range<u64>,
+    /// To be woken by whoever comes next to the end of an operation.
+    due: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -42,15 +49,17 @@ impl Request {
             state.result.get_or_insert(result);
             state.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.call(waker);
     }
 
     fn wake(&self) {
         let waker = self.state.lock().waker.take();
+        self.call(waker);
+    }
+
+    fn call(&self, waker: Option<Waker>) {
         if let Some(waker) = waker {
-            waker.wake();
+            self.handle.core.cache.wake(waker);
         }
     }
 }
@@ -59,6 +68,8 @@ impl Request {
 #[derive(Debug, Default)]
 pub(super) struct ReadyList {
     count: AtomicUsize,
+    /// Some request may be due to be woken.
+    any_due: AtomicBool,
     closed: AtomicBool,
     requests: Mutex<Vec<Weak<Request>>>,
 }
@@ -90,35 +101,51 @@ impl ReadyList {
     }
 
     /// Blocks were filled, or their fill failed. A future that registers at this moment looks at them afterwards, and has
-    /// its request in the service's queue in any case.
+    /// its request in the service's queue in any case. [`ReadyList::wake_due`] has to follow.
     #[inline]
     pub(super) fn filled(&self, blocks: Range<u64>) {
         if self.len() > 0 {
-            self.wake_blocks(&blocks);
+            self.note(&blocks);
+        }
+    }
+
+    /// The file changed as a whole. [`ReadyList::wake_due`] has to follow.
+    pub(super) fn changed(&self) {
+        self.filled(0..u64::MAX);
+    }
+
+    #[cold]
+    fn note(&self, blocks: &Range<u64>) {
+        for request in self.live() {
+            let wanted = request.handle.core.blocks_of(request.range.clone());
+            if wanted.start < blocks.end && blocks.start < wanted.end {
+                request.due.store(true, Ordering::Relaxed);
+                // Release: pairs with the swap of who wakes, who then sees which.
+                self.any_due.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Wakes those who are due, whoever noted it. No lock is held.
+    #[inline]
+    pub(super) fn wake_due(&self) {
+        if self.any_due.load(Ordering::Relaxed) {
+            self.wake_noted();
         }
     }
 
     #[cold]
-    fn wake_blocks(&self, blocks: &Range<u64>) {
+    fn wake_noted(&self) {
+        if !self.any_due.swap(false, Ordering::Acquire) {
+            return;
+        }
         let mut panics = Panics::default();
         for request in self.live() {
-            let wanted = request.handle.core.blocks_of(request.range.clone());
-            if wanted.start < blocks.end && blocks.start < wanted.end {
+            if request.due.swap(false, Ordering::Relaxed) {
                 panics.catch(|| request.wake());
             }
         }
         panics.go_on();
-    }
-
-    /// The file changed as a whole.
-    pub(super) fn wake_all(&self) {
-        if self.len() > 0 {
-            let mut panics = Panics::default();
-            for request in self.live() {
-                panics.catch(|| request.wake());
-            }
-            panics.go_on();
-        }
     }
 
     /// The last handle is gone. The panics of wakers are to go on when the file is closed.
@@ -194,21 +221,25 @@ impl Future for Ready {
                     Arc::new(Request {
                         handle,
                         range: range.clone(),
+                        due: AtomicBool::new(false),
                         state,
                     }),
                     true,
                 )
             }
         };
-        {
+        // Foreign code, too: cloned and dropped outside the lock.
+        let waker = context.waker().clone();
+        let before = {
             let mut state = request.state.lock();
             if let Some(result) = state.result.take() {
                 drop(state);
                 self.forget_request();
                 return Poll::Ready(result);
             }
-            state.waker = Some(context.waker().clone());
-        }
+            state.waker.replace(waker)
+        };
+        drop(before);
         if is_new {
             self.handle.core.ready.add(&request);
             self.request = Some(request.clone());

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::task::Waker;
 use std::time::Duration;
 
 use super::core::FileCore;
@@ -15,7 +16,7 @@ use crate::reclaim::{Pool, Step};
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Condvar, Mutex, Weak};
+use crate::sync::{Arc, Condvar, Mutex, Weak, may_call_out};
 use crate::units::PageCount;
 
 /// How long to wait for a file to be closed before looking whether it has to be closed here.
@@ -88,6 +89,8 @@ pub(crate) struct Cache {
     dirty: Slab<AtomicU64>,
     requests: Mutex<VecDeque<Weak<Request>>>,
     calls: Mutex<VecDeque<std::sync::Weak<dyn Run>>>,
+    /// Wakers to be called where no lock is held.
+    wakes: Mutex<Vec<Waker>>,
     /// Somebody is making calls.
     making_calls: AtomicBool,
     /// Some group has more dirty pages than are left to age.
@@ -126,6 +129,7 @@ impl Cache {
             dirty: Slab::new(),
             requests: Mutex::default(),
             calls: Mutex::default(),
+            wakes: Mutex::default(),
             making_calls: AtomicBool::new(false),
             flush_wanted: AtomicBool::new(false),
             flush_futile_at: AtomicU64::new(0),
@@ -157,11 +161,27 @@ impl Cache {
 
     /// Has each failure from now on that no handle can report told to `hook`, too.
     pub(crate) fn set_error_hook(&self, hook: ErrorHook) {
-        *self.hook.lock() = Some(hook);
+        // Foreign, too: the one before is dropped with the lock released.
+        let before = self.hook.lock().replace(hook);
+        drop(before);
     }
 
-    /// Calls the hook for what it has not heard. No lock is held meanwhile.
-    pub(crate) fn run_hook(&self) {
+    /// Calls the wakers that were left to the service, and the hook for what it has not heard. No lock is held.
+    pub(crate) fn call_out(&self) {
+        if Pool::in_any_store_scope() {
+            return;
+        }
+        may_call_out();
+        let wakers = std::mem::take(&mut *self.wakes.lock());
+        let mut panics = Panics::default();
+        for waker in wakers {
+            panics.catch(|| waker.wake());
+        }
+        panics.go_on();
+        self.run_hook();
+    }
+
+    fn run_hook(&self) {
         loop {
             let Some(error) = self.unheard.lock().pop_front() else {
                 return;
@@ -170,6 +190,17 @@ impl Cache {
             if let Some(hook) = hook {
                 hook(&error);
             }
+        }
+    }
+
+    /// Calls a waker. In a call of a store locks may be held, and below reclaim: there the service is left to call it.
+    pub(super) fn wake(&self, waker: Waker) {
+        if Pool::in_any_store_scope() {
+            self.wakes.lock().push(waker);
+            self.pool.kick();
+        } else {
+            may_call_out();
+            waker.wake();
         }
     }
 
@@ -324,7 +355,7 @@ impl Cache {
         let calls = self.run_calls(STEP_REQUESTS);
         let more = if calls == Step::Idle { views } else { calls };
         self.run_syncs();
-        self.run_hook();
+        self.call_out();
         match (self.run_flushes(), self.pool.background_step(), more) {
             (Step::Idle, Step::Idle, Step::Idle) => Step::Idle,
             _ => Step::More,
@@ -347,7 +378,7 @@ impl Cache {
             self.run_requests(STEP_REQUESTS);
         }
         self.pool.tick();
-        self.run_hook();
+        self.call_out();
     }
 
     /// Makes the syncs that eviction asked for. A failure is in the file's error sequence; a closed file needs none.
@@ -392,7 +423,7 @@ impl Cache {
                 break;
             };
             if let Some(call) = call.upgrade() {
-                panics.catch(|| call.run());
+                panics.catch(|| call.run(self));
             }
         }
         panics.go_on();

@@ -4,6 +4,7 @@
 //! store; the size; blocks out of the index under their locks; translations revoked; one grace period for a batch of blocks;
 //! the frames freed. When the call returns, no read, view taken later, or access through a mapping sees what was removed.
 
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
 
 use super::block::Locked;
@@ -40,16 +41,23 @@ impl FileCore {
     pub(super) fn set_len(&self, new: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(new, 0)?;
-        let steady = self.alone();
-        let old = self.size();
-        if new > old {
-            return self.extend(old, new);
-        }
-        if new < old {
-            self.truncate(new, &steady)?;
-        }
-        self.pool.safe_point();
-        Ok(())
+        self.while_alone(|alone| {
+            let old = self.size();
+            match new.cmp(&old) {
+                Greater => self.extend(old, new),
+                Less => self.truncate(new, alone),
+                Equal => Ok(()),
+            }
+        })
+    }
+
+    /// Does `work` with the file to itself, and then, with nothing held, what comes after an operation.
+    fn while_alone<T>(&self, work: impl FnOnce(&Steady<'_>) -> T) -> T {
+        let alone = self.alone();
+        let result = work(&alone);
+        drop(alone);
+        self.end_operation();
+        result
     }
 
     fn extend(&self, old: u64, new: u64) -> Result<(), FileError> {
@@ -91,7 +99,7 @@ impl FileCore {
         self.index
             .write()
             .drop_shadows(self.frames(), new.div_ceil(self.block_bytes()));
-        self.ready.wake_all();
+        self.ready.changed();
         Ok(())
     }
 
@@ -108,7 +116,10 @@ impl FileCore {
     /// Makes a range read as zeros. What lies past the end of the file is left out.
     pub(super) fn punch(&self, range: Range<u64>) -> Result<(), FileError> {
         self.check_writable()?;
-        let steady = self.alone();
+        self.while_alone(|alone| self.punch_alone(range, alone))
+    }
+
+    fn punch_alone(&self, range: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
         let size = self.size();
         let range = range.start..range.end.min(size);
         if range.is_empty() {
@@ -125,20 +136,19 @@ impl FileCore {
         if first_whole >= end_whole {
             // Inside one block, or across one border.
             let border = (first_whole * bytes).clamp(range.start, range.end);
-            self.write_zeros(range.start..border, &steady)?;
-            return self.write_zeros(border..range.end, &steady);
+            self.write_zeros(range.start..border, alone)?;
+            return self.write_zeros(border..range.end, alone);
         }
         // What made the file longer may go unwritten: the store has to know the length by itself.
         if range.end == size && self.stored.load(Ordering::Acquire) < size {
             self.resize_store(size)?;
         }
         // The edges first: they may fail, and then nothing else has happened.
-        self.write_zeros(range.start..first_whole * bytes, &steady)?;
-        self.write_zeros((end_whole * bytes).min(range.end)..range.end, &steady)?;
+        self.write_zeros(range.start..first_whole * bytes, alone)?;
+        self.write_zeros((end_whole * bytes).min(range.end)..range.end, alone)?;
         let result = self.punch_blocks(first_whole..end_whole);
         self.extents.lock().clear();
-        self.ready.wake_all();
-        self.pool.safe_point();
+        self.ready.changed();
         result
     }
 
@@ -177,8 +187,11 @@ impl FileCore {
         self.check_writable()?;
         // What a failed sync left in doubt is unwritten, too.
         self.take_doubted_back(LockMode::Sleep);
-        let alone = self.alone();
-        let _cutting = self.cut_from(0, &alone);
+        self.while_alone(|alone| self.discard_alone(alone))
+    }
+
+    fn discard_alone(&self, alone: &Steady<'_>) -> Result<(), FileError> {
+        let _cutting = self.cut_from(0, alone);
         loop {
             let blocks: Vec<u64> = self.dirty().blocks(0..u64::MAX).take(BATCH).collect();
             if blocks.is_empty() {
@@ -203,7 +216,14 @@ impl FileCore {
         if self.dirty().unsynced(blocks.clone()).next().is_some() {
             self.sync_store(SyncWhat::Data)?;
         }
-        let _steady = self.alone();
+        self.while_alone(|alone| self.invalidate_alone(blocks, alone))
+    }
+
+    fn invalidate_alone(
+        &self,
+        blocks: Range<u64>,
+        _alone: &Steady<'_>,
+    ) -> Result<PageCount, FileError> {
         let mut dropped = 0;
         let mut next = blocks.start;
         loop {
@@ -245,7 +265,7 @@ impl FileCore {
             self.zero_tail(new)?;
         }
         self.end_holes(0..u64::MAX);
-        self.ready.wake_all();
+        self.ready.changed();
         Ok(())
     }
 

@@ -77,6 +77,31 @@ impl FileCore {
 
     /// Writes all of `bytes` at `offset`.
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        let result = self.write_all(bytes, offset);
+        self.end_operation();
+        result
+    }
+
+    /// Writes all of `bytes` at the end of the file; returns where that was.
+    pub(super) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.check_writable()?;
+        let result = {
+            let _appending = self.append.lock();
+            let offset = self.size();
+            self.write_all(bytes, offset).map(|()| offset)
+        };
+        self.end_operation();
+        result
+    }
+
+    /// What comes after an operation that fills, writes or cuts: no lock is held any more.
+    #[inline]
+    pub(super) fn end_operation(&self) {
+        self.pool.safe_point();
+        self.ready.wake_due();
+    }
+
+    fn write_all(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
         let mut done = 0;
@@ -97,7 +122,6 @@ impl FileCore {
                 done += part.len();
             }
         }
-        self.pool.safe_point();
         Ok(())
     }
 

@@ -26,6 +26,7 @@ use std::time::Instant;
 use super::flags::FlagSet;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::may_call_out;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, thread};
 
@@ -181,7 +182,10 @@ impl Shared {
                     sleeper.unpark();
                 }
             }
-            Shared::Waker(waker) => waker.wake(),
+            Shared::Waker(waker) => {
+                may_call_out();
+                waker.wake();
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::tree::SharedTree;
 use super::{GroupEvents, GroupId, GroupTree};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, Condvar, Mutex, may_call_out};
 
 type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
 
@@ -125,6 +125,7 @@ impl GroupTree {
             drop(told);
             watcher.changed.notify_all();
             if let Some(callback) = &watcher.callback {
+                may_call_out();
                 callback(&events);
             }
         }

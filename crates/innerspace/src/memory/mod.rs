@@ -249,7 +249,7 @@ impl Drop for MemoryInner {
     fn drop(&mut self) {
         // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
         self.pool.flush_retired();
-        self.cache.run_hook();
+        self.cache.call_out();
         // The service thread looks whether anything is left to serve.
         self.pool.kick();
     }

@@ -164,7 +164,10 @@ impl Pool {
         let evicted = self.keep_free_pages();
         let relieved = self.relieve_groups();
         let written = self.write_old_blocks();
-        self.groups.tell_watchers();
+        // In a call of a store locks may be held.
+        if !Pool::in_any_store_scope() {
+            self.groups.tell_watchers();
+        }
         match (evicted, relieved, written, self.retired.len()) {
             (Step::Idle, Step::Idle, Step::Idle, 0) => Step::Idle,
             _ => Step::More,

@@ -252,6 +252,12 @@ impl Pool {
         open.unwrap_or(true)
     }
 
+    /// Whether this thread is in a [`StoreScope`] of whatever pool.
+    pub(crate) fn in_any_store_scope() -> bool {
+        let open = SCOPES.try_with(|scopes| !scopes.borrow().is_empty());
+        open.unwrap_or(true)
+    }
+
     /// Which share of the uses so far would have missed with more or less memory; `None` without a sample.
     pub(crate) fn miss_curve(&self) -> Option<MissCurve> {
         self.sampler.as_ref().map(Sampler::curve)

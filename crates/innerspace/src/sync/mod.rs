@@ -58,5 +58,5 @@ pub(crate) mod published;
 mod shim;
 
 pub(crate) use domain::Domain;
-pub(crate) use order::{Apart, Rank};
+pub(crate) use order::{Apart, Rank, may_call_out};
 pub(crate) use shim::*;

@@ -7,6 +7,9 @@
 //! Block locks are bits and not of `sync`; they may pass from thread to thread, so nobody counts them as held. Who waits for one,
 //! for a grace period or for memory says so by [`may_wait`].
 //!
+//! Foreign code (wakers, hooks, callbacks; a store is called in a way of its own, [`Apart`]) may do whatever a caller of the library
+//! may: it waits for any of the locks, and must be called with none held. Who calls it says so by [`may_call_out`].
+//!
 //! Release builds and model checkers check nothing, and a rank takes no space there.
 
 macro_rules! ranks {
@@ -67,7 +70,7 @@ ranks! {
     Buddy,
 }
 
-pub(crate) use checked::{Apart, Held, RankOf, may_wait};
+pub(crate) use checked::{Apart, Held, RankOf, may_call_out, may_wait};
 
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod checked {
@@ -78,6 +81,8 @@ mod checked {
     thread_local! {
         /// How many locks of each rank this thread holds.
         static HELD: Cell<[u8; RANKS.len()]> = const { Cell::new([0; RANKS.len()]) };
+        /// How many [`Apart`]s live.
+        static APART: Cell<u32> = const { Cell::new(0) };
     }
 
     fn change(rank: Rank, by: i8) {
@@ -106,6 +111,18 @@ mod checked {
         if let Some(held) = RANKS.iter().find(is_held) {
             panic!("lock order: waits for {rank:?} while holding {held:?}");
         }
+    }
+
+    /// This thread is about to call foreign code.
+    ///
+    /// # Panics
+    /// When it holds a lock other than that of the service thread, or is in a call of a store, whose caller may hold some.
+    #[track_caller]
+    pub(crate) fn may_call_out() {
+        if !std::thread::panicking() {
+            assert_eq!(APART.get(), 0, "lock order: calls out from a store");
+        }
+        may_wait(Rank::Registry);
     }
 
     /// The rank of a lock.
@@ -138,6 +155,7 @@ mod checked {
 
     impl Apart {
         pub(crate) fn begin() -> Apart {
+            APART.set(APART.get() + 1);
             Apart {
                 before: HELD.with(|held| held.replace([0; RANKS.len()])),
                 _of_thread: std::marker::PhantomData,
@@ -147,6 +165,7 @@ mod checked {
 
     impl Drop for Apart {
         fn drop(&mut self) {
+            APART.set(APART.get() - 1);
             HELD.with(|held| held.set(self.before));
         }
     }
@@ -168,6 +187,10 @@ mod checked {
     /// Checks nothing in this build.
     #[inline(always)]
     pub(crate) fn may_wait(_: Rank) {}
+
+    /// Checks nothing in this build.
+    #[inline(always)]
+    pub(crate) fn may_call_out() {}
 
     /// Nothing in this build.
     #[derive(Clone, Copy, Default)]
@@ -258,6 +281,22 @@ mod tests {
         assert!(refused(|| may_wait(Rank::SpaceWriter)));
         drop(guard);
         may_wait(Rank::Registry);
+    }
+
+    #[test]
+    fn foreign_code_is_called_with_no_lock_but_that_of_the_service() {
+        let service = Mutex::ranked(Rank::Service, ());
+        let append = Mutex::ranked(Rank::Append, ());
+        let _at_work = service.lock();
+        may_call_out();
+        let appending = append.lock();
+        assert!(refused(may_call_out));
+        let in_store = Apart::begin();
+        let called = catch_unwind(may_call_out);
+        assert!(called.is_err(), "who called the store holds it still");
+        drop(in_store);
+        drop(appending);
+        may_call_out();
     }
 
     #[test]

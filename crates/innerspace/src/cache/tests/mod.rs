@@ -13,6 +13,7 @@ mod ordering;
 mod reading;
 mod reclaiming;
 mod syncing;
+mod waking;
 mod writing;
 
 use std::ops::Range;

@@ -1,0 +1,204 @@
+//! What is woken does as it likes: it may use the very file, whoever wakes it, and wherever.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::*;
+use crate::cache::{FaultKind, FileError, Reading};
+use crate::reclaim::AllocMode;
+use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
+
+/// Does something at once when it is woken, as an executor does that polls in `wake`.
+struct AtOnce<F> {
+    work: F,
+    woken: AtomicUsize,
+}
+
+impl<F: Fn() + Send + Sync + 'static> Wake for AtOnce<F> {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.woken.fetch_add(1, Ordering::Relaxed);
+        (self.work)();
+    }
+}
+
+impl<F: Fn() + Send + Sync + 'static> AtOnce<F> {
+    fn new(work: F) -> std::sync::Arc<AtOnce<F>> {
+        let woken = AtomicUsize::new(0);
+        std::sync::Arc::new(AtOnce { work, woken })
+    }
+
+    fn woken(&self) -> usize {
+        self.woken.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes each lock of the file's that a call waits for.
+fn use_in_every_way(file: &PagedFile) {
+    let len = file.append(b"more").expect("there is room");
+    file.set_len(len).expect("as it was");
+    file.punch(len - 1..len).expect("a byte");
+    let _ = file.view(len - 1..len);
+}
+
+/// The last block is not whole.
+const LEN: u64 = 8 * 4096 - 100;
+
+fn a_file(cache: &Arc<Cache>) -> (Arc<Faulty>, PagedFile) {
+    let store = patterned(LEN);
+    let file = open(cache, &store, &options(4096));
+    (store, file)
+}
+
+/// A future for bytes of block `block` is woken once by `work`, and then uses the file.
+fn woken_by(block: u64, work: impl FnOnce(&Faulty, &PagedFile)) {
+    let cache = memory(64);
+    let (store, file) = a_file(&cache);
+    let at_once = AtOnce::new({
+        let file = file.clone();
+        move || use_in_every_way(&file)
+    });
+    let waker = Waker::from(at_once.clone());
+    let mut ready = pin!(file.ready(block * 4096..block * 4096 + 10));
+    let polled = ready.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    work(&store, &file);
+    assert_eq!(at_once.woken(), 1);
+    let again = ready.as_mut().poll(&mut Context::from_waker(&waker));
+    drop(again);
+    core(&file).validate();
+}
+
+// spec: P29
+#[test]
+fn who_is_woken_by_a_call_may_use_the_file_at_once() {
+    woken_by(1, |_, file| drop(file.view(4096..4106)));
+    woken_by(1, |store, file| {
+        store.add(Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Read]));
+        file.view(4096..4106).unwrap_err();
+    });
+    woken_by(1, |_, file| drop(file.read_at(&mut [0; 10], 4096)));
+    woken_by(2, |_, file| file.prefetch(8192..16_384).unwrap());
+    woken_by(1, |_, file| file.write_at(&[7; 10], 5000).unwrap());
+    woken_by(1, |_, file| file.write_at(&[7; 4096], 4096).unwrap());
+    woken_by(1, |_, file| file.write_at(&[7; 20_000], 0).unwrap());
+    woken_by(7, |_, file| assert_eq!(file.append(&[7; 10]).unwrap(), LEN));
+    woken_by(1, |_, file| file.set_len(10).unwrap());
+    woken_by(1, |_, file| file.punch(0..8192).unwrap());
+    woken_by(1, |_, file| file.punch(5000..5010).unwrap());
+    woken_by(1, |_, file| file.discard().unwrap());
+    woken_by(1, |_, file| assert_eq!(file.invalidate(..).unwrap().0, 0));
+    woken_by(1, |_, file| core(file).cache.tick());
+}
+
+// spec: P29
+#[test]
+fn who_is_woken_by_a_later_call_may_use_the_file_at_once() {
+    let cache = memory(64);
+    let (_store, file) = a_file(&cache);
+    let at_once = AtOnce::new({
+        let file = file.clone();
+        move || use_in_every_way(&file)
+    });
+    let waker = Waker::from(at_once.clone());
+    let mut cut = pin!(file.later().set_len(10));
+    let mut context = Context::from_waker(&waker);
+    assert!(cut.as_mut().poll(&mut context).is_pending());
+    cache.tick();
+    assert_eq!(at_once.woken(), 1);
+    assert!(matches!(cut.poll(&mut context), Poll::Ready(Ok(()))));
+}
+
+// spec: P29
+#[test]
+fn page_faults_leave_the_waking_to_the_service() {
+    let fault = |_: &Faulty, file: &PagedFile| {
+        let core = core(file);
+        drop(core.fault_block(1, FaultKind::Read, &(1..2), Reading::Normal));
+        core.cache.tick();
+    };
+    woken_by(1, fault);
+    woken_by(1, |_, file| {
+        core(file).fill_together(&[0, 1, 2]);
+        core(file).cache.tick();
+    });
+}
+
+/// A store that reads from a file of the same memory.
+#[derive(Debug)]
+struct Above(PagedFile);
+
+impl Store for Above {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(self.0.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        Ok(self.0.read_at(buf, offset)?)
+    }
+}
+
+// spec: P29
+#[test]
+fn who_is_woken_below_a_store_is_so_when_the_file_above_can_be_used() {
+    let cache = memory(64);
+    let (_store, below) = a_file(&cache);
+    let above = open(&cache, &Arc::new(Above(below.clone())), &FileOptions::new());
+    let at_once = AtOnce::new({
+        let (below, above) = (below.clone(), above.clone());
+        move || {
+            use_in_every_way(&below);
+            above
+                .invalidate(..)
+                .expect("nobody is in a call of its store");
+        }
+    });
+    let waker = Waker::from(at_once.clone());
+    let mut ready = pin!(below.ready(4096..4106));
+    let mut context = Context::from_waker(&waker);
+    assert!(ready.as_mut().poll(&mut context).is_pending());
+    assert_eq!(above.view(4096..4106).unwrap()[..], pattern(4096..4106));
+    assert_eq!(
+        at_once.woken(),
+        0,
+        "the read of the file above was under way"
+    );
+    cache.tick();
+    assert_eq!(at_once.woken(), 1);
+    assert!(matches!(ready.poll(&mut context), Poll::Ready(Ok(_))));
+}
+
+// spec: P29
+#[test]
+fn who_waits_for_a_file_that_reclaim_closes_is_woken_later() {
+    let cache = memory(64);
+    let (_store, writer) = a_file(&cache);
+    let (_other, closed) = a_file(&cache);
+    drop(closed.view(8192..8202));
+    let at_once = AtOnce::new({
+        let writer = writer.clone();
+        move || use_in_every_way(&writer)
+    });
+    let waker = Waker::from(at_once.clone());
+    let mut ready = pin!(closed.ready(0..10));
+    let mut context = Context::from_waker(&waker);
+    assert!(ready.as_mut().poll(&mut context).is_pending());
+    // As a mapping does that is the last to keep it open.
+    let last = closed.inner().clone();
+    drop(closed);
+    drop(last);
+    let mut taken = Vec::new();
+    let group = cache.root_group().id();
+    while let Ok(frame) = cache.pool().alloc(group, 0, AllocMode::NoWait) {
+        taken.push(frame);
+    }
+    assert_eq!(cache.files().len(), 2, "nobody has closed it so far");
+    writer.write_at(&[7; 10], 0).unwrap();
+    assert_eq!(cache.files().len(), 1, "the write needed memory");
+    assert_eq!(at_once.woken(), 0, "and had the file locked meanwhile");
+    drop(taken);
+    cache.tick();
+    assert_eq!(at_once.woken(), 1);
+    let end = ready.poll(&mut context);
+    assert!(matches!(end, Poll::Ready(Err(FileError::Closed { .. }))));
+}
