@@ -69,6 +69,8 @@ pub(super) struct DirtyIndex {
     cuts: u64,
     /// Somebody has the file alone: no page comes in but by him.
     cutting: bool,
+    /// The file is being closed, and what is left is written by who closes it alone.
+    closing: bool,
 }
 
 impl DirtyIndex {
@@ -221,6 +223,16 @@ impl DirtyIndex {
         self.cut.is_some() || self.cuts != cuts
     }
 
+    /// From here on no write begins but that of who closes the file.
+    pub(super) fn begin_closing(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether a write for this reason may begin: of a file that is being closed nobody else makes a sync.
+    fn may_write(&self, reason: WriteReason) -> bool {
+        !self.closing || reason == WriteReason::Sync
+    }
+
     /// The part of a range in which writes may begin.
     fn uncut(&self, blocks: Range<u64>) -> Range<u64> {
         // mutant: P16-cut (test: a_write_back_beside_a_cut_brings_nothing_back)
@@ -240,7 +252,9 @@ impl DirtyIndex {
         rules: &WriteRules,
     ) -> Vec<u64> {
         let mut run: Vec<u64> = Vec::new();
-        if matches!(rules.reason, WriteReason::Flusher { through } if through < self.oldest) {
+        if matches!(rules.reason, WriteReason::Flusher { through } if through < self.oldest)
+            || !self.may_write(rules.reason)
+        {
             return run;
         }
         let range = self.uncut(range);
@@ -274,7 +288,7 @@ impl DirtyIndex {
         rules: &WriteRules,
     ) -> Option<(u64, Dirty)> {
         let blocks = self.uncut(blocks);
-        if blocks.is_empty() {
+        if blocks.is_empty() || !self.may_write(rules.reason) {
             return None;
         }
         let first = self.dirty.get(blocks.start);
@@ -422,6 +436,21 @@ mod tests {
             },
         );
         assert_eq!(index.next_run(0..9, 8, &flusher(10)), [1]);
+    }
+
+    #[test]
+    fn of_a_file_that_is_closing_only_its_closer_writes() {
+        let mut index = filled(&[(1, 0), (2, 0)]);
+        index.begin_closing();
+        let flusher = WriteReason::Flusher { through: 99 };
+        for reason in [flusher, WriteReason::Pressure] {
+            let rules = rules(WriteOrder::Background, 0, reason);
+            assert!(index.next_run(0..9, 8, &rules).is_empty());
+            assert_eq!(index.begin_write_if(1..3, &rules), None);
+        }
+        let rules = rules(WriteOrder::Background, 0, WriteReason::Sync);
+        assert_eq!(index.next_run(0..9, 8, &rules), [1, 2]);
+        assert!(index.begin_write_if(1..3, &rules).is_some());
     }
 
     #[test]

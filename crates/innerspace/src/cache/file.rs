@@ -121,15 +121,10 @@ impl FileCore {
     /// the memory's error list. No section is open and no lock held.
     fn close(&self) {
         let panics = self.ready.close();
-        let failures = self.errors.count();
-        let outcome = self.sync_blocks(0..self.end_block(), None);
-        if self.errors.count() > failures
-            && let Err(error) = self.errors.check(&ErrorCursor::behind(failures))
-        {
-            self.cache.log_error(error);
-        }
-        if let Err(error) = outcome {
-            self.cache.log_error(error);
+        // Whoever failed, at first it is no more than an attempt.
+        let _ = self.sync_blocks(0..self.end_block(), None);
+        if self.dirty().last_unwritten().is_some() {
+            self.write_last();
         }
         self.remove_blocks(0..u64::MAX);
         self.index.write().drop_shadows(self.frames(), 0);
@@ -137,6 +132,25 @@ impl FileCore {
         self.drop_store();
         self.cache.remove_file(self);
         panics.go_on();
+    }
+
+    /// Writes what is left of a file that is being closed, once more and without others, whose failures may be among the reasons
+    /// why it is left. Now what is not written is lost.
+    fn write_last(&self) {
+        self.dirty().begin_closing();
+        self.wait_written(0..u64::MAX);
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Closing);
+        let failures = self.errors.count();
+        let outcome = self.sync_blocks(0..self.end_block(), None);
+        if self.dirty().last_unwritten().is_some()
+            && let Err(error) = self.errors.check(&ErrorCursor::behind(failures))
+        {
+            self.cache.log_error(error);
+        }
+        if let Err(error) = outcome {
+            self.cache.log_error(error);
+        }
     }
 }
 

@@ -29,6 +29,10 @@ pub(crate) enum Point {
     PutOff,
     /// In a sync, a close: it has written what was dirty, and waits for the writes of others next.
     OwnWritten,
+    /// The same: those are over.
+    OthersWritten,
+    /// In a close that has left something unwritten: nobody else begins a write.
+    Closing,
     /// In a sync that has failed: others may sync again.
     SyncFailed,
     /// In taking back what is in doubt: it is known which blocks are, and none is locked.

@@ -469,9 +469,13 @@ impl FileCore {
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::OwnWritten);
         self.wait_written(blocks.clone());
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::OthersWritten);
         if self.dirty().unwritten() != unwritten {
             // Writes that others had under way, and that failed. They may have given up where a sync does not.
             self.write_dirty_now(&blocks);
+            #[cfg(all(test, not(shuttle)))]
+            super::midway::reached(super::midway::Point::OwnWritten);
             self.wait_written(blocks.clone());
         }
         if let Some(what) = what {

@@ -6,11 +6,10 @@ use std::rc::Rc;
 use super::*;
 use crate::cache::midway::{self, Point};
 use crate::cache::{FaultKind, FileError, Reading};
-use crate::reclaim::{FlushRequest, Owner};
+use crate::reclaim::Owner;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
-use crate::units::PageCount;
 
 // spec: P16
 #[test]
@@ -223,10 +222,7 @@ fn a_refused_cut_loses_nothing_beside_it() {
             thread::spawn(move || file.set_len(100))
         };
         store.wait_hanging(1);
-        core(&file).flush(&FlushRequest {
-            dirtied_by: u64::MAX,
-            pages: PageCount(1 << 20),
-        });
+        core(&file).flush(&EVERYTHING);
         let syncer = {
             let (file, store, twos) = (file.clone(), store.clone(), twos.clone());
             thread::spawn(move || {

@@ -3,23 +3,12 @@
 use std::io;
 
 use super::*;
-use crate::cache::midway::{self, Point};
 use crate::cache::{FileError, StoreAction};
 use crate::frame::HoldState;
-use crate::reclaim::{FlushRequest, Owner, Retired};
+use crate::reclaim::Retired;
 use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::{Mutex, thread};
-use crate::units::PageCount;
-
-const EVERYTHING: FlushRequest = FlushRequest {
-    dirtied_by: u64::MAX,
-    pages: PageCount(1 << 20),
-};
-
-fn fail(kind: OperationKind) -> Rule {
-    Rule::new(Fault::Fail(Failure::Io)).on(&[kind])
-}
 
 // spec: P16, P18
 #[test]
@@ -268,147 +257,6 @@ fn a_sync_that_cannot_hold_a_block_for_its_views_says_so() {
     assert_eq!(store.inner().to_vec()[..100], [1; 100]);
     drop(file);
     assert_empty(&cache);
-}
-
-// spec: P16, P30
-#[test]
-fn the_last_drop_writes_and_a_failure_then_is_kept() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(2 * size);
-        let file = open(&cache, &store, &options(size));
-        let clone = file.clone();
-        file.write_at(&[1; 100], 0).unwrap();
-        drop(file);
-        assert_eq!(
-            store.inner().to_vec(),
-            pattern(0..2 * size),
-            "a handle is left"
-        );
-        drop(clone);
-        assert_eq!(store.inner().to_vec()[..100], [1; 100]);
-        let file = open(&cache, &store, &options(size));
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let hear = heard.clone();
-        cache.set_error_hook(std::sync::Arc::new(move |error: &FileError| {
-            hear.lock().push(error.to_string());
-        }));
-        file.write_at(&[2; 100], size).unwrap();
-        store.add(fail(OperationKind::Write).forever());
-        drop(file);
-        assert!(heard.lock().is_empty(), "not in the thread that drops");
-        cache.tick();
-        let errors = cache.take_errors();
-        assert_eq!(*heard.lock(), [errors[0].to_string()]);
-        assert_eq!(errors.len(), 1);
-        assert!(
-            matches!(errors[0], FileError::Store { offset, .. } if offset == size),
-            "{}",
-            errors[0]
-        );
-        assert_empty(&cache);
-    }
-}
-
-/// Begins a write in the background, which fails when this thread is about to wait for it; then `meanwhile` is called.
-fn beside_a_failing_write(
-    file: &PagedFile,
-    store: &Arc<Faulty>,
-    meanwhile: impl FnOnce() + 'static,
-) -> crate::sync::midway::Awaited<Point> {
-    file.write_at(&[1; 100], 0).unwrap();
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-    let flush = {
-        let core = core(file).clone();
-        thread::spawn(move || core.flush(&EVERYTHING))
-    };
-    store.wait_hanging(1);
-    let store = store.clone();
-    midway::then(Point::OwnWritten, move || {
-        store.release(Release::Fail(Failure::Io));
-        flush.join().unwrap();
-        meanwhile();
-    })
-}
-
-// spec: P16
-#[test]
-fn the_last_drop_tries_again_what_others_failed_to_write() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(2 * size);
-        let file = open(&cache, &store, &options(size));
-        let there = beside_a_failing_write(&file, &store, || {});
-        drop(file);
-        drop(there);
-        assert_eq!(store.inner().to_vec()[..100], [1; 100]);
-        assert_empty(&cache);
-    }
-}
-
-// spec: P16, P18
-#[test]
-fn a_sync_tries_again_what_others_failed_to_write() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(2 * size);
-        let file = open(&cache, &store, &options(size));
-        let there = beside_a_failing_write(&file, &store, {
-            let (file, store) = (file.clone(), store.clone());
-            move || {
-                store.add(fail(OperationKind::Write));
-                file.sync_all().unwrap_err();
-                assert_eq!(core(&file).dirty_blocks(), 1);
-            }
-        });
-        let _ = file.sync_all();
-        drop(there);
-        assert_eq!(core(&file).dirty_blocks(), 0);
-        assert_eq!(store.inner().to_vec()[..100], [1; 100]);
-        core(&file).validate();
-    }
-}
-
-// spec: P16, P27
-#[test]
-fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(2 * size);
-        let identity = store.identity().expect("a memory store knows itself");
-        let file = open(&cache, &store, &options(size));
-        file.write_at(&[1; 100], 0).unwrap();
-        let view = file.view(0..100).unwrap();
-        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-        let closer = thread::spawn(move || drop(file));
-        store.wait_hanging(1);
-        let opener = {
-            let (cache, store) = (cache.clone(), store.clone());
-            thread::spawn(move || {
-                cache.wait_closed(identity);
-                open(&cache, &store, &options(size))
-                    .view(0..100)
-                    .unwrap()
-                    .to_vec()
-            })
-        };
-        store.release(Release::Proceed);
-        assert_eq!(
-            opener.join().unwrap(),
-            [1; 100],
-            "what the old file wrote last"
-        );
-        closer.join().unwrap();
-        cache.wait_closed(identity);
-        assert_eq!(
-            Arc::strong_count(&store),
-            1,
-            "a view keeps the memory, not the store"
-        );
-        assert_eq!(*view, [1; 100]);
-        drop(view);
-        assert_empty(&cache);
-    }
 }
 
 // spec: P16, P19

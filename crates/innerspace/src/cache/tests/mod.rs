@@ -2,6 +2,7 @@
 
 mod blocking;
 mod blocks;
+mod closing;
 mod cutting;
 mod failing;
 mod later;
@@ -20,12 +21,19 @@ use std::ops::Range;
 
 use super::core::FileCore;
 use super::{Cache, FileAccess, FileInner, FileOptions, PagedFile};
-use crate::reclaim::{Pool, PoolOptions};
+use crate::reclaim::{FlushRequest, Pool, PoolOptions};
+use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::sync::Arc;
-use crate::units::PAGE_SIZE;
+use crate::units::{PAGE_SIZE, PageCount};
 
 const PAGE: usize = PAGE_SIZE;
+
+/// All that is dirty.
+const EVERYTHING: FlushRequest = FlushRequest {
+    dirtied_by: u64::MAX,
+    pages: PageCount(1 << 20),
+};
 
 /// The block sizes every scenario that takes one runs at.
 const SIZES: [u64; 3] = [4 << 10, 64 << 10, 2 << 20];
@@ -77,6 +85,11 @@ fn open<S: Store>(cache: &Arc<Cache>, store: &Arc<S>, options: &FileOptions) -> 
 
 fn core(file: &PagedFile) -> &Arc<FileCore> {
     file.inner().core()
+}
+
+/// The next call of this kind fails.
+fn fail(kind: OperationKind) -> Rule {
+    Rule::new(Fault::Fail(Failure::Io)).on(&[kind])
 }
 
 /// Everything is given back: no page charged but those in retirement, no frame missing.

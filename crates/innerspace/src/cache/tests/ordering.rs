@@ -2,10 +2,8 @@
 
 use super::*;
 use crate::cache::{FileError, HeldReason, WriteOrder};
-use crate::reclaim::FlushRequest;
 use crate::reclaim::Owner;
 use crate::store::faulty::OperationKind;
-use crate::units::PageCount;
 
 fn written(store: &Faulty) -> usize {
     store
@@ -14,11 +12,6 @@ fn written(store: &Faulty) -> usize {
         .filter(|record| record.kind == OperationKind::Write)
         .count()
 }
-
-const EVERYTHING: FlushRequest = FlushRequest {
-    dirtied_by: u64::MAX,
-    pages: PageCount(1 << 20),
-};
 
 // spec: P16, P25
 #[test]

@@ -5,16 +5,11 @@ use crate::cache::midway::{self, Point};
 use crate::cache::writeback::LockMode;
 use crate::cache::{FileError, StoreAction};
 use crate::frame::FlagSet;
-use crate::reclaim::{FlushRequest, Owner};
+use crate::reclaim::Owner;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::store::{Store, SyncWhat};
 use crate::sync::thread;
-use crate::units::{MIB, PageCount};
-
-const EVERYTHING: FlushRequest = FlushRequest {
-    dirtied_by: u64::MAX,
-    pages: PageCount(1 << 20),
-};
+use crate::units::MIB;
 
 /// The store takes the next `writes` writes, and drops them.
 fn lose(store: &Faulty, writes: u64) {
