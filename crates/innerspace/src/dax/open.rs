@@ -150,6 +150,16 @@ impl HostFile {
         }
     }
 
+    /// Cuts or lengthens the host's file.
+    ///
+    /// # Errors
+    /// What the host says.
+    pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
+        #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+        shared::faults::ask(shared::faults::Call::SetLen, 0..len as usize)?;
+        self.file.set_len(len)
+    }
+
     /// Writes all of `buf`, by the host, which lengthens the file where needed.
     ///
     /// # Errors

@@ -64,3 +64,75 @@ fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
     // Foreign: to drop it may be the next panic.
     catch_unwind(AssertUnwindSafe(work)).map_err(forget).ok()
 }
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc::{self, Receiver, Sender};
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+    use crate::cache::{FileAccess, PagedFile};
+    use crate::memory::Memory;
+    use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
+    use crate::store::{FaultyStore, MemoryStore};
+    use crate::units::MIB;
+
+    /// Says that it was called, and then does something.
+    struct Calls<F>(Sender<()>, F);
+
+    impl<F: Fn() + Send + Sync + 'static> Wake for Calls<F> {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.send(()).unwrap();
+            (self.1)();
+        }
+    }
+
+    /// Has the service thread wake somebody, who then does `work`.
+    fn have_woken(file: &PagedFile, work: impl Fn() + Send + Sync + 'static) {
+        let (called, calls) = mpsc::channel();
+        let waker = Waker::from(std::sync::Arc::new(Calls(called, work)));
+        let mut sync = pin!(file.later().sync_all());
+        let polled = sync.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        wait_called(&calls);
+    }
+
+    fn wait_called(calls: &Receiver<()>) {
+        // The bound is for the case that there is no service any more.
+        let end = calls.recv_timeout(Duration::from_secs(60));
+        end.expect("somebody serves");
+    }
+
+    /// More calls than are made in one go: those behind the first are made after its panic has gone on.
+    fn have_many_woken(file: &PagedFile) {
+        (0..20).for_each(|_| have_woken(file, || {}));
+    }
+
+    #[test]
+    fn wakers_and_hooks_that_panic_do_not_end_the_service() {
+        let memory = Memory::with_limit(4 * MIB).unwrap();
+        let open = |store| {
+            let options = memory.options().access(FileAccess::ReadWrite);
+            options.open(store).unwrap()
+        };
+        let file = open(FaultyStore::new(MemoryStore::new()));
+        have_woken(&file, || panic!("a waker of somebody else's"));
+        have_many_woken(&file);
+
+        let (called, calls) = mpsc::channel();
+        memory.on_error(move |_| {
+            called.send(()).unwrap();
+            panic!("a hook of somebody else's");
+        });
+        let refusing = FaultyStore::new(MemoryStore::new());
+        let refuse = Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Write]);
+        refusing.add(refuse.forever());
+        let lost = open(refusing);
+        lost.write_at(&[1; 100], 0).unwrap();
+        drop(lost);
+        wait_called(&calls);
+        have_many_woken(&file);
+        assert_eq!(memory.take_errors().len(), 1);
+    }
+}

@@ -168,7 +168,7 @@ fn try_forms_do_not_wait_for_a_store_that_hangs() {
 }
 
 /// Panics instead of waking anybody.
-struct Alarm;
+pub(super) struct Alarm;
 
 impl Wake for Alarm {
     fn wake(self: std::sync::Arc<Self>) {

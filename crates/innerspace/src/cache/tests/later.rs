@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::mpsc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
-use super::blocking::{Bell, poll};
+use super::blocking::{Alarm, Bell, poll};
 use super::*;
 use crate::cache::FileError;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
@@ -265,6 +265,26 @@ fn a_panic_of_a_call_is_of_who_polls_it_and_ends_no_other() {
     let polled = std::panic::AssertUnwindSafe(|| poll(bad.as_mut(), &bell));
     assert!(std::panic::catch_unwind(polled).is_err());
     assert!(matches!(poll(good.as_mut(), &bell), Poll::Ready(Ok(_))));
+}
+
+// spec: P29
+#[test]
+fn a_waker_that_panics_keeps_a_tick_from_no_other_call() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let bell = Arc::new(Bell::default());
+    let alarm = Waker::from(std::sync::Arc::new(Alarm));
+    let mut alarmed = pin!(file.later().set_len(8192));
+    let mut context = Context::from_waker(&alarm);
+    assert!(alarmed.as_mut().poll(&mut context).is_pending());
+    let mut append = pin!(file.later().append([7; 10]));
+    assert!(poll(append.as_mut(), &bell).is_pending());
+    let tick = std::panic::AssertUnwindSafe(|| cache.tick());
+    std::panic::catch_unwind(tick).unwrap_err();
+    assert!(matches!(alarmed.poll(&mut context), Poll::Ready(Ok(()))));
+    let end = poll(append.as_mut(), &bell);
+    assert!(matches!(end, Poll::Ready(Ok(8192))), "{end:?}");
+    assert_eq!(bell.rung(), 1);
 }
 
 // spec: P29

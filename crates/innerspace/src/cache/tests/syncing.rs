@@ -284,6 +284,32 @@ fn an_invalidation_keeps_what_is_in_doubt() {
 
 // spec: P18
 #[test]
+fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[1; 100], size).unwrap();
+        lose(&store, 1);
+        core(&file).flush(&EVERYTHING);
+        store.add(fail_sync());
+        // The sync waits for nobody's lock: the block stays as it is.
+        let locked = core(&file).find_lock(1).unwrap().unwrap();
+        core(&file).sync_before_eviction(&[locked.frame()]);
+        drop(locked);
+        assert_eq!(store.inner().to_vec()[size as usize], byte_at(size), "lost");
+        assert_eq!(core(&file).dirty_blocks(), 0);
+        assert_eq!(file.invalidate(..).unwrap().0, 0);
+        assert_eq!(file.view(size..size + 100).unwrap()[..], [1; 100]);
+        assert_eq!(core(&file).dirty_blocks(), 1, "it is to be written");
+        core(&file).validate();
+        assert!(is_failed_sync(&file.sync_all().unwrap_err()));
+        assert_eq!(store.inner().to_vec()[size as usize], 1);
+    }
+}
+
+// spec: P18
+#[test]
 fn an_invalidation_keeps_what_was_written_since_its_sync() {
     for size in SIZES {
         let cache = memory_of(64, size);

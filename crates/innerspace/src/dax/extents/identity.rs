@@ -262,7 +262,7 @@ impl ExtentMap for IdentityMap {
             let was = std::mem::replace(&mut known.len, len.min(before));
             (was, known.since)
         };
-        let done = self.host.file().set_len(len);
+        let done = self.host.set_len(len);
         {
             let mut known = self.known.lock();
             let end = len.min(before) >> PAGE_SHIFT;
@@ -280,7 +280,7 @@ impl ExtentMap for IdentityMap {
             (known.len, known.since) = (was, since);
             drop(known);
             // Only a hole comes off again. Should that fail, the host's file is longer than ours, which is as if others had done it.
-            let _ = self.host.file().set_len(before);
+            let _ = self.host.set_len(before);
         }
         zeroed
     }

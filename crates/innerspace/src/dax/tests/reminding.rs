@@ -64,7 +64,7 @@ fn failing_syncs(mut touch: impl FnMut(Range<usize>) -> Result<()> + 'static) ->
             seen.borrow_mut().push(bytes);
             Ok(())
         }
-        Call::Room | Call::Allocate | Call::Write => Ok(()),
+        Call::Room | Call::Allocate | Call::Write | Call::SetLen => Ok(()),
     });
     Syncs {
         fail,

@@ -109,6 +109,21 @@ fn a_punch_that_is_refused_changes_nothing() {
     }
 }
 
+/// A way to make a file of less than two pages four pages long.
+type Grow = fn(&DaxFile) -> std::result::Result<(), DaxError>;
+
+/// A host that has no room for the next `times` calls of this kind.
+fn refusing(call: Call, times: u32) -> Answered {
+    let left = Cell::new(times);
+    answer(move |asked, _| {
+        if asked != call || left.get() == 0 {
+            return Ok(());
+        }
+        left.set(left.get() - 1);
+        Err(ErrorKind::StorageFull.into())
+    })
+}
+
 #[test]
 fn a_file_that_cannot_grow_stays_as_long_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,22 +132,57 @@ fn a_file_that_cannot_grow_stays_as_long_as_it_was() {
     file.set_len(PAGE + 100).unwrap();
     file.sync_all().unwrap();
     let expected = contents(&file);
-    for call in [Call::Room, Call::Write] {
-        let full = answer(move |asked, _| match asked == call {
-            true => Err(ErrorKind::StorageFull.into()),
-            false => Ok(()),
-        });
-        let error = file.set_len(4 * PAGE).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::StorageFull, "{call:?}");
-        drop(full);
-        assert_eq!(file.len(), PAGE + 100);
-        assert_eq!(path.metadata().unwrap().len(), PAGE + 100, "{call:?}");
-        assert!(contents(&file) == expected);
-        file.sync_all().unwrap();
+    let ways: [Grow; 2] = [
+        |file| file.set_len(4 * PAGE),
+        |file| file.write_all_at(&[0], 4 * PAGE - 1),
+    ];
+    for grow in ways {
+        for call in [Call::Room, Call::Write, Call::SetLen] {
+            let full = refusing(call, 1);
+            let error = grow(&file).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::StorageFull, "{call:?}");
+            drop(full);
+            assert_eq!(file.len(), PAGE + 100);
+            assert_eq!(path.metadata().unwrap().len(), PAGE + 100, "{call:?}");
+            assert!(contents(&file) == expected);
+            file.sync_all().unwrap();
+        }
     }
-    file.set_len(4 * PAGE).unwrap();
-    let mut longer = expected;
+    let mut longer = expected.clone();
     longer.resize(4 * PAGE_SIZE, 0);
+    for grow in ways {
+        grow(&file).unwrap();
+        assert!(contents(&file) == longer);
+        file.set_len(PAGE + 100).unwrap();
+        assert!(contents(&file) == expected);
+    }
+}
+
+#[test]
+fn a_file_that_can_neither_grow_nor_be_cut_back_is_as_long_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder);
+    let file = clean(&path, 2);
+    file.set_len(PAGE + 100).unwrap();
+    let expected = contents(&file);
+    let calls = Cell::new(0);
+    let host = answer(move |asked, _| match asked {
+        Call::Write => Err(ErrorKind::StorageFull.into()),
+        Call::SetLen if calls.replace(calls.get() + 1) > 0 => Err(ErrorKind::Other.into()),
+        _ => Ok(()),
+    });
+    let error = file.set_len(4 * PAGE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "that it began with");
+    drop(host);
+    assert_eq!(path.metadata().unwrap().len(), 4 * PAGE, "not cut back");
+    assert_eq!(file.len(), PAGE + 100);
+    assert!(contents(&file) == expected);
+    file.sync_all().unwrap();
+    // As if others had made it longer.
+    file.set_len(2 * PAGE).unwrap();
+    assert_eq!(path.metadata().unwrap().len(), 2 * PAGE);
+    let mut longer = expected;
+    longer.resize(2 * PAGE_SIZE, 0);
     assert!(contents(&file) == longer);
 }
 

@@ -313,6 +313,30 @@ fn a_long_queue_is_flushed_at_the_next_safe_point() {
 }
 
 #[test]
+fn a_call_that_panics_keeps_nothing_else_from_its_end() {
+    let pool = pool_of(100, 0);
+    let mut frame = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
+    frame.set_kind(Kind::Table);
+    let frame = frame.publish(HoldState::refs_only(1));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for panics in [true, false, true] {
+        let sender = sender.clone();
+        pool.retire(Retired::Call(Box::new(move |_| {
+            assert!(!panics, "of somebody else's");
+            sender.send(()).unwrap();
+        })));
+    }
+    let _last = pool.frames.meta(frame).hold.put();
+    pool.retire(Retired::Frame(frame));
+    let flush = std::panic::AssertUnwindSafe(|| pool.flush_retired());
+    std::panic::catch_unwind(flush).unwrap_err();
+    assert_eq!(receiver.try_iter().count(), 1);
+    assert_eq!(pool.totals().usage, 0, "the frame is free");
+    assert_eq!(pool.flush_retired(), 0, "everything has had its turn");
+    pool.validate();
+}
+
+#[test]
 fn a_block_needs_room_in_one_piece() {
     let pool = pool_of(64, 0);
     let small = MockFile::new(&pool, GroupId::ROOT, 0);

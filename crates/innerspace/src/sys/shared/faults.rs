@@ -17,6 +17,8 @@ pub(crate) enum Call {
     Allocate,
     /// A write by call to a file that is mapped, with the bytes of the file.
     Write,
+    /// A change of the length of a file that is mapped, with the bytes it is to have.
+    SetLen,
 }
 
 type Answer = Box<dyn FnMut(Call, Range<usize>) -> io::Result<()>>;
