@@ -385,3 +385,15 @@ fn events_are_told_to_those_who_watch() {
     assert_eq!(heard.lock().len(), 1);
     assert_eq!(watch.events().refused, 2);
 }
+
+#[test]
+fn who_watches_hears_though_another_panics() {
+    let tree = Arc::new(GroupTree::new(pages(1000)));
+    let group = Group::root(tree.clone()).child("tenant", MIB).unwrap();
+    let _alarm = group.on_events(|_| panic!("a watcher of somebody else's"));
+    let watch = group.watch();
+    assert!(tree.try_charge(group.id(), pages(300)).is_err());
+    let tell = std::panic::AssertUnwindSafe(|| tree.tell_watchers());
+    std::panic::catch_unwind(tell).unwrap_err();
+    assert_eq!(watch.events().refused, 1);
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::tree::SharedTree;
 use super::{GroupEvents, GroupId, GroupTree};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, may_call_out};
 
 type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
@@ -115,6 +116,7 @@ impl GroupTree {
             return;
         }
         let list = self.watchers.list.lock().clone();
+        let mut panics = Panics::default();
         for watcher in list {
             let events = self.events(watcher.group);
             let mut told = watcher.told.lock();
@@ -126,8 +128,10 @@ impl GroupTree {
             watcher.changed.notify_all();
             if let Some(callback) = &watcher.callback {
                 may_call_out();
-                callback(&events);
+                // One that panics keeps the news from nobody else.
+                panics.catch(|| callback(&events));
             }
         }
+        panics.go_on();
     }
 }
