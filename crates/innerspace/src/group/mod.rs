@@ -46,6 +46,7 @@ mod handle;
 mod levels;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod moves;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]

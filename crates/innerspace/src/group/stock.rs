@@ -36,6 +36,7 @@
 
 use super::GroupId;
 use super::levels::Levels;
+use super::moves::Moves;
 use super::slot::{Batches, FIELD, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::owned::{Draining, Drains, OWNED, Owned};
@@ -58,10 +59,6 @@ fn empty_slots() -> Slots {
 #[repr(align(64))]
 struct Shared(Slots);
 
-/// Apart from what every charge reads.
-#[repr(align(128))]
-struct OwnLine<T>(T);
-
 /// Whose slots a thread has.
 enum Place<'a> {
     Owned(&'a Owned<Slots>),
@@ -74,35 +71,7 @@ pub(super) struct Stocks {
     owned: Box<[Owned<Slots>; OWNED]>,
     shared: Box<[Shared]>,
     batches: Batches,
-    /// Low half: threads that have pages which are charged, in no slot, and in nobody's hands: on their way to a slot or off the
-    /// levels. High half: how often such pages have arrived.
-    moves: OwnLine<AtomicU64>,
-}
-
-/// One thread that moves pages, in [`Stocks::moves`].
-const MOVING: u64 = 1;
-
-/// One move that is over.
-const MOVED: u64 = 1 << 32;
-
-/// See [`Stocks::moves`].
-struct Moving<'a>(&'a Stocks);
-
-impl Drop for Moving<'_> {
-    fn drop(&mut self) {
-        // Release: pairs with the Acquire in `moves`; who sees this finds the slot filled, or the pages off the levels.
-        self.0.moves.0.fetch_add(MOVED - MOVING, Ordering::Release);
-    }
-}
-
-/// What [`Stocks::moves`] said.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Moves(u64);
-
-impl Moves {
-    fn is_any_under_way(self) -> bool {
-        self.0 as u32 != 0
-    }
+    moves: Moves,
 }
 
 /// How an uncharge ended.
@@ -138,7 +107,7 @@ impl Stocks {
             owned: Box::new(std::array::from_fn(|_| Owned::new(empty_slots()))),
             shared: (0..SHARED).map(|_| Shared(empty_slots())).collect(),
             batches,
-            moves: OwnLine(AtomicU64::new(0)),
+            moves: Moves::new(),
         }
     }
 
@@ -285,7 +254,7 @@ impl Stocks {
             true => self.room(word),
             false => self.room(word) / 2,
         };
-        let _moving = self.moving();
+        let _moving = self.moves.begin(&self.drains);
         let change = self.change(number, group, |word| {
             let is_full = u64::from(word.count()).saturating_add(pages) > self.room(word).into();
             (word.group() == group && is_full && !levels.is_deleted(group))
@@ -314,7 +283,7 @@ impl Stocks {
         if pages > u64::from(self.batches.first) {
             return false;
         }
-        let _moving = self.moving();
+        let _moving = self.moves.begin(&self.drains);
         if self.drains.any() || levels.is_deleted(group) {
             return false;
         }
@@ -353,27 +322,6 @@ impl Stocks {
             _ => self.all().filter(is_large).count(),
         };
         self.batches.next(word, levels.margin(group), large)
-    }
-
-    /// Says that this thread moves pages, until the result is dropped.
-    fn moving(&self) -> Moving<'_> {
-        self.moves.0.fetch_add(MOVING, Ordering::Relaxed);
-        // For who begins to drain: it or we see the other's count.
-        self.drains.light();
-        // For who only looks: a batch that it sees at the levels was announced before. Pairs with the fence in `drain_until`.
-        fence(Ordering::Release);
-        Moving(self)
-    }
-
-    /// Who moves pages, and how often some have arrived.
-    fn moves(&self) -> Moves {
-        Moves(self.moves.0.load(Ordering::Acquire))
-    }
-
-    /// Whether pages move, or have moved since `then`.
-    fn has_moved_since(&self, then: Moves) -> bool {
-        let now = self.moves();
-        now.is_any_under_way() || now.0 / MOVED != then.0 / MOVED
     }
 
     /// Puts the rest of a batch of `most` in its slot; what is there of another group, or too much of this one, is given back.
@@ -476,7 +424,7 @@ impl Stocks {
         if !self.is_any_below(levels, top) {
             return 0;
         }
-        let _moving = self.moving();
+        let _moving = self.moves.begin(&self.drains);
         self.all()
             .map(|slot| empty(levels, slot, |group| levels.is_below(group, top)))
             .sum()
@@ -490,7 +438,7 @@ impl Stocks {
         if !slots.iter().any(is_any) {
             return 0;
         }
-        let _moving = self.moving();
+        let _moving = self.moves.begin(&self.drains);
         for slot in slots {
             let group = Slot(slot.load(Ordering::Relaxed)).group();
             if !levels.is_below(group, top) {
@@ -529,22 +477,22 @@ impl Stocks {
             return Err(refused);
         }
         self.drain_own(levels, number, refused);
-        let moves = self.moves();
+        let moves = self.moves.look();
         match attempt() {
             Ok(done) => return Ok(done),
             Err(group) => refused = group,
         }
-        // Pairs with the fence in `moving`: a batch that the levels showed was announced before.
+        // Pairs with the fence in `Moves::begin`: a batch that the levels showed was announced before.
         fence(Ordering::Acquire);
-        if !self.is_any_below(levels, refused) && !self.has_moved_since(moves) {
+        if !self.is_any_below(levels, refused) && !self.moves.any_since(moves) {
             return Err(refused);
         }
         let draining = self.drains.begin(&*self.owned);
         loop {
-            while self.moves().is_any_under_way() {
+            while self.moves.look().is_any_under_way() {
                 thread::yield_now();
             }
-            let moves = self.moves();
+            let moves = self.moves.look();
             // mutant: M7 (test: what_other_threads_have_in_stock_is_no_reason_to_refuse; loom: loom_a_request_that_fits_is_not_refused_for_what_is_in_stock)
             if cfg!(mutant = "M7") {
                 return Err(refused);
@@ -556,7 +504,7 @@ impl Stocks {
                 Err(group)
                     if drained == 0
                         && levels.is_below(group, refused)
-                        && !self.has_moved_since(moves) =>
+                        && !self.moves.any_since(moves) =>
                 {
                     return Err(group);
                 }
