@@ -163,7 +163,7 @@ fn checked_take(
     before: impl Fn(u64),
 ) -> Result<u64, u64> {
     // SeqCst: `GroupTree::remove` stores its state and then reads usage; the last uncharge writes usage and then reads the
-    // state. One of the two sees the other (on x86-64 the ordering is free here).
+    // state. One of the two sees the other (on x86-64 the ordering is free here). Of `own`, Release: pairs with `Stocks::in_use`.
     counter
         .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |value| {
             before(value);
@@ -472,11 +472,8 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<(), Underflow> {
-        let node = self.node(group);
-        // Of what the group is charged, this thread's stock is in nobody's hands. (What others have is seen when it is
-        // drained.)
-        let charged = node.own.load(Ordering::Relaxed);
-        let in_use = charged.saturating_sub(self.stocks.count(number, group));
+        // What other threads have in stock is seen when it is drained.
+        let in_use = self.stocks.in_use(number, group, &self.node(group).own);
         if in_use < pages.0 {
             return Err(Underflow {
                 group,

@@ -6,7 +6,7 @@ use super::GroupId;
 use super::levels::Levels;
 use super::slot::Batches;
 use super::stock::{Stocked, Stocks};
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::owned::OWNED;
 use crate::sync::{Arc, thread};
 
@@ -17,7 +17,7 @@ const GROUP: GroupId = GroupId(1);
 /// The counters of a root with a limit and one group below it.
 struct Tree {
     stocks: Stocks,
-    usage: [AtomicU32; 2],
+    usage: [AtomicU64; 2],
     max: u32,
     deleted: AtomicU32,
 }
@@ -29,7 +29,7 @@ fn tree(max: u32) -> Arc<Tree> {
 fn tree_with(batches: Batches, max: u32) -> Arc<Tree> {
     Arc::new(Tree {
         stocks: Stocks::new(batches),
-        usage: [AtomicU32::new(0), AtomicU32::new(0)],
+        usage: [AtomicU64::new(0), AtomicU64::new(0)],
         max,
         deleted: AtomicU32::new(0),
     })
@@ -37,7 +37,8 @@ fn tree_with(batches: Batches, max: u32) -> Arc<Tree> {
 
 impl Tree {
     fn add(&self, group: GroupId, pages: u32) -> bool {
-        let fits = |usage: u32| (usage + pages <= self.max).then_some(usage + pages);
+        let pages = u64::from(pages);
+        let fits = |usage| (usage + pages <= self.max.into()).then_some(usage + pages);
         let root = &self.usage[0];
         if root
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
@@ -64,14 +65,18 @@ impl Tree {
             .is_ok()
     }
 
+    /// As `GroupTree::try_uncharge`. What is charged to the root alone is not known here.
     fn uncharge(&self, number: usize, group: GroupId, pages: u32) {
+        assert_eq!(group, GROUP);
+        let in_use = self.stocks.in_use(number, group, &self.usage[1]);
+        assert!(in_use >= pages.into(), "{pages} of {in_use} are given back");
         if self.stocks.uncharge(self, number, group, pages.into()) == Stocked::No {
             self.take_off(group, pages.into());
         }
     }
 
     fn usages(&self) -> [u32; 2] {
-        [0, 1].map(|level| self.usage[level].load(Ordering::Relaxed))
+        [0, 1].map(|level| self.usage[level].load(Ordering::Relaxed) as u32)
     }
 }
 
@@ -81,13 +86,13 @@ impl Levels for Tree {
     }
 
     fn margin(&self, _group: GroupId) -> u64 {
-        (self.max - self.usage[0].load(Ordering::Relaxed)).into()
+        u64::from(self.max) - self.usage[0].load(Ordering::Relaxed)
     }
 
     fn take_off(&self, group: GroupId, pages: u64) {
-        let pages = pages as u32;
         if group != ROOT {
-            let before = self.usage[1].fetch_sub(pages, Ordering::Relaxed);
+            // Release, as in `GroupTree`: pairs with `Stocks::in_use`.
+            let before = self.usage[1].fetch_sub(pages, Ordering::Release);
             assert!(before >= pages, "doubled: {pages} taken off {before}");
         }
         let before = self.usage[0].fetch_sub(pages, Ordering::Relaxed);
@@ -217,6 +222,26 @@ fn loom_a_deleted_group_keeps_no_stock() {
             tree.stocks.drain_all(&*tree, GROUP);
             thread.join().unwrap();
             assert_eq!(tree.usages(), [0, 0], "nothing is left to keep its number");
+        });
+    }
+}
+
+// spec: M14
+#[test]
+fn loom_what_is_given_back_is_in_use_beside_a_drain_and_a_refill() {
+    for [theirs, own] in NUMBERS {
+        model(move || {
+            let tree = tree(100);
+            assert!(tree.charge(own, GROUP, 1));
+            let other = tree.clone();
+            let thread = thread::spawn(move || {
+                other.stocks.drain_all(&*other, GROUP);
+                assert!(other.charge(theirs, GROUP, 1));
+            });
+            tree.uncharge(own, GROUP, 1);
+            thread.join().unwrap();
+            tree.stocks.drain_all(&*tree, ROOT);
+            assert_eq!(tree.usages(), [1, 1]);
         });
     }
 }

@@ -33,6 +33,13 @@
 //!
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at the mark while it is at its slots; who shares
 //! a stripe looks again after it stocked pages. One of the two finds the other's.
+//!
+//! **Giving back more than is charged (M14)** is noticed before anything is stocked: what the group is charged itself, less what the
+//! thread has in stock, is then too little. The counter is read first, with Acquire, then the slot. What is found in an owned slot was
+//! charged before the owner put it there, and who empties it takes it off the counter afterwards, with Release; all that changes the
+//! counter meanwhile reads and writes it at once, and so continues that release. So either the pages are in the counter as it was read, or the
+//! slot is found without them. Of a slot that threads share that is not so: another fills it between the two looks. It is not looked at,
+//! and what was given back too much to one is noticed when it is emptied.
 
 use super::GroupId;
 use super::levels::Levels;
@@ -357,6 +364,20 @@ impl Stocks {
             true => word.count().into(),
             false => 0,
         }
+    }
+
+    /// Of what is charged to `group` itself, which `own` counts: all but what the caller has in a slot of its own. What is given back
+    /// rightly is never more; see the module.
+    #[inline]
+    pub(super) fn in_use(&self, number: usize, group: GroupId, own: &AtomicU64) -> u64 {
+        // First, and Acquire: pairs with the Release of who took pages off after it had emptied the slot.
+        let charged = own.load(Ordering::Acquire);
+        let in_stock = match self.place(number) {
+            // mutant: M14 (loom: loom_what_is_given_back_is_in_use_beside_a_drain_and_a_refill)
+            Place::Shared(_) if cfg!(not(mutant = "M14")) => 0,
+            _ => self.count(number, group),
+        };
+        charged.saturating_sub(in_stock)
     }
 
     /// The usage of the group is about to change at its levels: notes how high it was since this was last called. Returns how many pages
