@@ -329,7 +329,7 @@ impl DaxFile {
             return Err(core.past_end(bytes.start, len));
         }
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
-        // Registered first: a sync that cleans a page later than this leaves it dirty.
+        // Registered first: a sync that looks for pins after this leaves its pages dirty, and one that looked before has locked them.
         let mut pin = DaxPin {
             id: core.pins.add(pages.clone()),
             file: core.clone(),

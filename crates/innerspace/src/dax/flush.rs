@@ -5,6 +5,11 @@
 //! request where the host writes. Who stores again faults again, waits for the entry, and makes it dirty again. A pinned page
 //! stays dirty: foreign code may store to it at any time.
 //!
+//! **Pins** are looked up between the lock and the flush. What was stored through a pin that ended before the look is flushed. A pin
+//! that is found keeps its pages dirty, though it end during the flush, which may have passed by what it stored last. One that is not
+//! found yet is registered before it locks its entries (`pin_raw`), so it has not locked them before we did: it waits for them, and
+//! makes them dirty again.
+//!
 //! **When the host fails.** It reports a failed write once, whosoever page it was, and takes the page for clean from then on:
 //! asked again, it would write nothing and say that all is well. So what a failed sync has cleaned becomes dirty again, and the
 //! host is made to see all that is dirty as changed ([`DaxCore::remind_host`]): at once, since what it takes for clean it may
@@ -106,15 +111,17 @@ impl DaxCore {
             self.revoke_write(pages.clone());
         }
         self.grace();
+        let covered = runs[0].start..runs[runs.len() - 1].end;
+        // Before the flush: see the module.
+        let pinned = self.pins.in_range(&covered);
         let flushed = self.flush_blocks(batch).map_err(|error| {
             let offset = DaxCore::offset(runs[0].start);
             self.host_failed(offset, error)
         })?;
         self.counts.add(Count::Flushed, flushed);
-        let covered = runs[0].start..runs[runs.len() - 1].end;
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Flushed);
         cleaned.extend(runs);
-        // Looked up once: who pins a page from now on makes it dirty once we have unlocked it.
-        let pinned = self.pins.in_range(&covered);
         let mut left = Left::Nothing;
         for locked in batch.drain(..) {
             let own = locked.pages();

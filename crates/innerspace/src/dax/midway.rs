@@ -11,6 +11,8 @@ pub(super) enum Point {
     HolesLocked,
     /// In a punch: the host has room for what is to be cleared, and nothing is cut out or cleared.
     Clearable,
+    /// In a sync: the blocks are flushed, and their entries locked and dirty.
+    Flushed,
 }
 
 impl crate::sync::midway::Point for Point {}

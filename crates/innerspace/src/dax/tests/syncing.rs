@@ -4,6 +4,7 @@ use super::super::HoleWrites;
 use super::super::entries::Found;
 use super::super::extents::faulty::Faulty;
 use super::super::grab::Wanted;
+use super::super::midway::{self, Point};
 use super::*;
 
 /// What the file would read after a power cut.
@@ -192,6 +193,32 @@ fn what_is_written_again_is_dirty_again() {
         file.sync_all().unwrap();
         assert_eq!(file.stats().flushed, flushed, "nothing was dirty");
     }
+}
+
+// spec: D11
+#[test]
+fn what_is_stored_through_a_pin_that_ends_during_a_sync_is_in_the_next() {
+    let pool = pool(64);
+    let (device, extents, file) = power_file(&pool, 8);
+    file.write_all_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
+    let pin = file.pin_raw(PAGE..2 * PAGE).unwrap();
+    let flushed = midway::then(Point::Flushed, {
+        let (device, extents) = (device.clone(), extents.clone());
+        move || {
+            // As foreign code would, by the address.
+            let block = extents.lookup(1, 1).unwrap().at.unwrap();
+            device.write(block * PAGE, &[2; PAGE_SIZE]);
+            drop(pin);
+        }
+    });
+    file.sync_all().unwrap();
+    drop(flushed);
+    assert_eq!(file.stats().dirty, 1, "the page that was pinned");
+    file.sync_all().unwrap();
+    let image = device.durable_image();
+    let durable = |page| after_power_cut(&*extents, &image, page);
+    assert_eq!([0, 1].map(durable), [[1; PAGE_SIZE], [2; PAGE_SIZE]]);
+    assert_eq!(file.stats().dirty, 0);
 }
 
 #[test]
