@@ -397,3 +397,28 @@ fn who_watches_hears_though_another_panics() {
     std::panic::catch_unwind(tell).unwrap_err();
     assert_eq!(watch.events().refused, 1);
 }
+
+#[test]
+fn a_group_that_has_the_number_of_one_just_deleted_keeps_its_watchers() {
+    let tree = Arc::new(GroupTree::new(pages(1000)));
+    let root = Group::root(tree.clone());
+    let group = root.child("old", MIB).unwrap();
+    let number = group.id();
+    let heard = Arc::new(Mutex::new(0));
+    let next = Arc::new(Mutex::new(None));
+    let released = midway::then(midway::Point::Released, {
+        let (heard, next) = (heard.clone(), next.clone());
+        move || {
+            let group = root.child("new", MIB).unwrap();
+            let watch = group.on_events(move |_| *heard.lock() += 1);
+            *next.lock() = Some((group, watch));
+        }
+    });
+    drop(group);
+    drop(released);
+    let (group, watch) = next.lock().take().unwrap();
+    assert_eq!(group.id(), number);
+    assert!(tree.try_charge(number, pages(1000)).is_err());
+    tree.tell_watchers();
+    assert_eq!((*heard.lock(), watch.events().refused), (1, 1));
+}

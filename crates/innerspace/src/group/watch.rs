@@ -2,6 +2,10 @@
 //!
 //! Charging and reclaim only count, and leave a note that somebody should look; the service thread (or `tick`) looks, and
 //! calls those whose group has changed, with no lock held.
+//!
+//! A group's watchers are forgotten while its number is still its own, with the tree's shape locked: the list is a leaf in the lock
+//! order, and nothing of the user's runs or is dropped under it (a watcher in the list is its [`GroupWatch`]'s as well). A callback may run
+//! meanwhile, to its end.
 
 use std::time::Duration;
 
@@ -101,7 +105,7 @@ impl Watchers {
         }
     }
 
-    /// The group is gone: its number will be another's.
+    /// The group is about to be deleted: then its number may be another's at any time.
     pub(super) fn forget(&self, group: GroupId) {
         let mut list = self.list.lock();
         list.retain(|watcher| watcher.group != group);
