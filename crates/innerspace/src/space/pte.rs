@@ -130,6 +130,11 @@ impl Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
+    /// A copy of the page at `host`, with the rights that [`Pte::owned`] leaves: what the mapping forbids is not valid here.
+    pub(super) fn copied_to(self, host: u64) -> Pte {
+        Pte(self.owned().0 & FLAGS | host)
+    }
+
     /// The word of a copied leaf, without a branch: borrowed if this is an anonymous page, and else empty.
     #[inline(always)]
     pub(super) fn borrowed_or_empty(self) -> Pte {

@@ -214,7 +214,7 @@ impl Nodes<'_> {
         copy.set_kind(Kind::Anonymous);
         let host = self.pool.frames.host(copy.id()) as u64;
         copy.publish(HoldState::refs_only(1));
-        Pte::own(host)
+        page.copied_to(host)
     }
 
     /// Takes everything out of the root of a fork that failed. Nobody else knows it.

@@ -113,6 +113,35 @@ fn a_fork_leaves_pinned_pages_with_the_parent_and_copies_them() {
 
 // spec: F1
 #[test]
+fn the_copy_of_a_pinned_page_allows_what_its_mapping_does() {
+    let pool = pool(512);
+    let (space, at, _a) = numbered(&pool, 3);
+    let pinned = space.pin(at, 3 * PAGE, AtFork::Copy).unwrap();
+    space.protect(at, PAGE, Protection::READ).unwrap();
+    space.protect(at + PAGE, PAGE, Protection::NONE).unwrap();
+    let forbidden = Some(FaultKind::Forbidden);
+    let refused = |result: Result<(), crate::Fault>| result.err().map(|fault| fault.kind());
+    let check = |space: &Space| {
+        let mut a = space.accessor();
+        assert_eq!(a.load::<u64>(at), Ok(1));
+        assert_eq!(refused(a.store(at, 9u64)), forbidden);
+        assert_eq!(refused(a.load::<u64>(at + PAGE).map(drop)), forbidden);
+        assert_eq!(refused(a.store(at + PAGE, 9u64)), forbidden);
+        a.store(at + 2 * PAGE, 9u64).unwrap();
+    };
+    check(&space.fork().unwrap());
+    let snapshot = space.freeze().unwrap();
+    let mut frozen = snapshot.accessor();
+    assert_eq!(refused(frozen.load::<u64>(at + PAGE).map(drop)), forbidden);
+    check(&snapshot.fork().unwrap());
+    drop(pinned);
+    space.restore(&snapshot).unwrap();
+    check(&space);
+    space.validate();
+}
+
+// spec: F1
+#[test]
 fn a_fork_that_may_not_copy_a_pinned_page_is_refused() {
     let pool = pool(2 * 1024);
     let (space, at, mut a) = numbered(&pool, 8);
