@@ -6,6 +6,7 @@ use innerspace::{
     SnapshotFileError, SpaceError, Threads,
 };
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,6 +136,60 @@ fn a_private_copy_of_a_file_is_saved_and_the_file_is_found_by_name() {
     assert_eq!(a.load::<u8>(at + 4 * PAGE), Ok(7));
     drop((a, loaded, file));
     other.validate();
+}
+
+/// The records of a saved snapshot: each one's kind, and where its payload is.
+fn records(saved: &[u8]) -> Vec<(u32, Range<usize>)> {
+    let mut found = Vec::new();
+    let mut at = 16;
+    while at < saved.len() {
+        let kind = u32::from_le_bytes(saved[at..at + 4].try_into().unwrap());
+        let len = u64::from_le_bytes(saved[at + 8..at + 16].try_into().unwrap());
+        found.push((kind, at + 16..at + 16 + len as usize));
+        at += 16 + len as usize;
+    }
+    found
+}
+
+/// Makes the checksum of a record right whose payload was changed.
+fn seal(saved: &mut [u8], payload: &Range<usize>) {
+    let head = payload.start - 16;
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&saved[head..head + 4]);
+    hasher.update(&saved[head + 8..payload.end]);
+    saved[head + 4..head + 8].copy_from_slice(&hasher.finalize().to_le_bytes());
+}
+
+#[test]
+fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file() {
+    const SHARING: usize = 25;
+    let memory = memory(4 * MIB);
+    let store = innerspace::store::MemoryStore::from_bytes(&[7; 2 * PAGE as usize]);
+    let file = memory
+        .options()
+        .access(FileAccess::ReadWrite)
+        .open(store)
+        .unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).private().writable()).unwrap();
+    space.accessor().store(at, 5u64).unwrap();
+    let mut saved = Vec::new();
+    space.freeze().unwrap().save(&mut saved).unwrap();
+    let found = records(&saved);
+    let mapping = found.iter().find(|(kind, _)| *kind == 1);
+    let mapping = mapping.map(|(_, payload)| payload.clone()).unwrap();
+    saved[mapping.start + SHARING] = 1;
+    seal(&mut saved, &mapping);
+    let pages = found.iter().find(|(kind, _)| *kind == 2).unwrap();
+    let before = pages.1.start - 16;
+    for len in [saved.len(), pages.1.end] {
+        let refused = memory.load_snapshot(&mut &saved[..len], |_| Some(file.clone()));
+        assert_eq!(
+            refused.map(drop).unwrap_err().to_string(),
+            format!("a damaged snapshot: pages of a shared mapping at byte {before}")
+        );
+        assert_eq!(file.view(0..8).unwrap()[..], [7; 8]);
+    }
 }
 
 #[test]

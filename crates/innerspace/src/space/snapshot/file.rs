@@ -14,6 +14,7 @@
 //! saved, and who loads the snapshot says which file that is.
 
 use std::io::{self, Read, Write};
+use std::ops::Range;
 
 use thiserror::Error;
 
@@ -386,9 +387,16 @@ impl<R: Read> Records<'_, R> {
 struct Load<'space, Open> {
     space: &'space Space,
     open: Open,
-    /// Ranges and the protection they get.
-    mappings: Vec<(std::ops::Range<u64>, Protection)>,
+    mappings: Vec<Mapping>,
     pages: u64,
+}
+
+/// A mapping of a space being filled.
+struct Mapping {
+    range: Range<u64>,
+    /// What it gets at the end.
+    protection: Protection,
+    sharing: Sharing,
 }
 
 impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
@@ -407,9 +415,14 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             return Err(damaged("a mapping"));
         };
         let name = std::str::from_utf8(name).map_err(|_| damaged("a file's name"))?;
-        let map = match (fixed[26], fixed[25]) {
-            (0, 0) => Map::anonymous(end - start).protection(Protection::READ_WRITE),
-            (1, sharing @ (0 | 1)) => {
+        let sharing = match fixed[25] {
+            0 => Sharing::Private,
+            1 => Sharing::Shared,
+            _ => return Err(damaged("a mapping's sharing")),
+        };
+        let map = match (fixed[26], sharing) {
+            (0, Sharing::Private) => Map::anonymous(end - start).protection(Protection::READ_WRITE),
+            (1, sharing) => {
                 let file = (self.open)(name).ok_or_else(|| SnapshotFileError::UnknownFile {
                     name: name.to_owned(),
                 })?;
@@ -418,14 +431,18 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
                     .ok_or_else(|| damaged("a file's page"))?;
                 let map = Map::file(&file).range(from..from.saturating_add(end - start));
                 match sharing {
-                    0 => map.private().protection(Protection::READ_WRITE),
-                    _ => map.shared().protection(protection),
+                    Sharing::Private => map.private().protection(Protection::READ_WRITE),
+                    Sharing::Shared => map.shared().protection(protection),
                 }
             }
             _ => return Err(damaged("a mapping's backing")),
         };
         self.space.map(map.at(VirtAddr(start)))?;
-        self.mappings.push((start..end, protection));
+        self.mappings.push(Mapping {
+            range: start..end,
+            protection,
+            sharing,
+        });
         Ok(())
     }
 
@@ -438,13 +455,17 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             return Err(damaged("short pages"));
         };
         let at = le_u64(at);
-        let mapped = |range: &std::ops::Range<u64>| {
+        let has_them = |Mapping { range, .. }: &&Mapping| {
             range.start <= at && bytes.len() as u64 <= range.end.saturating_sub(at)
         };
-        let fits = self.mappings.iter().any(|(range, _)| mapped(range));
+        let mapping = self.mappings.iter().find(has_them);
         let whole = bytes.len().is_multiple_of(PAGE_SIZE) && at.is_multiple_of(PAGE);
-        if !fits || bytes.is_empty() || !whole {
+        let Some(mapping) = mapping.filter(|_| !bytes.is_empty() && whole) else {
             return Err(damaged("pages outside every mapping"));
+        };
+        // They would be stored to the file, and `save` writes none.
+        if mapping.sharing == Sharing::Shared {
+            return Err(damaged("pages of a shared mapping"));
         }
         let mut accessor = self.space.accessor();
         accessor
@@ -466,10 +487,10 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         if counted != (self.mappings.len() as u64, self.pages) {
             return Err(damaged("the number of mappings or pages"));
         }
-        for (range, protection) in &self.mappings {
-            let len = range.end - range.start;
+        for mapping in &self.mappings {
+            let Range { start, end } = mapping.range;
             self.space
-                .protect(VirtAddr(range.start), len, *protection)?;
+                .protect(VirtAddr(start), end - start, mapping.protection)?;
         }
         Ok(())
     }
