@@ -2,8 +2,8 @@
 
 use innerspace::store::Store;
 use innerspace::{
-    AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions, Snapshot,
-    SnapshotFileError, SpaceError, Threads,
+    AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions, Protection,
+    Snapshot, SnapshotFileError, SpaceError, Threads,
 };
 use std::io;
 use std::ops::Range;
@@ -48,6 +48,11 @@ impl Store for Handle {
             .written
             .fetch_add(buf.len() as u64 / PAGE, Ordering::Relaxed);
         Ok(buf.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.bytes.lock().unwrap().resize(len as usize, 0);
+        Ok(())
     }
 }
 
@@ -190,6 +195,66 @@ fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file
         );
         assert_eq!(file.view(0..8).unwrap()[..], [7; 8]);
     }
+}
+
+#[test]
+fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
+    let store = Arc::new(Counted {
+        bytes: Mutex::new(vec![7; 4 * PAGE as usize]),
+        ..Counted::default()
+    });
+    let memory = memory(4 * MIB);
+    let file = memory
+        .options()
+        .access(FileAccess::ReadWrite)
+        .open(Handle(store.clone()))
+        .unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).private().writable()).unwrap();
+    // Mapped beside it, and forbidden in part: nothing merges that should not.
+    space.map(Map::anonymous(PAGE).at(at + 4 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    for page in [1, 2, 3, 4] {
+        a.store(at + page * PAGE, page).unwrap();
+    }
+    space
+        .protect(at + 2 * PAGE, PAGE, Protection::READ)
+        .unwrap();
+    let snapshot = space.freeze().unwrap();
+    drop((a, space));
+    file.set_len(2 * PAGE).unwrap();
+    let mut saved = Vec::new();
+    snapshot.save(&mut saved).unwrap();
+    while memory.reclaim(MIB) > 0 {}
+    store.read.store(0, Ordering::Relaxed);
+    let loaded = memory
+        .load_snapshot(&mut &saved[..], |_| Some(file.clone()))
+        .unwrap();
+    assert_eq!(store.read.load(Ordering::Relaxed), 0, "pages read");
+    loaded.validate();
+    let shape = |snapshot: &Snapshot| {
+        let mappings = snapshot.stats().mappings.into_iter();
+        let shape = mappings.map(|m| (m.start, m.end, m.protection, m.file, m.pages.resident));
+        shape.collect::<Vec<_>>()
+    };
+    assert_eq!(shape(&loaded), shape(&snapshot));
+    let fork = loaded.fork().unwrap();
+    let mut a = fork.accessor();
+    for page in [1, 2, 3, 4] {
+        assert_eq!(a.load::<u64>(at + page * PAGE), Ok(page));
+    }
+    assert_eq!(a.load::<u8>(at), Ok(7), "the file's");
+    let refused = a.store(at + 2 * PAGE, 9u64).unwrap_err();
+    assert_eq!(refused.kind(), FaultKind::Forbidden);
+    // The file is mapped as ever: what it shows is taken away when it is cut.
+    a.store(at + PAGE, 9u64).unwrap();
+    file.set_len(0).unwrap();
+    let beyond = a.load::<u8>(at).unwrap_err();
+    assert_eq!(beyond.kind(), FaultKind::PastEnd);
+    assert_eq!(a.load::<u64>(at + PAGE), Ok(9));
+    fork.validate();
+    drop((a, fork, loaded, snapshot, file));
+    memory.validate();
 }
 
 #[test]

@@ -48,20 +48,9 @@ impl Space {
     /// read-only), [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]: nothing stays
     /// mapped, and what lay there before with [`Map::replacing`] is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
-        let space = &self.0;
-        space.check_live("map")?;
-        let mut vma = map.to_vma(space.end())?;
-        map.check_memory(&space.pool)?;
-        let len = vma.end;
-        let mut writer = space.gate.write();
-        let range = place(&writer.vmas, &map, len, space.end())?;
-        (vma.start, vma.end) = (range.start, range.end);
-        let changed = space.change(&mut writer, &range, Some(Edit::Detach), |vmas| {
-            vmas.put(vma)
-        });
-        drop(writer);
-        space.finish(changed?);
-        let at = VirtAddr(range.start);
+        self.0.check_live("map")?;
+        let range = self.put(&map, Some(Edit::Detach))?;
+        let (at, len) = (VirtAddr(range.start), range.end - range.start);
         if map.population == Population::AtOnce
             && let Err(error) = self.populate(at, len)
         {
@@ -70,6 +59,26 @@ impl Space {
             return Err(error);
         }
         Ok(at)
+    }
+
+    /// Maps a file privately in place of anonymous memory, whose pages become copies of the file's. The memory was only ever
+    /// stored to, and nobody uses it meanwhile.
+    pub(super) fn map_behind(&self, map: &Map) -> Result<(), SpaceError> {
+        self.put(map, None).map(drop)
+    }
+
+    /// Adds a mapping, with `edit` done to the pages that are there.
+    fn put(&self, map: &Map, edit: Option<Edit>) -> Result<Range<u64>, SpaceError> {
+        let space = &self.0;
+        let mut vma = map.to_vma(space.end())?;
+        map.check_memory(&space.pool)?;
+        let mut writer = space.gate.write();
+        let range = place(&writer.vmas, map, vma.end, space.end())?;
+        (vma.start, vma.end) = (range.start, range.end);
+        let changed = space.change(&mut writer, &range, edit, |vmas| vmas.put(vma));
+        drop(writer);
+        space.finish(changed?);
+        Ok(range)
     }
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are passed over. When this returns,

@@ -397,6 +397,9 @@ struct Mapping {
     /// What it gets at the end.
     protection: Protection,
     sharing: Sharing,
+    /// The file that a private mapping gets at the end. Until then it is anonymous: a store would read the page it copies, which
+    /// may be gone from the file.
+    file: Option<Map>,
 }
 
 impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
@@ -420,8 +423,9 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             1 => Sharing::Shared,
             _ => return Err(damaged("a mapping's sharing")),
         };
-        let map = match (fixed[26], sharing) {
-            (0, Sharing::Private) => Map::anonymous(end - start).protection(Protection::READ_WRITE),
+        let anonymous = Map::anonymous(end - start);
+        let (map, file) = match (fixed[26], sharing) {
+            (0, Sharing::Private) => (anonymous, None),
             (1, sharing) => {
                 let file = (self.open)(name).ok_or_else(|| SnapshotFileError::UnknownFile {
                     name: name.to_owned(),
@@ -430,9 +434,10 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
                     .checked_mul(PAGE)
                     .ok_or_else(|| damaged("a file's page"))?;
                 let map = Map::file(&file).range(from..from.saturating_add(end - start));
+                let map = map.protection(protection);
                 match sharing {
-                    Sharing::Private => map.private().protection(Protection::READ_WRITE),
-                    Sharing::Shared => map.shared().protection(protection),
+                    Sharing::Private => (anonymous, Some(map.private())),
+                    Sharing::Shared => (map.shared(), None),
                 }
             }
             _ => return Err(damaged("a mapping's backing")),
@@ -442,6 +447,7 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             range: start..end,
             protection,
             sharing,
+            file,
         });
         Ok(())
     }
@@ -487,10 +493,13 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         if counted != (self.mappings.len() as u64, self.pages) {
             return Err(damaged("the number of mappings or pages"));
         }
-        for mapping in &self.mappings {
+        for mapping in self.mappings.drain(..) {
             let Range { start, end } = mapping.range;
-            self.space
-                .protect(VirtAddr(start), end - start, mapping.protection)?;
+            let at = VirtAddr(start);
+            self.space.protect(at, end - start, mapping.protection)?;
+            if let Some(file) = mapping.file {
+                self.space.map_behind(&file.replacing(at))?;
+            }
         }
         Ok(())
     }
