@@ -2,8 +2,8 @@
 
 use innerspace::store::Store;
 use innerspace::{
-    AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions, Protection,
-    Snapshot, SnapshotFileError, SpaceError, Threads,
+    AddressWidth, AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions,
+    Protection, Snapshot, SnapshotFileError, SpaceError, SpaceOptions, Threads, VirtAddr,
 };
 use std::io;
 use std::ops::Range;
@@ -255,6 +255,39 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     fork.validate();
     drop((a, fork, loaded, snapshot, file));
     memory.validate();
+}
+
+#[test]
+fn a_saved_snapshot_has_page_0_and_the_width_of_its_addresses() {
+    let memory = memory(4 * MIB);
+    let options = SpaceOptions::new().width(AddressWidth::Bits32);
+    let space = memory.space_with(&options).unwrap();
+    let null = VirtAddr(0);
+    space
+        .map(Map::anonymous(PAGE).at(null).with_null())
+        .unwrap();
+    space.accessor().store(null, 5u64).unwrap();
+    let mut saved = Vec::new();
+    space.freeze().unwrap().save(&mut saved).unwrap();
+    let loaded = memory.load_snapshot(&mut &saved[..], |_| None).unwrap();
+    let fork = loaded.fork().unwrap();
+    assert_eq!(fork.accessor().load::<u64>(null), Ok(5));
+    let chosen = [&space, &fork].map(|space| space.map(Map::anonymous(PAGE)).unwrap());
+    assert_eq!(chosen[0], chosen[1]);
+    let far = VirtAddr(1 << 32);
+    let refused = fork.map(Map::anonymous(PAGE).at(far)).unwrap_err();
+    assert!(matches!(refused, SpaceError::OutOfRange { .. }));
+    // Version 1 had no record of the width.
+    let (kind, width) = records(&saved).remove(0);
+    assert_eq!((kind, &saved[width.clone()]), (4, &[32, 0, 0, 0][..]));
+    saved.drain(16..width.end);
+    saved[8] = 1;
+    let check = crc32fast::hash(&saved[..12]);
+    saved[12..16].copy_from_slice(&check.to_le_bytes());
+    let old = memory.load_snapshot(&mut &saved[..], |_| None).unwrap();
+    let fork = old.fork().unwrap();
+    assert_eq!(fork.accessor().load::<u64>(null), Ok(5));
+    fork.map(Map::anonymous(PAGE).at(far)).unwrap();
 }
 
 #[test]

@@ -46,7 +46,7 @@ use std::collections::HashMap;
 use crate::cache::{Cache, ErrorHook, FileError, PagedFile};
 use crate::group::{Group, GroupError, LimitError, Pressure};
 use crate::reclaim::{MissCurve, Pool};
-use crate::space::{Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions};
+use crate::space::{Snapshot, SnapshotFileError, Space, SpaceOptions};
 use crate::store::Identity;
 use crate::sync::{Arc, Mutex};
 
@@ -168,8 +168,7 @@ impl Memory {
         from: &mut impl std::io::Read,
         open: impl FnMut(&str) -> Option<PagedFile>,
     ) -> Result<Snapshot, SnapshotFileError> {
-        let space = self.space().map_err(SpaceError::Limit)?;
-        Snapshot::load(&space, from, open)
+        Snapshot::load(&self.0.pool, &self.0.root, from, open)
     }
 
     /// The limit in bytes, as asked for.

@@ -5,6 +5,7 @@
 //! ```text
 //! header   magic "INNERSNP", version u32, CRC-32 of the twelve bytes before it, u32
 //! record   kind u32, CRC-32 of kind, length and payload u32, length of the payload u64, payload
+//!   4 width    bits of an address u32; the first record, and the only one of its kind
 //!   1 mapping  start u64, end u64, first page of the file u64, protection u8, sharing u8, backing u8, 0 u8, file's name
 //!   2 pages    address u64, then whole pages
 //!   3 end      mappings u64, pages u64
@@ -12,6 +13,8 @@
 //!
 //! Pages of anonymous memory that are all zeros are left out, and pages of files that no private store has copied: of a file only the name is
 //! saved, and who loads the snapshot says which file that is.
+//!
+//! Version 1 had no width: its addresses have 48 bits.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -20,17 +23,21 @@ use thiserror::Error;
 
 use super::Snapshot;
 use crate::cache::PagedFile;
+use crate::group::Group;
+use crate::reclaim::Pool;
 use crate::space::table::Nodes;
 use crate::space::vma::{Backing, MappedFile, Vma};
 use crate::space::{Map, Protection, Sharing, Space, SpaceError};
-use crate::{Grouped, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+use crate::sync::Arc;
+use crate::{AddressWidth, Grouped, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 const MAGIC: [u8; 8] = *b"INNERSNP";
 /// The version that is written, and the newest that is read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAPPING: u32 = 1;
 const PAGES: u32 = 2;
 const END: u32 = 3;
+const WIDTH: u32 = 4;
 /// Pages in one record, at most.
 const BATCH: usize = 64;
 /// The longest payload: more is damage, and not worth the memory.
@@ -119,6 +126,7 @@ impl Snapshot {
         let check = crc32fast::hash(&header[..12]);
         header[12..].copy_from_slice(&check.to_le_bytes());
         out.write(&header)?;
+        out.record(WIDTH, &bits(self.0.0.width).to_le_bytes())?;
         let vmas: Vec<Vma> = self
             .0
             .0
@@ -185,23 +193,28 @@ impl Snapshot {
         Ok(1)
     }
 
-    /// Fills an empty space with what was saved, and freezes it. `open` gives the file that a name stands for.
+    /// Fills a new space of `group` with what was saved, and freezes it. `open` gives the file that a name stands for.
     pub(crate) fn load(
-        space: &Space,
+        pool: &Arc<Pool>,
+        group: &Group,
         from: &mut impl Read,
         open: impl FnMut(&str) -> Option<PagedFile>,
     ) -> Result<Snapshot, SnapshotFileError> {
-        let mut load = Load {
-            space,
-            open,
-            mappings: Vec::new(),
-            pages: 0,
-        };
         let mut records = Records {
             inner: from,
             offset: 0,
         };
-        records.read_header()?;
+        let width = match records.read_header()? {
+            1 => AddressWidth::Bits48,
+            _ => records.read_width()?,
+        };
+        let space = Space::new(pool, group, width).map_err(SpaceError::Limit)?;
+        let mut load = Load {
+            space: &space,
+            open,
+            mappings: Vec::new(),
+            pages: 0,
+        };
         loop {
             let offset = records.offset;
             let (kind, payload) = records.read_record()?;
@@ -318,6 +331,10 @@ fn checksum(kind: u32, payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+fn bits(width: AddressWidth) -> u32 {
+    width.end().ilog2()
+}
+
 fn le_u32(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"))
 }
@@ -342,7 +359,8 @@ impl<R: Read> Records<'_, R> {
         Ok(())
     }
 
-    fn read_header(&mut self) -> Result<(), SnapshotFileError> {
+    /// The version.
+    fn read_header(&mut self) -> Result<u32, SnapshotFileError> {
         let mut header = [0; 16];
         self.read(&mut header).map_err(|error| match error {
             SnapshotFileError::Damaged { .. } => SnapshotFileError::NotASnapshot,
@@ -356,12 +374,24 @@ impl<R: Read> Records<'_, R> {
             return Err(SnapshotFileError::Damaged { what, offset: 0 });
         }
         match le_u32(&header[8..]) {
-            VERSION => Ok(()),
+            version @ 1..=VERSION => Ok(version),
             version => Err(SnapshotFileError::Newer {
                 version,
                 newest: VERSION,
             }),
         }
+    }
+
+    fn read_width(&mut self) -> Result<AddressWidth, SnapshotFileError> {
+        let offset = self.offset;
+        let (kind, payload) = self.read_record()?;
+        let is_width = kind == WIDTH && payload.len() == 4;
+        let known = [AddressWidth::Bits32, AddressWidth::Bits48].into_iter();
+        let mut known = known.filter(|width| is_width && bits(*width) == le_u32(&payload));
+        known.next().ok_or(SnapshotFileError::Damaged {
+            what: "the width of addresses",
+            offset,
+        })
     }
 
     fn read_record(&mut self) -> Result<(u32, Vec<u8>), SnapshotFileError> {
@@ -442,7 +472,7 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             }
             _ => return Err(damaged("a mapping's backing")),
         };
-        self.space.map(map.at(VirtAddr(start)))?;
+        self.space.map(map.at(VirtAddr(start)).with_null())?;
         self.mappings.push(Mapping {
             range: start..end,
             protection,
@@ -498,7 +528,7 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             let at = VirtAddr(start);
             self.space.protect(at, end - start, mapping.protection)?;
             if let Some(file) = mapping.file {
-                self.space.map_behind(&file.replacing(at))?;
+                self.space.map_behind(&file.replacing(at).with_null())?;
             }
         }
         Ok(())

@@ -36,7 +36,7 @@ fn a_loaded_snapshot_has_the_same_mappings_and_bytes() {
     let (one, other) = (pool(1024), pool(1024));
     let (snapshot, at) = to_save(&one);
     let bytes = saved(&snapshot);
-    let loaded = Snapshot::load(&space(&other), &mut &bytes[..], |_| None).unwrap();
+    let loaded = Snapshot::load(&other, &other.root_group(), &mut &bytes[..], |_| None).unwrap();
     let shape = |snapshot: &Snapshot| {
         let mappings = snapshot.stats().mappings.into_iter();
         let shape: Vec<_> = mappings.map(|m| (m.start, m.end, m.protection)).collect();
@@ -69,7 +69,8 @@ fn a_loaded_snapshot_has_the_same_mappings_and_bytes() {
 fn a_damaged_short_or_newer_file_is_an_error_and_leaves_nothing() {
     let (one, other) = (pool(1024), pool(1024));
     let bytes = saved(&to_save(&one).0);
-    let load = |bytes: &[u8]| Snapshot::load(&space(&other), &mut &bytes[..], |_| None);
+    let load =
+        |bytes: &[u8]| Snapshot::load(&other, &other.root_group(), &mut &bytes[..], |_| None);
     let step = bytes.len() / 300;
     for place in (0..64).chain((64..bytes.len()).step_by(step)) {
         let mut damaged = bytes.clone();
@@ -83,12 +84,12 @@ fn a_damaged_short_or_newer_file_is_an_error_and_leaves_nothing() {
         assert!(load(&bytes[..place]).is_err(), "cut at {place}");
     }
     let mut newer = bytes.clone();
-    newer[8] = 2;
+    newer[8] = 3;
     let check = crc32fast::hash(&newer[..12]);
     newer[12..16].copy_from_slice(&check.to_le_bytes());
     assert_eq!(
         load(&newer).map(drop).unwrap_err().to_string(),
-        "a snapshot of version 2; the newest this library reads is 1"
+        "a snapshot of version 3; the newest this library reads is 2"
     );
     assert_eq!(
         load(b"hello").map(drop).unwrap_err().to_string(),
