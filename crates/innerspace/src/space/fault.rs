@@ -349,16 +349,17 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// The leaf of the address: any for a load, the space's own for a store.
+    /// The leaf of the address: any for a load or a fetch, the space's own for a store.
     fn find_leaf(&mut self) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
         if !self.access.writes() {
             let leaf = nodes.fill_path(self.space.root, at, &mut self.spares)?;
-            // The words of the common leaf of zeros are right for loads and for nothing else.
-            if self.access == AccessKind::Load || !nodes.is_zero_leaf(leaf) {
-                return Ok(leaf);
-            }
+            assert!(
+                self.access == AccessKind::Load || !nodes.is_zero_leaf(leaf),
+                "I11: the leaf of zeros where execution is allowed"
+            );
+            return Ok(leaf);
         }
         // A path that is our own stays so as long as the gate is open: only fork shares it.
         if let Some(leaf) = nodes

@@ -13,7 +13,7 @@ use crate::space::error::{AccessKind, Cause, Fault};
 use crate::space::page_start;
 use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::table::{LEAF_BYTES, slot_index};
-use crate::space::vma::{MappedFile, Sharing, Vma};
+use crate::space::vma::{MappedFile, Protection, Sharing, Vma};
 use crate::stats::Event;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -40,14 +40,16 @@ impl FaultState<'_> {
         self.error_of(Cause::Direct(std::sync::Arc::new(error)))
     }
 
-    /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none.
+    /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none, where nothing may be executed.
     pub(super) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
         };
         let nodes = self.nodes();
         let root = self.space.root;
-        if self.access != AccessKind::Load || nodes.find(root, self.at.0).is_some() {
+        // A fetch would have to part from the leaf of zeros, and a snapshot's table may lose no node.
+        let executable = vma.protection.allows(Protection::EXECUTE);
+        if self.access != AccessKind::Load || executable || nodes.find(root, self.at.0).is_some() {
             return None;
         }
         let Reach::Leaf = reach(vma, self.at.0) else {

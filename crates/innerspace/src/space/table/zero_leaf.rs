@@ -6,6 +6,10 @@
 //! copies it first, and gets an empty leaf. Its words are changed by nobody; walks that change words pass it over, copies of
 //! nodes and restores leave it out. It may stand where an entry of a direct access file says "hole of 2 MiB" and nowhere else,
 //! and is linked and unlinked under that entry's lock.
+//!
+//! Nor does it stand where a mapping allows execution: its words are right for loads alone, and a fetch that parted from it would
+//! copy nodes above it, in a snapshot as well, whose nodes forks and restores walk by without a section because it never loses
+//! one. Spaces whose protections differ there share no node above it (`Edit::Part`), and parting leaves it out.
 
 use super::{Nodes, ROOT_LEVEL, SLOTS, Spares, child_word, pieces, slot_index, span};
 use crate::FrameId;

@@ -240,6 +240,40 @@ fn forbidding_a_hole_of_a_gib_costs_no_leaves() {
 }
 
 #[test]
+fn a_fetch_from_a_hole_leaves_a_snapshots_table_as_it_is() {
+    let pool = pool(512);
+    let device = device(PAGE);
+    let file = hole(&pool, &device, 2 * LARGE);
+    let space = space(&pool);
+    let executable = Protection::READ | Protection::EXECUTE;
+    let at = space
+        .map(Map::direct(&file).protection(executable))
+        .unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u64>(at), Ok(0));
+    let snapshot = space.freeze().unwrap();
+    let before = pool.counters.totals().table_unshare;
+    let mut frozen = snapshot.accessor();
+    assert_eq!(frozen.fetch::<u64>(at), Ok(0));
+    assert_eq!(frozen.load::<u64>(at + LARGE), Ok(0));
+    assert_eq!(frozen.fetch::<u64>(at + LARGE), Ok(0));
+    assert_eq!(pool.counters.totals().table_unshare, before);
+    assert_eq!(a.fetch::<u64>(at), Ok(0));
+    file.write_all_at(&[9; 8], PAGE).unwrap();
+    for a in [&mut a, &mut frozen] {
+        assert_eq!(a.load::<u8>(at + PAGE), Ok(9));
+        assert_eq!(a.fetch::<u8>(at + PAGE), Ok(9));
+        assert_eq!(a.fetch::<u8>(at), Ok(0));
+    }
+    space.restore(&snapshot).unwrap();
+    assert_eq!(a.fetch::<u8>(at + PAGE), Ok(9));
+    space.validate();
+    snapshot.validate();
+    drop((a, frozen, snapshot, space, file));
+    assert_all_given_back(&pool);
+}
+
+#[test]
 fn execution_taken_from_one_space_stays_taken_beside_a_fork_that_has_it() {
     let pool = pool(512);
     let space = space(&pool);
