@@ -52,11 +52,7 @@ fn the_last_drop_writes_and_a_failure_then_is_kept() {
 
 /// Begins a write in the background, which hangs; what comes back has it fail, and waits for its end.
 fn hanging_write(core: &Arc<FileCore>, store: &Arc<Faulty>) -> impl FnOnce() + 'static {
-    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-    let core = core.clone();
-    // A store that has failed is tried ever more rarely.
-    let flush = thread::spawn(move || while core.flush(&EVERYTHING).errors == 0 {});
-    store.wait_hanging(1);
+    let flush = hanging_flush(core, store);
     let store = store.clone();
     move || {
         store.release(Release::Fail(Failure::Io));

@@ -21,10 +21,10 @@ use std::ops::Range;
 
 use super::core::FileCore;
 use super::{Cache, FileAccess, FileInner, FileOptions, PagedFile};
-use crate::reclaim::{FlushRequest, Pool, PoolOptions};
+use crate::reclaim::{CleanCount, FlushRequest, Owner, Pool, PoolOptions};
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 use crate::store::{FaultyStore, MemoryStore, Store};
-use crate::sync::Arc;
+use crate::sync::{Arc, thread};
 use crate::units::{PAGE_SIZE, PageCount};
 
 const PAGE: usize = PAGE_SIZE;
@@ -85,6 +85,17 @@ fn open<S: Store>(cache: &Arc<Cache>, store: &Arc<S>, options: &FileOptions) -> 
 
 fn core(file: &PagedFile) -> &Arc<FileCore> {
     file.inner().core()
+}
+
+/// Others write what is dirty, and their write hangs in the store.
+fn hanging_flush(core: &Arc<FileCore>, store: &Faulty) -> thread::JoinHandle<()> {
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
+    let core = core.clone();
+    // A store that has failed is tried ever more rarely.
+    let flush = move || while core.flush(&EVERYTHING) == CleanCount::default() {};
+    let flush = thread::spawn(flush);
+    store.wait_hanging(1);
+    flush
 }
 
 /// The next call of this kind fails.

@@ -113,12 +113,7 @@ fn a_write_on_the_way_while_a_sync_fails_is_in_doubt_too() {
         let store = patterned(4 * size);
         let file = open(&cache, &store, &options(size));
         file.write_at(&[1; 100], size).unwrap();
-        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-        let flush = {
-            let core = core(&file).clone();
-            thread::spawn(move || core.flush(&EVERYTHING))
-        };
-        store.wait_hanging(1);
+        let flush = hanging_flush(core(&file), &store);
         store.add(fail_sync());
         core(&file).sync_store(SyncWhat::All).unwrap();
         store.release(Release::Proceed);
@@ -316,12 +311,7 @@ fn an_invalidation_keeps_what_was_written_since_its_sync() {
         let store = patterned(4 * size);
         let file = open(&cache, &store, &options(size));
         file.write_at(&[1; 100], size).unwrap();
-        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-        let flush = {
-            let core = core(&file).clone();
-            thread::spawn(move || core.flush(&EVERYTHING))
-        };
-        store.wait_hanging(1);
+        let flush = hanging_flush(core(&file), &store);
         let invalidator = {
             let file = file.clone();
             thread::spawn(move || file.invalidate(..))

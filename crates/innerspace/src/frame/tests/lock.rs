@@ -29,6 +29,15 @@ impl Count {
     }
 }
 
+/// An arena of 64 frames, where a waiter loses the lock at most `patience` times.
+fn patient(patience: u32) -> Frames {
+    let options = ArenaOptions {
+        patience,
+        ..ArenaOptions::new(64)
+    };
+    Frames::new(&options).unwrap()
+}
+
 /// Waits until `entries` waiters are in the wait table: others are about to put them there.
 fn until_waiting(frames: &Frames, entries: usize) {
     while frames.waits().entries() != entries {
@@ -44,11 +53,7 @@ fn flags(frames: &Frames, id: FrameId) -> FlagSet {
 #[test]
 fn an_uncontended_lock_never_looks_at_the_wait_table() {
     for patience in [0, DEFAULT_PATIENCE] {
-        let frames = Frames::new(&ArenaOptions {
-            patience,
-            ..ArenaOptions::new(64)
-        })
-        .unwrap();
+        let frames = patient(patience);
         let id = published(&frames);
         for _ in 0..10 {
             frames.lock(id);
@@ -137,11 +142,7 @@ fn the_lock_and_writeback_are_waited_for_separately() {
 #[test]
 fn who_may_not_pass_the_first_hands_it_the_lock() {
     for patience in [0, 2] {
-        let options = ArenaOptions {
-            patience,
-            ..ArenaOptions::new(64)
-        };
-        let frames = Arc::new(Frames::new(&options).unwrap());
+        let frames = Arc::new(patient(patience));
         let id = published(&frames);
         frames.lock(id);
         let waiter = thread::spawn({
@@ -169,11 +170,7 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
 
 /// One waiter, and a thief that takes the lock back each time it has released it: how often that works.
 fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
-    let options = ArenaOptions {
-        patience,
-        ..ArenaOptions::new(64)
-    };
-    let frames = Arc::new(Frames::new(&options).unwrap());
+    let frames = Arc::new(patient(patience));
     let id = published(&frames);
     frames.lock(id);
     let waiter = thread::spawn({
@@ -222,13 +219,7 @@ fn a_waiter_loses_to_thieves_only_so_often() {
 // spec: L7
 #[test]
 fn without_patience_the_order_is_that_of_arrival() {
-    let frames = Arc::new(
-        Frames::new(&ArenaOptions {
-            patience: 0,
-            ..ArenaOptions::new(64)
-        })
-        .unwrap(),
-    );
+    let frames = Arc::new(patient(0));
     let id = published(&frames);
     frames.lock(id);
     let (send, receive) = mpsc::channel();
@@ -288,11 +279,7 @@ fn a_dropped_waker_is_gone() {
 #[test]
 fn a_stale_waiters_bit_costs_one_slow_unlock() {
     for patience in [0, DEFAULT_PATIENCE] {
-        let frames = Frames::new(&ArenaOptions {
-            patience,
-            ..ArenaOptions::new(64)
-        })
-        .unwrap();
+        let frames = patient(patience);
         let id = published(&frames);
         frames.lock(id);
         assert_eq!(
@@ -319,11 +306,7 @@ fn a_stale_waiters_bit_costs_one_slow_unlock() {
 #[test]
 fn a_stale_waiters_bit_bars_nobody() {
     for patience in [0, DEFAULT_PATIENCE] {
-        let frames = Frames::new(&ArenaOptions {
-            patience,
-            ..ArenaOptions::new(64)
-        })
-        .unwrap();
+        let frames = patient(patience);
         let id = published(&frames);
         frames.lock(id);
         frames.set_writeback(id);
@@ -478,11 +461,7 @@ fn put_and_wait_frees_what_it_held_last() {
 fn a_wait_entry_dies_right_after_it_is_unlinked() {
     let rounds = if cfg!(miri) { 5 } else { 300 };
     for patience in [0, DEFAULT_PATIENCE] {
-        let options = ArenaOptions {
-            patience,
-            ..ArenaOptions::new(64)
-        };
-        let frames = Arc::new(Frames::new(&options).unwrap());
+        let frames = Arc::new(patient(patience));
         let id = published(&frames);
         for _ in 0..rounds {
             frames.lock(id);
@@ -529,13 +508,7 @@ fn the_lock_excludes_under_stress() {
     const FRAMES: u64 = 3;
     let rounds = if cfg!(miri) { 20 } else { 3_000 };
     for patience in [0, 1, DEFAULT_PATIENCE] {
-        let frames = Arc::new(
-            Frames::new(&ArenaOptions {
-                patience,
-                ..ArenaOptions::new(64)
-            })
-            .unwrap(),
-        );
+        let frames = Arc::new(patient(patience));
         let ids: Vec<_> = (0..FRAMES).map(|_| published(&frames)).collect();
         let workers: Vec<_> = (1..=4)
             .map(|seed| {
