@@ -224,9 +224,9 @@ impl Frames {
     }
 
     /// Of frames of [`Singles`] that were not begun.
-    pub(super) fn give_back(&self, ids: &[FrameId]) {
+    pub(super) fn give_back(&self, ids: &mut [FrameId]) {
         if !ids.is_empty() {
-            self.allocator.give_all(&self.metas, ids);
+            self.allocator.give_singles(&self.metas, ids);
         }
     }
 
@@ -285,8 +285,8 @@ impl Frames {
     }
 
     /// The second, of many: they can be allocated again.
-    pub(crate) fn give_ended(&self, ids: &[FrameId]) {
-        self.allocator.give_all(&self.metas, ids);
+    pub(crate) fn give_ended(&self, ids: &mut [FrameId]) {
+        self.allocator.give_singles(&self.metas, ids);
     }
 
     /// Makes a block owned again that its caller has frozen, or whose last hold it dropped.

@@ -240,14 +240,14 @@ impl Allocator {
         self.take_block(metas, order, source).ok()
     }
 
-    /// Takes single frames back.
-    pub(super) fn give_all(&self, metas: &[Meta], ids: &[FrameId]) {
+    /// Takes single frames back. May sort them.
+    pub(super) fn give_singles(&self, metas: &[Meta], ids: &mut [FrameId]) {
         let short = self.common.listed.load(Ordering::Relaxed) < self.reserve;
         let given = self.capacity > 0
             && !short
             && self
                 .with_magazine(|magazine| {
-                    for id in ids {
+                    for id in ids.iter() {
                         if magazine.len() == self.capacity {
                             self.give_load(metas, magazine);
                         }
@@ -256,7 +256,7 @@ impl Allocator {
                 })
                 .is_some();
         if !given {
-            self.with_lists(|lists| ids.iter().for_each(|id| lists.buddy.give(metas, *id, 0)));
+            self.with_lists(|lists| lists.buddy.give_singles(metas, ids));
         }
     }
 

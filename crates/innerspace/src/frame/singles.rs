@@ -51,6 +51,6 @@ impl<'f> Singles<'f> {
 
 impl Drop for Singles<'_> {
     fn drop(&mut self) {
-        self.frames.give_back(&self.ids[self.next..self.len]);
+        self.frames.give_back(&mut self.ids[self.next..self.len]);
     }
 }

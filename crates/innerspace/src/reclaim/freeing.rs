@@ -53,7 +53,7 @@ impl<'p> Freeing<'p> {
 
     /// Back to the arena, and then off the group's account, so that a charge that succeeds finds a frame.
     fn free_run(&mut self) {
-        let run = &self.run[..std::mem::take(&mut self.len)];
+        let run = &mut self.run[..std::mem::take(&mut self.len)];
         if run.is_empty() {
             return;
         }
