@@ -35,6 +35,8 @@ pub(super) const LEAVES: usize = 256;
 pub(super) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 /// Bytes at which a page begins: who goes through it in small steps comes by there.
 const BEGINNING: usize = 32;
+/// Bytes of the next page to send for. Four lines are enough: the processor goes on by itself once it is asked for some in a row.
+const AHEAD: usize = 256;
 /// A tag that no address has.
 const NO_LEAF: u64 = u64::MAX;
 /// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the next hit.
@@ -283,7 +285,10 @@ impl Translator {
         let number = at >> PAGE_SHIFT;
         let before = std::mem::replace(&mut self.begun, number);
         if number.wrapping_sub(before) == 1 {
-            self.prefetch(at.wrapping_add(PAGE_SIZE as u64), need);
+            let next = (number + 1) << PAGE_SHIFT;
+            if let Some(Page(bytes)) = self.hit(next, AHEAD, need) {
+                copy::prefetch_first::<AHEAD>(bytes.as_ptr());
+            }
         }
         Some(page)
     }

@@ -176,8 +176,14 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
 /// is no faster, for by then the processor fetches ahead by itself.
 #[inline]
 pub(crate) fn prefetch_page(address: *const u8) {
+    prefetch_first::<{ PAGE_SIZE / 4 }>(address);
+}
+
+/// Has the processor fetch the lines of so many bytes that are to be read soon. A hint.
+#[inline]
+pub(crate) fn prefetch_first<const BYTES: usize>(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
-    for offset in (0..PAGE_SIZE / 4).step_by(64) {
+    for offset in (0..BYTES).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: touches no memory, and is right for every address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(offset).cast()) }
