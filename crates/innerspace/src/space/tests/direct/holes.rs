@@ -274,6 +274,51 @@ fn a_fetch_from_a_hole_leaves_a_snapshots_table_as_it_is() {
 }
 
 #[test]
+fn a_hole_that_becomes_executable_is_fetched_from() {
+    let pool = pool(512);
+    let device = device(PAGE);
+    let file = hole(&pool, &device, 4 * LARGE);
+    let parent = space(&pool);
+    let at = parent.map(Map::direct(&file)).unwrap();
+    let fetched = |space: &Space, at| space.accessor().fetch::<u64>(at);
+    for large in 0..4 {
+        let loaded = parent.accessor().load::<u64>(at + large * LARGE);
+        assert_eq!(loaded, Ok(0));
+    }
+    let executable = Protection::READ | Protection::EXECUTE;
+    let child = parent.fork().unwrap();
+    let snapshot = parent.freeze().unwrap();
+    // All of it, and a page; beside those who may not.
+    child.protect(at, 4 * LARGE, executable).unwrap();
+    parent.protect(at + LARGE, PAGE, executable).unwrap();
+    for large in 0..4 {
+        assert_eq!(fetched(&child, at + large * LARGE), Ok(0));
+    }
+    assert_eq!(fetched(&parent, at + LARGE), Ok(0));
+    for space in [&parent, &snapshot.fork().unwrap()] {
+        let refused = fetched(space, at + LARGE + PAGE).unwrap_err();
+        assert_eq!(refused.kind(), FaultKind::Forbidden);
+    }
+    parent.restore(&snapshot).unwrap();
+    parent.protect(at, 2 * LARGE, executable).unwrap();
+    assert_eq!(fetched(&parent, at), Ok(0));
+    // Elsewhere, without execution and with it again.
+    child.protect(at, 4 * LARGE, Protection::READ).unwrap();
+    assert_eq!(child.accessor().load::<u64>(at), Ok(0));
+    let moved = child
+        .remap(at, 4 * LARGE, 4 * LARGE, Remap::Replacing(at + 64 * LARGE))
+        .unwrap();
+    assert_eq!(child.accessor().load::<u64>(moved + LARGE), Ok(0));
+    child.protect(moved, 4 * LARGE, executable).unwrap();
+    for large in 0..4 {
+        assert_eq!(fetched(&child, moved + large * LARGE), Ok(0));
+    }
+    for space in [&parent, &child] {
+        space.validate();
+    }
+}
+
+#[test]
 fn execution_taken_from_one_space_stays_taken_beside_a_fork_that_has_it() {
     let pool = pool(512);
     let space = space(&pool);
