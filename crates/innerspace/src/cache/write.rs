@@ -77,24 +77,26 @@ impl FileCore {
 
     /// Writes all of `bytes` at `offset`.
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-        let result = self.write_all(bytes, offset);
+        self.write_all(bytes, offset)?;
         self.end_operation();
-        result
+        Ok(())
     }
 
     /// Writes all of `bytes` at the end of the file; returns where that was.
     pub(super) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.check_writable()?;
-        let result = {
+        let offset = {
             let _appending = self.append.lock();
             let offset = self.size();
-            self.write_all(bytes, offset).map(|()| offset)
+            self.write_all(bytes, offset)?;
+            offset
         };
         self.end_operation();
-        result
+        Ok(offset)
     }
 
-    /// What comes after an operation that fills, writes or cuts: no lock is held any more.
+    /// What comes after an operation that fills, writes or cuts: no lock is held any more. A write that fails leaves it to the next
+    /// operation, and to the service.
     #[inline]
     pub(super) fn end_operation(&self) {
         self.pool.safe_point();
