@@ -14,7 +14,8 @@ use innerspace::tables::{Mark, set_mark};
 use innerspace::{FileAccess, KIB, MIB, PagedFile};
 
 use crate::harness::{
-    Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, summed_warm, thread_time, wall_time,
+    Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, summed, summed_warm, thread_time,
+    wall_time,
 };
 use crate::host::{PAGE, memory_file};
 use crate::report::Table;
@@ -44,6 +45,14 @@ impl Place {
         match self {
             Place::Memory => thread_time(pages, work),
             Place::Disk => wall_time(pages, work),
+        }
+    }
+
+    /// Takes `times` samples: in memory with the caches as they are when nobody else has worked between.
+    fn summed(self, times: u64, sample: impl FnMut() -> Outcome) -> Outcome {
+        match self {
+            Place::Memory => summed_warm(times, sample),
+            Place::Disk => summed(times, sample),
         }
     }
 }
@@ -123,7 +132,7 @@ fn row(
         let (file, write) = (&file, &write);
         move || {
             set_mark(mark);
-            let sample = summed_warm(times, || {
+            let sample = place.summed(times, || {
                 let sample = place.time(pages, || {
                     write(&mut |bytes, at| Ok(file.write_at(bytes, at)?))?;
                     if sync == Sync::AtTheEnd {
@@ -142,7 +151,7 @@ fn row(
         Contender::new("innerspace", innerspace(Mark::BeforePublish)),
         Contender::new("publish, then mark", innerspace(Mark::AfterPublish)),
         Contender::new(kernel, || {
-            summed_warm(times, || {
+            place.summed(times, || {
                 let sample = place.time(pages, || {
                     write(&mut |bytes, at| Ok(kernel_file.write_all_at(bytes, at)?))?;
                     if sync == Sync::AtTheEnd {
