@@ -7,6 +7,10 @@
 //! nodes and restores leave it out. It may stand where an entry of a direct access file says "hole of 2 MiB" and nowhere else,
 //! and is linked and unlinked under that entry's lock.
 //!
+//! Who makes a path the space's own puts an empty leaf, or none, in its place by a plain store, in a section and with `paths` held. A
+//! revoker may have been faster; but it keeps the entry locked until the section ends, and a fault that would link a leaf there
+//! waits for the entry first, or for `paths`. So nothing is stored over.
+//!
 //! Nor does it stand where a mapping allows execution: its words are right for loads alone, and a fetch that parted from it would
 //! copy nodes above it, in a snapshot as well, whose nodes forks and restores walk by without a section because it never loses
 //! one. Spaces whose protections differ there share no node above it (`Edit::Part`), and parting leaves it out.
