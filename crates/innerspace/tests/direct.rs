@@ -17,6 +17,24 @@ fn a_host_files_device_has_no_blocks_to_give() {
     assert!(matches!(error, DaxError::Unsupported { .. }), "{error}");
 }
 
+/// Files of sysfs are regular, and cannot be mapped.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_system_without_shared_mappings_is_named() {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    if !std::path::Path::new(path).exists() {
+        return eprintln!("skipped: no {path} here");
+    }
+    let memory = Memory::with_limit(MIB).unwrap();
+    let options = memory.direct_options().access(FileAccess::ReadOnly);
+    let error = options.open(path).unwrap_err();
+    assert!(matches!(error, DaxError::Unsupported { .. }), "{error}");
+    let text = error.to_string();
+    let begins = format!("{path}: no direct access without shared mappings: ");
+    assert!(text.starts_with(&begins), "{text}");
+    let _cached = memory.open(path).unwrap();
+}
+
 #[test]
 fn a_file_that_is_made_can_be_written_whatever_was_chosen_before() {
     let folder = tempfile::tempdir().unwrap();
