@@ -3,7 +3,8 @@
 use innerspace::store::Store;
 use innerspace::{
     AddressWidth, AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions,
-    Protection, Snapshot, SnapshotFileError, SpaceError, SpaceOptions, Threads, VirtAddr,
+    PagedFile, Protection, Snapshot, SnapshotFileError, SpaceError, SpaceOptions, Threads,
+    VirtAddr,
 };
 use std::io;
 use std::ops::Range;
@@ -63,19 +64,22 @@ fn memory(limit: u64) -> Memory {
         .unwrap()
 }
 
+/// A file whose store counts, of so many pages of this byte.
+fn counted(memory: &Memory, pages: u64, byte: u8) -> (Arc<Counted>, PagedFile) {
+    let store = Arc::new(Counted {
+        bytes: Mutex::new(vec![byte; (pages * PAGE) as usize]),
+        ..Counted::default()
+    });
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.open(Handle(store.clone())).unwrap();
+    (store, file)
+}
+
 // spec: F10
 #[test]
 fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
     let memory = memory(8 * MIB);
-    let store = Arc::new(Counted {
-        bytes: Mutex::new(vec![1; 16 * PAGE as usize]),
-        ..Counted::default()
-    });
-    let file = memory
-        .options()
-        .access(FileAccess::ReadWrite)
-        .open(Handle(store.clone()))
-        .unwrap();
+    let (store, file) = counted(&memory, 16, 1);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor();
@@ -199,16 +203,8 @@ fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file
 
 #[test]
 fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
-    let store = Arc::new(Counted {
-        bytes: Mutex::new(vec![7; 4 * PAGE as usize]),
-        ..Counted::default()
-    });
     let memory = memory(4 * MIB);
-    let file = memory
-        .options()
-        .access(FileAccess::ReadWrite)
-        .open(Handle(store.clone()))
-        .unwrap();
+    let (store, file) = counted(&memory, 4, 7);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     // Mapped beside it, and forbidden in part: nothing merges that should not.
