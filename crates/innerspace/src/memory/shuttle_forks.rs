@@ -1,7 +1,7 @@
 //! How leaves of forks part, under random schedules: a leaf that borrows nothing any more, one that trims what its last borrower
 //! needs, one that is absorbed.
 
-use super::shuttle_world::{PAGE, explore, memory};
+use super::shuttle_world::{PAGE, explore, explore_further, memory};
 use crate::sync::thread;
 use crate::{Accessor, Map, Memory, Space, VirtAddr};
 
@@ -116,7 +116,7 @@ fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
 // spec: F3, F4
 #[test]
 fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
-    explore(|| {
+    explore_further(|| {
         let memory = memory();
         let (first, at) = numbered(&memory, 4);
         let second = first.fork().unwrap();

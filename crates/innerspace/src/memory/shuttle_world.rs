@@ -14,6 +14,11 @@ pub(super) fn explore(test: fn()) {
     shuttle::check_random(test, SCHEDULES);
 }
 
+/// The same for what one of a hundred schedules shows.
+pub(super) fn explore_further(test: fn()) {
+    shuttle::check_random(test, 6 * SCHEDULES);
+}
+
 pub(super) fn memory() -> Memory {
     let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
     options.build().unwrap()
