@@ -26,9 +26,8 @@ use std::time::Instant;
 use super::flags::FlagSet;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::may_call_out;
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Mutex, MutexGuard, Rank, thread};
+use crate::sync::{Arc, Mutex, MutexGuard, Rank, may_call_out, thread};
 
 /// The number of queues.
 #[cfg(not(loom))]

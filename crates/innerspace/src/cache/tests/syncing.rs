@@ -36,6 +36,15 @@ fn is_failed_sync(error: &FileError) -> bool {
     )
 }
 
+/// A file of four blocks, a hundred bytes of the second written.
+fn written(size: u64) -> (Arc<Cache>, Arc<Faulty>, PagedFile) {
+    let cache = memory_of(64, size);
+    let store = patterned(4 * size);
+    let file = open(&cache, &store, &options(size));
+    file.write_at(&[1; 100], size).unwrap();
+    (cache, store, file)
+}
+
 // spec: P18
 #[test]
 fn what_a_failed_sync_may_have_dropped_is_written_again() {
@@ -109,10 +118,7 @@ fn what_no_sync_has_covered_is_not_evicted() {
 #[test]
 fn a_write_on_the_way_while_a_sync_fails_is_in_doubt_too() {
     for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(4 * size);
-        let file = open(&cache, &store, &options(size));
-        file.write_at(&[1; 100], size).unwrap();
+        let (_cache, store, file) = written(size);
         let flush = hanging_flush(core(&file), &store);
         store.add(fail_sync());
         core(&file).sync_store(SyncWhat::All).unwrap();
@@ -281,10 +287,7 @@ fn an_invalidation_keeps_what_is_in_doubt() {
 #[test]
 fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
     for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(4 * size);
-        let file = open(&cache, &store, &options(size));
-        file.write_at(&[1; 100], size).unwrap();
+        let (_cache, store, file) = written(size);
         lose(&store, 1);
         core(&file).flush(&EVERYTHING);
         store.add(fail_sync());
@@ -307,10 +310,7 @@ fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
 #[test]
 fn an_invalidation_keeps_what_was_written_since_its_sync() {
     for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(4 * size);
-        let file = open(&cache, &store, &options(size));
-        file.write_at(&[1; 100], size).unwrap();
+        let (_cache, store, file) = written(size);
         let flush = hanging_flush(core(&file), &store);
         let invalidator = {
             let file = file.clone();
