@@ -76,7 +76,7 @@ pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome
 /// The same after as many that do not count: what the others of the row left in the processor's caches is not in the figures.
 #[cfg_attr(
     not(feature = "tables"),
-    expect(dead_code, reason = "the contenders of a table share their memory")
+    expect(dead_code, reason = "a table alone is measured so")
 )]
 pub(crate) fn summed_warm(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
     summed(times, &mut sample)?;

@@ -33,7 +33,8 @@
 //!   LOCKED is clear, and waking those who are noted is right always.
 //! - WAITERS is cleared if nobody waits, by an atomic operation on one bit: it undoes nothing of what the new owner stores.
 //!
-//! Nobody sleeps holding a queue's mutex. Who finds the lock taken and nobody in the queue looks again for a microsecond or two first.
+//! Nobody sleeps holding a queue's mutex. Who finds the lock taken and nobody in the queue looks again for some hundred
+//! pauses of the processor first.
 
 use std::fmt;
 use std::task::Waker;

@@ -1,8 +1,8 @@
 //! One access: what accessors and sessions share.
 //!
 //! It opens a section, looks its page up in the remembered leaf, does its loads or stores and closes the section: two
-//! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find goes to
-//! [`Core::have_page`]: take a page, or the zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short
+//! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find, or finds at the
+//! beginning of a page, goes to [`Core::look_up`]: have the next page on its way; or take a page, or the zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short
 //! ways); else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 use std::hint::cold_path;
