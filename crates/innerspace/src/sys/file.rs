@@ -21,7 +21,7 @@ mod platform;
 mod platform;
 
 use std::fs::{File, FileType, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 pub(crate) use platform::{
@@ -114,8 +114,17 @@ pub(crate) fn is_device_error(number: i32) -> bool {
 /// The process that holds a `flock` on the file with this device and inode number, where the
 /// system tells: not for a process outside our pid namespace, nor on file systems that give
 /// `stat` another device number than they lock by (btrfs).
+///
+/// The list is read piece by piece, each from where the last one ended by its number: where somebody lets a lock go in between, a
+/// line is passed over. Hence a buffer that most lists fit into, and more than one look.
 pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
-    holder_in(&std::fs::read_to_string("/proc/locks").ok()?, identity)
+    const LOOKS: usize = 4;
+    (0..LOOKS).find_map(|_| {
+        let mut locks = String::with_capacity(64 << 10);
+        let mut list = File::open("/proc/locks").ok()?;
+        list.read_to_string(&mut locks).ok()?;
+        holder_in(&locks, identity)
+    })
 }
 
 /// Finds the holder in text like `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
@@ -165,5 +174,37 @@ mod tests {
         assert_eq!(holder_in(other_namespace, [0xfe00, 77]), None);
         let wide_minor = "1: FLOCK  ADVISORY  WRITE 9 00:123:5 0 EOF\n";
         assert_eq!(holder_in(wide_minor, [0x10_0023, 5]), Some(9));
+    }
+
+    #[cfg(all(unix, not(any(loom, miri))))]
+    #[test]
+    fn the_holder_is_found_while_other_locks_come_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let create = |name: String| File::create(folder.path().join(name)).unwrap();
+        let held = create("held".into());
+        held.try_lock().unwrap();
+        let identity = identity(&held.metadata().unwrap()).unwrap();
+        let Some(holder) = lock_holder(identity) else {
+            return; // the system does not tell
+        };
+        assert_eq!(holder, std::process::id());
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let done = &done;
+                scope.spawn(move || {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        let others =
+                            [0, 1, 2, 3, 4, 5, 6, 7].map(|n| create(format!("{thread}.{n}")));
+                        others.iter().for_each(|other| other.try_lock().unwrap());
+                    }
+                });
+            }
+            let missed = (0..3000)
+                .filter(|_| lock_holder(identity).is_none())
+                .count();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(missed, 0);
+        });
     }
 }
