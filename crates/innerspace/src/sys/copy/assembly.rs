@@ -5,6 +5,7 @@ use std::arch::asm;
 
 use super::words::{WORD, Words};
 use super::{Form, wide};
+use crate::units::PAGE_SIZE;
 
 /// Moves of 64 bytes or string instructions, and moves of 16 bytes.
 #[derive(Debug)]
@@ -115,6 +116,18 @@ impl Form for Assembly {
                 in("rax") value,
                 options(nostack, preserves_flags),
             );
+        }
+    }
+
+    #[inline]
+    unsafe fn page_zero(page: *mut u64) {
+        // SAFETY: the trait's promise, word for word; and the processor has the moves.
+        unsafe {
+            if wide::available() {
+                wide::page_zero(page);
+            } else {
+                Assembly::words_fill(page, 0, PAGE_SIZE / WORD);
+            }
         }
     }
 }

@@ -63,6 +63,11 @@ trait Form {
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize);
     /// `value` into shared words.
     unsafe fn words_fill(dst: *mut u64, value: u64, words: usize);
+    /// Zeros into a page of shared words, aligned to 64 bytes; what is zero already need not be stored to.
+    unsafe fn page_zero(page: *mut u64) {
+        // SAFETY: a page of words, which the caller vouches for.
+        unsafe { Self::words_fill(page, 0, PAGE_SIZE / WORD) }
+    }
 }
 
 /// Copies shared bytes into private ones.
@@ -148,16 +153,16 @@ pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> O
     }
 }
 
-/// Sets the 4096 shared bytes at `dst` to zero.
+/// Sets the 4096 shared bytes at `dst` to zero. Words that are zero already may be left alone.
 ///
 /// # Safety
-/// As for [`fill`] with 4096 bytes, and `dst` is aligned to 8.
+/// As for [`fill`] with 4096 bytes, and `dst` is aligned to 64.
 #[inline]
 pub(crate) unsafe fn zero_page(dst: *mut u8) {
-    debug_assert!(dst.cast::<u64>().is_aligned());
+    debug_assert!(dst.addr().is_multiple_of(64));
     crate::sync::interleave();
     // SAFETY: the caller's promise, word for word.
-    unsafe { Native::words_fill(dst.cast(), 0, PAGE_SIZE / WORD) }
+    unsafe { Native::page_zero(dst.cast()) }
 }
 
 /// Copies the 4096 shared bytes at `src` to `dst`.

@@ -132,14 +132,41 @@ fn comparison_finds_the_first_difference() {
     }
 }
 
+/// Words at the beginning of a cache line.
+#[repr(C, align(64))]
+struct Pages<const WORDS: usize>([u64; WORDS]);
+
+fn every_word_is_cleared<F: Form>() {
+    const WORDS: usize = PAGE_SIZE / WORD;
+    let mut page = Pages([0; 3 * WORDS]);
+    for dirty in (0..WORDS).step_by(if cfg!(miri) { 77 } else { 1 }) {
+        page.0 = [0; 3 * WORDS];
+        for around in [WORDS - 1, WORDS + dirty, 2 * WORDS] {
+            page.0[around] = 1 << (dirty % 64);
+        }
+        // SAFETY: the second of three pages.
+        unsafe { F::page_zero(page.0.as_mut_ptr().add(WORDS)) };
+        let left: Vec<_> = (0..3 * WORDS).filter(|word| page.0[*word] != 0).collect();
+        assert_eq!(left, [WORDS - 1, 2 * WORDS], "with word {dirty} set");
+    }
+}
+
+#[test]
+fn a_page_is_cleared_whichever_word_is_set() {
+    every_word_is_cleared::<Words>();
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    every_word_is_cleared::<assembly::Assembly>();
+}
+
 #[test]
 fn pages_are_copied_and_cleared_whole() {
     let mut random = Random(5);
-    let mut room = vec![0_u64; 3 * PAGE_SIZE / WORD];
+    let mut pages = Pages([0; 3 * PAGE_SIZE / WORD]);
+    let room = &mut pages.0;
     for word in &mut room[PAGE_SIZE / WORD..] {
         *word = random.below(usize::MAX) as u64;
     }
-    let before = room.clone();
+    let before = *room;
     let pages = room.as_mut_ptr().cast::<u8>();
     // SAFETY: three pages, aligned to 8.
     unsafe { copy_page(pages, pages.add(PAGE_SIZE)) };
