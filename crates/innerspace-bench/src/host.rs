@@ -127,6 +127,17 @@ impl Drop for Region {
     }
 }
 
+/// Gives pages of a region of anonymous memory back to the kernel; their bytes are zeros from then on.
+pub(crate) fn discard(pages: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the bytes are borrowed mutably, and zeros are as good as any.
+    let result =
+        unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_DONTNEED) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// An empty file in memory, as on tmpfs.
 pub(crate) fn memory_file() -> io::Result<File> {
     // SAFETY: the name is a C string; the call makes a new descriptor.
