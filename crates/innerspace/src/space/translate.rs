@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use super::pte::{self, Pte};
 use super::table::SLOTS;
 use crate::sync::Arc;
-use crate::sync::domain::{Participant, Post, Sections};
+use crate::sync::domain::{Mail, Participant, Post, Sections};
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -150,9 +150,9 @@ pub(super) enum Need {
 pub(super) struct Page(NonNull<u8>);
 
 impl Leaves {
-    /// The word of the page of `at`, if its leaf is remembered for `need` and it is valid for it. In a section, without mail.
+    /// The word of the page of `at`, if there is no mail, its leaf is remembered for `need` and it is valid for it. In a section.
     #[inline(always)]
-    fn find(&self, at: u64, need: Need) -> Option<Pte> {
+    fn find(&self, at: u64, need: Need, mail: Mail) -> Option<Pte> {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
         let (tag, valid) = match need {
@@ -160,7 +160,7 @@ impl Leaves {
             Need::Write => (self.write_tags[slot], pte::VALID_W),
             Need::Fetch => (self.read_tags[slot], pte::VALID_X),
         };
-        if tag != leaf {
+        if tag != mail.mark(leaf) {
             cold_path();
             return None;
         }
@@ -179,12 +179,12 @@ impl Leaves {
 /// Where `at` is in its page, if `size` bytes of it lie there and are not its first.
 #[inline(always)]
 fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
-    let offset = at as usize % PAGE_SIZE;
-    if offset.wrapping_sub(BEGINNING) > PAGE_SIZE - BEGINNING - size {
+    let past = (at as usize).wrapping_sub(BEGINNING) % PAGE_SIZE;
+    if past > PAGE_SIZE - BEGINNING - size {
         cold_path();
         return None;
     }
-    Some(offset)
+    Some(past + BEGINNING)
 }
 
 impl AtHand {
@@ -200,12 +200,9 @@ impl AtHand {
         act: impl FnOnce(Page) -> R,
     ) -> Option<R> {
         let offset = offset_past_beginning(at, size)?;
-        if self.participant.has_mail() {
-            cold_path();
-            return None;
-        }
+        let mail = self.participant.mail();
+        let entry = self.leaves(translator).find(at, need, mail)?;
         debug_assert!(self.participant.is_open());
-        let entry = self.leaves(translator).find(at, need)?;
         Some(act(Page::at(entry, offset)))
     }
 
@@ -243,7 +240,7 @@ impl Translator {
     pub(super) fn layout(&self) -> super::layout::TranslationLayout {
         let (read_tags, write_tags, words) = self.leaves.addresses();
         super::layout::TranslationLayout {
-            mail: self.sections.mail().as_ptr(),
+            mail: self.sections.mail_word().as_ptr(),
             read_tags,
             write_tags,
             words,
@@ -253,13 +250,10 @@ impl Translator {
     /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
     #[inline(always)]
     pub(super) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
-        if self.sections.has_mail() {
-            cold_path();
-            return None;
-        }
+        let entry = self.leaves.find(at, need, self.sections.mail())?;
         // A session that was suspended meanwhile has mail.
         debug_assert!(self.sections.is_open());
-        let (offset, entry) = (at as usize % PAGE_SIZE, self.leaves.find(at, need)?);
+        let offset = at as usize % PAGE_SIZE;
         if offset > PAGE_SIZE - size {
             cold_path();
             return None;
@@ -271,12 +265,9 @@ impl Translator {
     #[inline(always)]
     pub(super) fn hit_past_beginning(&self, at: u64, size: usize, need: Need) -> Option<Page> {
         let offset = offset_past_beginning(at, size)?;
-        if self.sections.has_mail() {
-            cold_path();
-            return None;
-        }
+        let entry = self.leaves.find(at, need, self.sections.mail())?;
         debug_assert!(self.sections.is_open());
-        Some(Page::at(self.leaves.find(at, need)?, offset))
+        Some(Page::at(entry, offset))
     }
 
     /// As `hit`; if the access comes upwards from the beginning of the page before, the next page is sent for.
@@ -317,7 +308,7 @@ impl Translator {
     fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
-        if self.sections.has_mail() || tags[slot] != leaf {
+        if tags[slot] != self.sections.mail().mark(leaf) {
             return None;
         }
         let word = self.leaves.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);

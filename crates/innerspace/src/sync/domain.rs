@@ -9,7 +9,7 @@
 //! | step | reader | revoker |
 //! |---|---|---|
 //! | 1 | *enter*: `state` = odd, light barrier | make the thing unreachable (change the word that leads to it) |
-//! | 2 | look whether anything is `pending`; drain the mailbox if so | post to the mailboxes of those that may have cached it, bump `pending` |
+//! | 2 | look whether anything is `pending`; drain the mailbox if so | post to the mailboxes of those that may have cached it, set `pending` |
 //! | 3 | read the words, use what they lead to | [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change |
 //! | 4 | *leave*: `state` = even, release | reuse, clean, return |
 //!
@@ -27,11 +27,11 @@
 //!
 //! # Sessions
 //!
-//! A session keeps one section open over many accesses and looks at `pending` before each ([`Sections::has_mail`]): a
-//! waiting revoker bumps it, and the session passes a *safepoint* (leave, drain, enter). Between two accesses the user's
+//! A session keeps one section open over many accesses and looks at `pending` before each ([`Sections::mail`]): a
+//! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). Between two accesses the user's
 //! code runs, and may call this library: a thread that is about to wait for others first leaves the sections of its own
 //! sessions ([`suspend_sessions`], called by every lock and wait of `sync`), so that two threads with open sessions never
-//! wait for each other. It bumps `pending` too, so the session finds out before it uses anything it remembers. While an
+//! wait for each other. It sets `pending` too, so the session finds out before it uses anything it remembers. While an
 //! access itself is under way the session is not registered (`end_session`), and nobody leaves its section for it. A drain
 //! may take a request away that came for the section it is in, and the session goes on: the revoker asks again from time to
 //! time.
@@ -54,13 +54,30 @@ pub(crate) const MAILBOX_LEN: usize = 64;
 /// What an accessor's `state` is outside its sections.
 const CLOSED: u64 = 0;
 
+/// What `pending` is while something is: a bit that no number has under which something is cached.
+const PENDING: u64 = 1 << 63;
+
+/// Whether something was pending for a reader when it looked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mail(u64);
+
+impl Mail {
+    /// The number under which something is cached, or one that nothing is cached under if there is mail: one comparison tells
+    /// both.
+    #[inline(always)]
+    pub(crate) fn mark(self, number: u64) -> u64 {
+        debug_assert_eq!(number & PENDING, 0);
+        number | self.0
+    }
+}
+
 /// What one reader shows to revokers.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Participant {
     /// Odd while in a section. Written by the owner alone; read by revokers.
     state: AtomicU64,
-    /// Posts and requests to pass a safepoint that the owner has not seen yet.
+    /// [`PENDING`] while there are posts and requests to pass a safepoint that the owner has not seen yet, else 0.
     pending: AtomicU64,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
@@ -116,7 +133,7 @@ impl Participant {
         }
         // Under the lock, so that a drain which takes this away has seen the message too. Release: pairs with the
         // load in `Sections::has_mail` where that is followed by the lock; for A6 the poster's later data store carries it.
-        self.pending.fetch_add(1, Ordering::Release);
+        self.pending.fetch_or(PENDING, Ordering::Release);
     }
 
     /// Says that the owner is in a section now (odd) or not (even); see the module for the orderings.
@@ -135,7 +152,7 @@ impl Participant {
 
     /// Asks an open session to pass a safepoint.
     pub(crate) fn request(&self) {
-        self.pending.fetch_add(1, Ordering::Release);
+        self.pending.fetch_or(PENDING, Ordering::Release);
     }
 
     /// Whether a section is open. For the owner.
@@ -146,10 +163,16 @@ impl Participant {
 
     /// Whether something was posted or requested since the last drain. For the owner.
     #[inline(always)]
-    pub(crate) fn has_mail(&self) -> bool {
+    fn has_mail(&self) -> bool {
+        self.mail().0 != 0
+    }
+
+    /// The same, to be compared together with what is cached.
+    #[inline(always)]
+    pub(crate) fn mail(&self) -> Mail {
         // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a thread we have
         // synchronised with since, coherence forbids an older value.
-        self.pending.load(Ordering::Relaxed) != 0
+        Mail(self.pending.load(Ordering::Relaxed))
     }
 }
 
@@ -345,9 +368,15 @@ impl Sections {
         self.participant.has_mail()
     }
 
+    /// The same, to be compared together with what is cached.
+    #[inline(always)]
+    pub(crate) fn mail(&self) -> Mail {
+        self.participant.mail()
+    }
+
     /// The word that `has_mail` looks at; as long-lived as the participant.
     #[cfg(all(feature = "layout", not(any(loom, shuttle))))]
-    pub(crate) fn mail(&self) -> &AtomicU64 {
+    pub(crate) fn mail_word(&self) -> &AtomicU64 {
         &self.participant.pending
     }
 
