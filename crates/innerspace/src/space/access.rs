@@ -11,7 +11,6 @@ use super::SpaceInner;
 use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
 use super::fault::{self, Short};
-use super::session::InSession;
 use super::table::{self, Nodes};
 use super::translate::{self, Need, Page, Translator};
 use super::vma_cache::VmaCache;
@@ -393,43 +392,72 @@ impl Core {
 
     #[inline(always)]
     pub(super) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        if crosses(at, size_of::<T>()) {
-            return value_of(|bytes| self.load_across::<S>(at, bytes));
-        }
-        match self.access::<S, T>(at, What::value::<T>(AccessKind::Load), Page::load) {
-            Ok(value) => Ok(value),
-            Err(fault) => self.load_from_device::<S, T>(fault),
+        S::enter(&mut self.translator);
+        let (translator, size) = (&self.translator, size_of::<T>());
+        match translator.hit_past_beginning(at.0, size, Need::Read) {
+            Some(page) => {
+                let value = page.load();
+                S::leave(&mut self.translator);
+                Ok(value)
+            }
+            None => self.load_missed::<S, T>(at),
         }
     }
 
-    /// A load of a session that did not find its page at hand.
+    /// A load that did not find its page at hand. In a section, which it leaves.
     #[inline(always)]
-    pub(super) fn load_in_session<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+    pub(super) fn load_missed<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+    ) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
-            return value_of(|bytes| self.load_across::<InSession>(at, bytes));
+            S::leave(&mut self.translator);
+            return value_of(|bytes| self.load_across::<S>(at, bytes));
         }
-        match self.look_up::<InSession>(at, What::value::<T>(AccessKind::Load)) {
-            Some(page) => Ok(page.load()),
-            None => self.load_from_device::<InSession, T>(self.fault),
+        let page = self.look_up::<S>(at, What::value::<T>(AccessKind::Load));
+        let value = page.map(Page::load);
+        S::leave(&mut self.translator);
+        match value {
+            Some(value) => Ok(value),
+            None => self.load_from_device::<S, T>(self.fault),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn store<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        S::enter(&mut self.translator);
+        let (translator, size) = (&self.translator, size_of::<T>());
+        match translator.hit_past_beginning(at.0, size, Need::Write) {
+            Some(page) => {
+                page.store(value);
+                S::leave(&mut self.translator);
+                Ok(())
+            }
+            None => self.store_missed::<S, T>(at, value),
         }
     }
 
     /// A store of this kind.
     #[inline(always)]
-    pub(super) fn store_in_session<T: Scalar>(
+    pub(super) fn store_missed<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
         value: T,
     ) -> Result<(), Fault> {
         if crosses(at, size_of::<T>()) {
-            return self.store_across::<InSession, T>(at, value);
+            S::leave(&mut self.translator);
+            return self.store_across::<S, T>(at, value);
         }
-        match self.look_up::<InSession>(at, What::value::<T>(AccessKind::Store)) {
-            Some(page) => {
-                page.store(value);
-                Ok(())
-            }
-            None => self.store_to_device::<InSession, T>(value, self.fault),
+        let page = self.look_up::<S>(at, What::value::<T>(AccessKind::Store));
+        let stored = page.map(|page| page.store(value));
+        S::leave(&mut self.translator);
+        match stored {
+            Some(()) => Ok(()),
+            None => self.store_to_device::<S, T>(value, self.fault),
         }
     }
 
@@ -483,22 +511,6 @@ impl Core {
         access: AccessKind,
     ) -> Result<(), Fault> {
         self.access::<S, ()>(at, What::buffer(access, 0), drop)
-    }
-
-    #[inline(always)]
-    pub(super) fn store<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-        value: T,
-    ) -> Result<(), Fault> {
-        if crosses(at, size_of::<T>()) {
-            return self.store_across::<S, T>(at, value);
-        }
-        let what = What::value::<T>(AccessKind::Store);
-        match self.access::<S, ()>(at, what, |page| page.store(value)) {
-            Ok(()) => Ok(()),
-            Err(fault) => self.store_to_device::<S, T>(value, fault),
-        }
     }
 
     #[cold]

@@ -94,7 +94,7 @@ impl<'accessor> Session<'accessor> {
             .hit(translator, (at.0, size), Need::Read, Page::load);
         match hit {
             Some(value) => Ok(value),
-            None => self.core.load_in_session(at),
+            None => self.core.load_missed::<InSession, T>(at),
         }
     }
 
@@ -107,7 +107,7 @@ impl<'accessor> Session<'accessor> {
             .hit(translator, (at.0, size), Need::Write, store)
         {
             Some(()) => Ok(()),
-            None => self.core.store_in_session(at, value),
+            None => self.core.store_missed::<InSession, T>(at, value),
         }
     }
 
