@@ -26,7 +26,6 @@ use super::stats::FileStats;
 use super::stream::Stream;
 use super::view::{View, Wait};
 use crate::group::Group;
-use crate::reclaim::{Pool, Retired};
 use crate::store::{Store, SyncWhat};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -96,17 +95,12 @@ impl Deref for FileInner {
 
 impl Drop for FileInner {
     fn drop(&mut self) {
-        // The last reference may go in an odd place (below reclaim, with a block locked): closing waits for a safe point.
+        // The last reference may go in an odd place (below reclaim, with a block locked): closing is left for a better one.
         // A `PagedFile` that is the last one closes by itself.
         if !self.core.is_closed() {
             let core = self.core.clone();
-            let close = move |pool: &Pool| {
-                // Who needs memory may be there with locks of other files held: no place for wakers.
-                let _scope = pool.store_scope();
-                core.close();
-            };
-            self.core.pool.retire(Retired::Call(Box::new(close)));
-            self.core.pool.kick();
+            let owner = core.owner;
+            self.core.pool.leave(Some(owner), move || core.close());
         }
     }
 }

@@ -221,11 +221,19 @@ impl Cache {
     /// For whoever opens the store again, after the last handle of the old file is gone.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
-            // The last reference may have gone below reclaim: then closing waits in the retire queue.
-            self.pool.flush_retired();
+            // The last reference may wait for a grace period, or have gone where a file cannot be closed.
+            self.pool.let_go();
+            let is_it = |file: &Arc<FileCore>| file.identity == Some(identity);
+            // In a call of a store the others have to wait, but this one is wanted.
+            for file in self.files().iter().filter(|file| is_it(file)) {
+                self.pool.do_left_of(file.owner);
+            }
             let files = self.files.lock();
-            let is_it = |file: Arc<FileCore>| file.identity == Some(identity);
-            if !files.iter().filter_map(Weak::upgrade).any(is_it) {
+            if !files
+                .iter()
+                .filter_map(Weak::upgrade)
+                .any(|file| is_it(&file))
+            {
                 return;
             }
             let (files, _) = self.closed.wait_timeout(files, CLOSE_WAIT);

@@ -16,6 +16,8 @@
 
 #[cfg(feature = "tables")]
 pub(crate) mod charging;
+#[cfg(all(test, not(loom), not(shuttle), not(miri)))]
+mod closing_tests;
 mod direct;
 mod limit;
 mod open;
@@ -228,7 +230,7 @@ impl Memory {
     #[doc(hidden)]
     pub fn validate(&self) {
         let _paused = self.0.service.as_ref().map(Service::pause);
-        self.0.pool.flush_retired();
+        self.0.pool.let_go();
         self.0.pool.validate();
         self.0.cache.validate();
     }
@@ -247,7 +249,7 @@ impl std::fmt::Debug for Memory {
 impl Drop for MemoryInner {
     fn drop(&mut self) {
         // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
-        self.pool.flush_retired();
+        self.pool.let_go();
         self.cache.call_out();
         // The service thread looks whether anything is left to serve.
         self.pool.kick();

@@ -324,9 +324,7 @@ impl MemoryInner {
                 Ok(open) => return Ok(Found::Same(open)),
                 Err(error) if refused => return Err(error),
                 // Outside every section, with nothing locked.
-                Err(_) => {
-                    self.pool.flush_retired();
-                }
+                Err(_) => self.pool.let_go(),
             }
             refused = true;
         }

@@ -160,7 +160,7 @@ impl Pool {
     /// lock held.
     pub(crate) fn background_step(&self) -> Step {
         self.background.wanted.store(false, Ordering::Relaxed);
-        self.flush_retired();
+        self.let_go();
         let evicted = self.keep_free_pages();
         let relieved = self.relieve_groups();
         let written = self.write_old_blocks();

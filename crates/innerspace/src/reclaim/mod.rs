@@ -4,8 +4,8 @@
 //! frames and hand them back; when a group (or the arena) is full, the pool evicts what was used least.
 //!
 //! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a request may go; [`Owner`]: the
-//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period; [`Freeing`]:
-//! references dropped in runs.
+//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period; [`left`]:
+//! what may be done only where no lock is held; [`Freeing`]: references dropped in runs.
 //!
 //! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per stripe of threads, and are
 //! moved to their list fifteen at a time. `Meta::lru` says where a frame is ([`Place`](lru::Place)); the flag ACTIVE says which list it is on,
@@ -52,6 +52,7 @@ mod batch;
 mod freeing;
 mod heap;
 mod holders;
+mod left;
 mod lru;
 mod miss_curve;
 mod owners;

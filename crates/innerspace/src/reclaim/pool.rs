@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use super::background::Background;
 use super::batch::own_batch;
+use super::left::LeftWork;
 #[cfg(all(test, not(shuttle)))]
 use super::lru::ListSizes;
 use super::lru::{Evictable, Lru, Place, pages_of};
@@ -65,6 +66,7 @@ pub(crate) struct Pool {
     pub(super) lru: Lru,
     pub(super) owners: Owners,
     pub(super) retired: RetireQueue,
+    pub(super) left: LeftWork,
     pub(super) shadows: Shadows,
     pub(super) progress: Progress,
     pub(super) background: Background,
@@ -101,6 +103,7 @@ impl Pool {
             lru: Lru::new(),
             owners: Owners::default(),
             retired: RetireQueue::default(),
+            left: LeftWork::default(),
             shadows: Shadows::new(frames.total()),
             progress: Progress::default(),
             background: Background::new(ordinary),

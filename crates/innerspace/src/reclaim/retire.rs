@@ -17,7 +17,8 @@ pub(crate) enum Retired {
     Put(FrameId),
     /// A frame, or a part of a block, that counts one page table too many as mapping it.
     Unmap(FrameId),
-    /// Anything else: called once, outside sections, with no lock held.
+    /// Anything else: called once, outside sections. Whoever wants memory calls it, with whatever locked: it must come to no
+    /// store and no waker ([`Pool::leave`] is for those).
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
 
@@ -112,7 +113,7 @@ impl Pool {
         }
         let count = entries.len();
         self.domain.synchronize();
-        // A call may come to a store or a waker: if that panics, the rest is done nevertheless.
+        // If a call panics, the rest is done nevertheless.
         let mut panics = Panics::default();
         for entry in entries {
             panics.catch(|| match entry {

@@ -373,7 +373,7 @@ impl SpaceInner {
         if !leftover.unused.is_empty() {
             leftover.unused.into_iter().for_each(FileUse::unregister);
             // The old set may be the last to keep such a file open.
-            self.pool.flush_retired();
+            self.pool.let_go();
         }
         self.pool.safe_point();
     }

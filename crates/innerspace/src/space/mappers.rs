@@ -18,7 +18,6 @@ use super::vma::{MappedFile, Vma};
 use super::{SpaceInner, Tables};
 use crate::cache::{MapperId, Mappers, Revoke, Revoked};
 use crate::frame::Dropped;
-use crate::reclaim::Retired;
 use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, Weak};
@@ -108,7 +107,7 @@ impl Mappers for SpaceMapper {
 fn hand_on(space: Arc<SpaceInner>) {
     if let Some(space) = Arc::into_inner(space) {
         let pool = space.pool.clone();
-        pool.retire(Retired::Call(Box::new(move |_| drop(space))));
+        pool.leave(None, move || drop(space));
     }
 }
 

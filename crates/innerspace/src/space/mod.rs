@@ -391,7 +391,7 @@ impl Drop for SpaceInner {
         midway::reached(midway::Point::TableGone);
         // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));
-        self.pool.flush_retired();
+        self.pool.let_go();
     }
 }
 

@@ -1,0 +1,150 @@
+//! The last reference to a file goes where it cannot be closed: in a call of its own store, and where another file is locked.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::{Memory, MemoryOptions, Threads};
+use crate::cache::{FileAccess, PagedFile};
+use crate::reclaim::Retired;
+use crate::space::Map;
+use crate::store::{MemoryStore, Store, write_all_at};
+use crate::units::{MIB, PAGE_SIZE};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory(limit: u64) -> Memory {
+    let options = MemoryOptions::new(limit).threads(Threads::None);
+    options.build().unwrap()
+}
+
+fn open(memory: &Memory, store: impl Store + 'static) -> PagedFile {
+    let options = memory.options().access(FileAccess::ReadWrite);
+    options.open(store).unwrap()
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Does some work in the first call that writes.
+struct WorksInWrite {
+    bytes: Arc<MemoryStore>,
+    work: Arc<Mutex<Option<Work>>>,
+}
+
+impl Store for WorksInWrite {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.bytes.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let work = self.work.lock().unwrap().take();
+        if let Some(work) = work {
+            work();
+        }
+        self.bytes.write_at(buf, offset)
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.bytes.set_len(len)
+    }
+}
+
+/// The last handle goes in a call of the file's store, which then does something `else_`.
+fn closed_after_the_call(else_: impl FnOnce(&Memory) + Send + 'static) {
+    let memory = memory(4 * MIB);
+    let (bytes, work) = (Arc::new(MemoryStore::new()), Arc::default());
+    let store = WorksInWrite {
+        bytes: bytes.clone(),
+        work: Arc::clone(&work),
+    };
+    let file = open(&memory, store);
+    file.write_at(&[1; 100], 0).unwrap();
+    file.write_at(&[2; 100], PAGE).unwrap();
+    let inside = memory.clone();
+    *work.lock().unwrap() = Some(Box::new(move || {
+        drop(file);
+        else_(&inside);
+    }));
+    // Another handle's work: what the store is called for.
+    while work.lock().unwrap().is_some() {
+        memory.tick();
+    }
+    memory.tick();
+    assert!(memory.take_errors().is_empty());
+    assert_eq!(bytes.len().unwrap(), PAGE + 100);
+    memory.validate();
+    assert!(memory.0.cache.files().is_empty(), "it is closed");
+}
+
+#[test]
+fn a_file_that_goes_in_its_own_call_is_closed_after_it_though_that_goes_on_to_work_and_wait() {
+    closed_after_the_call(|_| {});
+    closed_after_the_call(|memory| memory.tick());
+    closed_after_the_call(|memory| drop(memory.space().unwrap()));
+    closed_after_the_call(|memory| drop(open(memory, MemoryStore::new())));
+}
+
+/// A store whose bytes are another file's.
+struct Over(PagedFile);
+
+impl Store for Over {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset).map_err(io::Error::other)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset).map_err(io::Error::other)?;
+        Ok(buf.len())
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
+    const BLOCKS: u64 = 128;
+    for free in 1..24 {
+        let memory = memory(MIB);
+        let bytes = MemoryStore::new();
+        bytes.set_len(BLOCKS * PAGE).unwrap();
+        write_all_at(&bytes, &vec![3; (BLOCKS * PAGE) as usize], 0).unwrap();
+        let below = open(&memory, bytes);
+        let above = open(&memory, Over(below.clone()));
+        // Private memory takes all but some pages.
+        let space = memory.space().unwrap();
+        let at = space.map(Map::anonymous(2 * MIB)).unwrap();
+        let mut accessor = space.accessor();
+        let mut page = at;
+        while accessor.store(page, 1_u64).is_ok() {
+            page = page + PAGE;
+        }
+        space.unmap(at, free * PAGE).unwrap();
+        memory.0.pool.flush_retired();
+        let written = above.write_at(&[9; PAGE_SIZE], 5 * PAGE);
+        // The last reference waits for a grace period, as that of a mapping does.
+        let inner = above.inner().clone();
+        drop(above);
+        let last = Retired::Call(Box::new(move |_| drop(inner)));
+        memory.0.pool.retire(last);
+        let _ = below.prefetch(0..64 * PAGE); // as much as there is memory for
+        drop((accessor, space));
+        memory.tick();
+        let mut found = [0];
+        below.read_at(&mut found, 5 * PAGE).unwrap();
+        assert_eq!(found[0] == 9, written.is_ok(), "{free} pages free");
+        assert!(memory.take_errors().is_empty());
+    }
+}
