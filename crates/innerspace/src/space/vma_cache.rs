@@ -204,15 +204,16 @@ impl Default for Copy {
 }
 
 impl Copy {
+    /// Of a mapping of anything but a device.
+    #[inline]
     fn of(vma: &Vma) -> Copy {
+        debug_assert!(!matches!(vma.backing, Backing::Device { .. }), "{vma}");
         let file = match &vma.backing {
             Backing::File { file, first_page } => Some((file.downgrade(), *first_page)),
             _ => None,
         };
-        let mut vma = vma.clone();
-        if file.is_some() {
-            vma.backing = Backing::Anonymous;
-        }
+        let backing = Backing::Anonymous;
+        let vma = Vma { backing, ..*vma };
         Copy { vma, file }
     }
 
@@ -229,8 +230,10 @@ impl Copy {
             file,
             first_page: *first_page,
         };
-        let vma = self.vma.clone();
-        *named = Some(Vma { backing, ..vma });
+        *named = Some(Vma {
+            backing,
+            ..self.vma
+        });
         true
     }
 }
@@ -335,8 +338,7 @@ impl VmaCache {
                     file: self.keep(sequence, own, file),
                     first_page: found.file_page(found.start),
                 };
-                let vma = found.clone();
-                &*named.insert(Vma { backing, ..vma })
+                &*named.insert(Vma { backing, ..*found })
             }
             None => found,
         };
@@ -411,7 +413,10 @@ impl VmaCache {
         self.number = number;
         self.lengths = [0; SLOTS];
         self.memory = [(0, 0); 2];
-        self.copies = Default::default();
+        if self.named != 0 {
+            self.named = 0;
+            self.copies = Default::default();
+        }
     }
 }
 
