@@ -21,11 +21,13 @@ use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma, WeakF
 use crate::PAGE_SHIFT;
 use crate::cache::Reading;
 use crate::dax::DaxRef;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
 /// Slots of a cache.
 const SLOTS: usize = 4;
+/// A number that no sequence comes to.
+const FORGOTTEN: u64 = u64::MAX;
 
 /// How often the accessors' caches were asked for a mapping, and what came of it.
 ///
@@ -55,8 +57,8 @@ impl VmaLookups {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shared {
-    /// Set by the space: the cache is to forget everything. Cleared by the cache.
-    forget: AtomicBool,
+    /// The sequence's number when the slots were filled, by the cache; [`FORGOTTEN`], by the space: everything is to be forgotten.
+    number: AtomicU64,
     // Written by the cache alone. What is no miss is a hit.
     calls: AtomicU64,
     misses: AtomicU64,
@@ -121,7 +123,7 @@ impl Sequence {
         if wraps {
             self.forget_all();
         }
-        // Release: pairs with `now`; what was published before, and the flags, are seen by who reads the number.
+        // Release: pairs with `now`; what was published before, and what the caches were told, is seen by who reads the number.
         self.number.store(next, Ordering::Release);
         self.let_files_go();
         if wraps {
@@ -137,7 +139,7 @@ impl Sequence {
             return;
         }
         for cache in &caches.alive {
-            cache.forget.store(true, Ordering::Relaxed);
+            cache.number.store(FORGOTTEN, Ordering::Relaxed);
         }
     }
 
@@ -248,8 +250,6 @@ pub(super) enum MemoryFor {
 /// The cache; see the module.
 #[derive(Debug)]
 pub(super) struct VmaCache {
-    /// The sequence's number when the slots were filled.
-    number: u64,
     /// Which slots have a mapping that names a file, one bit each.
     named: u8,
     /// Where each slot's mapping begins.
@@ -270,7 +270,6 @@ impl VmaCache {
         let shared = Arc::new(Shared::default());
         sequence.caches.lock().alive.push(shared.clone());
         VmaCache {
-            number: 0,
             named: 0,
             starts: [0; SLOTS],
             lengths: [0; SLOTS],
@@ -294,7 +293,7 @@ impl VmaCache {
     ) -> Option<&'t Vma> {
         count(&self.shared.calls);
         let number = sequence.now();
-        if number != self.number || self.shared.forget.load(Ordering::Relaxed) {
+        if number != self.shared.number.load(Ordering::Relaxed) {
             self.flush(number);
         }
         let Some(place) = self.holding(at) else {
@@ -308,6 +307,12 @@ impl VmaCache {
             true => named.as_ref(),
             false => self.missed(sequence, at, named, tree),
         }
+    }
+
+    /// Whether nothing was changed since the slots were filled.
+    #[inline(always)]
+    fn is_good(&self, sequence: &Sequence) -> bool {
+        sequence.now() == self.shared.number.load(Ordering::Relaxed)
     }
 
     /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks through a mapping finds it in
@@ -357,7 +362,7 @@ impl VmaCache {
     /// [`VmaCache::find`] may be called; a lookup, if it is of use ([`VmaCache::count_hit`]).
     #[inline(always)]
     pub(super) fn is_memory(&mut self, wanted: MemoryFor, sequence: &Sequence, at: u64) -> bool {
-        if sequence.now() != self.number || self.shared.forget.load(Ordering::Relaxed) {
+        if !self.is_good(sequence) {
             return false;
         }
         let (start, len) = self.memory[wanted as usize];
@@ -401,7 +406,7 @@ impl VmaCache {
         let known = kept.iter().flatten().find(|known| known.is_same(file));
         let own = known.cloned().unwrap_or_else(|| file.with_own_count());
         // With the mutex held: whoever bumps the number empties this afterwards, or has done so and we see the number.
-        if sequence.now() == self.number && !self.shared.forget.load(Ordering::Relaxed) {
+        if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }
         MappedFile::Direct(own)
@@ -409,8 +414,7 @@ impl VmaCache {
 
     #[cold]
     fn flush(&mut self, number: u64) {
-        self.shared.forget.store(false, Ordering::Relaxed);
-        self.number = number;
+        self.shared.number.store(number, Ordering::Relaxed);
         self.lengths = [0; SLOTS];
         self.memory = [(0, 0); 2];
         if self.named != 0 {
