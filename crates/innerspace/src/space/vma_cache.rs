@@ -4,8 +4,8 @@
 //! A slot has a copy of a mapping; the cache has the number of the space's [`Sequence`] at which its slots were looked up, and
 //! is good, as a whole, while the number is the same. Every change of a mapping that exists (bounds, protection, backing) bumps the number once, after the
 //! new tree is published and before the gate opens again; adding a mapping bumps nothing, since only a mapping that
-//! contains the address is ever kept. A lookup compares all slots; the low bits of a page's number say which
-//! slot its mapping is put in.
+//! contains the address is ever kept. The low bits of a page's number say which slot its mapping is put in. A lookup looks at one slot
+//! first, the one that had the last address of the same 2 MiB (a hint, which nothing but speed depends on), and then compares all.
 //!
 //! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and bumps the number after it.
 //! So a copy from an old tree has an old number. Whoever looks an address up that is being changed is kept out by the
@@ -26,6 +26,10 @@ use crate::sync::{Arc, Mutex};
 
 /// Slots of a cache.
 const SLOTS: usize = 4;
+/// Hints of a cache, a power of two.
+const HINTS: usize = 64;
+/// Addresses of the same 2 MiB have the same hint.
+const HINT_SHIFT: u32 = PAGE_SHIFT + 9;
 /// A number that no sequence comes to.
 const FORGOTTEN: u64 = u64::MAX;
 
@@ -240,6 +244,12 @@ impl Copy {
     }
 }
 
+/// Where the hint for `at` is.
+#[inline(always)]
+fn hint(at: u64) -> usize {
+    (at >> HINT_SHIFT) as usize % HINTS
+}
+
 /// What anonymous memory is wanted for; what may be stored to may be loaded from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MemoryFor {
@@ -250,6 +260,8 @@ pub(super) enum MemoryFor {
 /// The cache; see the module.
 #[derive(Debug)]
 pub(super) struct VmaCache {
+    /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of these addresses.
+    hints: [u8; HINTS],
     /// Which slots have a mapping that names a file, one bit each.
     named: u8,
     /// Where each slot's mapping begins.
@@ -270,6 +282,7 @@ impl VmaCache {
         let shared = Arc::new(Shared::default());
         sequence.caches.lock().alive.push(shared.clone());
         VmaCache {
+            hints: [0; HINTS],
             named: 0,
             starts: [0; SLOTS],
             lengths: [0; SLOTS],
@@ -291,22 +304,50 @@ impl VmaCache {
         named: &'t mut Option<Vma>,
         tree: impl FnOnce() -> Option<&'t Vma>,
     ) -> Option<&'t Vma> {
+        match self.hinted(sequence, at) {
+            Some(place) => Some(&self.copies[place].vma),
+            None => self.find_without_hint(sequence, at, named, tree),
+        }
+    }
+
+    /// The rest of [`VmaCache::find`], where the hint was of no use.
+    #[inline(never)]
+    fn find_without_hint<'t>(
+        &'t mut self,
+        sequence: &Sequence,
+        at: u64,
+        named: &'t mut Option<Vma>,
+        tree: impl FnOnce() -> Option<&'t Vma>,
+    ) -> Option<&'t Vma> {
         count(&self.shared.calls);
         let number = sequence.now();
         if number != self.shared.number.load(Ordering::Relaxed) {
             self.flush(number);
         }
-        let Some(place) = self.holding(at) else {
-            return self.missed(sequence, at, named, tree);
-        };
-        if self.named & 1 << place == 0 {
-            return Some(&self.copies[place].vma);
+        if let Some(place) = self.holding(at) {
+            if self.named & 1 << place == 0 {
+                self.hints[hint(at)] = place as u8;
+                return Some(&self.copies[place].vma);
+            }
+            // A file that is closed is not mapped any more: the tree will say so.
+            if self.copies[place].name(named) {
+                return named.as_ref();
+            }
         }
-        // A file that is closed is not mapped any more: the tree will say so.
-        match self.copies[place].name(named) {
-            true => named.as_ref(),
-            false => self.missed(sequence, at, named, tree),
+        self.missed(sequence, at, named, tree)
+    }
+
+    /// The slot that the hint of `at` names, if its mapping contains `at` and names no file. A lookup, if so; when and where
+    /// [`VmaCache::find`] may be called.
+    #[inline(always)]
+    fn hinted(&self, sequence: &Sequence, at: u64) -> Option<usize> {
+        let place = usize::from(self.hints[hint(at)]) % SLOTS;
+        let names_file = self.copies[place].file.is_some();
+        if !self.is_good(sequence) || !self.holds(place, at) || names_file {
+            return None;
         }
+        count(&self.shared.calls);
+        Some(place)
     }
 
     /// Whether nothing was changed since the slots were filled.
@@ -315,17 +356,23 @@ impl VmaCache {
         sequence.now() == self.shared.number.load(Ordering::Relaxed)
     }
 
+    #[inline(always)]
+    fn holds(&self, place: usize, at: u64) -> bool {
+        at.wrapping_sub(self.starts[place]) < self.lengths[place]
+    }
+
     /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks through a mapping finds it in
     /// another slot than its page's, three times of four.
     #[inline(always)]
     fn holding(&self, at: u64) -> Option<usize> {
-        let holds = |place: usize| at.wrapping_sub(self.starts[place]) < self.lengths[place];
         let slots = (0..SLOTS).rev();
-        let places = slots.fold(0, |places, place| 2 * places + u32::from(holds(place)));
+        let places = slots.fold(0, |places, place| {
+            2 * places + u32::from(self.holds(place, at))
+        });
         (places != 0).then(|| places.trailing_zeros() as usize % SLOTS)
     }
 
-    #[inline(never)]
+    #[inline]
     fn missed<'t>(
         &'t mut self,
         sequence: &Sequence,
@@ -349,6 +396,7 @@ impl VmaCache {
         };
         // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
+            self.hints[hint(at)] = own as u8;
             self.starts[own] = found.start;
             self.lengths[own] = found.end - found.start;
             let copy = Copy::of(found);
