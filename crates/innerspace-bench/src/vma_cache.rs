@@ -122,7 +122,7 @@ fn run_ebizzy(
         let one = thread_time(rounds * of_all, || {
             let mut chunks = vec![0; threads as usize];
             for _ in 0..rounds {
-                chunks.fill_with(|| draw(CHUNKS) * 2 * CHUNK);
+                chunks.fill_with(|| address(draw(CHUNKS) * 2 * CHUNK));
                 copy_chunks(replay, &chunks)?;
             }
             Ok(())
@@ -139,15 +139,14 @@ fn run_ebizzy(
     Ok(sum)
 }
 
-/// Each thread reads the chunk at its page, and writes its copy.
+/// Each thread reads the chunk at its address, and writes its copy.
 fn copy_chunks(replay: &mut VmaReplay, chunks: &[u64]) -> Result<(), Box<dyn Error>> {
     for page in 0..CHUNK {
+        let offset = page * PAGE as u64;
         for (thread, chunk) in chunks.iter().enumerate() {
-            replay
-                .find(thread, address(chunk + page))
-                .ok_or("not mapped")?;
-            let copy = own(thread as u64) + page;
-            replay.find(thread, address(copy)).ok_or("not mapped")?;
+            replay.find(thread, chunk + offset).ok_or("not mapped")?;
+            let copy = address(own(thread as u64)) + offset;
+            replay.find(thread, copy).ok_or("not mapped")?;
         }
     }
     Ok(())

@@ -27,11 +27,19 @@ pub struct VmaReplay {
     scheme: VmaScheme,
     vmas: VmaSet,
     sequence: Sequence,
+    /// None where the scheme has none.
     threads: Vec<VmaCache>,
     /// The one of the whole space: bounds.
-    last: Option<(u64, u64)>,
+    last: (u64, u64),
     /// Without slots of their own.
     counted: VmaLookups,
+}
+
+/// The bounds of no mapping. In place of an `Option`, which a function would return by memory.
+const NOWHERE: (u64, u64) = (0, 0);
+
+fn bounds(vma: &Vma) -> (u64, u64) {
+    (vma.start, vma.end)
 }
 
 /// What tells mappings apart.
@@ -44,12 +52,16 @@ impl VmaReplay {
     /// No mappings, and so many threads.
     pub fn new(scheme: VmaScheme, threads: usize) -> VmaReplay {
         let sequence = Sequence::default();
+        let caches = match scheme {
+            VmaScheme::PerThread => threads,
+            VmaScheme::None | VmaScheme::OnePerSpace => 0,
+        };
         VmaReplay {
             scheme,
             vmas: VmaSet::new(Arc::default()),
-            threads: (0..threads).map(|_| VmaCache::new(&sequence)).collect(),
+            threads: (0..caches).map(|_| VmaCache::new(&sequence)).collect(),
             sequence,
-            last: None,
+            last: NOWHERE,
             counted: VmaLookups::default(),
         }
     }
@@ -91,7 +103,7 @@ impl VmaReplay {
 
     fn invalidate(&mut self, changed: bool) {
         if changed {
-            self.last = None;
+            self.last = NOWHERE;
             self.sequence.bump();
         }
     }
@@ -99,33 +111,41 @@ impl VmaReplay {
     /// The mapping that contains `at`, as a fault of this thread looks for it.
     #[inline(always)]
     pub fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
-        let bounds = |vma: &Vma| (vma.start, vma.end);
-        if self.scheme == VmaScheme::PerThread {
-            let mut named = None;
-            let tree = || self.vmas.find_containing(at);
-            let found = self.threads[thread].find(&self.sequence, at, &mut named, tree);
-            return found.map(bounds);
-        }
-        self.find_in_common(at)
+        let (start, end) = match self.threads.get(thread) {
+            Some(cache) => match cache.find_hinted(&self.sequence, at) {
+                Some(vma) => bounds(vma),
+                None => self.find_without_hint(thread, at),
+            },
+            None => self.find_in_common(at),
+        };
+        (end != 0).then_some((start, end))
+    }
+
+    fn find_without_hint(&mut self, thread: usize, at: u64) -> (u64, u64) {
+        let mut named = None;
+        let tree = || self.vmas.find_containing(at);
+        let cache = &mut self.threads[thread];
+        let found = cache.find_without_hint(&self.sequence, at, &mut named, tree);
+        found.map_or(NOWHERE, bounds)
     }
 
     /// Without slots of the thread's own.
-    fn find_in_common(&mut self, at: u64) -> Option<(u64, u64)> {
+    fn find_in_common(&mut self, at: u64) -> (u64, u64) {
+        debug_assert_ne!(self.scheme, VmaScheme::PerThread, "no such thread");
         self.counted.calls += 1;
-        if self.scheme == VmaScheme::OnePerSpace
-            && let Some((start, end)) = self.last
-            && (start..end).contains(&at)
-        {
+        let (start, end) = self.last;
+        if self.scheme == VmaScheme::OnePerSpace && (start..end).contains(&at) {
             self.counted.hits += 1;
             return self.last;
         }
         self.counted.misses += 1;
-        let found = self
-            .vmas
-            .find_containing(at)
-            .map(|vma| (vma.start, vma.end));
-        self.last = found.or(self.last);
-        found
+        match self.vmas.find_containing(at) {
+            Some(vma) => {
+                self.last = bounds(vma);
+                self.last
+            }
+            None => NOWHERE,
+        }
     }
 
     /// What was counted so far.

@@ -312,7 +312,7 @@ impl VmaCache {
 
     /// The rest of [`VmaCache::find`], where the hint was of no use.
     #[inline(never)]
-    fn find_without_hint<'t>(
+    pub(super) fn find_without_hint<'t>(
         &'t mut self,
         sequence: &Sequence,
         at: u64,
@@ -348,6 +348,14 @@ impl VmaCache {
         }
         count(&self.shared.calls);
         Some(place)
+    }
+
+    /// The mapping in the slot that the hint of `at` names, as [`VmaCache::find`] would find it.
+    #[cfg(feature = "tables")]
+    #[inline(always)]
+    pub(super) fn find_hinted(&self, sequence: &Sequence, at: u64) -> Option<&Vma> {
+        let place = self.hinted(sequence, at)?;
+        Some(&self.copies[place].vma)
     }
 
     /// Whether nothing was changed since the slots were filled.
