@@ -16,8 +16,8 @@
 //!
 //! Version 1 had no width: its addresses have 48 bits.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::ops::Range;
 
 use thiserror::Error;
 
@@ -212,7 +212,7 @@ impl Snapshot {
         let mut load = Load {
             space: &space,
             open,
-            mappings: Vec::new(),
+            mappings: BTreeMap::new(),
             pages: 0,
         };
         loop {
@@ -417,13 +417,14 @@ impl<R: Read> Records<'_, R> {
 struct Load<'space, Open> {
     space: &'space Space,
     open: Open,
-    mappings: Vec<Mapping>,
+    /// By their first addresses.
+    mappings: BTreeMap<u64, Mapping>,
     pages: u64,
 }
 
 /// A mapping of a space being filled.
 struct Mapping {
-    range: Range<u64>,
+    end: u64,
     /// What it gets at the end.
     protection: Protection,
     sharing: Sharing,
@@ -473,12 +474,13 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             _ => return Err(damaged("a mapping's backing")),
         };
         self.space.map(map.at(VirtAddr(start)).with_null())?;
-        self.mappings.push(Mapping {
-            range: start..end,
+        let mapping = Mapping {
+            end,
             protection,
             sharing,
             file,
-        });
+        };
+        self.mappings.insert(start, mapping);
         Ok(())
     }
 
@@ -491,10 +493,9 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
             return Err(damaged("short pages"));
         };
         let at = le_u64(at);
-        let has_them = |Mapping { range, .. }: &&Mapping| {
-            range.start <= at && bytes.len() as u64 <= range.end.saturating_sub(at)
-        };
-        let mapping = self.mappings.iter().find(has_them);
+        let has_them = |mapping: &&Mapping| bytes.len() as u64 <= mapping.end.saturating_sub(at);
+        let before = self.mappings.range(..=at).next_back();
+        let mapping = before.map(|(_, mapping)| mapping).filter(has_them);
         let whole = bytes.len().is_multiple_of(PAGE_SIZE) && at.is_multiple_of(PAGE);
         let Some(mapping) = mapping.filter(|_| !bytes.is_empty() && whole) else {
             return Err(damaged("pages outside every mapping"));
@@ -523,10 +524,10 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         if counted != (self.mappings.len() as u64, self.pages) {
             return Err(damaged("the number of mappings or pages"));
         }
-        for mapping in self.mappings.drain(..) {
-            let Range { start, end } = mapping.range;
+        for (start, mapping) in std::mem::take(&mut self.mappings) {
             let at = VirtAddr(start);
-            self.space.protect(at, end - start, mapping.protection)?;
+            self.space
+                .protect(at, mapping.end - start, mapping.protection)?;
             if let Some(file) = mapping.file {
                 self.space.map_behind(&file.replacing(at).with_null())?;
             }
