@@ -11,6 +11,7 @@ use super::SpaceInner;
 use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
 use super::fault::{self, Short};
+use super::session::Interrupted;
 use super::table::{self, Nodes};
 use super::translate::{self, Need, Page, Translator};
 use super::vma_cache::VmaCache;
@@ -263,15 +264,13 @@ impl Core {
     /// The page that was missed, as `look_up`.
     #[inline(never)]
     fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        S::pause(&mut self.translator);
+        let paused = Interrupted::new(self, S::pause, S::resume);
         let page = match what.access {
-            AccessKind::Store | AccessKind::Exchange => self.store_by_short_way(at, what),
-            AccessKind::Load => self.load_by_short_way(at, what),
+            AccessKind::Store | AccessKind::Exchange => paused.core.store_by_short_way(at, what),
+            AccessKind::Load => paused.core.load_by_short_way(at, what),
             AccessKind::Fetch => None,
         };
-        let page = page.or_else(|| self.find_page(at, what));
-        S::resume(&mut self.translator);
-        page
+        page.or_else(|| paused.core.find_page(at, what))
     }
 
     fn find_page(&mut self, at: VirtAddr, what: What) -> Option<Page> {

@@ -15,6 +15,7 @@ use std::fmt;
 use super::SpaceInner;
 use super::access::{Core, Sectioned};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
+use super::session::Interrupted;
 use crate::VirtAddr;
 use crate::dax::DaxFile;
 use crate::sync::Arc;
@@ -250,11 +251,11 @@ impl Core {
         wanted: Fault,
         act: impl FnOnce() -> Result<(), Cause>,
     ) -> Result<(), Fault> {
-        S::suspend(&mut self.translator);
-        let inside = Inside::new(&self.space);
+        let suspended = Interrupted::new(self, S::suspend, S::unsuspend);
+        let inside = Inside::new(&suspended.core.space);
         let done = act();
         drop(inside);
-        S::unsuspend(&mut self.translator);
+        drop(suspended);
         done.map_err(|cause| {
             let fault = wanted.of_kind(cause.kind());
             self.space.remember(fault, cause);

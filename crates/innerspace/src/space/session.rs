@@ -60,6 +60,11 @@ impl Sectioned for InSession {
     }
 
     fn resume(translator: &mut Translator) {
+        if !translator.sections.is_open() {
+            // A panic came out of a fault, which may have read the mail and found the gate closed: the next access looks again.
+            translator.sections.participant().request();
+            translator.sections.enter();
+        }
         translator.sections.begin_session();
     }
 
@@ -71,6 +76,28 @@ impl Sectioned for InSession {
     fn unsuspend(translator: &mut Translator) {
         translator.sections.enter();
         translator.sections.begin_session();
+    }
+}
+
+/// A part of an access that may call a store or a device, from `pause` to `resume` or from `suspend` to `unsuspend`. The end
+/// comes by a drop because they may panic: a program that catches that goes on with its session.
+pub(super) struct Interrupted<'core, E: Fn(&mut Translator)> {
+    pub(super) core: &'core mut Core,
+    end: E,
+}
+
+impl<'core, E: Fn(&mut Translator)> Interrupted<'core, E> {
+    #[inline]
+    pub(super) fn new(core: &'core mut Core, begin: impl Fn(&mut Translator), end: E) -> Self {
+        begin(&mut core.translator);
+        Interrupted { core, end }
+    }
+}
+
+impl<E: Fn(&mut Translator)> Drop for Interrupted<'_, E> {
+    #[inline]
+    fn drop(&mut self) {
+        (self.end)(&mut self.core.translator);
     }
 }
 

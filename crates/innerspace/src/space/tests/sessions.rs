@@ -1,10 +1,15 @@
-//! Sessions of threads that end.
+//! Sessions of threads that end, and sessions in which something panics.
 
 use std::cell::RefCell;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 
 use super::*;
+use crate::cache::{Cache, FileInner, FileOptions};
+use crate::space::{Device, DeviceError};
+use crate::store::Store;
+use crate::sync::domain::suspend_sessions;
 
 /// Opens a session when its thread's values end.
 struct AtEnd(Option<(Accessor, Sender<(Accessor, bool)>)>);
@@ -34,4 +39,51 @@ fn a_thread_that_ends_opens_no_session_and_no_section() {
     thread.join().unwrap();
     let (last, opened) = ended.recv().unwrap();
     assert!(!opened && !last.core.translator.sections.is_open());
+}
+
+/// Panics whatever is asked of it.
+struct Panicking;
+
+impl Device for Panicking {
+    fn load(&self, _: u64, _: &mut [u8]) -> Result<(), DeviceError> {
+        panic!("on purpose");
+    }
+    fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        panic!("on purpose");
+    }
+}
+
+impl Store for Panicking {
+    fn len(&self) -> io::Result<u64> {
+        Ok(PAGE)
+    }
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_session_whose_program_catches_a_panic_goes_on_in_its_section() {
+    let cache = Cache::new(&pool(64));
+    let space = space(cache.pool());
+    let at = space.map(Map::anonymous(PAGE)).unwrap();
+    let file = FileInner::open(&cache, Arc::new(Panicking), &FileOptions::new()).unwrap();
+    let file = space.map(Map::file(&file)).unwrap();
+    let device = space.map(Map::device(Panicking, PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(at + 64, 7_u64).unwrap();
+    for (panicking, what) in [(file, "store"), (device, "device")] {
+        a.session(|a| {
+            assert_eq!(a.load::<u64>(at + 64), Ok(7));
+            let load = AssertUnwindSafe(|| a.load::<u64>(panicking + 64));
+            catch_unwind(load).unwrap_err();
+            assert!(a.core.translator.sections.is_open(), "{what}");
+            assert_eq!(a.load::<u64>(at + 64), Ok(7));
+            // Whoever waits on this thread still closes it.
+            suspend_sessions();
+            assert!(!a.core.translator.sections.is_open(), "{what}");
+            assert_eq!(a.load::<u64>(at + 64), Ok(7));
+        });
+        assert!(!a.core.translator.sections.is_open(), "{what}");
+    }
 }
