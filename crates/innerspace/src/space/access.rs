@@ -413,12 +413,16 @@ impl Core {
             S::leave(&mut self.translator);
             return value_of(|bytes| self.load_across::<S>(at, bytes));
         }
-        let page = self.look_up::<S>(at, What::value::<T>(AccessKind::Load));
-        let value = page.map(Page::load);
-        S::leave(&mut self.translator);
-        match value {
-            Some(value) => Ok(value),
-            None => self.load_from_device::<S, T>(self.fault),
+        match self.look_up::<S>(at, What::value::<T>(AccessKind::Load)) {
+            Some(page) => {
+                let value = page.load();
+                S::leave(&mut self.translator);
+                Ok(value)
+            }
+            None => {
+                S::leave(&mut self.translator);
+                self.load_from_device::<S, T>(self.fault)
+            }
         }
     }
 
