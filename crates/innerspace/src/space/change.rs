@@ -22,6 +22,9 @@
 //! of holes and of direct access files it may empty, and validity take away, wherever it is: they are not counted, the next
 //! access faults, and whoever takes them by right waits for a grace period whether it has found them or not.
 //!
+//! Whatever waits for memory with the writer held counts as a callback of the space (`device::Inside`): reclaim calls stores, and
+//! one that changed the same space would wait for itself.
+//!
 //! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done between the replacement of a
 //! leaf and its post. Faults on addresses beside the range meet steps 3 and 4 in nodes above it and in leaves at its ends:
 //! whole subtrees come off only where every address is in the range, shared nodes are copied under `paths` alone, and words
@@ -30,6 +33,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::device::Inside;
 use super::mappers::FileUse;
 use super::pin::PinnedLeaves;
 use super::pte::{self, Holds};
@@ -176,7 +180,9 @@ impl SpaceInner {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
+        let inside = Inside::quiet(self);
         vmas.ledger().settle()?;
+        drop(inside);
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);
         }
@@ -248,12 +254,13 @@ impl SpaceInner {
         self.have_nodes(spares, PATH_NODES)
     }
 
-    /// Frames for so many nodes.
+    /// Frames for so many nodes. The gate's writer is held.
     pub(super) fn have_nodes<'s>(
         &'s self,
         spares: &mut Spares<'s>,
         wanted: usize,
     ) -> Result<(), SpaceError> {
+        let _inside = Inside::quiet(self);
         while spares.aside.len() < wanted {
             spares
                 .aside

@@ -5,7 +5,7 @@
 //! the mapping and its protection and hands the device back; the access then calls it, outside every section and with no
 //! lock held. A session is suspended meanwhile.
 //!
-//! While a thread is in a device's handler (or in a store's callback for a fault of the space), it may not use the same
+//! While a thread is in a device's handler (or in a store's callback for a fault or a change of the space), it may not use the same
 //! space: its accesses fail, and so do changes of the mappings. To find out, the space's other accessors are asked to look at
 //! their mail, which leads their next access past [`is_inside`].
 
@@ -200,7 +200,7 @@ impl Inside {
         inside
     }
 
-    /// For a store's callback: an access that finds what it wants without a fault does not come here.
+    /// For a store's callback, or what may come to one: an access that finds what it wants without a fault does not come here.
     pub(super) fn quiet(space: &SpaceInner) -> Inside {
         let _ = INSIDE.try_with(|inside| {
             inside.borrow_mut().push(space.id);

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::device::Inside;
 use super::mapping::checked_range;
 use super::pte::{self, VALID_W};
 use super::snapshot::merged;
@@ -289,13 +290,14 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Has reclaim make room for one more range in the log. With the log unlocked, for faults take it.
+    /// Has reclaim make room for one more range in the log. With the log unlocked, for faults take it; the gate's writer is held.
     fn make_room_in_log(&self) {
         let mut log = self.dirty.log.lock();
         log.shrink(self);
         let refused = log.make_room(self, AllocMode::NoWait).is_err();
         drop(log);
         if refused {
+            let _inside = Inside::quiet(self);
             let room = self
                 .pool
                 .charge(self.group_id(), PageCount(1), AllocMode::Wait);

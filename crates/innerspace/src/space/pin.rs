@@ -29,6 +29,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::change::Structure;
+use super::device::Inside;
 use super::error::{AccessKind, Fault, FaultKind};
 use super::mapping::checked_range;
 use super::table::{self, Nodes, NotPinned, Pins, TooManyForks};
@@ -378,6 +379,7 @@ impl<'pool> PinnedCopies<'pool> {
             .map(|(at, _)| at & !(table::span(1) - 1))
             .collect();
         leaves.dedup();
+        let _inside = Inside::quiet(space);
         let frames = |count: usize| {
             let alloc = |_| space.pool.alloc(group.id(), 0, AllocMode::Wait);
             (0..count).map(alloc).collect::<Result<Vec<_>, _>>()

@@ -1,0 +1,145 @@
+//! Stores that use a space while a change of it waits for memory, and so for them.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use innerspace::store::{MemoryStore, Store};
+use innerspace::{
+    Accessor, AtFork, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile,
+    Space, SpaceError, Threads, VirtAddr,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Uses a space whenever it is written to, and notes what it is told.
+#[derive(Default)]
+struct Meddling {
+    bytes: MemoryStore,
+    space: Mutex<Option<(Space, Accessor)>>,
+    told: Mutex<Vec<FaultKind>>,
+}
+
+impl Store for Meddling {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes.len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.bytes.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        if let Some((space, a)) = &mut *self.space.lock().unwrap() {
+            // An access waits for no change elsewhere; another change would wait for ever if it were not refused.
+            let kind = a.load::<u8>(VirtAddr(0)).unwrap_err().kind();
+            if kind == FaultKind::Reentered {
+                let refused = space.map(Map::anonymous(PAGE)).unwrap_err();
+                assert!(matches!(refused, SpaceError::Reentered { .. }), "{refused}");
+            }
+            self.told.lock().unwrap().push(kind);
+        }
+        self.bytes.write_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.bytes.set_len(len)
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+/// A space in a group of its own, and a file there that is written back to a store which uses the space.
+struct Crowded {
+    memory: Memory,
+    space: Space,
+    file: PagedFile,
+    store: Arc<Meddling>,
+}
+
+impl Crowded {
+    fn new() -> Crowded {
+        let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+        let memory = options.build().unwrap();
+        let group = memory.group("crowded", 2 * MIB).unwrap();
+        let space = memory.space_in(&group).unwrap();
+        let store = Arc::new(Meddling::default());
+        let options = memory.options().access(FileAccess::ReadWrite).group(&group);
+        let file = options.open_store(store.clone()).unwrap();
+        Crowded {
+            memory,
+            space,
+            file,
+            store,
+        }
+    }
+
+    /// Does `change` in the space when there is no memory but for `room` pages, and that of dirty pages. Some must be written
+    /// for it while it keeps others out of the space.
+    fn told_during(self, room: u64, change: impl FnOnce(&Space)) {
+        let Crowded {
+            memory,
+            space,
+            file,
+            store,
+        } = self;
+        file.write_at(&[7; 64 * PAGE_SIZE], 0).unwrap();
+        *store.space.lock().unwrap() = Some((space.clone(), space.accessor()));
+        let group = space.group();
+        group.set_max(group.usage() + room * PAGE).unwrap();
+        change(&space);
+        let told = std::mem::take(&mut *store.told.lock().unwrap());
+        assert!(!told.is_empty(), "nothing had to be written");
+        assert!(
+            told.iter().all(|kind| *kind == FaultKind::Reentered),
+            "{told:?}"
+        );
+        let own = store.space.lock().unwrap().take();
+        drop(own);
+        space.validate();
+        memory.validate();
+    }
+}
+
+#[test]
+fn a_fork_that_copies_pinned_pages() {
+    const PINNED: u64 = 40;
+    let crowded = Crowded::new();
+    let at = crowded.space.map(Map::anonymous(PINNED * PAGE)).unwrap();
+    let pin = crowded.space.pin(at, PINNED * PAGE, AtFork::Copy).unwrap();
+    // The child's root is had before anybody is kept out.
+    crowded.told_during(1, |space| drop(space.fork().unwrap()));
+    drop(pin);
+}
+
+#[test]
+fn mappings_whose_nodes_are_charged() {
+    let crowded = Crowded::new();
+    crowded.told_during(0, |space| {
+        for place in 1..1000 {
+            let at = VirtAddr(place << 20);
+            space.map(Map::anonymous(PAGE).at(at)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_unmap_that_copies_a_shared_table() {
+    let crowded = Crowded::new();
+    let at = crowded.space.map(Map::anonymous(16 * PAGE)).unwrap();
+    crowded.space.accessor().store(at, 1_u64).unwrap();
+    let child = crowded.space.fork().unwrap();
+    crowded.told_during(0, |space| space.unmap(at, PAGE).unwrap());
+    assert_eq!(child.accessor().load::<u64>(at), Ok(1));
+}
+
+#[test]
+fn a_take_that_notes_what_it_watches() {
+    let crowded = Crowded::new();
+    let at = crowded.space.map(Map::anonymous(PAGE)).unwrap();
+    crowded.told_during(0, |space| {
+        let named = space.take_dirty(at, PAGE).unwrap();
+        assert_eq!(named, [at..at + PAGE]);
+    });
+}
