@@ -8,7 +8,7 @@
 //! | drop after use | `sync_file_range`, `posix_fadvise` | none |
 //! | holes | `SEEK_DATA`, `SEEK_HOLE`, `fallocate` | none: all is data, a punch writes zeros |
 //! | identity | device and inode number | Unix: the same; Windows: unknown |
-//! | who holds a lock | `/proc/locks` | unknown |
+//! | who holds a lock | `/proc/locks`, of our pid namespace | unknown |
 //! | cached pages | `cachestat` (6.5), else `mincore` | unsupported |
 //!
 //! Windows moves the file's cursor with positioned I/O; nothing here uses the cursor.
@@ -114,14 +114,24 @@ pub(crate) fn is_device_error(number: i32) -> bool {
 /// The process that holds a `flock` on the file with this device and inode number, where the
 /// system tells: not for a process outside our pid namespace, nor on file systems that give
 /// `stat` another device number than they lock by (btrfs).
+pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
+    lock_holder_by(Path::new("/proc"), identity)
+}
+
+/// Asks the file system mounted at `proc`. Its numbers are those of the pid namespace that mounted it, which need not be ours: it says
+/// what it calls us.
 ///
 /// The list is read piece by piece, each from where the last one ended by its number: where somebody lets a lock go in between, a
 /// line is passed over. Hence a buffer that most lists fit into, and more than one look.
-pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
+fn lock_holder_by(proc: &Path, identity: [u64; 2]) -> Option<u32> {
     const LOOKS: usize = 4;
+    let called = std::fs::read_link(proc.join("self")).ok()?;
+    if called != Path::new(&std::process::id().to_string()) {
+        return None;
+    }
     (0..LOOKS).find_map(|_| {
         let mut locks = String::with_capacity(64 << 10);
-        let mut list = File::open("/proc/locks").ok()?;
+        let mut list = File::open(proc.join("locks")).ok()?;
         list.read_to_string(&mut locks).ok()?;
         holder_in(&locks, identity)
     })
@@ -174,6 +184,22 @@ mod tests {
         assert_eq!(holder_in(other_namespace, [0xfe00, 77]), None);
         let wide_minor = "1: FLOCK  ADVISORY  WRITE 9 00:123:5 0 EOF\n";
         assert_eq!(holder_in(wide_minor, [0x10_0023, 5]), Some(9));
+    }
+
+    #[cfg(all(unix, not(any(loom, miri))))]
+    #[test]
+    fn a_list_with_the_numbers_of_another_pid_namespace_is_not_believed() {
+        let proc = tempfile::tempdir().unwrap();
+        let (us, link) = (std::process::id(), proc.path().join("self"));
+        let locks = format!("1: FLOCK  ADVISORY  WRITE {us} fe:00:77 0 EOF\n");
+        std::fs::write(proc.path().join("locks"), locks).unwrap();
+        let ask = || lock_holder_by(proc.path(), [0xfe00, 77]);
+        assert_eq!(ask(), None, "nobody says whose numbers these are");
+        std::os::unix::fs::symlink((us + 1).to_string(), &link).unwrap();
+        assert_eq!(ask(), None);
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(us.to_string(), &link).unwrap();
+        assert_eq!(ask(), Some(us));
     }
 
     #[cfg(all(unix, not(any(loom, miri))))]
