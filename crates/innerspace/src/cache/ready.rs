@@ -28,13 +28,25 @@ pub(super) struct Request {
     range: Range<u64>,
     /// To be woken by whoever comes next to the end of an operation.
     due: AtomicBool,
-    state: Mutex<State>,
+    /// None: the future is gone. Nothing is left here then, for the last to let go of the request may have a block locked.
+    state: Mutex<Option<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<View, FileError>>,
     waker: Option<Waker>,
+}
+
+impl State {
+    /// Takes in the first result alone, and gives back the other.
+    fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
+        if self.result.is_some() {
+            return Some(result);
+        }
+        self.result = Some(result);
+        None
+    }
 }
 
 impl Request {
@@ -44,16 +56,18 @@ impl Request {
     }
 
     fn settle(&self, result: Result<View, FileError>) {
-        let waker = {
-            let mut state = self.state.lock();
-            state.result.get_or_insert(result);
-            state.waker.take()
+        let (waker, _unwanted) = match &mut *self.state.lock() {
+            Some(state) => (state.waker.take(), state.settle(result)),
+            None => (None, Some(result)),
         };
         self.call(waker);
     }
 
     fn wake(&self) {
-        let waker = self.state.lock().waker.take();
+        let waker = match &mut *self.state.lock() {
+            Some(state) => state.waker.take(),
+            None => None,
+        };
         self.call(waker);
     }
 
@@ -92,7 +106,7 @@ impl ReadyList {
         self.count.load(Ordering::SeqCst)
     }
 
-    fn live(&self) -> Vec<Arc<Request>> {
+    pub(super) fn live(&self) -> Vec<Arc<Request>> {
         self.requests
             .lock()
             .iter()
@@ -186,6 +200,9 @@ impl Ready {
     fn forget_request(&mut self) {
         if let Some(request) = self.request.take() {
             self.handle.core.ready.remove(&request);
+            // The result is a view, and what a waker does when it is dropped nobody knows: here, with nothing locked.
+            let state = request.state.lock().take();
+            drop(state);
         }
     }
 
@@ -215,7 +232,7 @@ impl Future for Ready {
         let (request, is_new) = match &self.request {
             Some(request) => (request.clone(), false),
             None => {
-                let state = Mutex::new(State::default());
+                let state = Mutex::new(Some(State::default()));
                 let handle = self.handle.clone();
                 (
                     Arc::new(Request {
@@ -232,12 +249,13 @@ impl Future for Ready {
         let waker = context.waker().clone();
         let before = {
             let mut state = request.state.lock();
-            if let Some(result) = state.result.take() {
+            let known = state.as_mut().expect("its future is here");
+            if let Some(result) = known.result.take() {
                 drop(state);
                 self.forget_request();
                 return Poll::Ready(result);
             }
-            state.waker.replace(waker)
+            known.waker.replace(waker)
         };
         drop(before);
         if is_new {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
 use crate::cache::{FaultKind, FileError, Reading};
+use crate::group::Reclaimer;
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 
@@ -203,4 +204,34 @@ fn who_needs_memory_closes_no_file_and_wakes_nobody() {
     assert_eq!(at_once.woken(), 1);
     let end = ready.poll(&mut context);
     assert!(matches!(end, Poll::Ready(Err(FileError::Closed { .. }))));
+}
+
+// spec: P29
+#[test]
+fn a_future_that_goes_takes_its_waker_and_its_view_along() {
+    let cache = memory(64);
+    let (_store, file) = a_file(&cache);
+    let at_once = AtOnce::new(|| {});
+    let waker = Waker::from(at_once.clone());
+    let views = || cache.pool().holders(cache.root_group().id()).views;
+    for comes_late in [false, true] {
+        let mut ready = Box::pin(file.ready(4096..4106));
+        let polled = ready.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        // As who fills a block has them, with that locked.
+        let held = core(&file).ready.live();
+        if comes_late {
+            drop(ready);
+            held[0].run();
+        } else {
+            held[0].run();
+            assert_eq!(views(), 1);
+            held[0].run();
+            assert_eq!(views(), 1, "the first is as good");
+            drop(ready);
+        }
+        assert_eq!(views(), 0);
+        assert_eq!(std::sync::Arc::strong_count(&at_once), 2, "ours alone");
+        file.invalidate(..).unwrap();
+    }
 }
