@@ -2,7 +2,8 @@
 //!
 //! A future that finds its bytes missing queues a request with the service ([`super::service`]), which takes the view in the
 //! blocking way and hands it over. It is woken also when somebody else fills one of its blocks, when the file is cut, and
-//! when it is closed; a dropped future takes its request along.
+//! when it is closed; a dropped future takes its request along. A future that is polled by who runs the requests (in a store that reads
+//! by it, say) takes the view there and then: nobody else would.
 //!
 //! A waker is foreign code, which may make another call of the same file at once: it runs with no lock held. Who fills or cuts notes
 //! who is due to be woken, and wakes when the operation has let go of everything. Page faults do not, for they end with a block
@@ -61,6 +62,11 @@ impl Request {
             None => (None, Some(result)),
         };
         self.call(waker);
+    }
+
+    fn take_result(&self) -> Option<Result<View, FileError>> {
+        let mut state = self.state.lock();
+        state.as_mut().and_then(|state| state.result.take())
     }
 
     fn wake(&self) {
@@ -179,7 +185,8 @@ impl ReadyList {
 
 /// A future that becomes a [`View`]; see [`PagedFile::ready`](super::PagedFile::ready).
 ///
-/// It needs no runtime: any executor can poll it. The work is done by the memory's service thread, or by `tick()`.
+/// It needs no runtime: any executor can poll it. The work is done by the memory's service thread, or by `tick()`; what that runs
+/// (a store, an error hook, a waker) may poll it, too, which then does the work at once.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready {
@@ -226,6 +233,13 @@ impl Future for Ready {
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
         if let Poll::Ready(result) = self.look(&range) {
+            self.forget_request();
+            return Poll::Ready(result);
+        }
+        if self.handle.core.cache.is_served_here() {
+            // A request's turn would come after whatever waits for it here.
+            let known = self.request.as_ref().and_then(|of| of.take_result());
+            let result = known.unwrap_or_else(|| self.handle.view(range, Wait::Yes));
             self.forget_request();
             return Poll::Ready(result);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
-use crate::cache::FileError;
+use crate::cache::{FileError, Ready};
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
 
@@ -114,6 +114,49 @@ fn a_future_is_woken_by_fill_error_truncate_and_drop() {
             matches!(end, Poll::Ready(Err(FileError::Closed { .. }))),
             "{end:?}"
         );
+    }
+}
+
+/// A store whose reads poll a future for bytes of another file of the same memory.
+#[derive(Debug)]
+struct Above(crate::sync::Mutex<Ready>);
+
+impl Store for Above {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(4096)
+    }
+
+    fn read_at(&self, buf: &mut [u8], _: u64) -> std::io::Result<usize> {
+        let mut below = self.0.lock();
+        match poll(pin!(&mut *below), &Arc::new(Bell::default())) {
+            Poll::Ready(view) => buf[..10].copy_from_slice(&view?),
+            Poll::Pending => panic!("who waits for it here waits for itself"),
+        }
+        Ok(buf.len())
+    }
+}
+
+// spec: P29
+#[test]
+fn a_future_that_is_polled_by_who_serves_futures_is_ready_at_once() {
+    let cache = memory(64);
+    let bell = Arc::new(Bell::default());
+    for polled_before in [false, true] {
+        let below = open(&cache, &patterned(65_536), &options(4096));
+        let store = Arc::new(Above(crate::sync::Mutex::new(below.ready(0..10))));
+        let above = open(&cache, &store, &FileOptions::new());
+        let mut ready = pin!(above.ready(0..10));
+        assert!(poll(ready.as_mut(), &bell).is_pending());
+        if polled_before {
+            // Its turn would come after that of the file above.
+            assert!(poll(pin!(&mut *store.0.lock()), &bell).is_pending());
+        }
+        cache.tick();
+        let Poll::Ready(Ok(view)) = poll(ready.as_mut(), &bell) else {
+            panic!("read by the tick");
+        };
+        assert_eq!(view[..], pattern(0..10));
+        assert_eq!(core(&below).ready.len(), 0);
     }
 }
 
