@@ -2,9 +2,10 @@
 
 #![cfg(not(target_family = "wasm"))]
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 
-use innerspace::store::MemoryStore;
+use innerspace::store::{Identity, MemoryStore, Store};
 use innerspace::{FileAccess, KIB, MIB, Memory, OpenError, PagedFile};
 
 fn refused(opened: Result<PagedFile, OpenError>) -> String {
@@ -81,4 +82,111 @@ fn a_store_that_knows_itself_is_one_file_and_others_are_not() {
     let other = memory.options().open(MemoryStore::with_len(8192)).unwrap();
     assert_eq!(other.view(0..10).unwrap()[..], [0; 10]);
     assert_eq!(memory.stats().files.len(), 2);
+}
+
+type Work = Box<dyn FnOnce() + Send + Sync>;
+
+/// A store that does something of its own when it was asked for its length the first time, and when it is dropped.
+struct Busy {
+    bytes: Arc<MemoryStore>,
+    when_asked: Mutex<Option<Work>>,
+    when_dropped: Option<Work>,
+}
+
+impl Busy {
+    fn new(bytes: &Arc<MemoryStore>) -> Busy {
+        Busy {
+            bytes: bytes.clone(),
+            when_asked: Mutex::default(),
+            when_dropped: None,
+        }
+    }
+
+    fn when_asked(self, work: impl FnOnce() + Send + Sync + 'static) -> Busy {
+        *self.when_asked.lock().unwrap() = Some(Box::new(work));
+        self
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(work) = self.when_dropped.take() {
+            work();
+        }
+    }
+}
+
+impl Store for Busy {
+    fn len(&self) -> io::Result<u64> {
+        let len = self.bytes.len();
+        let work = self.when_asked.lock().unwrap().take();
+        if let Some(work) = work {
+            work();
+        }
+        len
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.bytes.read_at(buf, offset)
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.bytes.identity()
+    }
+}
+
+fn another(memory: &Memory) -> PagedFile {
+    let options = memory.options().access(FileAccess::ReadWrite);
+    options.open(MemoryStore::new()).unwrap()
+}
+
+// spec: P27
+#[test]
+fn a_store_may_open_others_when_it_is_asked_or_is_not_to_be_opened() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let bytes = Arc::new(MemoryStore::with_len(100));
+    let inner = memory.clone();
+    let store = Busy::new(&bytes).when_asked(move || drop(another(&inner)));
+    assert_eq!(memory.options().open(store).unwrap().len(), 100);
+    let inner = memory.clone();
+    let mut store = Busy::new(&bytes);
+    store.when_dropped = Some(Box::new(move || drop(another(&inner))));
+    let options = memory.options().access(FileAccess::ReadWrite);
+    options.open(store).unwrap_err();
+}
+
+// spec: P27
+#[test]
+fn a_store_that_is_opened_while_it_is_asked_is_one_file() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let bytes = Arc::new(MemoryStore::with_len(100));
+    let writer = Arc::new(Mutex::new(None));
+    let (other, same, slot) = (memory.clone(), bytes.clone(), writer.clone());
+    let store = Busy::new(&bytes).when_asked(move || {
+        let options = other.options().access(FileAccess::ReadWrite);
+        let file = options.open_store(same).unwrap();
+        file.write_at(&[7; 1000], 0).unwrap();
+        *slot.lock().unwrap() = Some(file);
+    });
+    let file = memory.options().open(store).unwrap();
+    assert_eq!(memory.stats().files.len(), 1);
+    assert_eq!(file.view(..).unwrap()[..], [7; 1000]);
+}
+
+// spec: P27
+#[test]
+fn a_store_that_was_open_while_it_was_asked_is_asked_again() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let bytes = Arc::new(MemoryStore::with_len(100));
+    let (other, same) = (memory.clone(), bytes.clone());
+    let store = Busy::new(&bytes).when_asked(move || {
+        let options = other.options().access(FileAccess::ReadWrite);
+        let file = options.open_store(same).unwrap();
+        file.write_at(&[7; 1000], 0).unwrap();
+        drop(file);
+        // Nothing is left of it in the table.
+        drop(another(&other));
+    });
+    let file = memory.options().open(store).unwrap();
+    assert_eq!(file.view(..).unwrap()[..], [7; 1000]);
 }

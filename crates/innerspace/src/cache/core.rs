@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 
+use super::asked::Asked;
 use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
 use super::extents::{Extents, ShownHoles};
@@ -120,33 +121,17 @@ impl Drop for SaidSo<'_> {
 }
 
 impl FileCore {
-    /// Opens a store as a file with nothing cached.
-    pub(super) fn open(
-        cache: &Arc<Cache>,
-        store: Arc<dyn Store>,
-        options: &FileOptions,
-    ) -> Result<Arc<FileCore>, FileError> {
-        let name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
-        let order = options.block_order(&name)?;
-        if options.access == FileAccess::ReadWrite && !store.writable() {
-            return Err(FileError::ReadOnly { file: name });
-        }
-        let len = store.len().map_err(|source| FileError::Store {
-            file: name.clone(),
-            action: StoreAction::Query,
-            offset: 0,
-            len: 0,
-            source: Arc::new(source),
-        })?;
-        if len > MAX_SIZE {
-            return Err(FileError::TooLarge {
-                file: name,
-                offset: 0,
-                len,
-            });
-        }
+    /// A file with nothing cached. The store is not called.
+    pub(super) fn new(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> Arc<FileCore> {
+        let Asked {
+            store,
+            name,
+            order,
+            len,
+            identity,
+            accepted,
+        } = asked;
         let pool = cache.pool().clone();
-        let identity = store.identity();
         let group = options
             .group
             .clone()
@@ -183,7 +168,7 @@ impl FileCore {
             released: AtomicU64::new(0),
             write_from: AtomicU64::new(0),
             trouble: Trouble::default(),
-            accepted: store.accepted(),
+            accepted,
             syncs: Syncs::default(),
             store: Mutex::new(Some(store)),
             append: Mutex::ranked(Rank::Append, ()),
@@ -192,7 +177,7 @@ impl FileCore {
             counters: FileCounters::default(),
         });
         cache.add_file(&core);
-        Ok(core)
+        core
     }
 
     // --- sizes and numbers

@@ -13,6 +13,7 @@
 use std::ops::{Bound, Deref, Range, RangeBounds};
 
 use super::array::{Array, Element};
+use super::asked::Asked;
 use super::blocks::BlockReader;
 use super::core::FileCore;
 use super::cursor::Cursor;
@@ -70,8 +71,13 @@ impl FileInner {
         store: Arc<dyn Store>,
         options: &FileOptions,
     ) -> Result<PagedFile, FileError> {
-        let core = FileCore::open(cache, store, options)?;
-        Ok(PagedFile::new(&Arc::new(FileInner { core })))
+        Ok(FileInner::over(cache, Asked::new(store, options)?, options))
+    }
+
+    /// The same, of a store that was asked before. It is not called, so that locks may be held.
+    pub(crate) fn over(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> PagedFile {
+        let core = FileCore::new(cache, asked, options);
+        PagedFile::new(&Arc::new(FileInner { core }))
     }
 
     /// The file's state.

@@ -11,7 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `file`, `options`, `array`, `blocks`, `cursor`, `ready`, `later` | the public side: handle, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls |
-//! | `core`, `stats`, `service` | a file's state; its counters; what files share |
+//! | `asked`, `core`, `stats`, `service` | what a store says before it is a file; a file's state; its counters; what files share |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `write`, `new_blocks` | zero-copy and copies; writers that move away from views; blocks made whole, many at once |
@@ -63,6 +63,7 @@
 //! **Not here.** No thread, no registry of open files, no page tables, no retry of a failed write beyond keeping it dirty.
 
 mod array;
+mod asked;
 mod beside;
 mod block;
 mod blocks;
@@ -99,6 +100,7 @@ mod write;
 mod writeback;
 
 pub use array::{Array, Element};
+pub(crate) use asked::Asked;
 pub(crate) use beside::Beside;
 pub use blocks::BlockReader;
 pub use cursor::Cursor;

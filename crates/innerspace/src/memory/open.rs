@@ -1,4 +1,9 @@
 //! Opening files: by path or over any store, each store once.
+//!
+//! The table of files is locked while a file of the file system is opened, locked and put into it. A store of the user's may open other
+//! files when it is asked: it is asked with the table unlocked, and an [`OpenFile::Opening`] stands there meanwhile. If that is gone when
+//! the table is locked again, the store was open in between and may have changed: it is asked once more. Nobody waits for an
+//! `Opening`; of two who open a store at once the second finds the first one's file.
 
 use std::collections::HashMap;
 #[cfg(not(target_family = "wasm"))]
@@ -7,7 +12,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::{Memory, MemoryInner};
-use crate::cache::{FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
+use crate::cache::{Asked, FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
 #[cfg(not(target_family = "wasm"))]
 use crate::dax::DaxCore;
 use crate::group::Group;
@@ -20,6 +25,8 @@ use crate::sync::{Arc, MutexGuard, Weak};
 
 /// A file that is open, or was: its last handle may be gone.
 pub(super) enum OpenFile {
+    /// Not yet, and not since this was put here: those who open it are asking its store.
+    Opening(Weak<()>),
     /// Through the page cache.
     Cached(Weak<FileInner>),
     /// For direct access, and what is there until it is closed.
@@ -52,6 +59,7 @@ impl OpenFile {
 
     fn is_open(&self) -> bool {
         match self {
+            OpenFile::Opening(mark) => mark.strong_count() > 0,
             OpenFile::Cached(file) => file.strong_count() > 0,
             #[cfg(not(target_family = "wasm"))]
             OpenFile::Direct(_, closed) => closed.strong_count() > 0,
@@ -188,13 +196,22 @@ impl FileOpener {
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
-        let mut files = match inner.look(identity, |listed| self.same_file(listed))? {
-            Found::Same(open) => return Ok(open),
-            Found::Nothing(files) => files,
-        };
-        let file = FileInner::open(&inner.cache, store, &self.options)?;
-        note_open(&mut files, identity, OpenFile::cached(&file));
-        Ok(file)
+        loop {
+            let mark = match inner.look(identity, |listed| self.same_file(listed))? {
+                Found::Same(open) => return Ok(open),
+                Found::Nothing(mut files) => note_opening(&mut files, identity),
+            };
+            let asked = Asked::new(store.clone(), &self.options)?;
+            let mut files = match inner.look(identity, |listed| self.same_file(listed))? {
+                Found::Same(open) => return Ok(open),
+                Found::Nothing(files) => files,
+            };
+            if is_opening(&files, identity, &mark) {
+                let file = FileInner::over(&inner.cache, asked, &self.options);
+                note_open(&mut files, identity, OpenFile::cached(&file));
+                return Ok(file);
+            }
+        }
     }
 
     /// Opens an existing file by path.
@@ -267,6 +284,24 @@ impl FileOpener {
 fn note_open(files: &mut HashMap<Identity, OpenFile>, identity: Identity, open: OpenFile) {
     files.retain(|_, file| file.is_open());
     files.insert(identity, open);
+}
+
+/// Notes that a store is about to be asked. The mark is good while the result of this lives, and is that of all who ask it now.
+fn note_opening(files: &mut HashMap<Identity, OpenFile>, identity: Identity) -> Arc<()> {
+    if let Some(OpenFile::Opening(mark)) = files.get(&identity)
+        && let Some(mark) = mark.upgrade()
+    {
+        return mark;
+    }
+    let mark = Arc::new(());
+    files.insert(identity, OpenFile::Opening(Arc::downgrade(&mark)));
+    mark
+}
+
+/// Whether the store has not been open since it was marked.
+fn is_opening(files: &HashMap<Identity, OpenFile>, identity: Identity, mark: &Arc<()>) -> bool {
+    let now = files.get(&identity);
+    matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))
 }
 
 impl MemoryInner {
@@ -353,7 +388,7 @@ impl MemoryInner {
                     }
                     None => return (files, None),
                 },
-                None => return (files, None),
+                Some(OpenFile::Opening(_)) | None => return (files, None),
             }
         }
     }

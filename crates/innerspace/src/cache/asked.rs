@@ -1,0 +1,55 @@
+//! What a store says of itself before it becomes a file.
+//!
+//! A store may be made of other files, and open them when it is asked: nothing is locked then, and nothing where it is dropped because
+//! it cannot be opened.
+
+use super::core::MAX_SIZE;
+use super::errors::{FileError, StoreAction};
+use super::options::{FileAccess, FileOptions};
+use crate::store::{Accepted, Identity, Store};
+use crate::sync::Arc;
+
+/// A store that can be opened, and what it said.
+pub(crate) struct Asked {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) name: Arc<str>,
+    /// The order of a block, which the options say.
+    pub(super) order: u8,
+    /// Bytes.
+    pub(super) len: u64,
+    pub(super) identity: Option<Identity>,
+    pub(super) accepted: Accepted,
+}
+
+impl Asked {
+    /// Asks a store whether it can be opened in this way.
+    pub(crate) fn new(store: Arc<dyn Store>, options: &FileOptions) -> Result<Asked, FileError> {
+        let name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
+        let order = options.block_order(&name)?;
+        if options.access == FileAccess::ReadWrite && !store.writable() {
+            return Err(FileError::ReadOnly { file: name });
+        }
+        let len = store.len().map_err(|source| FileError::Store {
+            file: name.clone(),
+            action: StoreAction::Query,
+            offset: 0,
+            len: 0,
+            source: Arc::new(source),
+        })?;
+        if len > MAX_SIZE {
+            return Err(FileError::TooLarge {
+                file: name,
+                offset: 0,
+                len,
+            });
+        }
+        Ok(Asked {
+            identity: store.identity(),
+            accepted: store.accepted(),
+            store,
+            name,
+            order,
+            len,
+        })
+    }
+}
