@@ -7,7 +7,7 @@
 //! order, and nothing of the user's runs or is dropped under it (a watcher in the list is its [`GroupWatch`]'s as well). A callback may run
 //! meanwhile, to its end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::tree::SharedTree;
 use super::{GroupEvents, GroupId, GroupTree};
@@ -87,11 +87,15 @@ impl GroupWatch {
     /// Events are told about once a second, and when memory is short, by the service thread; without one, by
     /// [`Memory::tick`](crate::Memory::tick).
     pub fn wait(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
-        let told = self.watcher.told.lock();
-        if *told != *seen {
-            return *told;
+        // None: further off than the clock goes.
+        let deadline = Instant::now().checked_add(timeout);
+        let mut told = self.watcher.told.lock();
+        let mut left = timeout;
+        // Who sleeps may be woken for no reason.
+        while *told == *seen && !left.is_zero() {
+            (told, _) = self.watcher.changed.wait_timeout(told, left);
+            left = deadline.map_or(timeout, |end| end.saturating_duration_since(Instant::now()));
         }
-        let (told, _) = self.watcher.changed.wait_timeout(told, timeout);
         *told
     }
 }
@@ -137,5 +141,47 @@ impl GroupTree {
             }
         }
         panics.go_on();
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::super::Group;
+    use super::*;
+    use crate::sync::thread;
+    use crate::units::{MIB, PageCount};
+
+    #[test]
+    fn who_is_woken_for_nothing_waits_on() {
+        let tree = Arc::new(GroupTree::new(PageCount(1000)));
+        let group = Group::root(tree.clone()).child("tenant", MIB).unwrap();
+        let watch = group.watch();
+        let seen = watch.events();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| watch.wait(&seen, Duration::MAX));
+            let wake = || {
+                let told = watch.watcher.told.lock();
+                let sleeps = watch.watcher.changed.is_waited_on();
+                drop(told);
+                watch.watcher.changed.notify_all();
+                sleeps
+            };
+            // Asleep, and again after it was woken, unless that was its end.
+            for _ in 0..100 {
+                while !wake() && !waiting.is_finished() {
+                    thread::yield_now();
+                }
+                thread::yield_now();
+            }
+            assert!(tree.try_charge(group.id(), PageCount(300)).is_err());
+            tree.tell_watchers();
+            assert_eq!(waiting.join().unwrap().refused, 1);
+        });
+        let now = watch.events();
+        assert_eq!(
+            watch.wait(&now, Duration::ZERO),
+            now,
+            "and gives up in time"
+        );
     }
 }

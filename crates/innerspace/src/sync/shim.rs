@@ -412,8 +412,9 @@ impl Condvar {
         }
     }
 
+    /// Whether somebody sleeps, asked with the mutex locked, or may be about to wake.
     #[inline]
-    fn is_waited_on(&self) -> bool {
+    pub(crate) fn is_waited_on(&self) -> bool {
         self.waiters.load(atomic::Ordering::Relaxed) > 0
     }
 }
