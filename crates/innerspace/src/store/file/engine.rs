@@ -340,6 +340,9 @@ impl Direct {
     /// The kernel tells each descriptor once of a write-out that failed. A sync asks by `file`; were it waited for by that one too, a
     /// sync beside this could take the error along, and this would end well. So it is waited for by the other, by one edge at a time:
     /// what it is told of there is its own.
+    ///
+    /// Where the system cannot write a range out (a filter of system calls may refuse), the whole file is: the bytes are written by
+    /// then, and an error would say that they are not.
     fn write_edge_and(
         &self,
         file: &File,
@@ -349,7 +352,10 @@ impl Direct {
     ) -> io::Result<usize> {
         let _one = self.edges.lock();
         let count = sys::write_at(file, buf, offset, Keep::Cached)?;
-        wait(&self.file, offset, count as u64)?;
+        match wait(&self.file, offset, count as u64) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => self.file.sync_data()?,
+            waited => waited?,
+        }
         sys::drop_cached(file, offset, count as u64);
         Ok(count)
     }
@@ -481,6 +487,10 @@ mod tests {
             Err(io::Error::from_raw_os_error(5))
         });
         assert_eq!(error.unwrap_err().raw_os_error(), Some(5));
+        // As sync_file_range(2) where it may not be called.
+        let refuse = |_: &File, _, _| Err(io::ErrorKind::Unsupported.into());
+        let written = direct.write_edge_and(&file, b"edge", 5, refuse);
+        assert_eq!(written.unwrap(), 4);
         let engine = Engine::Direct(direct);
         engine.sync_with(&file, File::sync_data).unwrap();
     }
