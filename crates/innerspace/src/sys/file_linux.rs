@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -188,9 +188,24 @@ pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
 
 /// Bytes of `file` in the page cache, in whole host pages.
 pub(crate) fn cached_bytes(file: &File) -> io::Result<u64> {
-    match cachestat(file) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => mincore(file),
+    match cachestat(file.as_raw_fd()) {
+        Err(error) if is_missing(&error, || cachestat(NO_FILE)) => mincore(file),
         pages => Ok(pages? * host_page()?),
+    }
+}
+
+/// No descriptor has this number.
+const NO_FILE: RawFd = -1;
+
+/// Whether `error` says that there is no cachestat(2) here. A filter of system calls may refuse it by EPERM; so does the kernel, of a
+/// file that we may not write (of which mincore(2) would say that all of it is there). Without a file, the kernel says something else.
+fn is_missing(error: &io::Error, without_file: impl FnOnce() -> io::Result<u64>) -> bool {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => true,
+        Some(libc::EPERM) => {
+            without_file().is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
+        }
+        _ => false,
     }
 }
 
@@ -201,12 +216,11 @@ fn host_page() -> io::Result<u64> {
 }
 
 /// Host pages in the page cache, by cachestat(2).
-fn cachestat(file: &File) -> io::Result<u64> {
+fn cachestat(fd: RawFd) -> io::Result<u64> {
     // struct cachestat_range { off, len }, where len 0 means to the end; struct cachestat begins
     // with the number of cached pages and has five words.
     let range = [0u64; 2];
     let mut answer = [0u64; 5];
-    let fd = file.as_raw_fd();
     // SAFETY: the kernel reads two words from `range` and writes five to `answer`; both live here.
     let result = unsafe {
         libc::syscall(
@@ -257,13 +271,27 @@ mod tests {
         let file = File::open(&path).unwrap();
         file.sync_all().unwrap();
         assert_eq!(mincore(&file).unwrap(), 1 << 20);
-        match cachestat(&file) {
+        match cachestat(file.as_raw_fd()) {
             Ok(pages) => assert_eq!(pages * host_page().unwrap(), 1 << 20),
-            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOSYS)),
+            Err(error) => assert!(is_missing(&error, || cachestat(NO_FILE)), "{error}"),
         }
         drop_cached(&file, 0, 0);
         // On tmpfs the cache is the file itself.
         let left = cached_bytes(&file).unwrap();
         assert!(left == 0 || left == 1 << 20, "{left} bytes left");
+    }
+
+    #[test]
+    fn a_filter_that_refuses_cachestat_is_told_from_a_file_that_is_refused() {
+        let error = io::Error::from_raw_os_error;
+        let missing = |of, alone| is_missing(&error(of), || Err(error(alone)));
+        assert!(missing(libc::ENOSYS, libc::ENOSYS));
+        assert!(missing(libc::EPERM, libc::EPERM));
+        assert!(!missing(libc::EPERM, libc::EBADF));
+        assert!(!missing(libc::EBADF, libc::EPERM));
+        // What the kernel says, where it is asked.
+        let alone = cachestat(NO_FILE).unwrap_err().raw_os_error();
+        let known = [libc::EBADF, libc::ENOSYS, libc::EPERM];
+        assert!(known.map(Some).contains(&alone), "{alone:?}");
     }
 }
