@@ -210,7 +210,7 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
                     round += 1;
                     if round % 16 == 0 {
                         assert_under(&memory);
-                        let resident = status("VmRSS") - start;
+                        let resident = status("VmRSS").saturating_sub(start);
                         assert!(
                             !WITHOUT_SHADOW || resident <= LIMIT + BESIDE,
                             "round {round}"
@@ -225,7 +225,7 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
         .into_iter()
         .map(|tenant| tenant.join().unwrap())
         .collect();
-    let peak = status("VmHWM") - start;
+    let peak = status("VmHWM").saturating_sub(start);
     let forced = assert_under(&memory);
     println!(
         "peak resident {:.1} MiB of {} + {} MiB; rounds and refusals {ends:?}; {forced} forced",
