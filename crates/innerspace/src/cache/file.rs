@@ -30,6 +30,7 @@ use crate::group::Group;
 use crate::store::{Store, SyncWhat};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::panics::Panics;
 use crate::units::PageCount;
 
 /// One handle's own state.
@@ -118,31 +119,32 @@ impl FileCore {
     }
 
     /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be written is lost, and said so in
-    /// the memory's error list. No section is open and no lock held.
+    /// the memory's error list. No section is open and no lock held. Panics of foreign code go on when the file is closed.
     fn close(&self) {
-        let panics = self.ready.close();
-        // Whoever failed, at first it is no more than an attempt.
-        let _ = self.sync_blocks(0..self.end_block(), None);
+        let mut panics = self.ready.close();
+        // Whoever failed, at first it is no more than an attempt. A store that panics has failed, too.
+        panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
         if self.dirty().last_unwritten().is_some() {
-            self.write_last();
+            self.write_last(&mut panics);
         }
         self.remove_blocks(0..u64::MAX);
         self.index.write().drop_shadows(self.frames(), 0);
         self.pool.unregister_owner(self.owner);
-        self.drop_store();
+        panics.catch(|| self.drop_store());
         self.cache.remove_file(self);
         panics.go_on();
     }
 
     /// Writes what is left of a file that is being closed, once more and without others, whose failures may be among the reasons
     /// why it is left. Now what is not written is lost.
-    fn write_last(&self) {
+    fn write_last(&self, panics: &mut Panics) {
         self.dirty().begin_closing();
         self.wait_written(0..u64::MAX);
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::Closing);
         let failures = self.errors.count();
-        let outcome = self.sync_blocks(0..self.end_block(), None);
+        let mut outcome = Ok(());
+        panics.catch(|| outcome = self.sync_blocks(0..self.end_block(), None));
         if self.dirty().last_unwritten().is_some()
             && let Err(error) = self.errors.check(&ErrorCursor::behind(failures))
         {

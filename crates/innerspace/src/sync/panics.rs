@@ -22,10 +22,13 @@ impl Panics {
         }
     }
 
-    /// Lets the first panic go on, if there was one.
+    /// Lets the first panic go on, if there was one. In a drop on the way out of another panic it would end the process: that one
+    /// goes on alone.
     pub(crate) fn go_on(self) {
-        if let Some(panic) = self.0 {
-            resume_unwind(panic);
+        match self.0 {
+            Some(panic) if std::thread::panicking() => forget(panic),
+            Some(panic) => resume_unwind(panic),
+            None => {}
         }
     }
 }
