@@ -121,7 +121,8 @@ impl FileCore {
     /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be written is lost, and said so in
     /// the memory's error list. No section is open and no lock held. Panics of foreign code go on when the file is closed.
     fn close(&self) {
-        let mut panics = self.ready.close();
+        self.ready.begin_close();
+        let mut panics = Panics::default();
         // Whoever failed, at first it is no more than an attempt. A store that panics has failed, too.
         panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
         if self.dirty().last_unwritten().is_some() {
@@ -132,6 +133,8 @@ impl FileCore {
         self.pool.unregister_owner(self.owner);
         panics.catch(|| self.drop_store());
         self.cache.remove_file(self);
+        // Now that the store can be opened again, which is what they may do at once.
+        self.ready.wake_closed(&mut panics);
         panics.go_on();
     }
 

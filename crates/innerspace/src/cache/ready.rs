@@ -6,9 +6,9 @@
 //! by it, say) takes the view there and then: nobody else would.
 //!
 //! A waker is foreign code, which may make another call of the same file at once: it runs with no lock held. Who fills or cuts notes
-//! who is due to be woken, and wakes when the operation has let go of everything. Page faults do not, for they end with a block
-//! locked: they leave it to the service, which has each request in its queue. So does who may hold locks of another file, in a call
-//! of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
+//! who is due to be woken, and wakes when the operation has let go of everything; who closes, when the store can be opened again.
+//! Page faults do not, for they end with a block locked: they leave it to the service, which has each request in its queue. So does
+//! who may hold locks of another file, in a call of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
 
 use std::future::Future;
 use std::ops::Range;
@@ -168,14 +168,16 @@ impl ReadyList {
         panics.go_on();
     }
 
-    /// The last handle is gone. The panics of wakers are to go on when the file is closed.
-    pub(super) fn close(&self) -> Panics {
+    /// The last handle is gone: who looks from now on hears of it. [`ReadyList::wake_closed`] has to follow.
+    pub(super) fn begin_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        let mut panics = Panics::default();
+    }
+
+    /// Wakes all who wait for the file, which is closed. One who is not in the list yet looks at the file once more when it is.
+    pub(super) fn wake_closed(&self, panics: &mut Panics) {
         for request in self.live() {
             panics.catch(|| request.settle(Err(request.handle.core.closed())));
         }
-        panics
     }
 
     pub(super) fn is_closed(&self) -> bool {

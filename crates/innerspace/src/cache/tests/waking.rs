@@ -169,6 +169,29 @@ fn who_is_woken_below_a_store_is_so_when_the_file_above_can_be_used() {
     assert!(matches!(ready.poll(&mut context), Poll::Ready(Ok(_))));
 }
 
+// spec: P27, P29
+#[test]
+fn who_is_woken_by_a_close_may_open_the_store_again_at_once() {
+    let cache = memory(64);
+    let (store, file) = a_file(&cache);
+    let identity = store.identity().expect("a memory store knows itself");
+    let at_once = AtOnce::new({
+        let (cache, store) = (cache.clone(), store.clone());
+        move || {
+            assert!(!cache.is_closing(identity), "would wait for this thread");
+            use_in_every_way(&open(&cache, &store, &options(4096)));
+        }
+    });
+    let waker = Waker::from(at_once.clone());
+    let mut ready = pin!(file.ready(4096..4106));
+    let mut context = Context::from_waker(&waker);
+    assert!(ready.as_mut().poll(&mut context).is_pending());
+    drop(file);
+    assert_eq!(at_once.woken(), 1);
+    let end = ready.poll(&mut context);
+    assert!(matches!(end, Poll::Ready(Err(FileError::Closed { .. }))));
+}
+
 // spec: P29
 #[test]
 fn who_needs_memory_closes_no_file_and_wakes_nobody() {
