@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::{Cache, FileAccess, FileError, FileInner, FileOptions, PagedFile};
 use crate::reclaim::{Pool, PoolOptions};
 use crate::store::{MemoryStore, Store};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 use crate::units::PageCount;
 
@@ -395,4 +395,31 @@ fn shuttle_two_writers_of_a_hole_lose_nothing() {
         assert_eq!((stored[50], stored[150], stored[250]), (2, 0, 3));
         finish(&cache, file);
     });
+}
+
+#[test]
+fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
+    // One thread has to get far in a gap of the other's.
+    let body = || {
+        let (cache, _store, file) = file(16, 1);
+        let told = Arc::new(AtomicU32::new(0));
+        let tells = told.clone();
+        cache.set_error_hook(std::sync::Arc::new(move |_: &FileError| {
+            tells.fetch_add(1, Ordering::SeqCst);
+        }));
+        let error = file.inner().core().closed();
+        let closing = {
+            let cache = cache.clone();
+            // The end of a close that has lost something.
+            thread::spawn(move || {
+                cache.log_error(error);
+                cache.call_out_if_abandoned();
+            })
+        };
+        cache.abandon();
+        closing.join().unwrap();
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        finish(&cache, file);
+    };
+    shuttle::check_pct(body, ROUNDS, 2);
 }

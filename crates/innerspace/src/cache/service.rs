@@ -82,6 +82,8 @@ pub(crate) struct Cache {
     /// Who wants to hear of each, and of which it has not heard yet.
     hook: Mutex<Option<ErrorHook>>,
     unheard: Mutex<VecDeque<FileError>>,
+    /// Nobody comes by any more to call out: no service thread, and no memory that could be ticked.
+    abandoned: AtomicBool,
     files: Mutex<Vec<Weak<FileCore>>>,
     /// Notified when a file has been closed; goes with `files`.
     closed: Condvar,
@@ -124,6 +126,7 @@ impl Cache {
             errors: ErrorLog::default(),
             hook: Mutex::default(),
             unheard: Mutex::default(),
+            abandoned: AtomicBool::new(false),
             files: Mutex::default(),
             closed: Condvar::new(),
             dirty: Slab::new(),
@@ -177,19 +180,33 @@ impl Cache {
         for waker in wakers {
             panics.catch(|| waker.wake());
         }
+        self.run_hook(&mut panics);
         panics.go_on();
-        self.run_hook();
     }
 
-    fn run_hook(&self) {
+    fn run_hook(&self, panics: &mut Panics) {
         loop {
             let Some(error) = self.unheard.lock().pop_front() else {
                 return;
             };
             let hook = self.hook.lock().clone();
             if let Some(hook) = hook {
-                hook(&error);
+                panics.catch(move || hook(&error));
             }
+        }
+    }
+
+    /// Calls out for the last time: from now on whoever closes a file does.
+    pub(crate) fn abandon(&self) {
+        // Relaxed: the lock of `unheard` is between. Who adds an error after `call_out` has looked there sees this.
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.call_out();
+    }
+
+    /// [`Cache::call_out`], if nobody else will.
+    pub(super) fn call_out_if_abandoned(&self) {
+        if self.abandoned.load(Ordering::Relaxed) {
+            self.call_out();
         }
     }
 

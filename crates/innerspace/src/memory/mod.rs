@@ -50,6 +50,7 @@ use crate::group::{Group, GroupError, LimitError, Pressure};
 use crate::reclaim::{MissCurve, Pool};
 use crate::space::{Snapshot, SnapshotFileError, Space, SpaceOptions};
 use crate::store::Identity;
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex};
 
 pub use self::direct::DirectOpener;
@@ -210,7 +211,8 @@ impl Memory {
 
     /// Has `hook` called with each write error from now on that no open handle can report: those of a file whose last handle is
     /// gone. It runs on the service thread, or in [`Memory::tick`], with no lock that a call of this library takes; the errors are in
-    /// [`Memory::take_errors`] as well. A later hook takes the place of an earlier one.
+    /// [`Memory::take_errors`] as well. A later hook takes the place of an earlier one. It also runs where the last `Memory` is
+    /// dropped and, with [`Threads::None`], after that in the thread that drops the file.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory};
@@ -248,10 +250,15 @@ impl std::fmt::Debug for Memory {
 
 impl Drop for MemoryInner {
     fn drop(&mut self) {
+        let mut panics = Panics::default();
         // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
-        self.pool.let_go();
-        self.cache.call_out();
+        panics.catch(|| self.pool.let_go());
+        panics.catch(|| match self.service {
+            Some(_) => self.cache.call_out(),
+            None => self.cache.abandon(),
+        });
         // The service thread looks whether anything is left to serve.
         self.pool.kick();
+        panics.go_on();
     }
 }

@@ -153,7 +153,7 @@ impl MemoryOptions {
         let root = pool.root_group();
         let cache = Cache::with_root(&pool, root.clone());
         let service = match self.threads {
-            Threads::Service => Some(Service::start(&cache).map_err(system)?),
+            Threads::Service => Some(Service::start(cache.clone()).map_err(system)?),
             Threads::None => None,
         };
         let files = Mutex::ranked(Rank::Registry, HashMap::new());

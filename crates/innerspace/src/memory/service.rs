@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
 use crate::reclaim::Step;
-use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
+use crate::sync::{Arc, Mutex, MutexGuard, Rank};
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -21,12 +21,11 @@ pub(super) struct Service {
 
 impl Service {
     /// Starts the thread. It ends when nobody but it has the cache: no memory handle and no file is left.
-    pub(super) fn start(cache: &Arc<Cache>) -> io::Result<Service> {
-        let cache = Arc::downgrade(cache);
+    pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();
         let thread = crate::sync::thread::Builder::new().name("innerspace".to_owned());
-        thread.spawn(move || run(&cache, &theirs))?;
+        thread.spawn(move || run(cache, &theirs))?;
         Ok(Service { at_work })
     }
 
@@ -36,10 +35,12 @@ impl Service {
     }
 }
 
-fn run(cache: &Weak<Cache>, at_work: &Mutex<()>) {
+fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     let mut next_tick = Instant::now() + TICK;
-    while let Some(cache) = cache.upgrade() {
-        if Arc::strong_count(&cache) == 1 {
+    loop {
+        if let Some(cache) = Arc::get_mut(&mut cache) {
+            // What the last of them left to be told.
+            survive(|| cache.call_out());
             return;
         }
         if Instant::now() >= next_tick {
@@ -73,7 +74,7 @@ mod tests {
 
     use super::*;
     use crate::cache::{FileAccess, PagedFile};
-    use crate::memory::Memory;
+    use crate::memory::{Memory, MemoryOptions, Threads};
     use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
     use crate::store::{FaultyStore, MemoryStore};
     use crate::units::MIB;
@@ -112,27 +113,70 @@ mod tests {
     #[test]
     fn wakers_and_hooks_that_panic_do_not_end_the_service() {
         let memory = Memory::with_limit(4 * MIB).unwrap();
-        let open = |store| {
-            let options = memory.options().access(FileAccess::ReadWrite);
-            options.open(store).unwrap()
-        };
-        let file = open(FaultyStore::new(MemoryStore::new()));
+        let file = memory.options().open(MemoryStore::new()).unwrap();
         have_woken(&file, || panic!("a waker of somebody else's"));
         have_many_woken(&file);
 
+        let calls = hook(&memory);
+        drop(refused(&memory));
+        wait_called(&calls);
+        have_many_woken(&file);
+        assert_eq!(memory.take_errors().len(), 1);
+    }
+
+    /// A hook that says that it was called, and panics.
+    fn hook(memory: &Memory) -> Receiver<()> {
         let (called, calls) = mpsc::channel();
         memory.on_error(move |_| {
             called.send(()).unwrap();
             panic!("a hook of somebody else's");
         });
-        let refusing = FaultyStore::new(MemoryStore::new());
+        calls
+    }
+
+    /// A file with something unwritten that will never be.
+    fn refused(memory: &Memory) -> PagedFile {
+        let store = FaultyStore::new(MemoryStore::new());
         let refuse = Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Write]);
-        refusing.add(refuse.forever());
-        let lost = open(refusing);
-        lost.write_at(&[1; 100], 0).unwrap();
-        drop(lost);
-        wait_called(&calls);
-        have_many_woken(&file);
-        assert_eq!(memory.take_errors().len(), 1);
+        store.add(refuse.forever());
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let file = options.open(store).unwrap();
+        file.write_at(&[1; 100], 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_service_tells_what_is_lost_when_the_memory_is_gone() {
+        // Whoever is first: the service, or the last drop.
+        for _ in 0..20 {
+            let memory = Memory::with_limit(4 * MIB).unwrap();
+            let calls = hook(&memory);
+            let file = refused(&memory);
+            drop(memory);
+            drop(file);
+            wait_called(&calls);
+        }
+    }
+
+    #[test]
+    fn who_closes_tells_what_is_lost_when_nobody_else_will() {
+        let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+        let memory = options.build().unwrap();
+        let calls = hook(&memory);
+        let files = [(); 4].map(|()| refused(&memory));
+        let [first, second, third, fourth] = files;
+        drop((first, second));
+        assert!(calls.try_recv().is_err(), "the memory may be ticked");
+        memory
+            .0
+            .pool
+            .leave(None, || panic!("a store of somebody else's"));
+        let told = |work: Box<dyn FnOnce()>| {
+            assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
+            calls.try_iter().count()
+        };
+        assert_eq!(told(Box::new(|| drop(memory))), 2, "nor after a panic");
+        assert_eq!(told(Box::new(|| drop(third))), 1);
+        assert_eq!(told(Box::new(|| drop(fourth))), 1);
     }
 }
