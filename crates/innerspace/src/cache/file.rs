@@ -186,6 +186,8 @@ impl Drop for PagedFile {
         // From inside its store it is closed later: see `FileInner::drop`.
         if !last.core.in_store_call() {
             last.core.close();
+            // After the last of the memory nobody may come by any more.
+            last.core.pool.do_left();
         }
     }
 }
