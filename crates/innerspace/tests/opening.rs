@@ -3,7 +3,7 @@
 #![cfg(not(target_family = "wasm"))]
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use innerspace::store::{Identity, MemoryStore, Store};
 use innerspace::{FileAccess, KIB, MIB, Memory, OpenError, PagedFile};
@@ -189,4 +189,54 @@ fn a_store_that_was_open_while_it_was_asked_is_asked_again() {
     });
     let file = memory.options().open(store).unwrap();
     assert_eq!(file.view(..).unwrap()[..], [7; 1000]);
+}
+
+/// A store whose writes tell that they began, and wait to be let go on.
+struct Slow(Arc<MemoryStore>, mpsc::SyncSender<()>);
+
+impl Store for Slow {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.1.send(()).unwrap();
+        self.1.send(()).unwrap();
+        self.0.write_at(buf, offset)
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.0.identity()
+    }
+}
+
+// spec: P27
+#[test]
+fn who_opens_a_store_waits_for_its_last_drop_though_others_open_others() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let bytes = Arc::new(MemoryStore::with_len(100));
+    let (begins, began) = mpsc::sync_channel(0);
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.open(Slow(bytes.clone(), begins)).unwrap();
+    file.write_at(&[7; 1000], 0).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(file));
+        began.recv().unwrap();
+        // Who is put into the table looks who is to go.
+        drop(another(&memory));
+        let again = scope.spawn(|| memory.options().open_store(bytes.clone()).unwrap());
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        began.recv().unwrap();
+        assert_eq!(again.join().unwrap().len(), 1000);
+    });
 }

@@ -99,6 +99,7 @@ mod view;
 mod write;
 mod writeback;
 
+pub(crate) use self::core::FileCore;
 pub use array::{Array, Element};
 pub(crate) use asked::Asked;
 pub(crate) use beside::Beside;

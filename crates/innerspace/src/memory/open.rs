@@ -12,7 +12,9 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::{Memory, MemoryInner};
-use crate::cache::{Asked, FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
+use crate::cache::{
+    Asked, FileAccess, FileCore, FileError, FileInner, FileOptions, PagedFile, WriteOrder,
+};
 #[cfg(not(target_family = "wasm"))]
 use crate::dax::DaxCore;
 use crate::group::Group;
@@ -27,8 +29,8 @@ use crate::sync::{Arc, MutexGuard, Weak};
 pub(super) enum OpenFile {
     /// Not yet, and not since this was put here: those who open it are asking its store.
     Opening(Weak<()>),
-    /// Through the page cache.
-    Cached(Weak<FileInner>),
+    /// Through the page cache, and what is there until it is closed, or longer.
+    Cached(Weak<FileInner>, Weak<FileCore>),
     /// For direct access, and what is there until it is closed.
     #[cfg(not(target_family = "wasm"))]
     Direct(Weak<DaxCore>, Weak<()>),
@@ -54,13 +56,15 @@ enum Found<'memory, F> {
 
 impl OpenFile {
     fn cached(file: &PagedFile) -> OpenFile {
-        OpenFile::Cached(Arc::downgrade(file.inner()))
+        let inner = file.inner();
+        OpenFile::Cached(Arc::downgrade(inner), Arc::downgrade(inner.core()))
     }
 
-    fn is_open(&self) -> bool {
+    /// Whether it is open, or somebody opens or closes it: who opens it has to find it.
+    fn is_in_use(&self) -> bool {
         match self {
             OpenFile::Opening(mark) => mark.strong_count() > 0,
-            OpenFile::Cached(file) => file.strong_count() > 0,
+            OpenFile::Cached(_, core) => core.strong_count() > 0,
             #[cfg(not(target_family = "wasm"))]
             OpenFile::Direct(_, closed) => closed.strong_count() > 0,
         }
@@ -282,7 +286,7 @@ impl FileOpener {
 
 /// Notes a file that was just opened, and forgets those that are closed.
 fn note_open(files: &mut HashMap<Identity, OpenFile>, identity: Identity, open: OpenFile) {
-    files.retain(|_, file| file.is_open());
+    files.retain(|_, file| file.is_in_use());
     files.insert(identity, open);
 }
 
@@ -371,7 +375,7 @@ impl MemoryInner {
         loop {
             let files = self.files.lock();
             match files.get(&identity) {
-                Some(OpenFile::Cached(file)) => match file.upgrade() {
+                Some(OpenFile::Cached(file, _)) => match file.upgrade() {
                     Some(file) => return (files, Some(Listed::Cached(file))),
                     None if self.cache.is_closing(identity) => {
                         drop(files);
