@@ -36,6 +36,8 @@ mod shuttle_direct;
 #[cfg(all(test, shuttle))]
 mod shuttle_forks;
 #[cfg(all(test, shuttle))]
+mod shuttle_opening;
+#[cfg(all(test, shuttle))]
 mod shuttle_sessions;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;

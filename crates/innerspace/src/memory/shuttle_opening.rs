@@ -1,0 +1,70 @@
+//! Opening under random schedules: one store, which is open at times.
+
+use super::shuttle_world::{assert_nothing_left, explore, memory};
+use std::io;
+
+use crate::store::{Identity, MemoryStore, Store};
+use crate::sync::{Arc, thread};
+use crate::{FileAccess, Memory};
+
+/// A store whose answers take so long: others may open and drop it meanwhile, as one that takes less.
+struct Slow(Arc<MemoryStore>, u32);
+
+impl Slow {
+    fn dawdle(&self) {
+        (0..self.1).for_each(|_| thread::yield_now());
+    }
+}
+
+impl Store for Slow {
+    fn len(&self) -> io::Result<u64> {
+        let len = self.0.len();
+        self.dawdle();
+        len
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.dawdle();
+        self.0.write_at(buf, offset)
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.0.identity()
+    }
+}
+
+/// Opens the store, adds to it, and lets it go; others are put into the table meanwhile.
+fn add(memory: &Memory, bytes: &Arc<MemoryStore>, slowness: u32) {
+    for _ in 0..2 {
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let file = options.open(Slow(bytes.clone(), slowness)).unwrap();
+        file.append(b"0123456789").unwrap();
+        drop(file);
+        drop(memory.options().open(MemoryStore::new()).unwrap());
+    }
+}
+
+// spec: P27
+#[test]
+fn a_store_that_is_open_while_another_asks_it_loses_nothing() {
+    explore(|| {
+        let memory = memory();
+        let bytes = Arc::new(MemoryStore::new());
+        let adding = thread::spawn({
+            let (memory, bytes) = (memory.clone(), bytes.clone());
+            move || add(&memory, &bytes, 600)
+        });
+        add(&memory, &bytes, 0);
+        adding.join().unwrap();
+        assert_eq!(bytes.len().unwrap(), 40, "a file began with an old length");
+        assert_nothing_left(memory);
+    });
+}
