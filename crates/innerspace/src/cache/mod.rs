@@ -4,7 +4,7 @@
 //! to this library what inode and address space are to a kernel.
 //!
 //! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: what handles and mappings share; the last one closes the file.
-//! [`FileCore`](core::FileCore): its state. [`View`]: immutable bytes. [`LockedBlock`]: a block for a page fault.
+//! [`FileCore`]: its state. [`View`]: immutable bytes. [`LockedBlock`]: a block for a page fault.
 //! [`Mappers`]: how the cache takes translations away. [`Cache`]: what the files of one memory share, and the work a
 //! service thread does for them.
 //!
