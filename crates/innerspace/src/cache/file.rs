@@ -102,12 +102,12 @@ impl Deref for FileInner {
 
 impl Drop for FileInner {
     fn drop(&mut self) {
-        // The last reference may go in an odd place (below reclaim, with a block locked): closing is left for a better one.
+        // The last reference may go in an odd place (below reclaim, with a block locked): closing is deferred.
         // A `PagedFile` that is the last one closes by itself.
         if !self.core.is_closed() {
             let core = self.core.clone();
             let owner = core.owner;
-            self.core.pool.leave(Some(owner), move || core.close());
+            self.core.pool.defer(Some(owner), move || core.close());
         }
     }
 }
@@ -187,7 +187,7 @@ impl Drop for PagedFile {
         if !last.core.in_store_call() {
             last.core.close();
             // After the last of the memory nobody may come by any more.
-            last.core.pool.do_left();
+            last.core.pool.do_deferred();
         }
     }
 }

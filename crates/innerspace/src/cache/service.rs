@@ -243,7 +243,7 @@ impl Cache {
             let is_it = |file: &Arc<FileCore>| file.identity == Some(identity);
             // In a call of a store the others have to wait, but this one is wanted.
             for file in self.files().iter().filter(|file| is_it(file)) {
-                self.pool.do_left_of(file.owner);
+                self.pool.do_deferred_of(file.owner);
             }
             let files = self.files.lock();
             if !files

@@ -150,14 +150,14 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
 }
 
 #[test]
-fn what_is_left_after_the_last_of_the_memory_is_done_with_the_last_file() {
+fn what_is_deferred_after_the_last_of_the_memory_is_done_with_the_last_file() {
     let memory = memory(4 * MIB);
     let file = open(&memory, MemoryStore::new());
     let pool = memory.0.pool.clone();
     drop(memory);
     let done = Arc::new(Mutex::new(false));
     let theirs = done.clone();
-    pool.leave(None, move || *theirs.lock().unwrap() = true);
+    pool.defer(None, move || *theirs.lock().unwrap() = true);
     assert!(!*done.lock().unwrap());
     drop(file);
     assert!(*done.lock().unwrap());

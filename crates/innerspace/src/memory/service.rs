@@ -170,7 +170,7 @@ mod tests {
         memory
             .0
             .pool
-            .leave(None, || panic!("a store of somebody else's"));
+            .defer(None, || panic!("a store of somebody else's"));
         let told = |work: Box<dyn FnOnce()>| {
             assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
             calls.try_iter().count()

@@ -4,7 +4,7 @@
 //! frames and hand them back; when a group (or the arena) is full, the pool evicts what was used least.
 //!
 //! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a request may go; [`Owner`]: the
-//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period; [`left`]:
+//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period; [`deferred`]:
 //! what may be done only where no lock is held; [`Freeing`]: references dropped in runs.
 //!
 //! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per stripe of threads, and are
@@ -49,10 +49,10 @@ mod aging;
 mod alloc;
 mod background;
 mod batch;
+mod deferred;
 mod freeing;
 mod heap;
 mod holders;
-mod left;
 mod lru;
 mod miss_curve;
 mod owners;

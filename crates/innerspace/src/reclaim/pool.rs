@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::background::Background;
 use super::batch::own_batch;
-use super::left::LeftWork;
+use super::deferred::DeferredWork;
 #[cfg(all(test, not(shuttle)))]
 use super::lru::ListSizes;
 use super::lru::{Evictable, Lru, Place, pages_of};
@@ -66,7 +66,7 @@ pub(crate) struct Pool {
     pub(super) lru: Lru,
     pub(super) owners: Owners,
     pub(super) retired: RetireQueue,
-    pub(super) left: LeftWork,
+    pub(super) deferred: DeferredWork,
     pub(super) shadows: Shadows,
     pub(super) progress: Progress,
     pub(super) background: Background,
@@ -103,7 +103,7 @@ impl Pool {
             lru: Lru::new(),
             owners: Owners::default(),
             retired: RetireQueue::default(),
-            left: LeftWork::default(),
+            deferred: DeferredWork::default(),
             shadows: Shadows::new(frames.total()),
             progress: Progress::default(),
             background: Background::new(ordinary),

@@ -18,7 +18,7 @@ pub(crate) enum Retired {
     /// A frame, or a part of a block, that counts one page table too many as mapping it.
     Unmap(FrameId),
     /// Anything else: called once, outside sections. Whoever wants memory calls it, with whatever locked: it must come to no
-    /// store and no waker ([`Pool::leave`] is for those).
+    /// store and no waker ([`Pool::defer`] is for those).
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
 

@@ -107,7 +107,7 @@ impl Mappers for SpaceMapper {
 fn hand_on(space: Arc<SpaceInner>) {
     if let Some(space) = Arc::into_inner(space) {
         let pool = space.pool.clone();
-        pool.leave(None, move || drop(space));
+        pool.defer(None, move || drop(space));
     }
 }
 
