@@ -3,14 +3,13 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::panicking::{Panicking, Times};
 use super::*;
 use crate::cache::FileError;
 use crate::cache::midway::{self, Point};
 use crate::group::GroupId;
 use crate::reclaim::Owner;
-use crate::store::Identity;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::{Mutex, thread};
 
@@ -193,61 +192,16 @@ fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {
     }
 }
 
-/// A store whose next so many calls to write panic, and then it does itself when it is dropped.
-#[derive(Debug)]
-struct Panicking {
-    store: Arc<Faulty>,
-    writes: AtomicU32,
-    drops: AtomicU32,
-}
-
-impl Panicking {
-    fn may_panic(left: &AtomicU32) {
-        let one_less = |left: u32| left.checked_sub(1);
-        let left = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-        assert!(left.is_err(), "a store of somebody else's");
-    }
-
-    /// A file with something unwritten over such a store.
-    fn file(cache: &Arc<Cache>, store: &Arc<Faulty>, writes: u32, drops: u32) -> PagedFile {
-        let panicking = Arc::new(Panicking {
-            store: store.clone(),
-            writes: AtomicU32::new(writes),
-            drops: AtomicU32::new(drops),
-        });
-        let file = open(cache, &panicking, &options(4096));
-        file.write_at(&[7; 100], 0).unwrap();
-        file
-    }
-}
-
-impl Store for Panicking {
-    fn len(&self) -> std::io::Result<u64> {
-        self.store.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        self.store.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize> {
-        Panicking::may_panic(&self.writes);
-        self.store.write_at(buf, offset)
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn identity(&self) -> Option<Identity> {
-        self.store.identity()
-    }
-}
-
-impl Drop for Panicking {
-    fn drop(&mut self) {
-        Panicking::may_panic(&self.drops);
-    }
+/// A file with something unwritten over a store that panics in so many writes, and then perhaps when it is dropped.
+fn panicking_file(cache: &Arc<Cache>, store: &Arc<Faulty>, writes: u32, drops: u32) -> PagedFile {
+    let times = Times {
+        writes,
+        drops,
+        ..Times::default()
+    };
+    let file = open(cache, &Panicking::new(store, times), &options(4096));
+    file.write_at(&[7; 100], 0).unwrap();
+    file
 }
 
 /// Nothing is left of a file whose store panicked, and its data is written, or lost and said to be so.
@@ -269,7 +223,7 @@ fn a_store_that_panics_is_closed_nevertheless() {
     for (writes, drops) in [(1, 0), (u32::MAX, 0), (0, 1), (1, 1), (u32::MAX, 1)] {
         let cache = memory(64);
         let store = patterned(4 * 4096);
-        let file = Panicking::file(&cache, &store, writes, drops);
+        let file = panicking_file(&cache, &store, writes, drops);
         let waiting = file.ready(4096..4106);
         let panicked = catch_unwind(AssertUnwindSafe(|| drop(file)));
         assert!(panicked.is_err(), "it goes on when all is done");
@@ -285,7 +239,7 @@ fn a_file_is_closed_on_the_way_out_of_a_panic_whatever_its_store_does() {
     for (writes, drops) in [(0, 0), (1, 0), (u32::MAX, 1)] {
         let cache = memory(64);
         let store = patterned(4 * 4096);
-        let file = Panicking::file(&cache, &store, writes, drops);
+        let file = panicking_file(&cache, &store, writes, drops);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _file = file;
             panic!("of the caller's");

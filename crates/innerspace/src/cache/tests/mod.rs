@@ -11,6 +11,7 @@ mod looking;
 mod mapping;
 mod model;
 mod ordering;
+mod panicking;
 mod reading;
 mod reclaiming;
 mod syncing;

@@ -1,13 +1,14 @@
 //! Syncs that fail, after the store has accepted what it then lost; syncs at once; syncs of a part.
 
+use super::panicking::{Panicking, Times};
 use super::*;
 use crate::cache::midway::{self, Point};
 use crate::cache::writeback::LockMode;
 use crate::cache::{FileError, StoreAction};
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;
+use crate::store::SyncWhat;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
-use crate::store::{Store, SyncWhat};
 use crate::sync::thread;
 use crate::units::MIB;
 
@@ -175,64 +176,28 @@ fn a_sync_that_waited_for_one_that_failed_hears_of_it() {
     }
 }
 
-/// A store whose next sync or write panics, after it may have lost what it had accepted.
-#[derive(Debug)]
-struct Panicking {
-    store: Arc<Faulty>,
-    panics: std::sync::Mutex<Option<OperationKind>>,
-}
-
-impl Panicking {
-    fn may_panic(&self, kind: OperationKind) {
-        let panics = self.panics.lock().unwrap().take_if(|next| *next == kind);
-        assert!(panics.is_none(), "a store of somebody else's");
-    }
-}
-
-impl Store for Panicking {
-    fn len(&self) -> std::io::Result<u64> {
-        self.store.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        self.store.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize> {
-        self.may_panic(OperationKind::Write);
-        self.store.write_at(buf, offset)
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn sync(&self, what: SyncWhat) -> std::io::Result<()> {
-        self.may_panic(OperationKind::Sync);
-        self.store.sync(what)
-    }
-}
-
 // spec: P18
 #[test]
 fn a_store_that_panics_has_failed() {
-    for kind in [OperationKind::Write, OperationKind::Sync] {
+    for (writes, syncs) in [(1, 0), (0, 1)] {
         let cache = memory(64);
         let faulty = patterned(4 * 4096);
-        let store = Arc::new(Panicking {
-            store: faulty.clone(),
-            panics: std::sync::Mutex::new(Some(kind)),
-        });
+        let times = Times {
+            writes,
+            syncs,
+            ..Times::default()
+        };
+        let store = Panicking::new(&faulty, times);
         let file = open(&cache, &store, &options(4096));
         let (other, later) = (file.clone(), file.clone());
         file.write_at(&[1; 100], 4096).unwrap();
-        if kind == OperationKind::Sync {
+        if syncs > 0 {
             lose(&faulty, 1);
         }
         let sync = std::panic::AssertUnwindSafe(|| file.sync_all());
         std::panic::catch_unwind(sync).unwrap_err();
         core(&file).validate();
-        assert_eq!(file.evict(..).unwrap().0, 0, "{kind:?}: the only copy");
+        assert_eq!(file.evict(..).unwrap().0, 0, "{times:?}: the only copy");
         // Whoever waited for that write or that sync has nothing to rely on.
         let error = other.sync_all().unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
@@ -245,10 +210,11 @@ fn a_store_that_panics_has_failed() {
 
 /// A file with one block that the store has lost, and that is in doubt.
 fn doubted_file(cache: &Arc<Cache>, faulty: &Arc<Faulty>) -> PagedFile {
-    let store = Arc::new(Panicking {
-        store: faulty.clone(),
-        panics: std::sync::Mutex::new(Some(OperationKind::Sync)),
-    });
+    let times = Times {
+        syncs: 1,
+        ..Times::default()
+    };
+    let store = Panicking::new(faulty, times);
     let file = open(cache, &store, &options(4096));
     file.write_at(&[1; 100], 4096).unwrap();
     lose(faulty, 1);
