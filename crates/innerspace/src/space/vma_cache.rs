@@ -12,7 +12,8 @@
 //! gate, so the copies that are still good meanwhile are those of what does not change.
 //!
 //! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for tests: where it wraps,
-//! every cache of the space is told to forget everything, however many there are and whatever they are doing. (The
+//! every cache of the space is told to forget everything, however many there are. (One that is just about to note the last number
+//! may miss that, which nothing but such tests could come to. The
 //! kernel's told none while there was a single thread, whose slots came to life again once others had counted on:
 //! CVE-2018-17182.)
 
