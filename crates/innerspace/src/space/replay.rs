@@ -109,6 +109,9 @@ impl VmaReplay {
     }
 
     /// The mapping that contains `at`, as a fault of this thread looks for it.
+    ///
+    /// # Panics
+    /// In debug builds, when each thread has a cache and there is no such thread; otherwise that one has none.
     #[inline(always)]
     pub fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
         let (start, end) = match self.threads.get(thread) {
