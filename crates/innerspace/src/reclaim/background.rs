@@ -64,7 +64,8 @@ pub(super) struct Background {
     flush_wanted: AtomicBool,
     /// Some group is over its `high`, and who charged could not wait.
     high_wanted: AtomicBool,
-    /// Somebody asked for a step, and nobody took the request yet.
+    /// Somebody asked for a step since the service last came from its sleep. It alone takes this back: what a `tick` does meanwhile may
+    /// be over when the next is asked for.
     wanted: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,
@@ -159,7 +160,6 @@ impl Pool {
     /// A bounded piece of work: one grace period, up to 128 pages evicted, up to 256 pages written. Outside every section, with no
     /// lock held.
     pub(crate) fn background_step(&self) -> Step {
-        self.background.wanted.store(false, Ordering::Relaxed);
         self.let_go();
         let evicted = self.keep_free_pages();
         let relieved = self.relieve_groups();
@@ -294,19 +294,28 @@ impl Pool {
     #[cold]
     pub(crate) fn kick(&self) {
         let background = &self.background;
-        if !background.wanted.swap(true, Ordering::Relaxed) {
+        // Release: who takes this finds what it is to do.
+        if !background.wanted.swap(true, Ordering::Release) {
             // Taken so that a thread between its check and its sleep is not missed.
             drop(background.sleep.lock());
             background.wake.notify_all();
         }
     }
 
-    /// Sleeps until a step is asked for, or for `at_most`. For the service thread.
+    /// Sleeps until a step is asked for, or for `at_most`. For the service thread, which looks for work after this.
     pub(crate) fn wait_for_work(&self, at_most: Duration) {
         let background = &self.background;
         let guard = background.sleep.lock();
         if !background.wanted.load(Ordering::Relaxed) {
             let _ = background.wake.wait_timeout(guard, at_most);
         }
+        // Acquire, and a swap: pairs with each `kick` up to here.
+        background.wanted.swap(false, Ordering::Acquire);
+    }
+
+    /// Whether the service would not sleep.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn is_kicked(&self) -> bool {
+        self.background.wanted.load(Ordering::Relaxed)
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::*;
 use crate::cache::{FaultKind, FileError, Reading};
 use crate::group::Reclaimer;
-use crate::reclaim::AllocMode;
+use crate::reclaim::{AllocMode, Step};
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 
 /// Does something at once when it is woken, as an executor does that polls in `wake`.
@@ -257,4 +257,38 @@ fn a_future_that_goes_takes_its_waker_and_its_view_along() {
         assert_eq!(std::sync::Arc::strong_count(&at_once), 2, "ours alone");
         file.invalidate(..).unwrap();
     }
+}
+
+// spec: P29
+#[test]
+fn the_service_does_not_sleep_on_a_call_that_is_queued_late_in_its_step() {
+    let cache = memory(64);
+    let (_store, file) = a_file(&cache);
+    let late = std::sync::Arc::new(std::sync::Mutex::new(file.later().set_len(10)));
+    let at_once = AtOnce::new({
+        let late = late.clone();
+        // On a thread of its own: here it would be made at once.
+        move || {
+            let late = late.clone();
+            let polls = move || {
+                let mut late = late.lock().unwrap();
+                let context = &mut Context::from_waker(Waker::noop());
+                assert!(std::pin::Pin::new(&mut *late).poll(context).is_pending());
+            };
+            crate::sync::thread::spawn(polls).join().unwrap();
+        }
+    });
+    let scope = cache.pool().store_scope();
+    cache.wake(Waker::from(at_once));
+    drop(scope);
+    cache.pool().wait_for_work(std::time::Duration::ZERO);
+    assert_eq!(
+        cache.step(),
+        Step::Idle,
+        "it has made what calls there were"
+    );
+    assert_eq!(file.len(), LEN);
+    assert!(cache.pool().is_kicked());
+    cache.step();
+    assert_eq!(file.len(), 10);
 }
