@@ -376,13 +376,12 @@ impl Cache {
     /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held.
     pub(crate) fn step(&self) -> Step {
         let _here = Serving::begin(self);
-        let views = self.run_requests(STEP_REQUESTS);
-        let calls = self.run_calls(STEP_REQUESTS);
-        let more = if calls == Step::Idle { views } else { calls };
+        self.run_requests(STEP_REQUESTS);
+        self.run_calls(STEP_REQUESTS);
         self.run_syncs();
         self.call_out();
-        match (self.run_flushes(), self.pool.background_step(), more) {
-            (Step::Idle, Step::Idle, Step::Idle) => Step::Idle,
+        match (self.run_flushes(), self.pool.background_step()) {
+            (Step::Idle, Step::Idle) => Step::Idle,
             _ => Step::More,
         }
     }
@@ -415,12 +414,11 @@ impl Cache {
         }
     }
 
-    fn run_requests(&self, max: usize) -> Step {
+    /// Takes so many views. Another step is asked for if some are left.
+    fn run_requests(&self, max: usize) {
         let mut panics = Panics::default();
-        let mut step = Step::More;
         for _ in 0..max {
             let Some(request) = self.requests.lock().pop_front() else {
-                step = Step::Idle;
                 break;
             };
             // A dropped future's request is gone.
@@ -428,31 +426,38 @@ impl Cache {
                 panics.catch(|| request.run());
             }
         }
+        self.kick_for(&self.requests);
         panics.go_on();
-        step
     }
 
-    /// Makes calls, unless somebody else is, or this thread is in a call of a store, whose file would refuse them.
-    fn run_calls(&self, max: usize) -> Step {
+    /// Makes so many calls, unless somebody else is at it, or this thread is in a call of a store, whose file would refuse them. Another
+    /// step is asked for if some are left.
+    fn run_calls(&self, max: usize) {
         if self.pool.in_store_scope() {
-            return Step::Idle;
+            return;
         }
-        let Some(_turn) = Turn::take(&self.making_calls) else {
-            return Step::Idle;
+        let Some(turn) = Turn::take(&self.making_calls) else {
+            return;
         };
         let mut panics = Panics::default();
-        let mut step = Step::More;
         for _ in 0..max {
             let Some(call) = self.calls.lock().pop_front() else {
-                step = Step::Idle;
                 break;
             };
             if let Some(call) = call.upgrade() {
                 panics.catch(|| call.run(self));
             }
         }
+        // First the turn: who queues a call after the look has a step that finds it free. One before may have passed it over.
+        drop(turn);
+        self.kick_for(&self.calls);
         panics.go_on();
-        step
+    }
+
+    fn kick_for<T>(&self, queue: &Mutex<VecDeque<T>>) {
+        if !queue.lock().is_empty() {
+            self.pool.kick();
+        }
     }
 
     /// Recomputes what is counted here; nobody may be using the files.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::blocking::{Alarm, Bell, poll};
 use super::*;
@@ -316,6 +317,35 @@ fn only_one_thread_makes_calls_at_a_time() {
     assert!(matches!(poll(write.as_mut(), &bell), Poll::Ready(Ok(()))));
     assert!(matches!(poll(sync.as_mut(), &bell), Poll::Ready(Ok(()))));
     assert_eq!(stored(&store)[..10], [9; 10]);
+}
+
+// spec: P29
+#[test]
+fn the_service_is_woken_for_calls_that_were_queued_while_another_made_some() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    let bell = Arc::new(Bell::default());
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+    let mut read = pin!(file.later().read(0..10));
+    assert!(poll(read.as_mut(), &bell).is_pending());
+    let ticking = {
+        let cache = cache.clone();
+        thread::spawn(move || cache.tick())
+    };
+    store.wait_hanging(1);
+    let mut cut = pin!(file.later().set_len(100));
+    assert!(poll(cut.as_mut(), &bell).is_pending());
+    // As the service does.
+    cache.pool().wait_for_work(Duration::ZERO);
+    cache.step();
+    assert!(poll(cut.as_mut(), &bell).is_pending());
+    assert!(!cache.pool().is_kicked(), "there was nothing it could do");
+    store.release(Release::Proceed);
+    ticking.join().unwrap();
+    assert!(cache.pool().is_kicked());
+    cache.step();
+    assert!(matches!(poll(cut.as_mut(), &bell), Poll::Ready(Ok(()))));
 }
 
 // spec: P29
