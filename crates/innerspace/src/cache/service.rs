@@ -25,6 +25,9 @@ const CLOSE_WAIT: Duration = Duration::from_millis(20);
 /// Requests one step serves.
 const STEP_REQUESTS: usize = 16;
 
+/// Places that a queue of futures begins with.
+const QUEUE_LEAST: usize = 16;
+
 /// Rounds of background writes one tick makes.
 const TICK_FLUSHES: usize = 16;
 
@@ -71,6 +74,17 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
+}
+
+/// Adds to a queue some of whose futures may have been dropped. Those are let go where it would grow: nobody else does before the next
+/// step, and dropped futures take no more room than a few times the others.
+fn push<T>(queue: &mut VecDeque<T>, one: T, is_live: impl Fn(&T) -> bool) {
+    if queue.len() == queue.capacity() {
+        queue.retain(is_live);
+        // Not for a few more: they would be looked through again at once.
+        queue.reserve(queue.len().max(QUEUE_LEAST));
+    }
+    queue.push_back(one);
 }
 
 /// The cache of one memory: everything its files have in common.
@@ -355,14 +369,23 @@ impl Cache {
 
     /// Queues a future's request and asks for a step.
     pub(super) fn queue(&self, request: &Arc<Request>) {
-        self.requests.lock().push_back(Arc::downgrade(request));
+        let request = Arc::downgrade(request);
+        push(&mut self.requests.lock(), request, |of| {
+            of.strong_count() > 0
+        });
         self.pool.kick();
     }
 
     /// The same, of a call.
     pub(super) fn queue_call(&self, call: std::sync::Weak<dyn Run>) {
-        self.calls.lock().push_back(call);
+        push(&mut self.calls.lock(), call, |of| of.strong_count() > 0);
         self.pool.kick();
+    }
+
+    /// Requests and calls in their queues, dropped or not.
+    #[cfg(all(test, not(shuttle)))]
+    pub(super) fn queued(&self) -> usize {
+        self.requests.lock().len() + self.calls.lock().len()
     }
 
     /// Whether this thread is doing the work of this cache: who waits for that work here waits for ever.

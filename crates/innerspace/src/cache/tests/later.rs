@@ -93,6 +93,40 @@ fn a_call_whose_future_is_dropped_before_its_turn_is_not_made() {
 
 // spec: P29
 #[test]
+fn futures_that_are_dropped_leave_no_queue_behind() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let bell = Arc::new(Bell::default());
+    // Some live on among them, and have their turn.
+    let mut reads = Vec::new();
+    let mut views = Vec::new();
+    for number in 0..10_000 {
+        let mut read = Box::pin(file.later().read(0..10));
+        let mut view = Box::pin(file.ready(0..10));
+        assert!(poll(read.as_mut(), &bell).is_pending());
+        assert!(poll(view.as_mut(), &bell).is_pending());
+        if number % 500 == 0 {
+            reads.push(read);
+            views.push(view);
+        }
+    }
+    assert!(cache.queued() < 300, "{}", cache.queued());
+    cache.tick();
+    assert!(
+        reads
+            .iter_mut()
+            .all(|of| poll(of.as_mut(), &bell).is_ready())
+    );
+    assert!(
+        views
+            .iter_mut()
+            .all(|of| poll(of.as_mut(), &bell).is_ready())
+    );
+    assert_eq!(cache.queued(), 0);
+}
+
+// spec: P29
+#[test]
 fn a_call_keeps_its_file_open_until_it_is_made() {
     let cache = memory(64);
     let store = patterned(65_536);
