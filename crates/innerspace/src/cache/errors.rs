@@ -416,13 +416,19 @@ impl ErrorLog {
     /// Errors kept.
     pub(crate) const CAPACITY: usize = 64;
 
-    /// Adds an error, at the cost of the oldest when full.
-    pub(crate) fn push(&self, error: FileError) {
+    /// Adds an error, at the cost of the oldest when full: that is returned, for the caller to count.
+    #[must_use = "what is lost is counted"]
+    pub(crate) fn push(&self, error: FileError) -> Option<FileError> {
         let mut errors = self.0.lock();
-        if errors.len() == ErrorLog::CAPACITY {
-            errors.pop_front();
-        }
+        let is_full = errors.len() == ErrorLog::CAPACITY;
+        let oldest = is_full.then(|| errors.pop_front()).flatten();
         errors.push_back(error);
+        oldest
+    }
+
+    /// Takes the oldest error.
+    pub(crate) fn pop(&self) -> Option<FileError> {
+        self.0.lock().pop_front()
     }
 
     /// Takes all errors, oldest first.
@@ -559,9 +565,11 @@ mod tests {
     #[test]
     fn a_full_log_drops_the_oldest() {
         let log = ErrorLog::default();
-        for number in 0..=ErrorLog::CAPACITY as u64 {
-            log.push(disk_full(number));
+        for number in 0..ErrorLog::CAPACITY as u64 {
+            assert!(log.push(disk_full(number)).is_none());
         }
+        let oldest = log.push(disk_full(64));
+        assert!(matches!(oldest, Some(FileError::Store { offset: 0, .. })));
         let errors = log.take();
         assert_eq!(errors.len(), ErrorLog::CAPACITY);
         assert!(matches!(errors[0], FileError::Store { offset: 1, .. }));

@@ -13,6 +13,7 @@ use super::ready::Request;
 use super::write::DirtyLevel;
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step};
+use crate::stats::Event;
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::panics::Panics;
@@ -95,7 +96,7 @@ pub(crate) struct Cache {
     errors: ErrorLog,
     /// Who wants to hear of each, and of which it has not heard yet.
     hook: Mutex<Option<ErrorHook>>,
-    unheard: Mutex<VecDeque<FileError>>,
+    unheard: ErrorLog,
     /// Nobody comes by any more to call out: no service thread, and no memory that could be ticked.
     abandoned: AtomicBool,
     files: Mutex<Vec<Weak<FileCore>>>,
@@ -139,7 +140,7 @@ impl Cache {
             root,
             errors: ErrorLog::default(),
             hook: Mutex::default(),
-            unheard: Mutex::default(),
+            unheard: ErrorLog::default(),
             abandoned: AtomicBool::new(false),
             files: Mutex::default(),
             closed: Condvar::new(),
@@ -170,10 +171,15 @@ impl Cache {
 
     pub(super) fn log_error(&self, error: FileError) {
         if self.hook.lock().is_some() {
-            self.unheard.lock().push_back(error.clone());
+            // Who fails without end, where nobody calls out, has room for no more than the log.
+            if self.unheard.push(error.clone()).is_some() {
+                self.pool.counters.count(Event::ErrorUntold);
+            }
             self.pool.kick();
         }
-        self.errors.push(error);
+        if self.errors.push(error).is_some() {
+            self.pool.counters.count(Event::ErrorUntaken);
+        }
     }
 
     /// Has each failure from now on that no handle can report told to `hook`, too.
@@ -200,7 +206,7 @@ impl Cache {
 
     fn run_hook(&self, panics: &mut Panics) {
         loop {
-            let Some(error) = self.unheard.lock().pop_front() else {
+            let Some(error) = self.unheard.pop() else {
                 return;
             };
             let hook = self.hook.lock().clone();

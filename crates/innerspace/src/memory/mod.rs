@@ -206,7 +206,8 @@ impl Memory {
     }
 
     /// Takes the write errors that had no open handle left to report them, oldest first. The data of a file that was
-    /// dropped and could not be written is lost when its error is taken; see [`FileError`].
+    /// dropped and could not be written is lost when its error is taken; see [`FileError`]. The latest 64 are kept; how many went
+    /// before they were taken is in [`Totals::error_untaken`](crate::Totals::error_untaken).
     pub fn take_errors(&self) -> Vec<FileError> {
         self.0.cache.take_errors()
     }
@@ -214,7 +215,8 @@ impl Memory {
     /// Has `hook` called with each write error from now on that no open handle can report: those of a file whose last handle is
     /// gone. It runs on the service thread, or in [`Memory::tick`], with no lock that a call of this library takes; the errors are in
     /// [`Memory::take_errors`] as well. A later hook takes the place of an earlier one. It also runs where the last `Memory` is
-    /// dropped and, with [`Threads::None`], after that in the thread that drops the file.
+    /// dropped and, with [`Threads::None`], after that in the thread that drops the file. The latest 64 wait for their call; how many
+    /// went before it is in [`Totals::error_untold`](crate::Totals::error_untold).
     ///
     /// ```
     /// # use innerspace::{MIB, Memory};

@@ -83,6 +83,8 @@ counters! {
         PgCleaned pgcleaned "Pages that became clean, by a write or because their range went away"
         PgWriteback pgwriteback "Pages handed to writeback by reclaim or the background step"
         WriteError write_error "Writes to a store that failed"
+        ErrorUntaken error_untaken "Write errors that no handle could report, and that went from the full list before they were taken"
+        ErrorUntold error_untold "Write errors that no handle could report, and that too many others followed before the hook was called"
         ViewMove view_move "Pages moved because a writer met a view"
         ViewCopy view_copy "Pages copied for views across blocks"
         PgActivate pgactivate "Pages moved to the active list"

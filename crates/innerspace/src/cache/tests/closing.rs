@@ -53,6 +53,49 @@ fn the_last_drop_writes_and_a_failure_then_is_kept() {
     }
 }
 
+// spec: P30
+#[test]
+fn of_losses_that_nobody_hears_of_the_oldest_are_counted() {
+    let cache = memory(64);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hear = heard.clone();
+    cache.set_error_hook(std::sync::Arc::new(move |error: &FileError| {
+        hear.lock().push(error.to_string());
+    }));
+    let lose = |count| {
+        for offset in 0..count {
+            let store = patterned(100_000);
+            store.add(fail(OperationKind::Write).forever());
+            let file = open(&cache, &store, &options(4096));
+            file.write_at(&[2; 1], offset).unwrap();
+            drop(file);
+        }
+    };
+    let counted = || {
+        let totals = cache.pool().totals();
+        (totals.error_untaken, totals.error_untold)
+    };
+    lose(64);
+    assert_eq!(counted(), (0, 0));
+    lose(3);
+    assert_eq!(counted(), (3, 3));
+    cache.tick();
+    assert_eq!(heard.lock().len(), 64);
+    lose(2);
+    assert_eq!(counted(), (5, 3));
+    let errors = cache.take_errors();
+    assert_eq!(errors.len(), 64);
+    cache.tick();
+    let heard = heard.lock();
+    assert_eq!(heard.len(), 66);
+    assert!(
+        errors
+            .iter()
+            .map(ToString::to_string)
+            .eq(heard[2..].iter().cloned())
+    );
+}
+
 /// Begins a write in the background, which hangs; what comes back has it fail, and waits for its end.
 fn hanging_write(core: &Arc<FileCore>, store: &Arc<Faulty>) -> impl FnOnce() + 'static {
     let flush = hanging_flush(core, store);
