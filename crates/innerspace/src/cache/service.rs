@@ -77,6 +77,24 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// A file that is not closed. What it is open as can be told with locks held, where a reference must not be taken: it might become the
+/// last one.
+struct Entry {
+    identity: Option<Identity>,
+    core: Weak<FileCore>,
+}
+
+impl Entry {
+    /// Whether it is there still. One that panicked when it was closed may never have said that it went.
+    fn is_there(&self) -> bool {
+        self.core.strong_count() > 0
+    }
+
+    fn is_open_as(&self, identity: Identity) -> bool {
+        self.identity == Some(identity) && self.is_there()
+    }
+}
+
 /// Adds to a queue some of whose futures may have been dropped. Those are let go where it would grow: nobody else does before the next
 /// step, and dropped futures take no more room than a few times the others.
 fn push<T>(queue: &mut VecDeque<T>, one: T, is_live: impl Fn(&T) -> bool) {
@@ -99,7 +117,7 @@ pub(crate) struct Cache {
     unheard: ErrorLog,
     /// Nobody comes by any more to call out: no service thread, and no memory that could be ticked.
     abandoned: AtomicBool,
-    files: Mutex<Vec<Weak<FileCore>>>,
+    files: Mutex<Vec<Entry>>,
     /// Notified when a file has been closed; goes with `files`.
     closed: Condvar,
     /// Dirty pages by group, those of the groups below counted in.
@@ -243,13 +261,16 @@ impl Cache {
 
     pub(super) fn add_file(&self, file: &Arc<FileCore>) {
         let mut files = self.files.lock();
-        files.retain(|file| file.strong_count() > 0);
-        files.push(Arc::downgrade(file));
+        files.retain(Entry::is_there);
+        files.push(Entry {
+            identity: file.identity,
+            core: Arc::downgrade(file),
+        });
     }
 
     pub(super) fn remove_file(&self, file: &FileCore) {
         let mut files = self.files.lock();
-        files.retain(|other| !std::ptr::eq(other.as_ptr(), file));
+        files.retain(|other| !std::ptr::eq(other.core.as_ptr(), file));
         drop(files);
         self.closed.notify_all();
     }
@@ -260,17 +281,14 @@ impl Cache {
         loop {
             // The last reference may wait for a grace period, or have gone where a file cannot be closed.
             self.pool.let_go();
-            let is_it = |file: &Arc<FileCore>| file.identity == Some(identity);
             // In a call of a store the others have to wait, but this one is wanted.
-            for file in self.files().iter().filter(|file| is_it(file)) {
-                self.pool.do_deferred_of(file.owner);
+            for file in self.files() {
+                if file.identity == Some(identity) {
+                    self.pool.do_deferred_of(file.owner);
+                }
             }
             let files = self.files.lock();
-            if !files
-                .iter()
-                .filter_map(Weak::upgrade)
-                .any(|file| is_it(&file))
-            {
+            if !files.iter().any(|file| file.is_open_as(identity)) {
                 return;
             }
             let (files, _) = self.closed.wait_timeout(files, CLOSE_WAIT);
@@ -278,15 +296,19 @@ impl Cache {
         }
     }
 
-    /// Whether [`Cache::wait_closed`] would wait, for one at least.
+    /// Whether [`Cache::wait_closed`] would wait, for one at least. The table of files may be locked: no file goes here.
     pub(crate) fn is_closing(&self, identity: Identity) -> bool {
-        let files = self.files();
-        files.iter().any(|file| file.identity == Some(identity))
+        let files = self.files.lock();
+        files.iter().any(|file| file.is_open_as(identity))
     }
 
     /// The open files.
     pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
-        self.files.lock().iter().filter_map(Weak::upgrade).collect()
+        let files = self.files.lock();
+        files
+            .iter()
+            .filter_map(|file| file.core.upgrade())
+            .collect()
     }
 
     fn dirty_of(&self, group: GroupId) -> &AtomicU64 {
