@@ -183,7 +183,20 @@ impl GroupTree {
         self.try_charge_at(thread_number(), group, pages)
     }
 
-    /// The same, for tests of other modules, where no other thread has this number.
+    /// [`GroupTree::try_charge`] once more, after it was refused: that counts as one refusal, however often.
+    pub(crate) fn try_charge_again(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+    ) -> Result<Charge<'_>, Refused> {
+        let number = thread_number();
+        self.charge_stock_or(number, group, pages, || {
+            let charged = self.charge_slow(number, group, pages);
+            charged.map_err(|group| Refused { group })
+        })
+    }
+
+    /// [`GroupTree::try_charge`] for tests of other modules, where no other thread has this number.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn try_charge_as(
         &self,
@@ -202,9 +215,23 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
+        self.charge_stock_or(number, group, pages, || {
+            self.charge_or_refuse(number, group, pages)
+        })
+    }
+
+    /// Charges what the thread has in stock, or else by `levels`, which returns the nearest group that is over its `high` then.
+    #[inline(always)]
+    fn charge_stock_or(
+        &self,
+        number: usize,
+        group: GroupId,
+        pages: PageCount,
+        levels: impl FnOnce() -> Result<Option<GroupId>, Refused>,
+    ) -> Result<Charge<'_>, Refused> {
         let (over_high, source) = match self.stocks.charge(number, group, pages.0) {
             true => (None, Source::Stock),
-            false => (self.charge_or_refuse(number, group, pages)?, Source::Levels),
+            false => (levels()?, Source::Levels),
         };
         Ok(Charge {
             tree: self,

@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::progress::{Room, Rounds};
 use super::shrink::Io;
 use crate::frame::{HoldState, Kind, MOST_SINGLES, OwnedFrame, Singles, Source};
-use crate::group::{Charge, GroupId, LimitError, LimitReason};
+use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused};
 use crate::stats::Event;
 use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
@@ -303,10 +303,22 @@ impl Pool {
     #[inline(always)]
     fn attempt_charging_first(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
         let pages = PageCount(1 << order);
-        let charge = self
-            .groups
-            .try_charge(group, pages)
-            .map_err(|refused| Stuck::Charge(refused.group))?;
+        self.with_frame(self.groups.try_charge(group, pages), order)
+    }
+
+    /// [`Pool::attempt`] once more, after some memory was freed for it.
+    fn attempt_again(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
+        let pages = PageCount(1 << order);
+        self.with_frame(self.groups.try_charge_again(group, pages), order)
+    }
+
+    #[inline(always)]
+    fn with_frame<'p>(
+        &'p self,
+        charged: Result<Charge<'p>, Refused>,
+        order: u8,
+    ) -> Result<PoolFrame<'p>, Stuck> {
+        let charge = charged.map_err(|refused| Stuck::Charge(refused.group))?;
         let frame = self
             .frames
             .alloc(order, Source::Ordinary)
@@ -343,7 +355,9 @@ impl Pool {
         match self.effort(mode) {
             Effort::Must => self.alloc_must(group, order),
             Effort::Refuse => Err(self.would_block(stuck, want)),
-            Effort::Reclaim(io) => self.reclaiming(want, io, stuck, || self.attempt(group, order)),
+            Effort::Reclaim(io) => {
+                self.reclaiming(want, io, stuck, || self.attempt_again(group, order))
+            }
         }
     }
 
@@ -358,24 +372,24 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<Charge<'_>, LimitError> {
         mode.check_order();
-        let attempt = || {
-            let charge = self.groups.try_charge(group, pages);
-            charge.map_err(|refused| Stuck::Charge(refused.group))
-        };
+        let stuck = |refused: Refused| Stuck::Charge(refused.group);
         let want = Want {
             group,
             pages,
             order: 0,
         };
-        match attempt() {
+        match self.groups.try_charge(group, pages).map_err(stuck) {
             Ok(charge) => match charge.over_high() {
                 None => Ok(charge),
                 Some(over) => self.relieve(over, pages, mode).map(|()| charge),
             },
-            Err(stuck) => match self.effort(mode) {
+            Err(first) => match self.effort(mode) {
                 Effort::Must => Ok(self.groups.charge_must(group, pages)),
-                Effort::Refuse => Err(self.would_block(stuck, want)),
-                Effort::Reclaim(io) => self.reclaiming(want, io, stuck, attempt),
+                Effort::Refuse => Err(self.would_block(first, want)),
+                Effort::Reclaim(io) => self.reclaiming(want, io, first, || {
+                    let charged = self.groups.try_charge_again(group, pages);
+                    charged.map_err(stuck)
+                }),
             },
         }
     }

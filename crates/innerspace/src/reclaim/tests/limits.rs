@@ -293,6 +293,33 @@ fn retired_frames_stay_charged_until_the_grace_period_and_come_back_before_a_ref
 }
 
 #[test]
+fn a_request_that_is_tried_again_is_refused_once() {
+    type Request = fn(&Pool, GroupId);
+    let requests: [Request; 2] = [
+        |pool, group| drop(pool.alloc(group, 1, AllocMode::Wait).unwrap()),
+        |pool, group| drop(pool.charge(group, PageCount(2), AllocMode::Wait).unwrap()),
+    ];
+    for request in requests {
+        let pool = pool_of(100, 0);
+        let group = tenant(&pool, 10);
+        let mut frame = pool.alloc(group, 0, AllocMode::Wait).unwrap();
+        frame.set_kind(Kind::Table);
+        let table = frame.publish(HoldState::refs_only(1));
+        let file = MockFile::new(&pool, group, 0);
+        (0..9).for_each(|index| file.read(index).unwrap());
+        assert_eq!(pool.groups.events(group).refused, 0);
+        // The first round gives back this page, which is not enough; the next evicts.
+        pool.retire(Retired::Put(table));
+        request(&pool, group);
+        let events = pool.groups.events(group);
+        assert_eq!((events.refused, events.max), (1, 1));
+        assert!(events.reclaimed > PageCount(0), "it took two rounds");
+        assert_eq!(pool.totals().charge_refused, 1);
+        pool.validate();
+    }
+}
+
+#[test]
 fn a_long_queue_is_flushed_at_the_next_safe_point() {
     let pool = pool_of(100, 0);
     let (sender, receiver) = std::sync::mpsc::channel();
