@@ -28,7 +28,8 @@ fn a_direct_file_that_another_process_has_open_is_refused_and_kept() {
     for refused in [options.clone().open(&path), options.clone().create(&path)] {
         let text = refused.unwrap_err().to_string();
         assert!(
-            text.contains("data.bin is in use by another process"),
+            text.contains("data.bin is in use by another process")
+                || text.contains("data.bin is in use by some process"),
             "{text}"
         );
     }

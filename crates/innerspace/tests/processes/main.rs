@@ -114,7 +114,7 @@ fn a_file_that_another_process_has_open_is_refused_and_kept() {
         assert!([Holder::Process(child.id()), Holder::Unknown].contains(holder));
         let text = error.to_string();
         assert!(
-            text.contains("data.bin is in use by another process"),
+            text.contains(&format!("data.bin is in use by {holder}")),
             "{text}"
         );
     }

@@ -74,7 +74,7 @@ pub enum Holder {
     ThisProcess,
     /// The process with this id.
     Process(u32),
-    /// Some process; the system does not tell which.
+    /// Some process, which may be this one: the system does not tell which.
     Unknown,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Holder {
         match self {
             Holder::ThisProcess => f.write_str("this process: it is open for writing already"),
             Holder::Process(pid) => write!(f, "another process (pid {pid})"),
-            Holder::Unknown => f.write_str("another process"),
+            Holder::Unknown => f.write_str("some process: the system does not tell which"),
         }
     }
 }
