@@ -478,6 +478,13 @@ mod in_place {
         let Some(folder) = memory_folder() else {
             return eprintln!("skipped: no /dev/shm here");
         };
+        let probe = folder.path().join("probe");
+        std::fs::write(&probe, [1]).unwrap();
+        if std::fs::metadata(&probe).unwrap().blocks() * 512 != PAGE {
+            return eprintln!(
+                "skipped: it is mounted with huge pages, or those of this machine are"
+            );
+        }
         let mut side = side(folder.path(), Holes::Exact);
         let path = folder.path().join("data.bin");
         let blocks = || std::fs::metadata(&path).unwrap().blocks() * 512 / PAGE;
