@@ -222,7 +222,8 @@ mod tests {
                     while !done.load(std::sync::atomic::Ordering::Relaxed) {
                         let others =
                             [0, 1, 2, 3, 4, 5, 6, 7].map(|n| create(format!("{thread}.{n}")));
-                        others.iter().for_each(|other| other.try_lock().unwrap());
+                        // One may be locked still, by a child that another test has made at this moment.
+                        others.iter().for_each(|other| drop(other.try_lock()));
                     }
                 });
             }
