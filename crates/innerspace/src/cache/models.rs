@@ -4,12 +4,15 @@
 
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use super::{Cache, FileAccess, FileError, FileInner, FileOptions, PagedFile};
-use crate::reclaim::{Pool, PoolOptions};
+use crate::reclaim::{Pool, PoolOptions, Step};
 use crate::store::{MemoryStore, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, Condvar, Mutex, thread};
 use crate::units::PageCount;
 
 const PAGE: u64 = 4096;
@@ -422,4 +425,62 @@ fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
         finish(&cache, file);
     };
     shuttle::check_pct(body, ROUNDS, 2);
+}
+
+/// Waits for a future as an executor does.
+fn wait_for<F: Future>(mut future: std::pin::Pin<&mut F>) -> F::Output {
+    #[derive(Default)]
+    struct Bell(Mutex<bool>, Condvar);
+    impl Wake for Bell {
+        fn wake(self: std::sync::Arc<Self>) {
+            *self.0.lock() = true;
+            self.1.notify_all();
+        }
+    }
+    let bell = std::sync::Arc::new(Bell::default());
+    let waker = Waker::from(bell.clone());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let mut rung = bell.0.lock();
+        while !std::mem::take(&mut *rung) {
+            rung = bell.1.wait(rung);
+        }
+    }
+}
+
+#[test]
+fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
+    // One thread has to get far in a gap of another's.
+    let body = || {
+        let (cache, _store, file) = file(16, 1);
+        let ended = Arc::new(AtomicBool::new(false));
+        let service = {
+            let (cache, ended) = (cache.clone(), ended.clone());
+            thread::spawn(move || {
+                while !ended.load(Ordering::SeqCst) {
+                    // Here no time passes: only a kick ends it.
+                    cache.pool().wait_for_work(Duration::from_secs(1));
+                    while cache.step() == Step::More {}
+                }
+            })
+        };
+        let ticking = {
+            let cache = cache.clone();
+            thread::spawn(move || cache.tick())
+        };
+        let other = {
+            let file = file.clone();
+            thread::spawn(move || wait_for(pin!(file.later().set_len(PAGE))).unwrap())
+        };
+        wait_for(pin!(file.later().sync_data())).unwrap();
+        ticking.join().unwrap();
+        other.join().unwrap();
+        ended.store(true, Ordering::SeqCst);
+        cache.pool().kick();
+        service.join().unwrap();
+        finish(&cache, file);
+    };
+    shuttle::check_pct(body, 1000, 3);
 }
