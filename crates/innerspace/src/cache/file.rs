@@ -491,6 +491,7 @@ impl PagedFile {
 
     fn sync(&self, blocks: Range<u64>, what: SyncWhat) -> Result<(), FileError> {
         let outcome = self.core().sync_blocks(blocks, Some(what));
+        self.core().cache.serve_if_abandoned();
         self.handle.check_errors()?;
         outcome
     }

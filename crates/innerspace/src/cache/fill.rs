@@ -54,6 +54,7 @@ impl FileCore {
                         self.fill_absent(block, Get::NONE, &steady, stream)
                     };
                     self.ready.wake_due();
+                    self.cache.serve_if_abandoned();
                     if filled? == Filled::Hole {
                         return Ok(Present::Hole);
                     }

@@ -248,6 +248,23 @@ impl Cache {
         }
     }
 
+    /// What a tick would do for others, if nobody ticks any more: after a call of a store, where no lock is held.
+    #[inline]
+    pub(super) fn serve_if_abandoned(&self) {
+        // Relaxed: who sees it too late leaves it to the next.
+        if self.abandoned.load(Ordering::Relaxed) {
+            self.serve_abandoned();
+        }
+    }
+
+    #[cold]
+    fn serve_abandoned(&self) {
+        let mut panics = Panics::default();
+        panics.catch(|| self.pool.do_deferred());
+        panics.catch(|| self.call_out());
+        panics.go_on();
+    }
+
     /// Calls a waker. In a call of a store locks may be held, and below reclaim: there the service is left to call it.
     pub(super) fn wake(&self, waker: Waker) {
         if Pool::in_any_store_scope() {

@@ -150,15 +150,24 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
 }
 
 #[test]
-fn what_is_deferred_after_the_last_of_the_memory_is_done_with_the_last_file() {
+fn what_is_deferred_after_the_last_of_the_memory_is_done_by_who_misses_syncs_or_closes() {
     let memory = memory(4 * MIB);
-    let file = open(&memory, MemoryStore::new());
+    let file = open(&memory, MemoryStore::from_bytes(&[1; 64 * PAGE_SIZE]));
     let pool = memory.0.pool.clone();
+    let done_by = |work: &dyn Fn()| {
+        let done = Arc::new(Mutex::new(false));
+        let theirs = done.clone();
+        pool.defer(None, move || *theirs.lock().unwrap() = true);
+        assert!(!*done.lock().unwrap());
+        work();
+        *done.lock().unwrap()
+    };
+    let miss = || drop(file.view(0..10).unwrap());
+    assert!(!done_by(&miss), "the memory may be ticked");
     drop(memory);
-    let done = Arc::new(Mutex::new(false));
-    let theirs = done.clone();
-    pool.defer(None, move || *theirs.lock().unwrap() = true);
-    assert!(!*done.lock().unwrap());
-    drop(file);
-    assert!(*done.lock().unwrap());
+    assert!(!done_by(&miss), "a hit does nothing");
+    assert!(done_by(&|| drop(file.view(40 * PAGE..41 * PAGE).unwrap())));
+    assert!(done_by(&|| file.sync_data().unwrap()));
+    let last = Mutex::new(Some(file));
+    assert!(done_by(&|| drop(last.lock().unwrap().take())));
 }

@@ -3,7 +3,7 @@
 //! The last reference to a file may go in an odd place: below reclaim, with a block locked, in a call of the file's own store.
 //! To close the file there would wait for what that very thread holds. So it is deferred, and done where no lock is held and
 //! no store is being called: by the service, and by the calls that let go of files (an unmapping, a space that ends), when
-//! they are done. What waits for a grace period alone is another matter, and may be done wherever memory is wanted: see
+//! they are done; where there is neither a service nor a memory that could be ticked, also by reads that missed and by syncs. What waits for a grace period alone is another matter, and may be done wherever memory is wanted: see
 //! [`super::retire`].
 
 use std::collections::VecDeque;
