@@ -7,7 +7,7 @@ use std::hint::cold_path;
 use std::io;
 use std::ptr::NonNull;
 
-use super::frames::{HugePages, Prefault};
+use super::frames::Prefault;
 use crate::sys::memory::Mapping;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
@@ -64,15 +64,13 @@ pub(super) struct Arena {
 impl Arena {
     /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) does not get it: it would be a
     /// second owner of everything.
-    pub(super) fn new(frames: u32, huge: HugePages, prefault: Prefault) -> io::Result<Arena> {
+    pub(super) fn new(frames: u32, prefault: Prefault) -> io::Result<Arena> {
         // More than there are addresses: nothing may be cut off here, since frames are told from others by their number.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::new(len)?;
         memory.advise_dont_fork();
-        if huge == HugePages::Advise {
-            memory.advise_huge();
-        }
+        memory.advise_huge();
         if prefault == Prefault::Now {
             memory.prefault(0..memory.len())?;
         }

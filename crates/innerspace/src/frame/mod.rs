@@ -28,10 +28,13 @@
 //! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group` charges, `reclaim` wraps
 //! allocation with charges and keeps the LRU lists, `cache` and `space` use the frames. This layer does not know files,
 //! groups or spaces, never waits for memory, and reclaims nothing.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the layers above take it into use one by one"
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "a model checker has parts of it only"
+    )
 )]
 
 #[cfg(not(loom))]
@@ -69,17 +72,17 @@ mod wait_table;
 pub(crate) use arena::FrameOffset;
 #[cfg(not(loom))]
 pub(crate) use buddy::MAX_ORDER;
-pub(crate) use flags::{FlagSet, Flags};
+pub(crate) use flags::FlagSet;
 #[cfg(not(loom))]
-pub(crate) use frames::{ArenaError, ArenaOptions, DEFAULT_RESERVE, Frames, HugePages, Prefault};
+pub(crate) use frames::{ArenaError, ArenaOptions, Frames};
 #[cfg(all(test, not(loom), not(shuttle)))]
 pub(crate) use hold::touched;
-pub(crate) use hold::{Dropped, Hold, HoldState, PutView};
+pub(crate) use hold::{Dropped, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;
 #[cfg(feature = "tables")]
 pub(crate) use lock::FrameLock;
-pub(crate) use lock::{LockResult, ReadEnd, WaitResult, WakeToken, deadline};
+pub(crate) use lock::{ReadEnd, deadline};
 #[cfg(not(loom))]
 pub(crate) use magazine::Source;
 pub(crate) use meta::{Kind, Meta, Uses};
@@ -89,4 +92,4 @@ pub(crate) use owned::OwnedFrame;
 pub(crate) use pinned::{Aside, Filling, Grip, Here, Keeper, Pinned, Taken, Try, Writing};
 #[cfg(not(loom))]
 pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
-pub(crate) use wait_table::{Bit, DEFAULT_PATIENCE, Sleeper, WaitTable};
+pub(crate) use wait_table::{Bit, Sleeper};

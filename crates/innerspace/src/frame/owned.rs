@@ -61,6 +61,7 @@ impl<'f> OwnedFrame<'f> {
     }
 
     /// log2 of the number of frames.
+    #[cfg(test)]
     pub(crate) fn order(&self) -> u8 {
         self.order
     }
@@ -70,12 +71,8 @@ impl<'f> OwnedFrame<'f> {
         PAGE_SIZE << self.order
     }
 
-    /// The arena the block is from.
-    pub(crate) fn frames(&self) -> &'f Frames {
-        self.frames
-    }
-
     /// The block's bytes.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when mapped), and nobody else
         // reads or writes it: the allocator gave it to this owner alone, and whoever froze or last dropped it before

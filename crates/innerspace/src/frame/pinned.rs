@@ -470,11 +470,6 @@ impl<'f> Filling<'f> {
         Filling { frames, frame }
     }
 
-    /// The block's first frame.
-    pub(crate) fn frame(&self) -> FrameId {
-        self.frame
-    }
-
     /// The block's bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let size = PAGE_SIZE << self.frames.meta(self.frame).order();

@@ -394,6 +394,7 @@ impl WaitTable {
     }
 
     /// The number of entries in the table.
+    #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         let count = |queue: &Queue| -> usize {
             queue

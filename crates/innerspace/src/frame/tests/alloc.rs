@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::frames::Prefault;
 use super::*;
 use crate::PAGE_SIZE;
 use crate::sync::{Arc, thread};
@@ -181,7 +182,6 @@ fn tiny_arenas_work() {
 fn an_arena_may_have_its_memory_at_once() {
     let options = ArenaOptions {
         prefault: Prefault::Now,
-        huge: HugePages::Default,
         ..ArenaOptions::new(100)
     };
     let frames = Frames::new(&options).unwrap();

@@ -1,5 +1,6 @@
 //! The hold word on its own: the table of its transitions, and the ends of its fields.
 
+use super::super::hold::Hold;
 use super::*;
 use crate::sync::Arc;
 use crate::sync::keep::KeepSelf;

@@ -4,6 +4,8 @@ use std::sync::mpsc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use super::super::lock::{LockResult, WaitResult};
+use super::super::wait_table::{DEFAULT_PATIENCE, WaitTable};
 use super::*;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
