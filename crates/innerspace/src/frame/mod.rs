@@ -18,7 +18,7 @@
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached, anonymous, table, index
 //! node; told by `Kind`), viewed-only (published, but its hold word has views alone), zero. `alloc`: free -> owned;
-//! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`]: published -> owned, by its number, to be
+//! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`](hold::Hold::freeze): published -> owned, by its number, to be
 //! freed; [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
 //! charged, listed or freed (I4).
 //!
