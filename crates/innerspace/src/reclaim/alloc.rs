@@ -444,6 +444,8 @@ impl Pool {
         match mode {
             AllocMode::NoWait => Effort::Refuse,
             AllocMode::Must => Effort::Must,
+            // Read-ahead, which is nothing that the reserve is for.
+            AllocMode::NoIo if self.in_store_scope() => Effort::Refuse,
             // A store's own requests: reclaim would call the store again.
             _ if self.in_store_scope() => Effort::Must,
             AllocMode::NoIo => Effort::Reclaim(Io::Forbidden),

@@ -257,6 +257,10 @@ fn a_store_call_never_reclaims_and_may_use_the_reserve() {
         let frame = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
         assert_eq!(pool.totals().reserve_use, 1);
         drop(frame);
+        // For read-ahead it is not.
+        let refused = pool.alloc(GroupId::ROOT, 0, AllocMode::NoIo).unwrap_err();
+        assert_eq!(refused.details().reason, LimitReason::WouldBlock);
+        assert_eq!(pool.totals().reserve_use, 1);
         // Another memory's pool is not in the scope.
         let other = pool_of(16, 0);
         let of_other = MockFile::new(&other, GroupId::ROOT, 0);
