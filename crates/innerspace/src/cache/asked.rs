@@ -19,6 +19,7 @@ pub(crate) struct Asked {
     pub(super) len: u64,
     pub(super) identity: Option<Identity>,
     pub(super) accepted: Accepted,
+    pub(super) uses_files: bool,
 }
 
 impl Asked {
@@ -46,6 +47,7 @@ impl Asked {
         Ok(Asked {
             identity: store.identity(),
             accepted: store.accepted(),
+            uses_files: store.uses_files(),
             store,
             name,
             order,

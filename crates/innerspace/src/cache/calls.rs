@@ -1,19 +1,66 @@
-//! Calls of stores: what a thread that is in one may ask of the file it belongs to.
+//! Calls of stores: what a thread that is in one may ask of the file it belongs to, and which calls are made unasked.
 //!
 //! A store call may hold locks of the file's blocks, and the file itself steady. A callback that came back to the same file on
 //! the same thread would wait for itself; so what may wait is an error there. Other files are free to use: a store may
 //! well be made of one.
+//!
+//! So files are locked from the top of such a stack downwards. Whoever wants memory, makes room for dirty blocks, or does the
+//! service's work, calls stores of files that he was not asked for, which may stand anywhere: also above one that this
+//! thread has locked (its append, or its `invalidate`: [`Holding`]) or is in a call of. There only those stores are called that
+//! use no files ([`FileCore::may_call_unasked`]). What the others have is written with nothing locked: an operation that found
+//! no memory gives its locks back, makes room, and tries again ([`FileCore::with_room`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 
 use super::core::FileCore;
 use super::errors::FileError;
+use crate::group::Reclaimer;
 use crate::reclaim::StoreScope;
 use crate::sync::Apart;
+use crate::units::PageCount;
 
 crate::sync::thread_local! {
     /// The files in whose store calls this thread is, by address.
     static CALLS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// How many locks of files that may be slept on this thread holds, those of blocks not counted.
+    static HOLDING: Cell<u32> = const { Cell::new(0) };
+    /// How often this thread has passed over a file whose store it may not call.
+    static PASSED_OVER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often an operation makes room for itself.
+const ROOMS: u32 = 8;
+
+/// Pages of such room beside two blocks: nodes of the index, and what others take meanwhile.
+const EXTRA_ROOM: u64 = 8;
+
+/// While it lives, this thread has a file locked.
+#[must_use = "the file is taken for unlocked when this is dropped"]
+pub(super) struct Holding(PhantomData<*const ()>);
+
+impl Holding {
+    #[inline]
+    pub(super) fn begin() -> Holding {
+        let _ = HOLDING.try_with(|holding| holding.set(holding.get() + 1));
+        Holding(PhantomData)
+    }
+}
+
+impl Drop for Holding {
+    #[inline]
+    fn drop(&mut self) {
+        let _ = HOLDING.try_with(|holding| holding.set(holding.get() - 1));
+    }
+}
+
+/// Whether this thread has no file locked and is in no call of a store.
+fn is_free() -> bool {
+    let holding = HOLDING.try_with(Cell::get).unwrap_or(0);
+    holding == 0
+        && CALLS
+            .try_with(|calls| calls.borrow().is_empty())
+            .unwrap_or(true)
 }
 
 /// While it lives, this thread calls the store of a file.
@@ -62,5 +109,36 @@ impl FileCore {
                 file: self.name.clone(),
             }),
         }
+    }
+
+    /// Whether this thread may call the file's store for somebody else's sake.
+    pub(super) fn may_call_unasked(&self) -> bool {
+        let may = !self.uses_files || is_free();
+        if !may {
+            let _ = PASSED_OVER.try_with(|passed| passed.set(passed.get() + 1));
+        }
+        may
+    }
+
+    /// Does `work`, which locks files and wants memory. If it finds none, and has passed over files whose stores could not be called
+    /// there, some is made with nothing locked, and it is done again: it has to be such that it can be.
+    pub(super) fn with_room<T>(
+        &self,
+        mut work: impl FnMut() -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        let passed_over = || PASSED_OVER.try_with(Cell::get).unwrap_or(0);
+        for _ in 0..ROOMS {
+            let before = passed_over();
+            match work() {
+                Err(FileError::Limit(full)) if passed_over() != before && is_free() => {
+                    let pages = PageCount(2 * self.block_pages() + EXTRA_ROOM);
+                    if self.pool.reclaim(full.details().id, pages) == PageCount(0) {
+                        return Err(FileError::Limit(full));
+                    }
+                }
+                result => return result,
+            }
+        }
+        work()
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::asked::Asked;
+use super::calls::Holding;
 use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
 use super::extents::{Extents, ShownHoles};
@@ -88,6 +89,8 @@ pub(crate) struct FileCore {
     pub(super) trouble: Trouble,
     /// Whether accepted writes have to be kept until a sync.
     pub(super) accepted: Accepted,
+    /// Whether a call of the store may want other files.
+    pub(super) uses_files: bool,
     pub(super) syncs: Syncs,
     /// Serialises appends.
     pub(super) append: Mutex<()>,
@@ -101,13 +104,17 @@ pub(crate) struct FileCore {
 #[must_use]
 pub(super) enum Steady<'f> {
     /// Others may fill and write, too.
-    Shared { _guard: RwLockReadGuard<'f, ()> },
+    Shared {
+        _guard: RwLockReadGuard<'f, ()>,
+        _holding: Holding,
+    },
     #[cfg(mutant = "P15")]
     Nobody,
     /// Nobody else may. Dropped in this order.
     Alone {
         _cutting: SaidSo<'f>,
         _guard: RwLockWriteGuard<'f, ()>,
+        _holding: Holding,
     },
 }
 
@@ -130,6 +137,7 @@ impl FileCore {
             len,
             identity,
             accepted,
+            uses_files,
         } = asked;
         let pool = cache.pool().clone();
         let group = options
@@ -169,6 +177,7 @@ impl FileCore {
             write_from: AtomicU64::new(0),
             trouble: Trouble::default(),
             accepted,
+            uses_files,
             syncs: Syncs::default(),
             store: Mutex::new(Some(store)),
             append: Mutex::ranked(Rank::Append, ()),
@@ -345,14 +354,16 @@ impl FileCore {
         #[cfg(not(mutant = "P15"))]
         Steady::Shared {
             _guard: self.invalidate.read(),
+            _holding: Holding::begin(),
         }
     }
 
     /// Like [`FileCore::steady`] without waiting.
     pub(super) fn try_steady(&self) -> Option<Steady<'_>> {
-        self.invalidate
-            .try_read()
-            .map(|guard| Steady::Shared { _guard: guard })
+        self.invalidate.try_read().map(|guard| Steady::Shared {
+            _guard: guard,
+            _holding: Holding::begin(),
+        })
     }
 
     /// Keeps all fills and writes away.
@@ -362,6 +373,7 @@ impl FileCore {
         Steady::Alone {
             _cutting: SaidSo(self),
             _guard: guard,
+            _holding: Holding::begin(),
         }
     }
 

@@ -160,6 +160,17 @@ impl FileCore {
             self.check_writable()?;
             self.make_dirty_room()?;
         }
+        self.with_room(|| self.fault_block_steady(&core, page, kind, around, reading))
+    }
+
+    fn fault_block_steady(
+        &self,
+        core: &Arc<FileCore>,
+        page: u64,
+        kind: FaultKind,
+        around: &Range<u64>,
+        reading: Reading,
+    ) -> Result<FaultPage, FileError> {
         let block = page >> self.order;
         let mut spare = None;
         loop {
@@ -177,7 +188,7 @@ impl FileCore {
             match self.get_page(block, Get::LOCK)? {
                 Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {
                     Some((locked, barrier)) => {
-                        let block = LockedBlock::new(&core, locked, barrier);
+                        let block = LockedBlock::new(core, locked, barrier);
                         return Ok(FaultPage::Block(block));
                     }
                     None => {

@@ -183,8 +183,8 @@ impl Drop for PagedFile {
         let Some(last) = self.inner.take().and_then(Arc::into_inner) else {
             return;
         };
-        // From inside its store it is closed later: see `FileInner::drop`.
-        if !last.core.in_store_call() {
+        // From inside its store, or one that its own may want, it is closed later: see `FileInner::drop`.
+        if last.core.may_call_unasked() {
             last.core.close();
             // After the last of the memory nobody may come by any more.
             last.core.pool.do_deferred();

@@ -49,10 +49,10 @@ impl FileCore {
                 }
                 None => {
                     self.check_outside()?;
-                    let filled = {
+                    let filled = self.with_room(|| {
                         let steady = self.steady();
                         self.fill_absent(block, Get::NONE, &steady, stream)
-                    };
+                    });
                     self.ready.wake_due();
                     self.cache.serve_if_abandoned();
                     if filled? == Filled::Hole {

@@ -17,7 +17,7 @@
 //! | `view`, `read`, `write`, `new_blocks` | zero-copy and copies; writers that move away from views; blocks made whole, many at once |
 //! | `dirty`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
 //! | `truncate` | taking parts away |
-//! | `calls` | a store must not come back to its file |
+//! | `calls` | a store must not come back to its file; whose stores are called unasked |
 //! | `fault`, `beside`, `mappers`, `owner` | page faults; what they map with their own; mappings, reclaim |
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or kept by views alone:

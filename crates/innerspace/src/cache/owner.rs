@@ -150,6 +150,9 @@ impl Owner for FileCore {
         blocks.sort_unstable();
         blocks.dedup();
         let mut count = CleanCount::default();
+        if !self.may_call_unasked() {
+            return count;
+        }
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
             let range = run[0]..run[run.len() - 1] + 1;
             let end = self.write_range(range, WriteReason::Pressure, LockMode::Try, u64::MAX);
@@ -163,6 +166,9 @@ impl Owner for FileCore {
         let reason = WriteReason::Flusher {
             through: request.dirtied_by,
         };
+        if !self.may_call_unasked() {
+            return CleanCount::default();
+        }
         let max_blocks = (request.pages.0 >> self.order).max(1);
         self.take_doubted_back(LockMode::Try);
         let end = self.write_onwards(reason, max_blocks);

@@ -360,7 +360,7 @@ impl Cache {
     pub(super) fn write_some_of(&self, groups: &[GroupId], except: &FileCore) -> u64 {
         self.paid_by(groups)
             .iter()
-            .filter(|file| !std::ptr::eq(&***file, except))
+            .filter(|file| !std::ptr::eq(&***file, except) && file.may_call_unasked())
             .map(|file| file.write_some())
             .find(|written| *written > 0)
             .unwrap_or(0)
@@ -393,7 +393,7 @@ impl Cache {
         }
         let mut written = 0;
         for file in self.files() {
-            if file.dirty_level() > DirtyLevel::Low {
+            if file.dirty_level() > DirtyLevel::Low && file.may_call_unasked() {
                 written += file.write_some();
             }
         }

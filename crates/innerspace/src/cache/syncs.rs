@@ -242,9 +242,14 @@ impl FileCore {
 
     /// Makes the sync that somebody asked for who could not make it. For the service, which does not wait long for others.
     pub(super) fn sync_if_wanted(&self) -> Result<(), FileError> {
-        if !self.syncs.wanted.swap(false, Ordering::Relaxed) {
+        if !self.syncs.wanted.load(Ordering::Relaxed) {
             return Ok(());
         }
+        if !self.may_call_unasked() {
+            self.cache.want_syncs();
+            return Ok(());
+        }
+        self.syncs.wanted.store(false, Ordering::Relaxed);
         match self.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
             Some(running) => self.run_sync(running, SyncWhat::Data, LockMode::Try),
             None => Ok(()),
@@ -267,7 +272,7 @@ impl FileCore {
         if !is_unsynced {
             return;
         }
-        if NO_IO.with(Cell::get) > 0 {
+        if NO_IO.with(Cell::get) > 0 || !self.may_call_unasked() {
             self.syncs.wanted.store(true, Ordering::Relaxed);
             return self.cache.want_syncs();
         }

@@ -116,7 +116,7 @@ impl FileCore {
     /// Makes a range read as zeros. What lies past the end of the file is left out.
     pub(super) fn punch(&self, range: Range<u64>) -> Result<(), FileError> {
         self.check_writable()?;
-        self.while_alone(|alone| self.punch_alone(range, alone))
+        self.with_room(|| self.while_alone(|alone| self.punch_alone(range.clone(), alone)))
     }
 
     fn punch_alone(&self, range: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::block::{INDEX_AND_USER, Locked};
+use super::calls::Holding;
 use super::core::{FileCore, MAX_SIZE, Steady};
 use super::dirty::WriteOrder;
 use super::errors::FileError;
@@ -85,12 +86,21 @@ impl FileCore {
     /// Writes all of `bytes` at the end of the file; returns where that was.
     pub(super) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.check_writable()?;
-        let offset = {
+        // What has failed half-way is not done again: the rest would not come behind it.
+        let mut failed = None;
+        let offset = self.with_room(|| {
             let _appending = self.append.lock();
+            let _holding = Holding::begin();
             let offset = self.size();
-            self.write_all(bytes, offset)?;
-            offset
-        };
+            match self.write_all(bytes, offset) {
+                Err(error) if self.size() > offset => failed = Some(error),
+                result => result?,
+            }
+            Ok(offset)
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         self.end_operation();
         Ok(offset)
     }
@@ -114,17 +124,22 @@ impl FileCore {
                 done += PAGE_SIZE;
                 continue;
             }
-            let steady = self.steady();
-            let in_run = self.write_new_run(at, rest, &steady)?;
-            done += in_run;
-            if in_run == 0 {
-                let part = &rest[..rest.len().min(self.left_in_block(at))];
-                self.clear_tail_before(at + part.len() as u64)?;
-                self.write_part(at, Source::Bytes(part), &steady)?;
-                done += part.len();
-            }
+            done += self.with_room(|| self.write_next(rest, at))?;
         }
         Ok(())
+    }
+
+    /// Writes what `bytes` begins with: some new pages, or a part of one block. Returns how much that is.
+    fn write_next(&self, bytes: &[u8], offset: u64) -> Result<usize, FileError> {
+        let steady = self.steady();
+        let in_run = self.write_new_run(offset, bytes, &steady)?;
+        if in_run > 0 {
+            return Ok(in_run);
+        }
+        let part = &bytes[..bytes.len().min(self.left_in_block(offset))];
+        self.clear_tail_before(offset + part.len() as u64)?;
+        self.write_part(offset, Source::Bytes(part), &steady)?;
+        Ok(part.len())
     }
 
     /// Writes into cached blocks alone: all of `bytes`, or "would block" with nothing written.

@@ -258,6 +258,13 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
+    /// Whether a call of it may use files or spaces of a [`Memory`](crate::Memory), as that of a store made of another file does;
+    /// always the same answer. Whoever wants memory with a file locked does not call such a store, which might want that file.
+    /// Default: it may.
+    fn uses_files(&self) -> bool {
+        true
+    }
+
     /// The name used in messages; a path as the user gave it. Default: `store`.
     fn name(&self) -> String {
         "store".to_owned()
@@ -316,6 +323,9 @@ macro_rules! forward_store {
             }
             fn writable(&self) -> bool {
                 (**self).writable()
+            }
+            fn uses_files(&self) -> bool {
+                (**self).uses_files()
             }
             fn name(&self) -> String {
                 (**self).name()

@@ -490,6 +490,10 @@ impl<S: Store> Store for FaultyStore<S> {
         self.inner.writable()
     }
 
+    fn uses_files(&self) -> bool {
+        self.inner.uses_files()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

@@ -1,0 +1,181 @@
+//! What the programs have found, each by itself.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use innerspace::store::{MemoryStore, Store};
+use innerspace::{FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Threads};
+
+use crate::PAGE;
+use crate::notes;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The bytes of one file in another.
+struct Over {
+    below: PagedFile,
+    /// A word on each write goes there.
+    log: Option<PagedFile>,
+    /// What the next write does first.
+    first: Mutex<Option<Work>>,
+}
+
+impl Store for Over {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.below.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.below.read_at(buffer, offset)?)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let _at = notes::at(format!("a write of {} bytes at {offset}", bytes.len()));
+        let first = self.first.lock().unwrap().take();
+        if let Some(first) = first {
+            first();
+        }
+        if let Some(log) = &self.log {
+            log.append(b"a word")?;
+        }
+        self.below.write_at(bytes, offset)?;
+        Ok(bytes.len())
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+fn memory() -> Memory {
+    let options = MemoryOptions::new(MIB).threads(Threads::None);
+    options.build().unwrap()
+}
+
+fn open(memory: &Memory, store: impl Store) -> PagedFile {
+    let options = memory.options().access(FileAccess::ReadWrite);
+    options.open(store).unwrap()
+}
+
+fn over(below: &PagedFile, log: Option<&PagedFile>) -> Arc<Over> {
+    Arc::new(Over {
+        below: below.clone(),
+        log: log.cloned(),
+        first: Mutex::default(),
+    })
+}
+
+/// Does `work` when there is no memory, but for what has to be written to the file above.
+fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
+    // The reserve is enough to write it.
+    const DIRTY: usize = 12;
+    above.write_at(&[5; DIRTY * PAGE_SIZE], 0).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(MIB)).unwrap();
+    let root = memory.root_group();
+    // The rest is private.
+    let most = root.stats().max.unwrap().0 * PAGE;
+    let mut a = space.accessor();
+    for page in 0.. {
+        if root.usage() + 2 * PAGE > most || a.store(at + page * PAGE, 1_u8).is_err() {
+            break;
+        }
+    }
+    work();
+    drop((a, space));
+    let mut found = vec![0; DIRTY * PAGE_SIZE];
+    above.sync_all().unwrap();
+    above.read_exact_at(&mut found, 0).unwrap();
+    assert!(found.iter().all(|byte| *byte == 5));
+    memory.validate();
+}
+
+#[test]
+fn an_append_that_wants_memory_does_not_wait_for_a_store_that_appends_there() {
+    notes::watched(0, || {
+        let memory = memory();
+        let base = open(&memory, MemoryStore::new());
+        let log = open(&memory, MemoryStore::new());
+        let above = open(&memory, over(&base, Some(&log)));
+        when_full(&memory, &above, || {
+            for _ in 0..30 {
+                log.append(&[1; PAGE_SIZE]).unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_punch_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
+    notes::watched(0, || {
+        let memory = memory();
+        let bytes = MemoryStore::from_bytes(&[7; 80 * PAGE_SIZE]);
+        let base = open(&memory, bytes);
+        let above = open(&memory, over(&base, None));
+        when_full(&memory, &above, || {
+            for page in 50..80 {
+                base.punch(page * PAGE + 1..page * PAGE + 2).unwrap();
+            }
+        });
+        for page in 50..80 {
+            let view = base.view(page * PAGE..page * PAGE + 3).unwrap();
+            assert_eq!(view[..], [7, 0, 7]);
+        }
+    });
+}
+
+/// A file, one in it, and one in that, which has something unwritten when the one in the middle writes and `first` is called.
+fn while_written(first: impl FnOnce(&Memory, &mut Option<PagedFile>) + Send + 'static) {
+    const DIRTY: usize = 70;
+    notes::watched(0, || {
+        let memory = memory();
+        let group = memory.group("top", MIB).unwrap();
+        let base = open(&memory, MemoryStore::new());
+        let store = over(&base, None);
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let middle = options.open_store(store.clone()).unwrap();
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let top = options.group(&group).open(over(&middle, None)).unwrap();
+        top.write_at(&[3; DIRTY * PAGE_SIZE], 0).unwrap();
+        middle.write_at(&[4; PAGE_SIZE], 100 * PAGE).unwrap();
+        let top = Arc::new(Mutex::new(Some(top)));
+        let (inside, its) = (memory.clone(), top.clone());
+        let work = move || first(&inside, &mut its.lock().unwrap());
+        *store.first.lock().unwrap() = Some(Box::new(work));
+        middle.sync_all().unwrap();
+        assert!(store.first.lock().unwrap().is_none());
+        let top = top.lock().unwrap().take();
+        if let Some(top) = top {
+            top.sync_all().unwrap();
+        }
+        memory.tick();
+        let errors = memory.take_errors();
+        assert!(errors.is_empty(), "{errors:?}");
+        let mut found = [0; DIRTY * PAGE_SIZE];
+        middle.read_exact_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 3));
+        memory.validate();
+    });
+}
+
+#[test]
+fn a_tick_from_a_store_writes_nothing_that_is_stored_above_it() {
+    while_written(|memory, _| memory.tick());
+}
+
+#[test]
+fn a_file_that_goes_in_a_call_of_a_store_below_it_is_closed_after_it() {
+    while_written(|_, top| drop(top.take()));
+}
+
+#[test]
+fn who_makes_room_in_a_store_writes_nothing_that_is_stored_above_it() {
+    while_written(|memory, top| {
+        let group = top.as_ref().unwrap().group();
+        assert!(group.set_max(20 * PAGE).is_err(), "it is unwritten");
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let other = options.group(group).open(MemoryStore::new()).unwrap();
+        other.write_at(b"another word", 0).unwrap();
+        group.set_max(MIB).unwrap();
+    });
+}

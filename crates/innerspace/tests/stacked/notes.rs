@@ -1,0 +1,95 @@
+//! What each thread is at, and a watchdog that tells it of a program that does not end.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
+
+/// How long a program may take, if `INNERSPACE_STACKED_PATIENCE` has no number of seconds. It takes a fraction of one: this is a way
+/// to fail where it would hang, no measure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Open = Arc<Mutex<Vec<String>>>;
+
+static THREADS: Mutex<Vec<(String, Open)>> = Mutex::new(Vec::new());
+
+/// Panics of service threads so far, which survive them.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static OWN: RefCell<Option<Open>> = const { RefCell::new(None) };
+}
+
+fn own() -> Open {
+    OWN.with_borrow_mut(|own| {
+        own.get_or_insert_with(|| {
+            let open = Open::default();
+            let thread = std::thread::current();
+            let name = format!("{:?} {}", thread.id(), thread.name().unwrap_or("-"));
+            let mut threads = THREADS.lock().unwrap();
+            threads.retain(|(_, open)| Arc::strong_count(open) > 1);
+            threads.push((name, open.clone()));
+            open
+        })
+        .clone()
+    })
+}
+
+/// While it lives, its thread is at something.
+pub(crate) struct At(Open);
+
+/// Notes what this thread is about to do.
+pub(crate) fn at(what: String) -> At {
+    let open = own();
+    open.lock().unwrap().push(what);
+    At(open)
+}
+
+impl Drop for At {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().pop();
+    }
+}
+
+/// Writes what all threads are at where no test harness catches it.
+fn tell_all(seed: u64) {
+    let mut out = std::io::stderr();
+    let _ = writeln!(out, "INNERSPACE_STACKED_SEED={seed} does not end:");
+    for (name, open) in &*THREADS.lock().unwrap() {
+        let open = open.lock().unwrap();
+        if !open.is_empty() {
+            let _ = writeln!(out, "  {name}: {}", open.join(" > "));
+        }
+    }
+}
+
+/// Runs a program; one that hangs ends the process, after a word on where.
+pub(crate) fn watched(seed: u64, program: impl FnOnce()) {
+    let (running, ended) = channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        let patience = crate::number("INNERSPACE_STACKED_PATIENCE");
+        let patience = patience.map_or(PATIENCE, Duration::from_secs);
+        if ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            tell_all(seed);
+            std::process::abort();
+        }
+    });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().name() == Some("innerspace") {
+                PANICS.fetch_add(1, Ordering::Relaxed);
+            }
+            before(info);
+        }));
+    });
+    let before = PANICS.load(Ordering::Relaxed);
+    program();
+    drop(running);
+    watchdog.join().unwrap();
+    let panics = PANICS.load(Ordering::Relaxed) - before;
+    assert_eq!(panics, 0, "a service thread panicked");
+}
