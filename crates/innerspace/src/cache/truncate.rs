@@ -160,7 +160,13 @@ impl FileCore {
         while next < blocks.end {
             let start = next * bytes;
             let batch = self.lock_batch(&mut next, blocks.end);
-            let end = (next * bytes).min(self.stored.load(Ordering::Acquire));
+            // A write that failed may have left more in the store than is known of.
+            let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
+            let known = match batch.iter().any(has_failed) {
+                true => u64::MAX,
+                false => self.stored.load(Ordering::Acquire),
+            };
+            let end = (next * bytes).min(known).min(self.size());
             if end > start {
                 let _call = self.store_call();
                 let punched = self.store()?.punch(start, end - start);

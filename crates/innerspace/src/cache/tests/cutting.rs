@@ -7,7 +7,7 @@ use super::*;
 use crate::cache::midway::{self, Point};
 use crate::cache::{FaultKind, FileError, Reading};
 use crate::reclaim::Owner;
-use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
 
@@ -205,6 +205,34 @@ fn a_punch_of_unwritten_data_at_the_end_keeps_the_length() {
 }
 
 // spec: P16
+#[test]
+fn a_punch_takes_away_what_a_write_that_failed_has_left_in_the_store() {
+    for block_size in SIZES {
+        let cache = memory(2048);
+        let store = patterned(5000);
+        let file = open(&cache, &store, &options(block_size));
+        let (start, len) = (4 * block_size, 6 * block_size);
+        file.write_at(&pattern(start..len), start).unwrap();
+        let torn = Fault::Tear {
+            sectors: 1,
+            then: AfterTear::Fail,
+        };
+        let torn = Rule::new(torn).on(&[OperationKind::Write]).forever();
+        store.add(torn);
+        file.sync_all().unwrap_err();
+        store.heal();
+        let found = store.inner().to_vec()[start as usize..].to_vec();
+        assert_eq!(found[..100], pattern(start..start + 100), "it was torn");
+        file.punch(start..start + block_size).unwrap();
+        // Now the store has what lies behind it.
+        file.sync_all().unwrap();
+        let view = file.view(start..start + 100).unwrap();
+        assert_eq!(view[..], [0; 100], "what was punched is back");
+        let after = store.inner().to_vec()[start as usize..].to_vec();
+        assert!(after[..block_size as usize].iter().all(|byte| *byte == 0));
+    }
+}
+
 #[test]
 fn a_refused_cut_loses_nothing_beside_it() {
     for size in SIZES {
