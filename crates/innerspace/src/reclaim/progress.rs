@@ -150,8 +150,8 @@ impl Pool {
 
     /// Waits for those who may free something; false when there is nobody.
     fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> bool {
-        if io == Io::Forbidden {
-            // The caller may hold a block that the others want: give way, but do not wait for them.
+        if io == Io::Forbidden || Pool::in_any_store_scope() {
+            // The caller may hold a block that the others want, or that was found: give way, but do not wait.
             thread::yield_now();
             return self.progress.finished() != finished;
         }

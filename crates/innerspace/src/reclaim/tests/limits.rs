@@ -2,7 +2,7 @@
 
 use super::mock::*;
 use crate::frame::{FlagSet, HoldState, Kind};
-use crate::group::{GroupError, GroupId, LimitReason};
+use crate::group::{GroupError, GroupId, LimitReason, Reclaimer};
 use crate::reclaim::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, thread};
@@ -270,6 +270,23 @@ fn a_store_call_never_reclaims_and_may_use_the_reserve() {
     assert_eq!(evictions(), before);
     file.read(100).unwrap();
     assert!(evictions() > before);
+    pool.validate();
+}
+
+#[test]
+fn who_reclaims_in_a_store_call_does_not_wait_for_what_its_caller_may_hold() {
+    let pool = pool_of(8, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    (0..8).for_each(|index| file.read(index).unwrap());
+    let frames: Vec<FrameId> = (0..8).filter_map(|index| file.peek(index)).collect();
+    assert!(frames.iter().all(|id| pool.frames.try_lock(*id)));
+    {
+        let _scope = pool.store_scope();
+        assert_eq!(pool.reclaim(GroupId::ROOT, PageCount(1)), PageCount(0));
+        assert_eq!(pool.totals().lock_wait, 0, "it waited for itself");
+    }
+    frames.iter().for_each(|id| pool.frames.unlock(*id));
+    assert_eq!(pool.reclaim(GroupId::ROOT, PageCount(8)), PageCount(8));
     pool.validate();
 }
 
