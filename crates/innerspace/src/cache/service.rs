@@ -441,27 +441,41 @@ impl Cache {
             .unwrap_or(false)
     }
 
-    /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held.
+    /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held. Who panics on the way
+    /// keeps nobody else waiting.
     pub(crate) fn step(&self) -> Step {
         let _here = Serving::begin(self);
-        self.run_requests(STEP_REQUESTS);
-        self.run_calls(STEP_REQUESTS);
-        self.run_syncs();
-        self.call_out();
-        match (self.run_flushes(), self.pool.background_step()) {
+        let mut panics = Panics::default();
+        panics.catch(|| self.run_requests(STEP_REQUESTS));
+        panics.catch(|| self.run_calls(STEP_REQUESTS));
+        panics.catch(|| self.run_syncs());
+        panics.catch(|| self.call_out());
+        let (mut flushed, mut stepped) = (Step::Idle, Step::Idle);
+        panics.catch(|| flushed = self.run_flushes());
+        panics.catch(|| stepped = self.pool.background_step());
+        panics.go_on();
+        match (flushed, stepped) {
             (Step::Idle, Step::Idle) => Step::Idle,
             _ => Step::More,
         }
     }
 
-    /// One tick of the clock: everything that is due, in the calling thread (P31).
+    /// One tick of the clock: everything that is due, in the calling thread (P31). Who panics on the way keeps nobody else waiting.
     pub(crate) fn tick(&self) {
         let _here = Serving::begin(self);
+        let mut panics = Panics::default();
         // As many as there are: who is served may ask for more at once.
         let (views, calls) = (self.requests.lock().len(), self.calls.lock().len());
-        self.run_requests(views);
-        self.run_calls(calls);
-        self.run_syncs();
+        panics.catch(|| self.run_requests(views));
+        panics.catch(|| self.run_calls(calls));
+        panics.catch(|| self.run_syncs());
+        panics.catch(|| self.flush_in_rounds());
+        panics.catch(|| self.pool.tick());
+        panics.catch(|| self.call_out());
+        panics.go_on();
+    }
+
+    fn flush_in_rounds(&self) {
         // Bounded: writers may make blocks dirty as fast as they are written.
         for _ in 0..TICK_FLUSHES {
             if self.run_flushes() == Step::Idle {
@@ -469,8 +483,6 @@ impl Cache {
             }
             self.run_requests(STEP_REQUESTS);
         }
-        self.pool.tick();
-        self.call_out();
     }
 
     /// Makes the syncs that eviction asked for. A failure is in the file's error sequence; a closed file needs none.

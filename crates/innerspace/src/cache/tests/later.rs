@@ -324,6 +324,27 @@ fn a_waker_that_panics_keeps_a_tick_from_no_other_call() {
 
 // spec: P29
 #[test]
+fn a_view_whose_waker_panics_keeps_a_tick_and_a_step_from_no_call() {
+    let works: [fn(&Cache); 2] = [Cache::tick, |cache| _ = cache.step()];
+    for work in works {
+        let cache = memory(64);
+        let file = open(&cache, &patterned(65_536), &options(4096));
+        let bell = Arc::new(Bell::default());
+        let alarm = Waker::from(std::sync::Arc::new(Alarm));
+        let mut alarmed = pin!(file.ready(0..10));
+        let mut context = Context::from_waker(&alarm);
+        assert!(alarmed.as_mut().poll(&mut context).is_pending());
+        let mut append = pin!(file.later().append([7; 10]));
+        assert!(poll(append.as_mut(), &bell).is_pending());
+        let work = std::panic::AssertUnwindSafe(|| work(&cache));
+        std::panic::catch_unwind(work).unwrap_err();
+        assert!(matches!(alarmed.poll(&mut context), Poll::Ready(Ok(_))));
+        assert!(matches!(poll(append.as_mut(), &bell), Poll::Ready(Ok(_))));
+    }
+}
+
+// spec: P29
+#[test]
 fn only_one_thread_makes_calls_at_a_time() {
     let cache = memory(64);
     let store = patterned(65_536);
