@@ -160,13 +160,123 @@ fn records(saved: &[u8]) -> Vec<(u32, Range<usize>)> {
     found
 }
 
-/// Makes the checksum of a record right whose payload was changed.
-fn seal(saved: &mut [u8], payload: &Range<usize>) {
-    let head = payload.start - 16;
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&saved[head..head + 4]);
-    hasher.update(&saved[head + 8..payload.end]);
-    saved[head + 4..head + 8].copy_from_slice(&hasher.finalize().to_le_bytes());
+/// Makes the checks right of records that were changed.
+fn seal(saved: &mut [u8]) {
+    let mut before = 12..16;
+    for (_, payload) in records(saved) {
+        let head = payload.start - 16;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&saved[before]);
+        hasher.update(&saved[head..head + 4]);
+        hasher.update(&saved[head + 8..payload.end]);
+        before = head + 4..head + 8;
+        saved[before.clone()].copy_from_slice(&hasher.finalize().to_le_bytes());
+    }
+}
+
+/// A save with records of pages as long as each other, whose bytes are all different, and an older one of the same space with other
+/// bytes in the third.
+fn saved_twice(memory: &Memory) -> [Vec<u8>; 2] {
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(16 * PAGE)).unwrap();
+    let save = || {
+        let mut saved = Vec::new();
+        space.freeze().unwrap().save(&mut saved).unwrap();
+        saved
+    };
+    let mut a = space.accessor();
+    for page in [0, 3, 6, 9] {
+        a.store(at + page * PAGE, page + 5).unwrap();
+    }
+    let older = save();
+    a.store(at + 6 * PAGE, 100u64).unwrap();
+    [older, save()]
+}
+
+// spec: F9
+#[test]
+fn a_record_out_of_its_place_or_of_an_older_save_is_damage() {
+    let memory = memory(4 * MIB);
+    let [older, saved] = saved_twice(&memory);
+    let load = |bytes: &[u8]| memory.load_snapshot(&mut &*bytes, |_| None).map(drop);
+    let (whole, of_older) = (records_of(&saved), records_of(&older));
+    assert_eq!(whole.len(), 7, "width, mapping, four of pages, end");
+    let refused = |records: &[&[u8]], what: &str| {
+        let bytes = [&saved[..16], &records.concat()].concat();
+        let error = load(&bytes).expect_err(what);
+        let damage = matches!(error, SnapshotFileError::Damaged { .. });
+        assert!(damage, "{what}: {error}");
+    };
+    let unchanged: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();
+    let last = whole.len() - 1;
+    for one in 0..=last {
+        let mut records = unchanged.clone();
+        records.remove(one);
+        refused(&records, &format!("without {one}"));
+        for other in 0..=last {
+            let mut records = unchanged.clone();
+            records.insert(other, &whole[one]);
+            // What is after the end is not read.
+            if (one, other) != (last, last) {
+                refused(&records, &format!("{one} again, before {other}"));
+            }
+            let mut records = unchanged.clone();
+            records[one] = &of_older[other];
+            if records != unchanged {
+                refused(&records, &format!("the older {other} over {one}"));
+            }
+            if one != other {
+                let mut records = unchanged.clone();
+                records[one] = &whole[other];
+                refused(&records, &format!("{other} over {one}"));
+                let mut records = unchanged.clone();
+                records.swap(one, other);
+                refused(&records, &format!("{one} and {other} exchanged"));
+            }
+        }
+    }
+    load(&saved).unwrap();
+    load(&older).unwrap();
+    memory.validate();
+}
+
+/// The records of a saved snapshot, heads and all.
+fn records_of(saved: &[u8]) -> Vec<Vec<u8>> {
+    let payloads = records(saved).into_iter();
+    let whole = payloads.map(|(_, payload)| saved[payload.start - 16..payload.end].to_vec());
+    whole.collect()
+}
+
+// spec: F9
+#[test]
+fn the_end_of_a_saved_snapshot_counts_its_mappings_and_pages() {
+    let memory = memory(4 * MIB);
+    let [saved, _] = saved_twice(&memory);
+    let load = |bytes: &[u8]| memory.load_snapshot(&mut &*bytes, |_| None).map(drop);
+    let found = records(&saved);
+    let (_, end) = found.last().unwrap();
+    assert_eq!(saved[end.clone()], [1u64, 4].map(u64::to_le_bytes).concat());
+    let head = end.start - 16;
+    let refused = |mut bytes: Vec<u8>, end: usize| {
+        seal(&mut bytes);
+        let Err(SnapshotFileError::Damaged { what, offset }) = load(&bytes) else {
+            panic!("it was loaded, or refused for another reason");
+        };
+        assert_eq!(what, "the number of mappings or pages");
+        assert_eq!(offset, end as u64);
+    };
+    // A record less, with checks that fit.
+    let (_, pages) = &found[2];
+    let record = pages.start - 16..pages.end;
+    let mut shorter = saved.clone();
+    shorter.drain(record.clone());
+    refused(shorter, head - record.len());
+    for byte in [0, 8] {
+        let mut other = saved.clone();
+        other[end.start + byte] += 1;
+        refused(other, head);
+    }
+    memory.validate();
 }
 
 #[test]
@@ -188,7 +298,7 @@ fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file
     let mapping = found.iter().find(|(kind, _)| *kind == 1);
     let mapping = mapping.map(|(_, payload)| payload.clone()).unwrap();
     saved[mapping.start + SHARING] = 1;
-    seal(&mut saved, &mapping);
+    seal(&mut saved);
     let pages = found.iter().find(|(kind, _)| *kind == 2).unwrap();
     let before = pages.1.start - 16;
     for len in [saved.len(), pages.1.end] {
@@ -273,17 +383,8 @@ fn a_saved_snapshot_has_page_0_and_the_width_of_its_addresses() {
     let far = VirtAddr(1 << 32);
     let refused = fork.map(Map::anonymous(PAGE).at(far)).unwrap_err();
     assert!(matches!(refused, SpaceError::OutOfRange { .. }));
-    // Version 1 had no record of the width.
     let (kind, width) = records(&saved).remove(0);
-    assert_eq!((kind, &saved[width.clone()]), (4, &[32, 0, 0, 0][..]));
-    saved.drain(16..width.end);
-    saved[8] = 1;
-    let check = crc32fast::hash(&saved[..12]);
-    saved[12..16].copy_from_slice(&check.to_le_bytes());
-    let old = memory.load_snapshot(&mut &saved[..], |_| None).unwrap();
-    let fork = old.fork().unwrap();
-    assert_eq!(fork.accessor().load::<u64>(null), Ok(5));
-    fork.map(Map::anonymous(PAGE).at(far)).unwrap();
+    assert_eq!((kind, &saved[width]), (4, &[32, 0, 0, 0][..]));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! header   magic "INNERSNP", version u32, CRC-32 of the twelve bytes before it, u32
-//! record   kind u32, CRC-32 of kind, length and payload u32, length of the payload u64, payload
+//! record   kind u32, check u32, length of the payload u64, payload
 //!   4 width    bits of an address u32; the first record, and the only one of its kind
 //!   1 mapping  start u64, end u64, first page of the file u64, protection u8, sharing u8, backing u8, 0 u8, file's name
 //!   2 pages    address u64, then whole pages
@@ -14,7 +14,12 @@
 //! Pages of anonymous memory that are all zeros are left out, and pages of files that no private store has copied: of a file only the name is
 //! saved, and who loads the snapshot says which file that is.
 //!
-//! Version 1 had no width: its addresses have 48 bits.
+//! A record's check is the CRC-32 of the check before it (the first record's: of the header's), its kind, its length and its payload. So
+//! a record fits one place of one file: where another stands in its place, or one is lost, repeated or of an older save, either that
+//! record does not fit what is before it, or what follows does not fit it. The end is a record like the others, so its check vouches for
+//! the whole file. What follows the end is not read.
+//!
+//! Other versions are not read: the checks of version 1 and 2 did not chain, and could not tell such a file from a good one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -32,8 +37,8 @@ use crate::sync::Arc;
 use crate::{AddressWidth, Grouped, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 const MAGIC: [u8; 8] = *b"INNERSNP";
-/// The version that is written, and the newest that is read.
-const VERSION: u32 = 2;
+/// The version that is written, and the only one that is read.
+const VERSION: u32 = 3;
 const MAPPING: u32 = 1;
 const PAGES: u32 = 2;
 const END: u32 = 3;
@@ -63,13 +68,13 @@ pub enum SnapshotFileError {
     /// The bytes do not begin as a snapshot does.
     #[error("not a snapshot")]
     NotASnapshot,
-    /// The file was written by a newer version of this library.
-    #[error("a snapshot of version {version}; the newest this library reads is {newest}")]
-    Newer {
+    /// The file was written by another version of this library.
+    #[error("a snapshot of version {version}; this library reads version {read}")]
+    OtherVersion {
         /// The file's version.
         version: u32,
-        /// The newest that is read.
-        newest: u32,
+        /// The one that is read.
+        read: u32,
     },
     /// The bytes are not those that were written.
     #[error("a damaged snapshot: {what} at byte {}", Grouped(*offset))]
@@ -116,16 +121,8 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotFileError::Io`].
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
-        let mut out = Records {
-            inner: to,
-            offset: 0,
-        };
-        let mut header = [0; 16];
-        header[..8].copy_from_slice(&MAGIC);
-        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        let check = crc32fast::hash(&header[..12]);
-        header[12..].copy_from_slice(&check.to_le_bytes());
-        out.write(&header)?;
+        let mut out = Records::new(to);
+        out.header()?;
         out.record(WIDTH, &bits(self.0.0.width).to_le_bytes())?;
         let vmas: Vec<Vma> = self
             .0
@@ -200,14 +197,9 @@ impl Snapshot {
         from: &mut impl Read,
         open: impl FnMut(&str) -> Option<PagedFile>,
     ) -> Result<Snapshot, SnapshotFileError> {
-        let mut records = Records {
-            inner: from,
-            offset: 0,
-        };
-        let width = match records.read_header()? {
-            1 => AddressWidth::Bits48,
-            _ => records.read_width()?,
-        };
+        let mut records = Records::new(from);
+        records.read_header()?;
+        let width = records.read_width()?;
         let space = Space::new(pool, group, width).map_err(SpaceError::Limit)?;
         let mut load = Load {
             space: &space,
@@ -303,6 +295,28 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
 struct Records<'io, S> {
     inner: &'io mut S,
     offset: u64,
+    /// The check of what was written or read last.
+    check: u32,
+}
+
+impl<'io, S> Records<'io, S> {
+    fn new(inner: &'io mut S) -> Records<'io, S> {
+        Records {
+            inner,
+            offset: 0,
+            check: 0,
+        }
+    }
+
+    /// The check of the record that comes next.
+    fn next_check(&self, kind: u32, payload: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.check.to_le_bytes());
+        hasher.update(&kind.to_le_bytes());
+        hasher.update(&(payload.len() as u64).to_le_bytes());
+        hasher.update(payload);
+        hasher.finalize()
+    }
 }
 
 impl<W: Write> Records<'_, W> {
@@ -314,21 +328,23 @@ impl<W: Write> Records<'_, W> {
         Ok(())
     }
 
+    fn header(&mut self) -> Result<(), SnapshotFileError> {
+        let mut header = [0; 16];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        self.check = crc32fast::hash(&header[..12]);
+        header[12..].copy_from_slice(&self.check.to_le_bytes());
+        self.write(&header)
+    }
+
     fn record(&mut self, kind: u32, payload: &[u8]) -> Result<(), SnapshotFileError> {
         let len = payload.len() as u64;
+        self.check = self.next_check(kind, payload);
         self.write(&kind.to_le_bytes())?;
-        self.write(&checksum(kind, payload).to_le_bytes())?;
+        self.write(&self.check.to_le_bytes())?;
         self.write(&len.to_le_bytes())?;
         self.write(payload)
     }
-}
-
-fn checksum(kind: u32, payload: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&kind.to_le_bytes());
-    hasher.update(&(payload.len() as u64).to_le_bytes());
-    hasher.update(payload);
-    hasher.finalize()
 }
 
 fn bits(width: AddressWidth) -> u32 {
@@ -359,8 +375,7 @@ impl<R: Read> Records<'_, R> {
         Ok(())
     }
 
-    /// The version.
-    fn read_header(&mut self) -> Result<u32, SnapshotFileError> {
+    fn read_header(&mut self) -> Result<(), SnapshotFileError> {
         let mut header = [0; 16];
         self.read(&mut header).map_err(|error| match error {
             SnapshotFileError::Damaged { .. } => SnapshotFileError::NotASnapshot,
@@ -369,15 +384,16 @@ impl<R: Read> Records<'_, R> {
         if header[..8] != MAGIC {
             return Err(SnapshotFileError::NotASnapshot);
         }
-        if crc32fast::hash(&header[..12]) != le_u32(&header[12..]) {
+        self.check = crc32fast::hash(&header[..12]);
+        if self.check != le_u32(&header[12..]) {
             let what = "the header's checksum";
             return Err(SnapshotFileError::Damaged { what, offset: 0 });
         }
         match le_u32(&header[8..]) {
-            version @ 1..=VERSION => Ok(version),
-            version => Err(SnapshotFileError::Newer {
+            VERSION => Ok(()),
+            version => Err(SnapshotFileError::OtherVersion {
                 version,
-                newest: VERSION,
+                read: VERSION,
             }),
         }
     }
@@ -405,7 +421,8 @@ impl<R: Read> Records<'_, R> {
         }
         let mut payload = vec![0; len as usize];
         self.read(&mut payload)?;
-        if checksum(kind, &payload) != check {
+        self.check = self.next_check(kind, &payload);
+        if self.check != check {
             let what = "a record's checksum";
             return Err(SnapshotFileError::Damaged { what, offset });
         }

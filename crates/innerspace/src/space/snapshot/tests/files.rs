@@ -66,14 +66,13 @@ fn a_loaded_snapshot_has_the_same_mappings_and_bytes() {
 
 // spec: F9
 #[test]
-fn a_damaged_short_or_newer_file_is_an_error_and_leaves_nothing() {
+fn a_damaged_or_short_file_or_one_of_another_version_is_an_error_and_leaves_nothing() {
     let (one, other) = (pool(1024), pool(1024));
     let bytes = saved(&to_save(&one).0);
     let load =
         |bytes: &[u8]| Snapshot::load(&other, &other.root_group(), &mut &bytes[..], |_| None);
-    let step = bytes.len() / 300;
-    for place in (0..64).chain((64..bytes.len()).step_by(step)) {
-        let mut damaged = bytes.clone();
+    let refuses_damage_at = |bytes: &[u8], place: usize| {
+        let mut damaged = bytes.to_vec();
         damaged[place] ^= 0x10;
         let error = load(&damaged).map(drop).unwrap_err();
         let expected = matches!(
@@ -82,15 +81,21 @@ fn a_damaged_short_or_newer_file_is_an_error_and_leaves_nothing() {
         );
         assert!(expected, "byte {place}: {error}");
         assert!(load(&bytes[..place]).is_err(), "cut at {place}");
+    };
+    let step = bytes.len() / 300;
+    for place in (0..bytes.len()).step_by(step) {
+        refuses_damage_at(&bytes, place);
     }
-    let mut newer = bytes.clone();
-    newer[8] = 3;
-    let check = crc32fast::hash(&newer[..12]);
-    newer[12..16].copy_from_slice(&check.to_le_bytes());
-    assert_eq!(
-        load(&newer).map(drop).unwrap_err().to_string(),
-        "a snapshot of version 3; the newest this library reads is 2"
-    );
+    for version in [2, 4] {
+        let mut other = bytes.clone();
+        other[8] = version;
+        let check = crc32fast::hash(&other[..12]);
+        other[12..16].copy_from_slice(&check.to_le_bytes());
+        assert_eq!(
+            load(&other).map(drop).unwrap_err().to_string(),
+            format!("a snapshot of version {version}; this library reads version 3")
+        );
+    }
     assert_eq!(
         load(b"hello").map(drop).unwrap_err().to_string(),
         "not a snapshot"
@@ -105,5 +110,13 @@ fn a_damaged_short_or_newer_file_is_an_error_and_leaves_nothing() {
             crate::Grouped(bytes.len() as u64 - 16)
         )
     );
+    // Every byte of a small one.
+    let space = space(&one);
+    let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
+    space.accessor().store(at + PAGE, 5u64).unwrap();
+    let small = saved(&space.freeze().unwrap());
+    for place in 0..small.len() {
+        refuses_damage_at(&small, place);
+    }
     assert_nothing_left(&other);
 }
