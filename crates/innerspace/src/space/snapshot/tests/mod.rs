@@ -291,6 +291,26 @@ fn a_view_of_what_is_not_mapped_is_the_fault_of_a_load() {
     );
 }
 
+#[test]
+fn a_view_of_what_may_not_be_read_is_the_fault_of_a_load() {
+    let pool = pool(64);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
+    space.accessor().fill(at, 7, 2 * PAGE_SIZE).unwrap();
+    space.protect(at + PAGE, PAGE, Protection::NONE).unwrap();
+    let snapshot = space.freeze().unwrap();
+    assert_eq!(snapshot.view(at + 8, 8).unwrap()[..], [7; 8]);
+    for (from, first) in [(at + PAGE + 8, at + PAGE + 8), (at + (PAGE - 4), at + PAGE)] {
+        let fault = snapshot.view(from, 8).unwrap_err();
+        assert_eq!(
+            (fault.kind(), fault.address()),
+            (FaultKind::Forbidden, first)
+        );
+    }
+    drop((snapshot, space));
+    assert_nothing_left(&pool);
+}
+
 // spec: F7
 #[test]
 fn restoring_again_and_again_copies_back_and_takes_no_fault() {
