@@ -54,13 +54,17 @@ impl Drop for Holding {
     }
 }
 
+/// Whether this thread is in a call of some file's store. Nobody serves it a future of a file below: it would be passed over.
+pub(super) fn is_in_any() -> bool {
+    CALLS
+        .try_with(|calls| !calls.borrow().is_empty())
+        .unwrap_or(false)
+}
+
 /// Whether this thread has no file locked and is in no call of a store.
 fn is_free() -> bool {
     let holding = HOLDING.try_with(Cell::get).unwrap_or(0);
-    holding == 0
-        && CALLS
-            .try_with(|calls| calls.borrow().is_empty())
-            .unwrap_or(true)
+    holding == 0 && !is_in_any()
 }
 
 /// While it lives, this thread calls the store of a file.

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use super::calls;
 use super::errors::FileError;
 use super::file::Handle;
 use super::view::{View, Wait};
@@ -51,6 +52,11 @@ impl State {
 }
 
 impl Request {
+    /// Whether this thread may be the one to do that.
+    pub(super) fn may_run(&self) -> bool {
+        self.handle.core.may_call_unasked()
+    }
+
     /// Takes the view, waiting for whatever it needs, and wakes the future.
     pub(super) fn run(&self) {
         self.settle(self.handle.view(self.range.clone(), Wait::Yes));
@@ -238,7 +244,7 @@ impl Future for Ready {
             self.forget_request();
             return Poll::Ready(result);
         }
-        if self.handle.core.cache.is_served_here() {
+        if self.handle.core.cache.is_served_here() || calls::is_in_any() {
             // A request's turn would come after whatever waits for it here.
             let known = self.request.as_ref().and_then(|of| of.take_result());
             let result = known.unwrap_or_else(|| self.handle.view(range, Wait::Yes));

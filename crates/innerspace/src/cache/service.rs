@@ -497,15 +497,20 @@ impl Cache {
     /// Takes so many views. Another step is asked for if some are left.
     fn run_requests(&self, max: usize) {
         let mut panics = Panics::default();
+        let mut passed_over = Vec::new();
         for _ in 0..max {
             let Some(request) = self.requests.lock().pop_front() else {
                 break;
             };
             // A dropped future's request is gone.
-            if let Some(request) = request.upgrade() {
-                panics.catch(|| request.run());
+            match request.upgrade() {
+                Some(request) if request.may_run() => panics.catch(|| request.run()),
+                // In a call of a store, to whose file it would come back.
+                Some(_) => passed_over.push(request),
+                None => {}
             }
         }
+        self.requests.lock().extend(passed_over);
         self.kick_for(&self.requests);
         panics.go_on();
     }

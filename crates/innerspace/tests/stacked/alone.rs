@@ -1,7 +1,9 @@
 //! What the programs have found, each by itself.
 
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Threads};
@@ -177,5 +179,39 @@ fn who_makes_room_in_a_store_writes_nothing_that_is_stored_above_it() {
         let other = options.group(group).open(MemoryStore::new()).unwrap();
         other.write_at(b"another word", 0).unwrap();
         group.set_max(MIB).unwrap();
+    });
+}
+
+#[test]
+fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
+    notes::watched(0, || {
+        let memory = memory();
+        let base = open(&memory, MemoryStore::new());
+        let store = over(&base, None);
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let middle = options.open_store(store.clone()).unwrap();
+        middle.write_at(&[6; 100], 0).unwrap();
+        middle.sync_all().unwrap();
+        base.sync_all().unwrap();
+        assert!(middle.evict(..).unwrap().0 > 0 && base.evict(..).unwrap().0 > 0);
+        middle.write_at(&[7; 100], 5 * PAGE).unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut wanted = pin!(middle.ready(0..10));
+        assert!(wanted.as_mut().poll(&mut context).is_pending());
+        let (inside, below) = (memory.clone(), base.clone());
+        *store.first.lock().unwrap() = Some(Box::new(move || {
+            inside.tick();
+            // Nobody would serve this one here.
+            let mut context = Context::from_waker(Waker::noop());
+            let polled = pin!(below.ready(0..10)).poll(&mut context);
+            assert!(matches!(polled, Poll::Ready(Ok(view)) if view[..] == [6; 10]));
+            let written = pin!(below.later().write_at([8], 9 * PAGE)).poll(&mut context);
+            assert!(matches!(written, Poll::Ready(Ok(()))));
+        }));
+        middle.sync_all().unwrap();
+        assert!(store.first.lock().unwrap().is_none());
+        memory.tick();
+        let served = wanted.as_mut().poll(&mut context);
+        assert!(matches!(served, Poll::Ready(Ok(view)) if view[..] == [6; 10]));
     });
 }
