@@ -10,8 +10,10 @@
 //! ```
 
 use std::io::ErrorKind;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
@@ -97,6 +99,22 @@ impl World {
                 let name = text.split(':').next().unwrap().to_owned();
                 self.lost.lock().unwrap().push(name);
             }
+        }
+    }
+
+    /// Waits for a future, which somebody serves.
+    fn wait<F: Future>(&self, mut future: Pin<&mut F>, random: &mut Random) -> F::Output {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                return result;
+            }
+            // Stores may tick meanwhile.
+            for _ in 0..random.below(4) {
+                self.direct(random);
+            }
+            self.memory().tick();
+            thread::yield_now();
         }
     }
 
@@ -276,7 +294,7 @@ impl Worker<'_> {
         let most = if self.random.below(8) == 0 { 20 } else { 3 };
         let count = (1 + self.random.below(most * PAGE)).min(MOST - offset);
         let inside = offset.min(len)..(offset + count).min(len);
-        let what = self.random.below(24);
+        let what = self.random.below(26);
         let _at = notes::at(format!("{} {what}: {offset} +{count}", top.name));
         let bytes = vec![self.random.below(255) as u8 + 1; count as usize];
         match what {
@@ -325,6 +343,17 @@ impl Worker<'_> {
             20 => drop(file.evict(inside)),
             21 => drop(world.did(file.prefetch(inside))),
             22 => {
+                let view = pin!(file.ready(inside.clone()));
+                if let Some(view) = world.did(world.wait(view, &mut self.random)) {
+                    top.assert_shows(&view, inside);
+                }
+            }
+            23 => {
+                let write = pin!(file.later().write_at(bytes.clone(), offset));
+                let done = world.did(world.wait(write, &mut self.random));
+                top.then(done, |model| put(model, &bytes, offset));
+            }
+            24 => {
                 let mut handles = world.around.handles.lock().unwrap();
                 if handles.len() < 4 {
                     handles.push(file.clone());
