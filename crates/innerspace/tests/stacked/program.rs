@@ -488,6 +488,13 @@ pub(crate) fn run(seed: u64) {
                 len: AtomicU64::new(0),
             },
         },
+        // A part of the base may be reached by a mapping, too.
+        through: (part.is_some() && random.below(3) == 0).then(|| {
+            let space = memory.space().unwrap();
+            let map = Map::file(below).range(..PARTS * PART).shared().writable();
+            let at = space.map(map).unwrap();
+            (space, at)
+        }),
         log: log.cloned(),
         around: around.clone(),
         random: Mutex::new(Random::new(random.below(1 << 40))),

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use innerspace::store::{Identity, MemoryStore, Store, SyncWhat};
-use innerspace::{FileAccess, FileError, Map, Memory, PagedFile, Space, View};
+use innerspace::{
+    Fault, FaultKind, FileAccess, FileError, Map, Memory, PagedFile, Space, View, VirtAddr,
+};
 
 use crate::PAGE;
 use crate::notes;
@@ -44,6 +46,8 @@ pub(crate) struct Stacked {
     pub(crate) name: &'static str,
     pub(crate) below: PagedFile,
     pub(crate) place: Where,
+    /// A space that shows the file below, where it is not called.
+    pub(crate) through: Option<(Space, VirtAddr)>,
     /// Every change is noted there, too.
     pub(crate) log: Option<PagedFile>,
     pub(crate) around: Arc<Around>,
@@ -54,6 +58,12 @@ pub(crate) struct Stacked {
 
 /// The log is emptied when it is so long.
 const LOG: u64 = 24 * PAGE;
+
+fn faulted(fault: Fault) -> io::Error {
+    let unexpected = fault.kind() == FaultKind::Reentered;
+    assert!(!unexpected, "nobody changes the space: {fault}");
+    io::Error::new(io::ErrorKind::OutOfMemory, fault)
+}
 
 fn failed(error: FileError) -> io::Error {
     let unexpected = matches!(error, FileError::Reentered { .. });
@@ -159,6 +169,10 @@ impl Store for Stacked {
         let _at = self.begin("read", offset, buffer.len() as u64)?;
         let left = self.len()?.saturating_sub(offset).min(buffer.len() as u64);
         let buffer = &mut buffer[..left as usize];
+        if let Some((space, at)) = &self.through {
+            let read = space.accessor().read(*at + self.place(offset), buffer);
+            return read.map(|()| buffer.len()).map_err(faulted);
+        }
         let read = self.below.read_at(buffer, self.place(offset));
         read.map_err(failed)
     }
@@ -169,6 +183,10 @@ impl Store for Stacked {
         if let Where::Part { len, .. } = &self.place {
             // First, for a write that fails may have written some of it: behind the end there are zeros alone.
             len.fetch_max(offset + bytes.len() as u64, Ordering::SeqCst);
+        }
+        if let Some((space, at)) = &self.through {
+            let written = space.accessor().write(*at + self.place(offset), bytes);
+            return written.map(|()| bytes.len()).map_err(faulted);
         }
         let written = self.below.write_at(bytes, self.place(offset));
         written.map_err(failed)?;
