@@ -247,6 +247,42 @@ fn records_of(saved: &[u8]) -> Vec<Vec<u8>> {
     whole.collect()
 }
 
+#[test]
+fn the_group_that_is_named_pays_for_a_loaded_snapshot() {
+    let memory = memory(8 * MIB);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(100 * PAGE)).unwrap();
+    space.accessor().fill(at, 7, 100 * PAGE as usize).unwrap();
+    let mut saved = Vec::new();
+    space.freeze().unwrap().save(&mut saved).unwrap();
+    drop(space);
+    let used_before = memory.root_group().usage();
+    let load_in = |group| memory.load_snapshot_in(group, &mut &saved[..], |_| None);
+    let small = memory.group("small", 64 * PAGE).unwrap();
+    let refused = load_in(&small).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("group small is full"), "{refused}");
+    assert_eq!(small.usage(), 0, "what was loaded before is given back");
+    let large = memory.group("large", 128 * PAGE).unwrap();
+    let loaded = load_in(&large).unwrap();
+    let paid = large.usage();
+    assert!(paid >= 100 * PAGE, "{paid}");
+    assert_eq!(memory.root_group().usage(), used_before + paid);
+    assert_eq!(loaded.accessor().load::<u8>(at + 99 * PAGE), Ok(7));
+    let fork = loaded.fork().unwrap();
+    assert!(large.usage() > paid, "also for forks");
+    let others = self::memory(MIB);
+    assert_eq!(
+        load_in(others.root_group())
+            .map(drop)
+            .unwrap_err()
+            .to_string(),
+        "a snapshot: the group that was to pay is of another memory"
+    );
+    drop((fork, loaded));
+    assert_eq!(large.usage(), 0);
+    memory.validate();
+}
+
 // spec: F9
 #[test]
 fn the_end_of_a_saved_snapshot_counts_its_mappings_and_pages() {

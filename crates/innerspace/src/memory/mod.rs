@@ -149,8 +149,8 @@ impl Memory {
         Space::new(&self.0.pool, group, options.width)
     }
 
-    /// Loads what [`Snapshot::save`] wrote, charged to the root group. `open` gives the file that a mapped file's name stands for.
-    /// Fork from the result, and those forks can be restored to it.
+    /// Loads what [`Snapshot::save`] wrote, charged to the root group: see [`Memory::load_snapshot_in`] for another. `open` gives the
+    /// file that a mapped file's name stands for. Fork from the result, and those forks can be restored to it.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
@@ -173,7 +173,25 @@ impl Memory {
         from: &mut impl std::io::Read,
         open: impl FnMut(&str) -> Option<PagedFile>,
     ) -> Result<Snapshot, SnapshotFileError> {
-        Snapshot::load(&self.0.pool, &self.0.root, from, open)
+        self.load_snapshot_in(&self.0.root, from, open)
+    }
+
+    /// Like [`Memory::load_snapshot`], charged to `group`: the pages that are loaded, and the tables over them. The group also
+    /// pays for what [`Snapshot::fork`] makes; [`Snapshot::fork_into`] has another pay for a fork. Pages of files are paid for by
+    /// the files' own groups.
+    ///
+    /// # Errors
+    /// [`SnapshotFileError`], also when the group is full; nothing is kept then.
+    pub fn load_snapshot_in(
+        &self,
+        group: &Group,
+        from: &mut impl std::io::Read,
+        open: impl FnMut(&str) -> Option<PagedFile>,
+    ) -> Result<Snapshot, SnapshotFileError> {
+        if !group.belongs_to(&self.0.pool.groups) {
+            return Err(SnapshotFileError::OtherMemorysGroup);
+        }
+        Snapshot::load(&self.0.pool, group, from, open)
     }
 
     /// The limit in bytes, as asked for.

@@ -106,6 +106,9 @@ pub enum SnapshotFileError {
         /// Where it is mapped.
         at: VirtAddr,
     },
+    /// It was to be charged to a group of another `Memory`.
+    #[error("a snapshot: the group that was to pay is of another memory")]
+    OtherMemorysGroup,
     /// The mappings could not be made.
     #[error("a snapshot: {0}")]
     Space(#[from] SpaceError),
