@@ -397,6 +397,7 @@ impl FileCore {
         self.pool
             .counters
             .add(Event::PgOut, written * self.block_pages());
+        self.pool.counters.add(Event::WriteError, failed);
         (written, failed)
     }
 

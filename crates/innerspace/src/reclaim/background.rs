@@ -270,7 +270,6 @@ impl Pool {
             let count = owner.flush(&request);
             self.owners.note_clean(id, &count);
             self.counters.add(Event::PgWriteback, count.written.0);
-            self.counters.add(Event::WriteError, count.errors.into());
             if count.written.0 > 0 {
                 return Step::More;
             }

@@ -423,7 +423,6 @@ impl Pool {
                 self.owners.note_clean(id, &count);
                 done.written.0 += count.written.0;
                 self.counters.add(Event::PgWriteback, count.written.0);
-                self.counters.add(Event::WriteError, count.errors.into());
             });
             evict.append(clean);
         }

@@ -82,7 +82,7 @@ counters! {
         PgDirtied pgdirtied "Pages that became dirty"
         PgCleaned pgcleaned "Pages that became clean, by a write or because their range went away"
         PgWriteback pgwriteback "Pages handed to writeback by reclaim or the background step"
-        WriteError write_error "Writes to a store that failed"
+        WriteError write_error "Blocks whose write to their store failed, each time"
         ErrorUntaken error_untaken "Write errors that no handle could report, and that went from the full list before they were taken"
         ErrorUntold error_untold "Write errors that no handle could report, and that too many others followed before the hook was called"
         ViewMove view_move "Pages moved because a writer met a view"

@@ -5,6 +5,7 @@ use std::io;
 use super::*;
 use crate::cache::{FileError, StoreAction};
 use crate::frame::HoldState;
+use crate::group::Reclaimer;
 use crate::reclaim::Retired;
 use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
@@ -72,6 +73,38 @@ fn a_failed_block_does_not_take_its_neighbours_along() {
         store.heal();
         file.sync_data().unwrap();
     }
+}
+
+#[test]
+fn a_failed_write_is_counted_once_whoever_asked_for_it() {
+    let cache = memory(64);
+    let store = patterned(100_000);
+    let file = open(&cache, &store, &options(4096));
+    store.add(fail(OperationKind::Write).forever());
+    file.write_at(&[1; 100], 0).unwrap();
+    // All of one block.
+    let calls = || {
+        let log = store.log();
+        let writes = log.iter().filter(|one| one.kind == OperationKind::Write);
+        writes.count() as u64
+    };
+    let mut before = 0;
+    let mut counted = |by: &str| {
+        let counted = cache.pool().totals().write_error;
+        assert_eq!(counted, calls(), "{by}");
+        assert!(counted > before, "{by}");
+        before = counted;
+    };
+    cache.pool().reclaim(cache.root_group().id(), PageCount(64));
+    counted("reclaim");
+    file.sync_all().unwrap_err();
+    counted("a sync");
+    for _ in 0..35 {
+        cache.tick();
+    }
+    counted("the flusher");
+    drop(file);
+    counted("the last drop");
 }
 
 // spec: P16, P20
