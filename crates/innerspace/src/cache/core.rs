@@ -17,7 +17,7 @@ use super::stats::FileCounters;
 use super::stream::Stream;
 use super::syncs::Syncs;
 use super::trouble::Trouble;
-use crate::frame::{Dropped, FlagSet, FrameOffset, Frames};
+use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
@@ -146,44 +146,51 @@ impl FileCore {
             .unwrap_or_else(|| cache.root_group().clone());
         let groups = std::iter::successors(Some(&group), |group| group.parent());
         let groups = groups.map(Group::id).collect();
-        let core = Arc::new_cyclic(|me: &Weak<FileCore>| FileCore {
-            me: me.clone(),
-            owner: pool.register_owner(me.clone() as Weak<dyn Owner>),
-            name,
-            cache: cache.clone(),
-            pool,
-            identity,
-            group,
-            groups,
-            order,
-            block_shift: PAGE_SHIFT + u32::from(order),
-            last_in_block: ((PAGE_SIZE as u64) << order) - 1,
-            access: options.access,
-            write_order: options.write_order,
-            opened_len: len,
-            size: AtomicU64::new(len),
-            stored: AtomicU64::new(len),
-            index: Index::ranked(Rank::Dirty),
-            write_ended: Condvar::new(),
-            mappers: MapperList::default(),
-            invalidate: RwLock::ranked(Rank::Invalidate, ()),
-            hole_epoch: AtomicU64::new(0),
-            shown_holes: ShownHoles::default(),
-            extents: Mutex::default(),
-            fill_errors: Mutex::default(),
-            errors: ErrorSequence::default(),
-            barrier: AtomicU64::new(0),
-            released: AtomicU64::new(0),
-            write_from: AtomicU64::new(0),
-            trouble: Trouble::default(),
-            accepted,
-            uses_files,
-            syncs: Syncs::default(),
-            store: Mutex::new(Some(store)),
-            append: Mutex::ranked(Rank::Append, ()),
-            ready: ReadyList::default(),
-            stream: Stream::default(),
-            counters: FileCounters::default(),
+        let tags_of = |owner: OwnerId| match order {
+            0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
+            _ => Tags::none(),
+        };
+        let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
+            let owner = pool.register_owner(me.clone() as Weak<dyn Owner>);
+            FileCore {
+                me: me.clone(),
+                owner,
+                name,
+                cache: cache.clone(),
+                pool,
+                identity,
+                group,
+                groups,
+                order,
+                block_shift: PAGE_SHIFT + u32::from(order),
+                last_in_block: ((PAGE_SIZE as u64) << order) - 1,
+                access: options.access,
+                write_order: options.write_order,
+                opened_len: len,
+                size: AtomicU64::new(len),
+                stored: AtomicU64::new(len),
+                index: Index::ranked(Rank::Dirty, tags_of(owner)),
+                write_ended: Condvar::new(),
+                mappers: MapperList::default(),
+                invalidate: RwLock::ranked(Rank::Invalidate, ()),
+                hole_epoch: AtomicU64::new(0),
+                shown_holes: ShownHoles::default(),
+                extents: Mutex::default(),
+                fill_errors: Mutex::default(),
+                errors: ErrorSequence::default(),
+                barrier: AtomicU64::new(0),
+                released: AtomicU64::new(0),
+                write_from: AtomicU64::new(0),
+                trouble: Trouble::default(),
+                accepted,
+                uses_files,
+                syncs: Syncs::default(),
+                store: Mutex::new(Some(store)),
+                append: Mutex::ranked(Rank::Append, ()),
+                ready: ReadyList::default(),
+                stream: Stream::default(),
+                counters: FileCounters::default(),
+            }
         });
         cache.add_file(&core);
         core
@@ -196,6 +203,15 @@ impl FileCore {
     pub(crate) fn size(&self) -> u64 {
         // Acquire: pairs with the release of whoever grew the file; the bytes were written before.
         self.size.load(Ordering::Acquire)
+    }
+
+    /// The file's length is `size` bytes from now on. Release: pairs with the load in `size`.
+    #[inline]
+    pub(super) fn set_size(&self, size: u64) {
+        if size > TAGGED_BYTES {
+            self.index.tags().end();
+        }
+        self.size.store(size, Ordering::Release);
     }
 
     /// Whether its frames are those of this memory.
@@ -555,6 +571,11 @@ impl Nodes for Frames {
         self.meta(node)
             .extra
             .store(u64::from(live), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn set_tag(&self, frame: FrameId, tag: Tag) {
+        self.meta(frame).set_tag(tag);
     }
 }
 

@@ -129,6 +129,8 @@ impl FileCore {
             self.write_last(&mut panics);
         }
         self.remove_blocks(0..u64::MAX);
+        // Else the next owner with this number would find them by their tags.
+        assert_eq!(self.index.counts().blocks, 0, "blocks of a closed file");
         self.index.write().drop_shadows(self.frames(), 0);
         self.pool.unregister_owner(self.owner);
         panics.catch(|| self.drop_store());

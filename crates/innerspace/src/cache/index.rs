@@ -13,7 +13,8 @@
 //!
 //! **Readers** walk inside a section and take no lock: a node is unlinked, then a grace period passes, then its frame is
 //! reused. What a reader finds can be gone a moment later, so it takes a reference on the frame and reads the same slot
-//! again (I10). **Writers** hold the index mutex ([`Index::write`]); the nodes an insertion may need are allocated before.
+//! again (I10). **Writers** hold the index mutex ([`Index::write`]); the nodes an insertion may need are allocated before. They keep the
+//! tags of the frames in step with the words, for readers who guess where a block is (`frame::tag`).
 //! A node goes when its last block goes, with the shadows left in it: shadows never cost a node of their own.
 //! The memory keeps so many of all its files and has the oldest taken out (`Pool::shadows_left`).
 
@@ -24,7 +25,7 @@ pub(crate) use writer::IndexWriter;
 use std::hint::cold_path;
 use std::ops::{Deref, DerefMut, Range};
 
-use crate::frame::FrameOffset;
+use crate::frame::{FrameOffset, Tag, Tags};
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::FrameId;
@@ -99,12 +100,15 @@ pub(crate) trait Nodes {
     fn live(&self, node: FrameId) -> u32;
     /// Sets the count.
     fn set_live(&self, node: FrameId, live: u32);
+    /// Sets the tag of a block's frame.
+    fn set_tag(&self, frame: FrameId, tag: Tag);
 }
 
 /// See the module. Its mutex guards `beside` as well: what changes with the index, and would need a mutex of its own.
 #[derive(Debug)]
 pub(crate) struct Index<T = ()> {
     root: AtomicU64,
+    tags: Tags,
     writer: Mutex<Guarded<T>>,
 }
 
@@ -133,7 +137,7 @@ impl<T> DerefMut for Guarded<T> {
 
 impl Default for Index {
     fn default() -> Index {
-        Index::ranked(Rank::Index)
+        Index::ranked(Rank::Index, Tags::none())
     }
 }
 
@@ -195,10 +199,11 @@ fn height_of(word: u64) -> u32 {
 }
 
 impl<T: Default> Index<T> {
-    /// An empty index whose mutex has this place in the lock order.
-    pub(crate) fn ranked(rank: Rank) -> Index<T> {
+    /// An empty index whose mutex has this place in the lock order, and whose blocks get these tags.
+    pub(crate) fn ranked(rank: Rank, tags: Tags) -> Index<T> {
         Index {
             root: AtomicU64::new(0),
+            tags,
             writer: Mutex::ranked(rank, Guarded::default()),
         }
     }
@@ -247,6 +252,12 @@ impl<T> Index<T> {
         Some(slot)
     }
 
+    /// The tags of its blocks.
+    #[inline(always)]
+    pub(crate) fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
     /// The word of `block` now.
     #[inline]
     pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
@@ -280,6 +291,7 @@ impl<T> Index<T> {
     pub(crate) fn write(&self) -> IndexWriter<'_, T> {
         IndexWriter {
             root: &self.root,
+            tags: &self.tags,
             guarded: self.writer.lock(),
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the slot again: if the word
 //! is still the same, the frame was this block when the reference was taken, and the reference keeps it from becoming
-//! anything else (I10). A lock taken afterwards proves nothing about the time in between, so it looks once more (P5).
+//! anything else (I10). A small read guesses the frame first, and the frame's tag says the same (`frame::tag`). A lock taken afterwards proves nothing about the time in between, so it looks once more (P5).
 
+use std::hint::cold_path;
 use std::ops::BitOr;
 
 use super::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
@@ -12,7 +13,7 @@ use super::errors::FileError;
 use super::index::{Inserted, Word};
 use super::spare_nodes::SpareNodes;
 use super::stats::count;
-use crate::frame::{Bit, Dropped, FlagSet, Kind};
+use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind};
 use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::raw;
@@ -192,10 +193,33 @@ impl FileCore {
 }
 
 impl FileCore {
-    /// The frame of the block that is cached at `block` now, if one look in a short section finds it; the reference on it
-    /// is the caller's.
+    /// The frame of the block that is cached at `block` now, if a guess or one look in a short section finds it; the reference on
+    /// it is the caller's. `block` was inside the file when its size was read.
     #[inline(always)]
     pub(super) fn look_up_once(&self, block: u64) -> Option<FrameId> {
+        if let Some(tag) = self.index.tags().sought(block) {
+            let frame = self.frames().guess_frame(tag);
+            match self.frames().meta(frame).try_get_of(tag) {
+                HeldOf::Sought => return Some(frame),
+                HeldOf::Other => self.put(frame),
+                HeldOf::Refused => {}
+            }
+        }
+        cold_path();
+        let found = self.look_in_index_once(block)?;
+        self.note_found(block, found);
+        Some(found)
+    }
+
+    /// The index led to this frame: who seeks the block next guesses it.
+    pub(super) fn note_found(&self, block: u64, frame: FrameId) {
+        if let Some(tag) = self.index.tags().sought(block) {
+            self.frames().note_found(tag, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn look_in_index_once(&self, block: u64) -> Option<FrameId> {
         let section = self.pool.domain.look()?;
         let looked = self.look_in_section(block);
         drop(section);

@@ -7,6 +7,8 @@ pub(super) use crate::sync::midway::then;
 /// Where a thread is in the middle of something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Point {
+    /// In a view: the index said where the block is, and no view of that frame has been taken.
+    WordRead,
     /// In a fault that takes a block beside its own: it has been looked at, and is not counted as mapped.
     BesideSeen,
     /// The same: it is counted, and not locked.

@@ -45,7 +45,7 @@
 //!
 //! | beside | read, view | write | map fault | write back, sync | evict | truncate, punch, discard, invalidate |
 //! |---|---|---|---|---|---|---|
-//! | read, view | shared holds; of two fills one `create` wins, the other waits for LOCKED | a view moves the writer to another frame; a copy may be torn | a view takes the right to store away (WMAPPED) | both only read: the write holds a view, too | a hold stops `freeze` | the slot is read again after the hold is taken (I10); fills: `invalidate` |
+//! | read, view | shared holds; of two fills one `create` wins, the other waits for LOCKED | a view moves the writer to another frame; a copy may be torn | a view takes the right to store away (WMAPPED) | both only read: the write holds a view, too | a hold stops `freeze` | the slot, or the frame's tag, is read after the hold is taken (I10); fills: `invalidate` |
 //! | write | | block lock | block lock; stores meet as machine words | STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes | block lock | `invalidate`; an append in one step: `cutting`, under the mutex of the index |
 //! | map fault | | | block lock until installed; holes: the epoch | STABLE; to write: revoke, grace, clear DIRTY, read the bytes | block lock until installed | `invalidate`; block lock; holes: the epoch |
 //! | write back, sync | | | | DIRTY is cleared once, under the lock; one sync of a file at a time | DIRTY, WRITEBACK and not synced are busy, asked under the lock | they wait for WRITEBACK; past the end of a cut none begins until it is over (`Cutting`), and a sync waits for that; a punch holds the locks until the store has punched; what is being written counts as kept by invalidate; doubt goes with the block |

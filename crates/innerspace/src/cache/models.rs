@@ -137,6 +137,33 @@ fn shuttle_a_read_beside_a_punch() {
     });
 }
 
+// The index and the tags are changed one after the other: nobody sees a block again that was seen to be gone.
+// spec: P15
+#[test]
+fn shuttle_a_block_that_is_gone_is_not_guessed() {
+    model(|| {
+        let (cache, _store, file) = file(64, 1);
+        // The second finds it cached, and notes where.
+        for _ in 0..2 {
+            assert_eq!(value(&file.view(page(0)).unwrap()), 1);
+        }
+        let puncher = {
+            let file = file.clone();
+            thread::spawn(move || file.punch(page(0)).unwrap())
+        };
+        while file.inner().core().lookup(0).is_some() {
+            thread::yield_now();
+        }
+        let seen = file.try_view(page(0));
+        assert!(
+            !seen.is_ok_and(|view| value(&view) == 1),
+            "a block that was gone before"
+        );
+        puncher.join().unwrap();
+        finish(&cache, file);
+    });
+}
+
 // An append keeps nobody from cutting: all that others see of it is one step.
 // spec: P15
 #[test]

@@ -89,7 +89,10 @@ impl Handle {
         let core = &*self.core;
         let block = offset >> core.block_shift();
         let present = match core.lookup(block) {
-            Some(held) if held.is_up_to_date() => Present::Block(held),
+            Some(held) if held.is_up_to_date() => {
+                core.note_found(block, held.frame);
+                Present::Block(held)
+            }
             _ if wait == Wait::Yes => core.read_block(block, &self.stream)?,
             Some(_) => return Err(core.would_block()),
             None => match core.try_steady() {
@@ -130,7 +133,7 @@ impl Handle {
             .expect(core.blocks_of(range.clone()), core.block_bytes());
         let mut at = range.start;
         while at < range.end {
-            let block_end = at + core.left_in_block(at) as u64;
+            let block_end = at.saturating_add(core.left_in_block(at) as u64);
             let piece = at..block_end.min(range.end);
             at = piece.end;
             let view = self.view(piece, Wait::Yes)?;

@@ -65,7 +65,7 @@ impl FileCore {
         self.resize_store(new)?;
         self.extents.lock().clear();
         debug_assert_eq!(self.size(), old, "the file is ours alone");
-        self.size.store(new, Ordering::Release);
+        self.set_size(new);
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl FileCore {
         self.resize_store(new)?;
         self.extents.lock().clear();
         // From here on nobody reads or faults past the new end.
-        self.size.store(new, Ordering::Release);
+        self.set_size(new);
         self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
         self.zero_tail(new)?;
         self.end_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
@@ -265,7 +265,7 @@ impl FileCore {
         self.stored.fetch_max(noted, Ordering::AcqRel);
         again?;
         let new = len.max(kept);
-        self.size.store(new, Ordering::Release);
+        self.set_size(new);
         if new < old {
             self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
             self.zero_tail(new)?;

@@ -2,7 +2,7 @@
 
 use super::core::FileCore;
 use super::index::Word;
-use crate::frame::FlagSet;
+use crate::frame::{FlagSet, Tag};
 
 impl FileCore {
     /// Recomputes what the file caches about itself; panics where it is wrong. Nobody may be using the file.
@@ -23,6 +23,12 @@ impl FileCore {
                 "I10: {meta:?}"
             );
             assert_eq!(meta.order(), self.order, "I10: {meta:?}");
+            let tag = self.index.tags().given(block);
+            // What was tagged before the file grew too long has its tag still.
+            assert!(
+                meta.tag() == tag || tag == Tag::NONE,
+                "I10: block {block} has another tag: {meta:?}"
+            );
             assert!(
                 hold.is_cached() && hold.refs() == 1,
                 "I1: block {block} at rest: {meta:?}"

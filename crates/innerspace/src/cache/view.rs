@@ -18,7 +18,7 @@ use super::index::Word;
 use super::mappers::Revoke;
 use super::stats::count;
 use crate::frame::{
-    Aside, Dropped, FlagSet, Grip, Here, HoldState, Kind, MAX_ORDER, Pinned, Taken, Try, Writing,
+    Dropped, FlagSet, Grip, Guessed, Here, HoldState, Kind, MAX_ORDER, Pinned, Taken, Try, Writing,
 };
 use crate::reclaim::{AllocMode, Evictable, Pool};
 use crate::stats::Event;
@@ -119,7 +119,7 @@ impl Handle {
             return None;
         }
         let len = usize::try_from(range.end - range.start).ok()?;
-        Pinned::find(&*core.pool, len, |pool| {
+        Pinned::find(&*core.pool, range.start as usize % PAGE_SIZE, len, |pool| {
             core.hit(pool, range.start, range.end)
         })
     }
@@ -164,13 +164,18 @@ impl Handle {
     /// Like [`Handle::hit`], where a section takes more.
     fn pin_slowly(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
-        Pinned::find(&*core.pool, inside.len(), |pool| {
-            let section = pool.keeper().domain.reader();
-            let found = core.take_in_section(pool, block, inside.start, Try::Again);
-            drop(section);
-            let (taken, seen) = found?;
-            take_unusual(taken.aside(), inside.start, seen)
-        })
+        Pinned::find(
+            &*core.pool,
+            inside.start % PAGE_SIZE,
+            inside.len(),
+            |pool| {
+                let section = pool.keeper().domain.reader();
+                let found = core.take_in_section(pool, block, Try::Again);
+                drop(section);
+                let (taken, seen) = found?;
+                core.take_seen(taken, seen, block, inside.start)
+            },
+        )
     }
 
     #[cold]
@@ -267,18 +272,9 @@ impl Handle {
     }
 }
 
-/// What is left to do with a view that was taken of a block that may be another one, not up to date, or to be marked.
-#[cold]
-#[inline(never)]
-fn take_unusual<'id>(
-    taken: Aside<'id, Pool>,
-    inside: usize,
-    seen: Seen,
-) -> Option<Grip<'id, Pool>> {
-    if seen == Seen::Changed {
-        taken.give_back();
-        return None;
-    }
+/// The view from `inside` bytes in the block that was sought and found, which is marked used; `None` if it is not up to date.
+#[inline]
+fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
     let (pool, frame, flags) = (taken.keeper(), taken.frame(), taken.flags());
     let grip = taken.up_to_date(inside)?;
     pool.mark_accessed_at(frame, flags);
@@ -286,48 +282,84 @@ fn take_unusual<'id>(
 }
 
 impl FileCore {
-    /// The hit: a view from `start` of the block there, if it can be had with nothing but a look at the index, and the file goes on
-    /// to `end`, which is after `start`.
+    /// The hit: a view from `start` of the block there, if it can be had without waiting, and the file goes on to `end`, which is after
+    /// `start`.
     ///
-    /// A function of its own, which returns what fits in registers: in its callers it would fight for them with what they keep
-    /// there. Whatever is unusual is left to a call that is its last step, so that it has nothing to save. The instructions are
-    /// counted (see `BENCHMARKS.md`).
-    #[inline(never)]
+    /// What a right guess takes is compiled into the caller; how many views a processor has under way at once depends on their
+    /// instructions, which are counted (see `BENCHMARKS.md`). Whatever is unusual is left to a call.
+    #[inline(always)]
     fn hit<'id>(&self, pool: Here<'id, Pool>, start: u64, end: u64) -> Option<Grip<'id, Pool>> {
         if end > self.size() {
             cold_path();
             return None;
         }
-        let section = pool.keeper().domain.look()?;
-        let block = start >> self.block_shift();
-        let inside = self.inside_block(start) as usize;
-        let found = self.take_in_section(pool, block, inside, Try::Once);
-        drop(section);
-        let (taken, seen) = found?;
-        if seen == Seen::Changed || pool.keeper().samples() {
-            cold_path();
-            return take_unusual(taken.aside(), inside, seen);
-        }
-        match taken.in_use() {
-            Ok(grip) => Some(grip),
-            Err(taken) => take_unusual(taken.aside(), inside, seen),
-        }
+        // A file with tags has blocks of one page.
+        let tag = self.index.tags().sought(start / PAGE_SIZE as u64);
+        let guessed = match tag.map(|tag| pool.take_guessed(tag)) {
+            Some(Ok(grip)) if !pool.keeper().samples() => return Some(grip),
+            Some(Ok(grip)) => Guessed::Sought(pool.taken(grip)),
+            Some(Err(guessed)) => guessed,
+            None => Guessed::Nothing,
+        };
+        cold_path();
+        self.hit_otherwise(pool, start, guessed)
     }
 
-    /// A view of the block that is cached at `block`, from `inside` bytes in it, and whether it still was that block when the view
-    /// was taken (I10); in a section of the file's pool.
+    /// The same where the guess was wrong, or there is more to do than to take a view.
+    #[inline(never)]
+    fn hit_otherwise<'id>(
+        &self,
+        pool: Here<'id, Pool>,
+        start: u64,
+        guessed: Guessed<'id, Pool>,
+    ) -> Option<Grip<'id, Pool>> {
+        let inside = self.inside_block(start) as usize;
+        match guessed {
+            Guessed::Sought(taken) => return take_found(taken, inside),
+            Guessed::Other(taken) => taken.give_back(),
+            Guessed::Nothing => {}
+        }
+        let block = start >> self.block_shift();
+        let section = pool.keeper().domain.look()?;
+        let found = self.take_in_section(pool, block, Try::Once);
+        drop(section);
+        let (taken, seen) = found?;
+        self.take_seen(taken, seen, block, inside)
+    }
+
+    /// The view from `inside` bytes in the block that the index led to, if it was there still: who seeks it next guesses where.
+    fn take_seen<'id>(
+        &self,
+        taken: Taken<'id, Pool>,
+        seen: Seen,
+        block: u64,
+        inside: usize,
+    ) -> Option<Grip<'id, Pool>> {
+        if seen == Seen::Changed {
+            taken.give_back();
+            return None;
+        }
+        self.note_found(block, taken.frame());
+        take_found(taken, inside)
+    }
+
+    /// A view of the block that is cached at `block`, and whether it still was that block when the view was taken (I10); in a section
+    /// of the file's pool.
     #[inline(always)]
     fn take_in_section<'id>(
         &self,
         pool: Here<'id, Pool>,
         block: u64,
-        inside: usize,
         try_: Try,
     ) -> Option<(Taken<'id, Pool>, Seen)> {
         let slot = self.index.slot(&pool.keeper().frames, block)?;
         let word = slot.load(raw::Ordering::Acquire);
-        let taken = pool.take(Word::block_at(word), inside, try_)?;
-        let seen = match slot.load(raw::Ordering::Acquire) == word {
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::WordRead);
+        let taken = pool.take(Word::block_at(word), try_)?;
+        // mutant: G3 (test: a_view_is_of_the_block_that_the_index_has_when_it_was_taken) the slot is not read again
+        let is_still = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "G3");
+        let seen = match is_still {
             true => Seen::Still,
             false => Seen::Changed,
         };

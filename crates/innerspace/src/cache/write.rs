@@ -275,8 +275,7 @@ impl FileCore {
     #[inline]
     pub(super) fn grow_locked(&self, end: u64) {
         if self.size.load(Ordering::Relaxed) < end {
-            // Release: pairs with the load in `size`.
-            self.size.store(end, Ordering::Release);
+            self.set_size(end);
         }
     }
 

@@ -114,6 +114,16 @@ impl Arena {
         Some(unsafe { self.memory.start().add(at.0 as usize) })
     }
 
+    /// The same of a frame that is known to be inside.
+    ///
+    /// # Safety
+    /// It is.
+    #[inline(always)]
+    pub(super) unsafe fn start_unchecked(&self, id: FrameId) -> NonNull<u8> {
+        // SAFETY: the caller's promise: inside the mapping.
+        unsafe { self.memory.start().add(id.index() << PAGE_SHIFT) }
+    }
+
     /// Panics: `id` is no frame of this arena.
     #[cold]
     pub(super) fn outside(&self, id: FrameId) -> ! {

@@ -202,28 +202,28 @@ enum End {
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
-    use super::super::meta_array::MetaArray;
+    use super::super::zeroed_array::ZeroedArray;
     use super::*;
     use proptest::prelude::*;
 
     const FRAMES: u32 = 300;
 
-    fn arena() -> (MetaArray, Buddy) {
-        let metas = MetaArray::new(FRAMES as usize).unwrap();
+    fn arena() -> (ZeroedArray<Meta>, Buddy) {
+        let metas = ZeroedArray::<Meta>::new(FRAMES as usize).unwrap();
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let buddy = Buddy::new(&metas);
         (metas, buddy)
     }
 
     /// One with all frames out but these.
-    fn with_free(free: &[FrameId]) -> (MetaArray, Buddy) {
+    fn with_free(free: &[FrameId]) -> (ZeroedArray<Meta>, Buddy) {
         let (metas, mut buddy) = arena();
         while buddy.take(&metas, 0).is_some() {}
         free.iter().for_each(|id| buddy.give(&metas, *id, 0));
         (metas, buddy)
     }
 
-    fn blocks((metas, buddy): &(MetaArray, Buddy)) -> Vec<(FrameId, u8)> {
+    fn blocks((metas, buddy): &(ZeroedArray<Meta>, Buddy)) -> Vec<(FrameId, u8)> {
         let mut blocks = Vec::new();
         buddy.validate(metas, |id, order| blocks.push((id, order)));
         blocks.sort_unstable_by_key(|(id, _)| id.0);

@@ -10,12 +10,14 @@ use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
 use super::hold::{Dropped, HoldState};
 use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
+use super::lookaside::Lookaside;
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
-use super::meta_array::MetaArray;
 use super::owned::{Bytes, OwnedFrame};
 use super::singles::{MOST, Singles};
+use super::tag::Tag;
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
+use super::zeroed_array::ZeroedArray;
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
@@ -93,7 +95,8 @@ const MAX_FRAMES: u32 = 1 << 28;
 #[derive(Debug)]
 pub(crate) struct Frames {
     arena: Arena,
-    metas: MetaArray,
+    metas: ZeroedArray<Meta>,
+    lookaside: Lookaside,
     allocator: Allocator,
     waits: Arc<WaitTable>,
 }
@@ -117,13 +120,14 @@ impl Frames {
         let bytes = u64::from(all) * PAGE_SIZE as u64;
         let map = |source| ArenaError::Map { bytes, source };
         let arena = Arena::new(all, prefault).map_err(map)?;
-        let metas = MetaArray::new(all as usize).map_err(map)?;
+        let metas = ZeroedArray::<Meta>::new(all as usize).map_err(map)?;
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let allocator = Allocator::new(&metas, reserve);
         Ok(Frames {
             arena,
             metas,
             allocator,
+            lookaside: Lookaside::new(all).map_err(map)?,
             waits: Arc::new(WaitTable::new(patience)),
         })
     }
@@ -298,13 +302,38 @@ impl Frames {
         &self.metas[id.index()]
     }
 
-    /// A frame's metadata, and the address of its first byte; `None` outside the arena.
+    /// A frame's metadata; `None` outside the arena.
     #[inline(always)]
-    pub(super) fn locate(&self, at: FrameOffset) -> Option<(&Meta, NonNull<u8>)> {
-        let start = self.arena.start_of(at)?;
-        let place = at.bytes().rotate_right(PAGE_SHIFT) as usize;
-        // SAFETY: the frame is inside the arena, which has one element of metadata a frame.
-        Some((unsafe { self.metas.get_unchecked(place) }, start))
+    pub(super) fn meta_at(&self, at: FrameOffset) -> Option<&Meta> {
+        self.metas.get(at.bytes().rotate_right(PAGE_SHIFT) as usize)
+    }
+
+    /// The metadata, and the address of the first byte, of the frame where the block with this tag was last found, or of another.
+    #[inline(always)]
+    pub(super) fn guess(&self, tag: Tag) -> (&Meta, NonNull<u8>) {
+        let frame = self.lookaside.guess(tag);
+        // SAFETY: every word of the table is a frame of the arena, which has one element of metadata a frame.
+        unsafe {
+            let meta = self.metas.get_unchecked(frame.index());
+            (meta, self.arena.start_unchecked(frame))
+        }
+    }
+
+    /// The number of the frame where the block with this tag was last found, or of another.
+    #[inline(always)]
+    pub(crate) fn guess_frame(&self, tag: Tag) -> FrameId {
+        self.lookaside.guess(tag)
+    }
+
+    /// Bytes of the table of where blocks were found.
+    pub(crate) fn lookaside_bytes(&self) -> u64 {
+        self.lookaside.size()
+    }
+
+    /// The block with this tag was found in `frame`: the next who seeks it looks there first.
+    #[inline]
+    pub(crate) fn note_found(&self, tag: Tag, frame: FrameId) {
+        self.lookaside.note(tag, frame);
     }
 
     /// The frame whose metadata this is.

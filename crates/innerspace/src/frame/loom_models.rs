@@ -5,6 +5,7 @@
 
 mod lock;
 mod magazine;
+mod tag;
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -13,6 +14,7 @@ use super::flags::FlagSet;
 use super::hold::{Dropped, HoldState, PutView};
 use super::lock::FrameLock;
 use super::meta::{Kind, Meta};
+use super::tag::Tag;
 use super::wait_table::WaitTable;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU32, Ordering};

@@ -18,6 +18,7 @@ use std::fmt;
 
 use super::flags::{FlagSet, Flags};
 use super::hold::{Hold, HoldState};
+use super::tag::Tag;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -134,6 +135,8 @@ pub(crate) struct Meta {
     pub(crate) hold: Hold,
     /// Leaves: which one they borrow from, and through how many. Index nodes: how many of their words are in use.
     pub(crate) extra: AtomicU64,
+    /// Of a block in its file's index: which one it is.
+    tag: AtomicU64,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -159,6 +162,7 @@ impl Meta {
             index: AtomicU64::new(0),
             hold: Hold::new(HoldState::NONE),
             extra: AtomicU64::new(0),
+            tag: AtomicU64::new(Tag::NONE.0),
         }
     }
 
@@ -220,6 +224,18 @@ impl Meta {
     #[inline]
     pub(crate) fn index(&self) -> u64 {
         self.index.load(Ordering::Relaxed)
+    }
+
+    /// Which block the index says it is. Acquire: pairs with [`Meta::set_tag`].
+    #[inline(always)]
+    pub(crate) fn tag(&self) -> Tag {
+        Tag(self.tag.load(Ordering::Acquire))
+    }
+
+    /// Keeps the tag in step with the index, whose mutex the caller has; see [`super::tag`] for the order.
+    #[inline]
+    pub(crate) fn set_tag(&self, tag: Tag) {
+        self.tag.store(tag.0, Ordering::Release);
     }
 
     #[inline]
@@ -293,6 +309,7 @@ impl Meta {
         assert_eq!(hold, HoldState::NONE, "I1: {id:?} is freed while held");
         let kind = self.kind();
         assert!(kind.is_live(), "I1: {id:?} is freed but it is {kind:?}");
+        debug_assert_eq!(self.tag(), Tag::NONE, "{id:?} is freed in an index");
         debug_assert!(
             !self
                 .flags

@@ -9,8 +9,9 @@
 //! | `frames` | the layer's interface: all below for the frames of one arena, and the check of it |
 //! | `arena` | the mapping; numbers to addresses and back |
 //! | `buddy`, `magazine`, `stack` | free blocks; free single frames per thread, and their stack; the reserve |
-//! | `meta`, `meta_array` | one cache line per frame; all of them |
+//! | `meta`, `zeroed_array` | one cache line per frame; all of them |
 //! | `flags`, `hold`, `list` | the flags byte and the hold word in it; lists threaded through it |
+//! | `tag`, `lookaside` | which block of which file a frame is; where blocks were last found |
 //! | `owned`, `singles` | the frame nobody else can see; several of them at once |
 //! | `pinned` | slices and stores on published frames, kept apart by the hold word |
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
@@ -48,13 +49,13 @@ mod hold;
 #[cfg(not(loom))]
 mod list;
 mod lock;
+#[cfg(not(loom))]
+mod lookaside;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(loom))]
 mod magazine;
 mod meta;
-#[cfg(not(loom))]
-mod meta_array;
 #[cfg(feature = "tables")]
 pub(crate) mod old_ways;
 #[cfg(not(loom))]
@@ -64,9 +65,12 @@ mod pinned;
 #[cfg(not(loom))]
 mod singles;
 mod stack;
+mod tag;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 mod wait_table;
+#[cfg(not(loom))]
+mod zeroed_array;
 
 #[cfg(not(loom))]
 pub(crate) use arena::FrameOffset;
@@ -84,12 +88,15 @@ pub(crate) use list::FrameList;
 pub(crate) use lock::FrameLock;
 pub(crate) use lock::{ReadEnd, deadline};
 #[cfg(not(loom))]
+pub(crate) use lookaside::LOOKASIDE_BYTES_PER_FRAME;
+#[cfg(not(loom))]
 pub(crate) use magazine::Source;
 pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
-pub(crate) use pinned::{Aside, Filling, Grip, Here, Keeper, Pinned, Taken, Try, Writing};
+pub(crate) use pinned::{Filling, Grip, Guessed, Here, Keeper, Pinned, Taken, Try, Writing};
 #[cfg(not(loom))]
 pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
+pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};
 pub(crate) use wait_table::{Bit, Sleeper};

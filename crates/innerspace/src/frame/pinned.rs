@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{Dropped, FlagSet, FrameOffset, Frames, Meta, PutView, ReadEnd};
+use super::{Dropped, FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, ReadEnd, Tag};
 use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
@@ -63,10 +63,11 @@ unsafe impl<K: Keeper> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
 unsafe impl<K: Keeper> Sync for Pinned<K> {}
 
-/// The keeper of one call of [`Pinned::find`]. The lifetime is nobody else's, so that a [`Grip`] goes back to the keeper it came
-/// from.
+/// One call of [`Pinned::find`]. The lifetime is nobody else's, so that a [`Grip`] goes back to the call it came from.
 pub(crate) struct Here<'id, K> {
     keeper: &'id K,
+    /// Where in a page the view begins.
+    in_page: usize,
     _only: PhantomData<fn(&'id ()) -> &'id ()>,
 }
 
@@ -78,8 +79,8 @@ impl<K> Clone for Here<'_, K> {
 
 impl<K> Copy for Here<'_, K> {}
 
-/// A view in two words, which a function returns in registers: that of a block that is up to date, from a byte inside it. It
-/// gives nothing back by itself.
+/// A view in two words, which a function returns in registers: that of a block that is up to date, from a byte inside it, which lies
+/// in its page where the call said. It gives nothing back by itself.
 #[must_use = "it counts as a view"]
 pub(crate) struct Grip<'id, K> {
     start: NonNull<u8>,
@@ -99,20 +100,18 @@ pub(crate) enum Try {
 /// A view that was just taken of whatever block is there. It gives nothing back by itself.
 #[must_use = "it counts as a view"]
 pub(crate) struct Taken<'id, K> {
-    /// Of the block.
-    start: NonNull<u8>,
     meta: &'id Meta,
-    inside: usize,
-    /// The view keeps the block from being freed: these are of this life.
-    flags: FlagSet,
     here: Here<'id, K>,
 }
 
-/// A [`Taken`] in two words.
-#[must_use = "it counts as a view"]
-pub(crate) struct Aside<'id, K> {
-    meta: &'id Meta,
-    here: Here<'id, K>,
+/// What came of a guess, but for the usual.
+pub(crate) enum Guessed<'id, K> {
+    /// The block that was sought.
+    Sought(Taken<'id, K>),
+    /// Another one, which nobody wanted.
+    Other(Taken<'id, K>),
+    /// No view.
+    Nothing,
 }
 
 impl<'id, K: Keeper> Here<'id, K> {
@@ -122,11 +121,11 @@ impl<'id, K: Keeper> Here<'id, K> {
         self.keeper
     }
 
-    /// Takes a view of the block at `at`, from `inside` bytes in it. `None` when the frame is not cached, being written or mapped
-    /// writable, or, when it is tried once, another thread changed its hold word meanwhile.
+    /// Takes a view of the block at `at`. `None` when the frame is not cached, being written or mapped writable, or, when it is tried
+    /// once, another thread changed its hold word meanwhile.
     #[inline(always)]
-    pub(crate) fn take(self, at: FrameOffset, inside: usize, try_: Try) -> Option<Taken<'id, K>> {
-        let (meta, start) = self.keeper.frames().locate(at)?;
+    pub(crate) fn take(self, at: FrameOffset, try_: Try) -> Option<Taken<'id, K>> {
+        let meta = self.keeper.frames().meta_at(at)?;
         let viewed = match try_ {
             Try::Once => meta.hold.try_view_once(),
             Try::Again => meta.hold.try_view(),
@@ -135,51 +134,41 @@ impl<'id, K: Keeper> Here<'id, K> {
             cold_path();
             return None;
         }
-        Some(Taken {
-            start,
-            meta,
-            inside,
-            flags: meta.flags.load(),
+        Some(Taken { meta, here: self })
+    }
+
+    /// Takes a view of the page that has this tag, if it is where it was found last, and in use ([`FlagSet::IN_USE`]): what a hit
+    /// looks for.
+    #[inline(always)]
+    pub(crate) fn take_guessed(self, tag: Tag) -> Result<Grip<'id, K>, Guessed<'id, K>> {
+        const { assert!(FlagSet::IN_USE.contains(FlagSet::UPTODATE)) };
+        let (meta, start) = self.keeper.frames().guess(tag);
+        let taken = Taken { meta, here: self };
+        match meta.try_view_of(tag) {
+            HeldOf::Sought if meta.flags.load().contains(FlagSet::IN_USE) => Ok(Grip {
+                // SAFETY: inside the first page of a block that is inside the arena.
+                start: unsafe { start.add(self.in_page) },
+                meta: NonNull::from_ref(meta),
+                here: PhantomData,
+            }),
+            HeldOf::Sought => Err(Guessed::Sought(taken)),
+            HeldOf::Other => Err(Guessed::Other(taken)),
+            HeldOf::Refused => Err(Guessed::Nothing),
+        }
+    }
+
+    /// The view as one of whatever block it is.
+    #[inline(always)]
+    pub(crate) fn taken(self, grip: Grip<'id, K>) -> Taken<'id, K> {
+        Taken {
+            // SAFETY: metadata lives as long as the arena, which the keeper keeps.
+            meta: unsafe { grip.meta.as_ref() },
             here: self,
-        })
+        }
     }
 }
 
 impl<'id, K: Keeper> Taken<'id, K> {
-    /// The view, if the block is in use ([`FlagSet::IN_USE`]) and the byte in its first page: what a hit looks for.
-    #[inline(always)]
-    pub(crate) fn in_use(self) -> Result<Grip<'id, K>, Taken<'id, K>> {
-        const { assert!(FlagSet::IN_USE.contains(FlagSet::UPTODATE)) };
-        if self.flags.contains(FlagSet::IN_USE) && self.inside < PAGE_SIZE {
-            Ok(self.grip())
-        } else {
-            cold_path();
-            Err(self)
-        }
-    }
-
-    /// The same view in two words, for a function that is called with it.
-    #[inline(always)]
-    pub(crate) fn aside(self) -> Aside<'id, K> {
-        Aside {
-            meta: self.meta,
-            here: self.here,
-        }
-    }
-
-    /// The byte is inside the block, which is up to date.
-    #[inline(always)]
-    fn grip(self) -> Grip<'id, K> {
-        Grip {
-            // SAFETY: inside the block, which is inside the arena.
-            start: unsafe { self.start.add(self.inside) },
-            meta: NonNull::from_ref(self.meta),
-            here: PhantomData,
-        }
-    }
-}
-
-impl<'id, K: Keeper> Aside<'id, K> {
     /// The keeper.
     pub(crate) fn keeper(&self) -> &'id K {
         self.here.keeper
@@ -197,6 +186,7 @@ impl<'id, K: Keeper> Aside<'id, K> {
 
     /// The view from `inside` bytes in the block, if that is up to date and the byte inside it; else it is given back.
     pub(crate) fn up_to_date(self, inside: usize) -> Option<Grip<'id, K>> {
+        assert_eq!(inside % PAGE_SIZE, self.here.in_page, "as the call said");
         let size = PAGE_SIZE << self.meta.order();
         if !self.flags().contains(FlagSet::UPTODATE) || inside >= size {
             self.give_back();
@@ -227,26 +217,29 @@ impl<K: Keeper> Pinned<K> {
         range: Range<usize>,
     ) -> Option<Pinned<K>> {
         let len = range.end.checked_sub(range.start)?;
-        Pinned::find(&**keeper, len, |here| {
-            let taken = here.take(FrameOffset::of(frame), range.start, Try::Again)?;
-            taken.aside().up_to_date(range.start)
+        Pinned::find(&**keeper, range.start % PAGE_SIZE, len, |here| {
+            let taken = here.take(FrameOffset::of(frame), Try::Again)?;
+            taken.up_to_date(range.start)
         })
     }
 
-    /// The view of `len` bytes that begins where `find` says; `None` if it finds nothing, or they reach over the block's end.
+    /// The view of `len` bytes that begins where `find` says, `in_page` bytes in a page; `None` if it finds nothing, or they reach
+    /// over the block's end.
     #[inline(always)]
     pub(crate) fn find(
         keeper: &K,
+        in_page: usize,
         len: usize,
         find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
     ) -> Option<Pinned<K>> {
         let here = Here {
             keeper,
+            in_page: in_page % PAGE_SIZE,
             _only: PhantomData,
         };
         let grip = find(here)?;
-        let in_page = PAGE_SIZE - (grip.start.addr().get() & (PAGE_SIZE - 1));
-        if len > in_page && !Pinned::reaches(keeper, grip.meta, grip.start, len) {
+        // Known before the view is there, and often when the caller is compiled.
+        if len > PAGE_SIZE - here.in_page && !Pinned::reaches(keeper, grip.meta, grip.start, len) {
             return None;
         }
         Some(Pinned {

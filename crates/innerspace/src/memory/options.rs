@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::service::Service;
 use super::{Limit, Memory, MemoryInner};
 use crate::cache::Cache;
-use crate::frame::{ArenaError, ArenaOptions};
+use crate::frame::{ArenaError, ArenaOptions, LOOKASIDE_BYTES_PER_FRAME};
 use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SHADOW_BYTES_PER_FRAME, Sampling};
 use crate::sync::{Arc, Mutex, Rank};
 use crate::sys;
@@ -137,7 +137,9 @@ impl MemoryOptions {
         }
         let system = |source| MemoryError::System { limit, source };
         // One frame is the zero frame, which is not counted among the usable ones.
-        let frames = (limit - FIXED) / (PAGE_SIZE as u64 + METADATA + SHADOW_BYTES_PER_FRAME) - 1;
+        let frames = (limit - FIXED)
+            / (PAGE_SIZE as u64 + METADATA + LOOKASIDE_BYTES_PER_FRAME + SHADOW_BYTES_PER_FRAME)
+            - 1;
         let frames =
             u32::try_from(frames).map_err(|_| system(io::ErrorKind::OutOfMemory.into()))?;
         let options = PoolOptions {

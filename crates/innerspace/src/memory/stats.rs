@@ -50,7 +50,7 @@ pub struct LimitParts {
     pub free: u64,
     /// Kept for writeback and bounce copies.
     pub reserve: u64,
-    /// Metadata of all pages.
+    /// Metadata of all pages, and the table of where blocks were last found.
     pub metadata: u64,
     /// What every memory takes: wait table, counters, lists, shadows of evicted blocks, the zero page.
     pub fixed: u64,
@@ -68,7 +68,7 @@ impl LimitParts {
         let stock = charged.saturating_sub(totals.usage);
         let reserve = totals.frames_reserve;
         let used = blocks + tables + anonymous + heap + stock + reserve;
-        let metadata = (totals.frames + 1) * 64;
+        let metadata = (totals.frames + 1) * 64 + pool.frames.lookaside_bytes();
         LimitParts {
             blocks: blocks * page,
             tables: tables * page,

@@ -43,7 +43,7 @@ pub(crate) mod atomic {
 ///
 /// A model checker does not see them: put [`interleave`] beside an access whose place in the schedule matters.
 pub(crate) mod raw {
-    #[cfg(all(test, shuttle))]
+    #[cfg(not(loom))]
     pub(crate) use std::sync::atomic::AtomicU32;
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 }

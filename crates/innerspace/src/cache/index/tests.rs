@@ -8,6 +8,7 @@ struct TestNodes {
     words: Vec<Box<[AtomicU64; NODE_WORDS]>>,
     live: Vec<AtomicU64>,
     free: Vec<FrameId>,
+    tags: std::sync::Mutex<BTreeMap<FrameId, Tag>>,
 }
 
 impl TestNodes {
@@ -18,7 +19,15 @@ impl TestNodes {
                 .collect(),
             live: (0..count).map(|_| AtomicU64::new(0)).collect(),
             free: (1..=count as u32).map(FrameId).collect(),
+            tags: std::sync::Mutex::default(),
         }
+    }
+
+    /// The frames that have tags, with these.
+    fn tagged(&self) -> BTreeMap<FrameId, u64> {
+        let tags = self.tags.lock().unwrap();
+        let tagged = tags.iter().filter(|(_, tag)| **tag != Tag::NONE);
+        tagged.map(|(frame, tag)| (*frame, tag.number())).collect()
     }
 
     fn take(&mut self) -> FrameId {
@@ -42,6 +51,9 @@ impl Nodes for TestNodes {
     }
     fn set_live(&self, node: FrameId, live: u32) {
         self.live[node.index() - 1].store(u64::from(live), Ordering::Relaxed);
+    }
+    fn set_tag(&self, frame: FrameId, tag: Tag) {
+        self.tags.lock().unwrap().insert(frame, tag);
     }
 }
 
@@ -145,7 +157,7 @@ fn a_shadow_reads_as_absent_and_a_create_replaces_it() {
 #[test]
 fn it_agrees_with_a_map_through_growth_and_removal() {
     let mut nodes = TestNodes::new(200);
-    let index = Index::default();
+    let index = Index::ranked(Rank::Index, Tags::of_file(1));
     let mut model: BTreeMap<u64, u32> = BTreeMap::new();
     let mut random = 12345u64;
     for step in 0..4000u32 {
@@ -180,6 +192,14 @@ fn it_agrees_with_a_map_through_growth_and_removal() {
             .next()
             .map(|(block, frame)| (*block, FrameId(*frame)));
         assert_eq!(index.next_block(&nodes, from, u64::MAX), next);
+        if step % 64 == 0 {
+            let tag = |(block, frame): (&u64, &u32)| {
+                (FrameId(*frame), index.tags().given(*block).number())
+            };
+            let mut expected: BTreeMap<FrameId, u64> = model.iter().map(tag).collect();
+            expected.retain(|_, tag| *tag != Tag::NONE.number());
+            assert_eq!(nodes.tagged(), expected, "I10: tags are in step");
+        }
     }
     for (block, frame) in &model {
         assert_eq!(index.load(&nodes, *block), Word::Block(FrameId(*frame)));
@@ -190,9 +210,19 @@ fn it_agrees_with_a_map_through_growth_and_removal() {
 }
 
 #[test]
+fn a_block_that_moves_takes_its_tag_along() {
+    let mut nodes = TestNodes::new(4);
+    let index = Index::ranked(Rank::Index, Tags::of_file(1));
+    insert(&index, &mut nodes, 3, 30);
+    index.write().replace(&nodes, 3, FrameId(30), FrameId(31));
+    let tag = index.tags().given(3).number();
+    assert_eq!(nodes.tagged(), BTreeMap::from([(FrameId(31), tag)]));
+}
+
+#[test]
 fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
     let [mut nodes, mut single_nodes] = [(); 2].map(|()| TestNodes::new(64));
-    let (index, singles) = (Index::default(), Index::default());
+    let [index, singles] = [(); 2].map(|()| Index::ranked(Rank::Index, Tags::of_file(1)));
     let mut random = 99u64;
     for step in 0..400u32 {
         random = random
@@ -241,6 +271,7 @@ fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
         assert_eq!(done, one_by_one.count());
         assert_eq!(shadows, replaced);
         assert_eq!(index.counts(), singles.counts());
+        assert_eq!(nodes.tagged(), single_nodes.tagged());
         index.validate(&nodes);
         for block in first..first + 20 {
             assert_eq!(

@@ -4,14 +4,16 @@ use super::{
     Guarded, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, RunInserted, Word, height_for, height_of,
     is_live, position,
 };
-use crate::sync::MutexGuard;
+use crate::frame::{Tag, Tags};
 use crate::sync::raw::{AtomicU64, Ordering};
+use crate::sync::{MutexGuard, interleave};
 use crate::units::FrameId;
 
 /// The right to change an [`super::Index`].
 #[derive(Debug)]
 pub(crate) struct IndexWriter<'a, T = ()> {
     pub(super) root: &'a AtomicU64,
+    pub(super) tags: &'a Tags,
     pub(super) guarded: MutexGuard<'a, Guarded<T>>,
 }
 
@@ -57,8 +59,7 @@ impl<'a, T> IndexWriter<'a, T> {
             }
             _ => None,
         };
-        // Release: pairs with the acquire loads of readers; the frame was published before.
-        slot.store(Word::Block(frame).encode(), Ordering::Release);
+        self.put(nodes, slot, block, frame);
         if let Some(parent) = parent {
             nodes.set_live(parent, nodes.live(parent) + 1);
         }
@@ -81,8 +82,7 @@ impl<'a, T> IndexWriter<'a, T> {
         if slot.load(Ordering::Relaxed) != Word::Empty.encode() {
             return false;
         }
-        // Release: as in `insert`.
-        slot.store(Word::Block(frame).encode(), Ordering::Release);
+        self.put(nodes, slot, block, frame);
         nodes.set_live(node, nodes.live(node) + 1);
         self.guarded.counts.blocks += 1;
         true
@@ -118,16 +118,17 @@ impl<'a, T> IndexWriter<'a, T> {
             let slots = &nodes.words(node)[position(block, 1)..];
             let most = slots.len().min(rest.len());
             let before = shadows.len();
-            let put = slots.iter().zip(rest).take_while(|(slot, frame)| {
-                match Word::decode(slot.load(Ordering::Relaxed)) {
-                    Word::Block(_) => return false,
-                    Word::Shadow(when) => shadows.push(when),
-                    _ => {}
-                }
-                // Release: as in `insert`.
-                slot.store(Word::Block(**frame).encode(), Ordering::Release);
-                true
-            });
+            let put = (block..)
+                .zip(slots.iter().zip(rest))
+                .take_while(|(block, (slot, frame))| {
+                    match Word::decode(slot.load(Ordering::Relaxed)) {
+                        Word::Block(_) => return false,
+                        Word::Shadow(when) => shadows.push(when),
+                        _ => {}
+                    }
+                    self.put(nodes, slot, *block, **frame);
+                    true
+                });
             let put = put.count();
             nodes.set_live(node, nodes.live(node) + put as u32);
             self.guarded.counts.blocks += put as u64;
@@ -138,6 +139,14 @@ impl<'a, T> IndexWriter<'a, T> {
             }
         }
         RunInserted { blocks, need_nodes }
+    }
+
+    /// Fills the slot of `block`.
+    #[inline(always)]
+    fn put(&self, nodes: &impl Nodes, slot: &AtomicU64, block: u64, frame: FrameId) {
+        // Release: pairs with the acquire loads of readers; the frame was published before.
+        slot.store(Word::Block(frame).encode(), Ordering::Release);
+        nodes.set_tag(frame, self.tags.given(block));
     }
 
     /// The node that has the word of `block`, if nodes lead there.
@@ -162,7 +171,10 @@ impl<'a, T> IndexWriter<'a, T> {
         let slot = self
             .find(nodes, block)
             .expect("I7: a locked block stays in its index");
+        nodes.set_tag(old, Tag::NONE);
+        interleave();
         let before = slot.swap(Word::Block(new).encode(), Ordering::AcqRel);
+        nodes.set_tag(new, self.tags.given(block));
         assert_eq!(
             Word::decode(before),
             Word::Block(old),
@@ -184,7 +196,16 @@ impl<'a, T> IndexWriter<'a, T> {
             .find(nodes, block)
             .expect("I7: a locked block stays in its index");
         let word = shadow.map_or(Word::Empty, Word::Shadow).encode();
+        // mutant: G2 (shuttle: a_block_that_is_gone_is_not_guessed) the tag goes after the slot
+        if !cfg!(mutant = "G2") {
+            nodes.set_tag(frame, Tag::NONE);
+        }
+        interleave();
         let before = slot.swap(word, Ordering::AcqRel);
+        if cfg!(mutant = "G2") {
+            (0..10).for_each(|_| interleave());
+            nodes.set_tag(frame, Tag::NONE);
+        }
         assert_eq!(
             Word::decode(before),
             Word::Block(frame),

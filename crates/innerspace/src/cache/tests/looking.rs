@@ -2,8 +2,12 @@
 
 use super::*;
 use crate::cache::lookup::{Get, Got};
-use crate::frame::FlagSet;
+use crate::cache::midway::{self, Point};
+use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
+use crate::reclaim::AllocMode;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::thread;
+use crate::units::FrameId;
 
 fn flags(file: &PagedFile, block: u64) -> FlagSet {
     core(file)
@@ -252,4 +256,180 @@ fn a_moved_block_keeps_its_place_on_the_lists() {
         drop(view);
         cache.pool().validate();
     }
+}
+
+/// The frame that a block is guessed to be in, if it can be.
+fn guess(core: &FileCore, block: u64) -> Option<FrameId> {
+    let tag = core.index.tags().sought(block)?;
+    Some(core.frames().guess_frame(tag))
+}
+
+fn frame(core: &FileCore, block: u64) -> FrameId {
+    core.lookup(block).expect("it is cached").frame
+}
+
+#[test]
+fn who_has_found_a_block_notes_where() {
+    for by_view in [true, false] {
+        let cache = memory(64);
+        let file = open(&cache, &patterned(8 * 4096), &options(4096));
+        file.prefetch(..).unwrap();
+        let core = core(&file);
+        for block in 0..8 {
+            assert_eq!(guess(core, block), Some(FrameId::ZERO));
+            let at = block * 4096;
+            match by_view {
+                true => drop(file.view(at..at + 1).unwrap()),
+                false => assert_eq!(file.read_at(&mut [0], at).unwrap(), 1),
+            }
+            assert_eq!(guess(core, block), Some(frame(core, block)));
+        }
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+#[test]
+fn a_wrong_guess_is_found_out_and_mended() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(8 * 4096), &options(4096));
+    let mut content = vec![0; 8 * 4096];
+    assert_eq!(file.read_at(&mut content, 0).unwrap(), content.len());
+    file.prefetch(..).unwrap();
+    let core = core(&file);
+    let mut owned = cache
+        .pool()
+        .alloc(core.group.id(), 0, AllocMode::Wait)
+        .unwrap();
+    owned.set_kind(Kind::Anonymous);
+    let stranger = owned.publish(HoldState::refs_only(1));
+    let wrong = [frame(core, 1), FrameId::ZERO, stranger];
+    for wrong in wrong.into_iter().chain((40..60).map(FrameId)) {
+        let tag = core.index.tags().sought(0).unwrap();
+        for read in 0..2 {
+            core.frames().note_found(tag, wrong);
+            let mut bytes = vec![0; 4096];
+            match read {
+                0 => bytes.copy_from_slice(&file.view(0..4096).unwrap()),
+                _ => assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 4096),
+            }
+            assert_eq!(bytes, content[..4096], "{wrong:?}");
+            assert_eq!(guess(core, 0), Some(frame(core, 0)));
+        }
+    }
+    let left = core.frames().meta(stranger).hold.load();
+    assert_eq!((left.refs(), left.views()), (1, 0));
+    cache.pool().put(stranger);
+    core.validate();
+    drop(file);
+    assert_empty(&cache);
+}
+
+#[test]
+fn a_block_that_went_or_moved_is_not_guessed_where_it_was() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(4 * 4096), &options(4096));
+    let core = core(&file).clone();
+    file.prefetch(..).unwrap();
+    let old = file.view(0..4096).unwrap();
+    let first = frame(&core, 0);
+    // The view keeps its bytes, so the write moves the block.
+    file.write_at(&[9; 4096], 0).unwrap();
+    assert_ne!(frame(&core, 0), first);
+    assert_eq!(guess(&core, 0), Some(first), "nobody has looked since");
+    assert_eq!(*file.view(0..4096).unwrap(), [9; 4096]);
+    assert_eq!(guess(&core, 0), Some(frame(&core, 0)));
+    file.punch(0..4096).unwrap();
+    assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);
+    file.set_len(0).unwrap();
+    assert!(matches!(
+        file.view(0..1),
+        Err(crate::FileError::PastEnd { .. })
+    ));
+    file.set_len(4096).unwrap();
+    assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);
+    drop(old);
+    drop((core, file));
+    assert_empty(&cache);
+}
+
+// Each has the number of the one before.
+#[test]
+fn files_one_after_the_other_do_not_guess_each_others_blocks() {
+    let cache = memory(64);
+    for fill in 1..10u8 {
+        let file = open(
+            &cache,
+            &Arc::new(MemoryStore::from_bytes(&[fill; 16 * 4096])),
+            &options(4096),
+        );
+        for block in 0..16 {
+            for _ in 0..2 {
+                let view = file.view(block * 4096..(block + 1) * 4096).unwrap();
+                assert_eq!(*view, [fill; 4096]);
+            }
+        }
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+#[test]
+fn a_file_of_larger_blocks_or_that_grew_too_long_is_found_by_its_index() {
+    let cache = memory_of(8, 16384);
+    let file = open(&cache, &patterned(4 * 16384), &options(16384));
+    assert_eq!(guess(core(&file), 0), None);
+    drop(file);
+    assert_empty(&cache);
+    let cache = memory(64);
+    let file = open(&cache, &patterned(4 * 4096), &options(4096));
+    let mut content = vec![0; 4 * 4096];
+    assert_eq!(file.read_at(&mut content, 0).unwrap(), content.len());
+    let core = core(&file);
+    assert_eq!(*file.view(0..4096).unwrap(), content[..4096]);
+    assert!(guess(core, 0).is_some());
+    let len = file.len();
+    core.set_size(TAGGED_BYTES);
+    assert!(guess(core, 0).is_some());
+    core.set_size(TAGGED_BYTES + 1);
+    core.set_size(len);
+    assert_eq!(guess(core, 0), None);
+    for block in 0..4u64 {
+        let at = (block * 4096) as usize;
+        for _ in 0..2 {
+            let view = file.view(at as u64..at as u64 + 4096).unwrap();
+            assert_eq!(*view, content[at..at + 4096]);
+        }
+    }
+    core.validate();
+    drop(file);
+    assert_empty(&cache);
+}
+
+// I10: the frame is another block's by the time it is viewed.
+#[test]
+fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(4096), &options(4096));
+    let store = Arc::new(MemoryStore::from_bytes(&[2; 4096]));
+    let other = open(&cache, &store, &options(4096));
+    file.prefetch(..).unwrap();
+    let was = frame(core(&file), 0);
+    let reused = Arc::new(AtomicU32::new(0));
+    let there = midway::then(Point::WordRead, {
+        let (file, other, reused) = (file.clone(), other.clone(), reused.clone());
+        // By another thread: this one is in a section.
+        let reuse = move || {
+            file.punch(0..4096).unwrap();
+            other.prefetch(..).unwrap();
+            reused.store(frame(core(&other), 0).0, Ordering::Relaxed);
+        };
+        || thread::spawn(reuse).join().unwrap()
+    });
+    assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);
+    drop(there);
+    let reused = FrameId(reused.load(Ordering::Relaxed));
+    assert_eq!(reused, was, "or the test shows nothing");
+    drop((file, other));
+    assert_empty(&cache);
 }

@@ -372,3 +372,23 @@ fn a_hole_remembered_beside_unwritten_data_does_not_hide_it() {
     file.read_exact_at(&mut bytes, 2 * 4096).unwrap();
     assert_eq!(&bytes, b"data");
 }
+
+#[test]
+fn a_scan_past_the_end_hands_out_what_there_is_and_fails() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(10_000), &options(4096));
+    for (range, handed) in [
+        (u64::MAX - 1..u64::MAX, 0),
+        (1 << 63..u64::MAX, 0),
+        (10_000..10_001, 0),
+        (4096..20_000, 4096),
+    ] {
+        let mut seen = 0;
+        let result = file.scan(range.clone(), |piece| seen += piece.len());
+        assert!(
+            matches!(result, Err(FileError::PastEnd { .. })),
+            "{range:?}: {result:?}"
+        );
+        assert_eq!(seen, handed, "{range:?}");
+    }
+}

@@ -3,6 +3,7 @@
 mod alloc;
 mod hold;
 mod lock;
+mod tag;
 
 use super::*;
 use crate::FrameId;

@@ -1,0 +1,151 @@
+//! The tag of a frame: which block of which file it is, as one word, as the file's index says it.
+//!
+//! It lets a reader find a block without a walk through the index: by a guess ([`super::lookaside`]) that the tag proves.
+//!
+//! **Writers.** Whoever changes an index keeps the tags in step with it, under the index's mutex:
+//!
+//! | change | order of the stores |
+//! |---|---|
+//! | a block comes | its slot, then its tag |
+//! | a block goes | its tag (to none), then its slot |
+//! | a block moves to another frame | the old frame's tag (to none), the slot, the new frame's tag |
+//!
+//! So a frame with a tag is what the index has there. A frame that is freed has none, and one that is published gets none before
+//! it is in an index.
+//!
+//! **Readers** take a hold that needs CACHED, and look at the tag afterwards ([`Meta::try_view_of`], [`Meta::try_get_of`]). If it is
+//! the one they sought, the frame was that block when it was held already, and the hold keeps it from becoming anything else: what
+//! reading the slot again says of a block that was found through the index (I10). They need no section, for metadata lives as long as
+//! the arena, and they look at nothing else.
+//!
+//! **Orderings.** The hold is taken with Acquire, which pairs with `publish`: who holds a frame in one life does not see the tag of the life
+//! before. A tag is cleared before the slot changes by a Release: who has seen the change (Acquire) does not see the tag any more. It
+//! is set by a Release after the slot: who sees it (Acquire) finds the slot set.
+//!
+//! Files of larger blocks have no tags, nor have those that were ever longer than [`TAGGED_BYTES`], nor those beyond 2^23 owners at once.
+
+use super::meta::Meta;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::PAGE_SHIFT;
+
+/// log2 of the blocks of a file that have tags; and of the numbers at which they start.
+const BLOCK_BITS: u32 = 39;
+/// The bits of a tag below the file's number: the sum of both.
+const NUMBER_SHIFT: u32 = BLOCK_BITS + 1;
+/// Of a file without tags. The sign: no tag has it.
+const NOWHERE: u64 = 1 << 63;
+
+/// The most bytes of a file whose blocks have tags: 2 PiB.
+pub(crate) const TAGGED_BYTES: u64 = 1 << (BLOCK_BITS + PAGE_SHIFT);
+
+/// A block of a file as one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tag(pub(super) u64);
+
+impl Tag {
+    /// Of a frame that is in no index, or in that of a file without tags.
+    pub(crate) const NONE: Tag = Tag(0);
+
+    /// As a number.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// The tags of one file's blocks.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    /// That of block 0: the file's number, and below it a number at which its blocks start, so that those of several files do not
+    /// share words of the lookaside table. NOWHERE for none.
+    first: AtomicU64,
+}
+
+impl Tags {
+    /// Of no block.
+    pub(crate) fn none() -> Tags {
+        Tags {
+            first: AtomicU64::new(NOWHERE),
+        }
+    }
+
+    /// Those of the file with this number, which no other has as long as there are frames with its tags.
+    pub(crate) fn of_file(number: u32) -> Tags {
+        let number = u64::from(number);
+        // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): numbers in a row start far apart.
+        let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - BLOCK_BITS);
+        let has_tags = number != 0 && number < NOWHERE >> NUMBER_SHIFT;
+        Tags {
+            first: AtomicU64::new(match has_tags {
+                true => number << NUMBER_SHIFT | start,
+                false => NOWHERE,
+            }),
+        }
+    }
+
+    /// What `block` is sought by, which was inside the file when its size was read.
+    #[inline(always)]
+    pub(crate) fn sought(&self, block: u64) -> Option<Tag> {
+        // Relaxed: the size was read with Acquire, and `end` comes before a size for which there are none.
+        let tag = self.first.load(Ordering::Relaxed).wrapping_add(block);
+        (tag & NOWHERE == 0).then_some(Tag(tag))
+    }
+
+    /// What the frame gets that comes to `block`. The caller has the index's mutex.
+    #[inline]
+    pub(crate) fn given(&self, block: u64) -> Tag {
+        let first = self.first.load(Ordering::Relaxed);
+        match first != NOWHERE && block < 1 << BLOCK_BITS {
+            true => Tag(first + block),
+            false => Tag::NONE,
+        }
+    }
+
+    /// The file is about to be longer than [`TAGGED_BYTES`]. Frames keep the tags that they have, and nobody seeks them.
+    #[cold]
+    pub(crate) fn end(&self) {
+        self.first.store(NOWHERE, Ordering::Relaxed);
+    }
+}
+
+/// What came of taking a hold on a frame for its tag's sake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a hold on another block has to be given back"]
+pub(crate) enum HeldOf {
+    /// The caller has a hold on the block that was sought.
+    Sought,
+    /// The caller has a hold on something else.
+    Other,
+    /// The caller has none.
+    Refused,
+}
+
+impl Meta {
+    /// Takes a view, once, and says whether the frame was the block `sought` when it was viewed.
+    #[inline(always)]
+    pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {
+        // mutant: G1 (loom: a_block_that_was_viewed_by_its_tag_stays_that_block) the tag is looked at before the frame is held
+        if cfg!(mutant = "G1") {
+            return match self.tag() == sought && self.hold.try_view_once() {
+                true => HeldOf::Sought,
+                false => HeldOf::Refused,
+            };
+        }
+        self.held_of(sought, self.hold.try_view_once())
+    }
+
+    /// Takes a reference, and says whether the frame was the block `sought` when it had it.
+    #[inline(always)]
+    pub(crate) fn try_get_of(&self, sought: Tag) -> HeldOf {
+        self.held_of(sought, self.hold.try_get_cached())
+    }
+
+    #[inline(always)]
+    fn held_of(&self, sought: Tag, held: bool) -> HeldOf {
+        match held {
+            true if self.tag() == sought => HeldOf::Sought,
+            true => HeldOf::Other,
+            false => HeldOf::Refused,
+        }
+    }
+}

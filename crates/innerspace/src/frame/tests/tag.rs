@@ -1,0 +1,101 @@
+//! Tags, and the table of where they were last found.
+
+use std::collections::HashSet;
+
+use super::*;
+use crate::frame::lookaside::Lookaside;
+
+#[test]
+fn blocks_of_files_have_tags_of_their_own() {
+    let mut seen = HashSet::new();
+    for number in [1, 2, 3, 7, 1000, (1 << 23) - 1] {
+        let tags = Tags::of_file(number);
+        for block in [0, 1, 511, 1 << 20, (1 << 39) - 1] {
+            let tag = tags.given(block);
+            assert_eq!(tags.sought(block), Some(tag));
+            assert!(tag != Tag::NONE && seen.insert(tag.0), "{number} {block}");
+        }
+    }
+}
+
+#[test]
+fn what_has_no_tags_is_sought_by_none() {
+    let mut tags = vec![Tags::none(), Tags::of_file(0), Tags::of_file(1 << 23)];
+    tags.push(Tags::of_file(u32::MAX));
+    let grown = Tags::of_file(1);
+    assert!(grown.sought(5).is_some());
+    grown.end();
+    tags.push(grown);
+    for tags in tags {
+        for block in [0, 5, (1 << 39) - 1, 1 << 39, 1 << 51] {
+            assert_eq!((tags.sought(block), tags.given(block)), (None, Tag::NONE));
+        }
+    }
+}
+
+#[test]
+fn a_block_behind_the_last_that_has_a_tag_gets_none() {
+    let tags = Tags::of_file(1);
+    assert_eq!(
+        tags.given(TAGGED_BYTES / crate::PAGE_SIZE as u64),
+        Tag::NONE
+    );
+}
+
+#[test]
+fn a_guess_is_what_was_noted_last_and_always_a_frame() {
+    let table = Lookaside::new(5).unwrap();
+    let tags = Tags::of_file(3);
+    assert_eq!(table.guess(tags.given(0)), FrameId::ZERO);
+    table.note(tags.given(0), FrameId(4));
+    table.note(tags.given(1), FrameId(2));
+    assert_eq!(table.guess(tags.given(0)), FrameId(4));
+    assert_eq!(table.guess(tags.given(1)), FrameId(2));
+    // Eight words for five frames: the ninth block shares the first one's.
+    table.note(tags.given(8), FrameId(1));
+    assert_eq!(table.guess(tags.given(0)), FrameId(1));
+    assert_eq!(table.size(), 32);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "is not in the arena"))]
+fn what_is_no_frame_is_not_noted() {
+    let table = Lookaside::new(5).unwrap();
+    let tag = Tags::of_file(3).given(0);
+    table.note(tag, FrameId(5));
+    assert_eq!(table.guess(tag), FrameId::ZERO);
+}
+
+// I10 for one thread: what is not (or no longer) the block is not held for it.
+#[test]
+fn only_a_cached_frame_with_the_tag_is_the_block() {
+    let frames = arena(4);
+    let tags = Tags::of_file(1);
+    let (here, other) = (tags.given(0), tags.given(1));
+    let mut owned = frames.alloc(0, Source::Ordinary).unwrap();
+    owned.set_kind(Kind::Cached);
+    let frame = owned.publish(HoldState::cached(1));
+    let meta = frames.meta(frame);
+    assert_eq!(
+        meta.try_view_of(here),
+        HeldOf::Other,
+        "not in its index yet"
+    );
+    assert_eq!(meta.hold.put_view(), PutView::Kept);
+    meta.set_tag(here);
+    assert_eq!(meta.try_view_of(here), HeldOf::Sought);
+    assert_eq!(meta.try_get_of(here), HeldOf::Sought);
+    assert_eq!(meta.try_get_of(other), HeldOf::Other);
+    assert_eq!((meta.hold.load().views(), meta.hold.load().refs()), (1, 3));
+    assert_eq!(
+        (meta.hold.put(), meta.hold.put()),
+        (Dropped::Held, Dropped::Held)
+    );
+    assert_eq!(meta.hold.put_view(), PutView::Kept);
+    assert!(meta.hold.freeze(1));
+    assert_eq!(meta.try_view_of(here), HeldOf::Refused);
+    assert_eq!(meta.try_get_of(here), HeldOf::Refused);
+    meta.set_tag(Tag::NONE);
+    frames.free(frame);
+    frames.validate();
+}

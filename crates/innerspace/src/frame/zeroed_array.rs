@@ -1,0 +1,94 @@
+//! What there is one of for each frame: arrays, zeroed by the host as they are touched.
+
+use std::io;
+#[cfg(not(any(loom, shuttle)))]
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use super::meta::Meta;
+use crate::sync::raw::AtomicU32;
+#[cfg(not(any(loom, shuttle)))]
+use crate::sys::memory::Mapping;
+
+/// What may be an element.
+///
+/// # Safety
+/// The host's zero bytes are a value, aligned to 4096 at the most; it has nothing to drop, and any thread may use it.
+pub(super) unsafe trait Zeroed: Sync {
+    /// As zero bytes have it.
+    #[cfg(any(loom, shuttle))]
+    fn zeroed() -> Self;
+}
+
+// SAFETY: integers in atomics, which all change through `&`; all zero it means what `Meta::new` says.
+unsafe impl Zeroed for Meta {
+    #[cfg(any(loom, shuttle))]
+    fn zeroed() -> Meta {
+        Meta::new()
+    }
+}
+
+// SAFETY: an integer in an atomic.
+unsafe impl Zeroed for AtomicU32 {
+    #[cfg(any(loom, shuttle))]
+    fn zeroed() -> AtomicU32 {
+        AtomicU32::new(0)
+    }
+}
+
+/// Elements that begin as zeros. A mapping of its own: an allocator would clear it by hand, all at once.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Debug)]
+pub(super) struct ZeroedArray<T> {
+    memory: Mapping,
+    len: usize,
+    _of: PhantomData<T>,
+}
+
+/// The model checkers' atomics are not plain integers: each is made in its own right.
+#[cfg(any(loom, shuttle))]
+#[derive(Debug)]
+pub(super) struct ZeroedArray<T>(Box<[T]>);
+
+#[cfg(not(any(loom, shuttle)))]
+impl<T: Zeroed> ZeroedArray<T> {
+    /// `len` elements, all zero.
+    pub(super) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = Mapping::new(bytes)?;
+        memory.advise_dont_fork();
+        memory.advise_huge();
+        Ok(ZeroedArray {
+            memory,
+            len,
+            _of: PhantomData,
+        })
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+impl<T: Zeroed> ZeroedArray<T> {
+    /// `len` elements, all zero.
+    pub(super) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
+        Ok(ZeroedArray((0..len).map(|_| T::zeroed()).collect()))
+    }
+}
+
+impl<T: Zeroed> Deref for ZeroedArray<T> {
+    type Target = [T];
+
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the mapping holds `len` times the size of a `T`, is aligned to 4096, lives as long as `self` and is nobody
+        // else's; its zeros are values (`Zeroed`).
+        unsafe { std::slice::from_raw_parts(self.memory.base().cast(), self.len) }
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
