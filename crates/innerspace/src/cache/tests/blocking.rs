@@ -69,6 +69,24 @@ fn what_would_block_says_so_and_the_future_gets_it_from_a_tick() {
     assert_eq!(core(&file).ready.len(), 0);
 }
 
+// spec: P29
+#[test]
+fn a_view_that_needs_a_copy_waits_for_no_eviction_to_make_room_for_it() {
+    let cache = memory(256);
+    let group = cache.root_group().child("tenant", 16 * 4096).unwrap();
+    let file = open(&cache, &patterned(1 << 20), &options(4096).group(&group));
+    // What was read last is cached, and the group full of pages that could go.
+    for block in 0..64 {
+        file.read_exact_at(&mut [0; 10], block * 4096).unwrap();
+    }
+    let across = 63 * 4096 - 10..63 * 4096 + 10;
+    let evicted = file.stats().evicted;
+    let error = file.try_view(across.clone()).unwrap_err();
+    assert!(error.would_block(), "{error}");
+    assert_eq!(file.stats().evicted, evicted);
+    assert_eq!(*file.view(across.clone()).unwrap(), *pattern(across));
+}
+
 // spec: P16, P29
 #[test]
 fn a_future_is_woken_by_fill_error_truncate_and_drop() {

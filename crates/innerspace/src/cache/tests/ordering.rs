@@ -197,6 +197,29 @@ fn ticks_write_what_is_old_and_leave_what_is_young() {
 }
 
 #[test]
+fn a_writer_at_the_hard_limit_writes_what_others_of_its_group_have_dirty() {
+    let cache = memory(2_048);
+    let group = cache.root_group().child("tenant", 100 * 4096).unwrap();
+    let stores = [(); 3].map(|()| patterned(1 << 20));
+    let in_group = options(4096).group(&group);
+    let [first, second] = [0, 1].map(|at| open(&cache, &stores[at], &in_group));
+    let outside = open(&cache, &stores[2], &options(4096));
+    outside.write_at(&[3; 4096], 0).unwrap();
+    let dirty = || cache.dirty_pages(group.id()).0;
+    let mut block = 0;
+    while dirty() <= 50 {
+        first.write_at(&[1; 4096], block * 4096).unwrap();
+        block += 1;
+    }
+    assert_eq!(stores.each_ref().map(|store| written(store)), [0; 3]);
+    // It has nothing of its own to write.
+    second.write_at(&[2; 4096], 0).unwrap();
+    assert!(written(&stores[0]) > 0);
+    assert_eq!((written(&stores[1]), written(&stores[2])), (0, 0));
+    assert!(dirty() <= 50, "{}", dirty());
+}
+
+#[test]
 fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
     let cache = memory(2_048);
     let group = cache.root_group().child("tenant", 100 * 4096).unwrap();
