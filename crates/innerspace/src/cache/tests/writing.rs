@@ -81,14 +81,19 @@ fn writers_move_away_from_views() {
 
 #[test]
 fn appends_of_many_threads_do_not_overlap() {
-    let cache = memory(256);
+    // Over several pages, so that one who comes in between finds the file longer, and not at its end.
+    const LEN: usize = 100_000;
+    const EACH: usize = 50;
+    let cache = memory(8_192);
     let file = open(&cache, &Arc::new(MemoryStore::new()), &options(4096));
+    let all_run = Arc::new(std::sync::Barrier::new(4));
     let writers: Vec<_> = (1..=4u8)
         .map(|number| {
-            let file = file.clone();
+            let (file, all_run) = (file.clone(), all_run.clone());
             thread::spawn(move || {
-                for _ in 0..50 {
-                    file.append(&[number; 100]).unwrap();
+                all_run.wait();
+                for _ in 0..EACH {
+                    file.append(&[number; LEN]).unwrap();
                 }
             })
         })
@@ -96,12 +101,11 @@ fn appends_of_many_threads_do_not_overlap() {
     writers
         .into_iter()
         .for_each(|writer| writer.join().unwrap());
-    assert_eq!(file.len(), 4 * 50 * 100);
-    let mut bytes = vec![0; 20_000];
-    file.read_exact_at(&mut bytes, 0).unwrap();
+    let bytes = contents(&file);
+    assert_eq!(bytes.len(), 4 * EACH * LEN);
     assert!(
         bytes
-            .chunks(100)
+            .chunks(LEN)
             .all(|chunk| chunk.iter().all(|byte| *byte == chunk[0]))
     );
     core(&file).validate();
