@@ -124,6 +124,71 @@ fn what_a_device_refuses_is_an_error_that_says_so() {
     assert!(matches!(refused, Err(SpaceError::Forbidden { .. })));
 }
 
+/// Of a value in two pages, one a device's, nothing is stored unless both take it.
+// spec: V24
+#[test]
+fn a_store_across_the_end_of_a_device_is_whole_or_none() {
+    let space = space();
+    let calls = Recorder::default();
+    let at = VirtAddr(0x10_0000);
+    let memory = |at| space.map(Map::anonymous(PAGE).replacing(at)).unwrap();
+    // Pages: memory, a device, nothing.
+    memory(at);
+    space
+        .map(Map::device(calls.clone(), PAGE).at(at + PAGE))
+        .unwrap();
+    let mut a = space.accessor();
+    let across = at + (2 * PAGE - 4);
+    let fault = a.store(across, u64::MAX).unwrap_err();
+    assert_eq!(
+        (fault.kind(), fault.address()),
+        (FaultKind::NotMapped, at + 2 * PAGE)
+    );
+    assert!(calls.take().is_empty(), "the device was not asked");
+    memory(at + 2 * PAGE);
+    a.store(across, 0x0807_0605_0403_0201_u64).unwrap();
+    assert_eq!(calls.take(), ["store [01, 02, 03, 04] at 0xffc"]);
+    assert_eq!(a.load::<u32>(at + 2 * PAGE), Ok(0x0807_0605));
+    a.session(|a| a.store(at + (PAGE - 4), 0x0807_0605_0403_0201_u64))
+        .unwrap();
+    assert_eq!(calls.take(), ["store [05, 06, 07, 08] at 0x0"]);
+    assert_eq!(a.load::<u32>(at + (PAGE - 4)), Ok(0x0403_0201));
+    // What the device refuses is not in the memory before it either.
+    let refusing = space.map(Map::device(Refusing, PAGE).replacing(at + PAGE));
+    refusing.unwrap();
+    for at in [at + (PAGE - 4), across] {
+        let fault = a.store(at, u64::MAX).unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Device);
+    }
+    assert_eq!(a.load::<u32>(at + (PAGE - 4)), Ok(0x0403_0201));
+    assert_eq!(a.load::<u32>(at + 2 * PAGE), Ok(0x0807_0605));
+    // Two devices are called in order.
+    for page in [1, 2] {
+        let device = Map::device(calls.clone(), PAGE);
+        space.map(device.replacing(at + page * PAGE)).unwrap();
+    }
+    a.store(across, 0x0807_0605_0403_0201_u64).unwrap();
+    assert_eq!(
+        calls.take(),
+        [
+            "store [01, 02, 03, 04] at 0xffc",
+            "store [05, 06, 07, 08] at 0x0"
+        ]
+    );
+}
+
+struct Refusing;
+
+impl Device for Refusing {
+    fn load(&self, _offset: u64, _bytes: &mut [u8]) -> Result<(), DeviceError> {
+        Err(DeviceError::new("no"))
+    }
+
+    fn store(&self, _offset: u64, _bytes: &[u8]) -> Result<(), DeviceError> {
+        Err(DeviceError::new("no"))
+    }
+}
+
 // spec: V15
 #[test]
 fn a_device_gets_no_longer_by_a_remap() {

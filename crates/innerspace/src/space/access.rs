@@ -8,6 +8,7 @@
 use std::hint::cold_path;
 
 use super::SpaceInner;
+use super::across::crosses;
 use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
 use super::fault::{self, Short};
@@ -62,7 +63,7 @@ impl What {
     }
 
     /// A part of a value that crosses a page end: only the page's validity is wanted, and that it lasts.
-    fn part_of<T>(access: AccessKind) -> What {
+    pub(super) fn part_of<T>(access: AccessKind) -> What {
         What {
             size: 0,
             ..What::value::<T>(access)
@@ -494,19 +495,6 @@ impl Core {
         self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn fetch_across<S: Sectioned>(&mut self, at: VirtAddr, bytes: &mut [u8]) -> Result<(), Fault> {
-        let mut rest = &mut *bytes;
-        for (at, len) in self.space.pieces(at, rest.len()) {
-            let (piece, others) = rest.split_at_mut(len);
-            let what = What::buffer(AccessKind::Fetch, len);
-            self.access::<S, ()>(VirtAddr(at), what, |page| page.read(piece))?;
-            rest = others;
-        }
-        Ok(())
-    }
-
     /// Has the page of `at` for such an access, and does nothing with it.
     pub(super) fn have_in<S: Sectioned>(
         &mut self,
@@ -514,59 +502,6 @@ impl Core {
         access: AccessKind,
     ) -> Result<(), Fault> {
         self.access::<S, ()>(at, What::buffer(access, 0), drop)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn load_across<S: Sectioned>(&mut self, at: VirtAddr, bytes: &mut [u8]) -> Result<(), Fault> {
-        self.read::<S>(at, bytes)
-    }
-
-    /// Both pages have to be valid at once, so that the value is stored wholly or not at all.
-    #[cold]
-    fn store_across<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-        value: T,
-    ) -> Result<(), Fault> {
-        let mut bytes = [0; 16];
-        let bytes = &mut bytes[..size_of::<T>()];
-        translate::to_bytes(value, bytes);
-        self.write_across::<S>(at, bytes, What::part_of::<T>(AccessKind::Store))
-    }
-
-    /// Writes bytes that lie in two pages, wholly or not at all. `part` is what to look up in either, and to report.
-    pub(super) fn write_across<S: Sectioned>(
-        &mut self,
-        at: VirtAddr,
-        bytes: &[u8],
-        part: What,
-    ) -> Result<(), Fault> {
-        let (first, second) = bytes.split_at(PAGE_SIZE - at.page_offset());
-        let next = self.space.after(at, first.len() as u64);
-        loop {
-            S::enter(&mut self.translator);
-            let translator = &self.translator;
-            let low = translator.hit(at.0, first.len(), Need::Write);
-            let high = translator.hit(next.0, second.len(), Need::Write);
-            if let (Some(low), Some(high)) = (low, high) {
-                low.write(first);
-                high.write(second);
-                S::leave(&mut self.translator);
-                return Ok(());
-            }
-            S::leave(&mut self.translator);
-            for page in [at, next] {
-                match self.access::<S, ()>(page, part, drop) {
-                    Ok(()) => {}
-                    // Wholly or not at all is not to be had of a device.
-                    Err(fault) if fault.kind() == FaultKind::Device => {
-                        return self.write::<S>(at, bytes);
-                    }
-                    Err(fault) => return Err(fault),
-                }
-            }
-        }
     }
 }
 
@@ -579,10 +514,4 @@ fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Res
     let bytes = &mut bytes[..size_of::<T>()];
     load(bytes)?;
     Ok(translate::from_bytes(bytes))
-}
-
-/// Whether a value of `size` bytes at `at` lies in two pages.
-#[inline(always)]
-pub(super) fn crosses(at: VirtAddr, size: usize) -> bool {
-    at.page_offset() > PAGE_SIZE - size
 }

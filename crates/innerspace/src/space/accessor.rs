@@ -11,7 +11,8 @@ use crate::{Explanation, Space, VirtAddr};
 /// Loads and stores of one space by one thread at a time: what a CPU is to an address space.
 ///
 /// Owned and `Send`: make one a thread. Every access returns a value or a [`Fault`], and never raises a signal. A value that
-/// crosses a page end is loaded in two parts; it is stored wholly or not at all. Bytes that other accessors write at the same
+/// crosses a page end is loaded in two parts; it is stored wholly or not at all ([`Accessor::store`] says what holds with
+/// devices). Bytes that other accessors write at the same
 /// time are seen old or new, aligned words of up to eight bytes never torn.
 ///
 /// Dropping an accessor, also by a panic, leaves nothing behind. An idle accessor delays nobody.
@@ -100,6 +101,13 @@ macro_rules! accesses {
             }
 
             /// Stores a value at any alignment, wholly or not at all.
+            ///
+            /// Of a value that lies in two pages, nothing is stored before both are known to take it. What a
+            /// [`Device`](crate::Device) refuses is known only by its call: where one part is memory, the device gets its own
+            /// first, and memory is left as it was if that is refused; of two devices, the second may refuse when the first has
+            /// its part. A direct access file that is guarded counts as a device here, and its last page gets its part first,
+            /// so that a file that was cut short takes all or nothing. What the memory's file, or another thread's change of the
+            /// mapping, brings about during the device's call is not foreseen.
             ///
             /// # Errors
             /// The [`Fault`](crate::Fault) of the first byte that cannot be stored.

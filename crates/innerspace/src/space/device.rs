@@ -24,7 +24,7 @@ use crate::sync::Arc;
 ///
 /// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any alignment, in the machine's
 /// byte order. Bulk accesses are runs of calls of at most 8 bytes, aligned to their size; an access across the end of a page is
-/// two. Several threads may call at once. A handler may not use the space it is mapped in: see [`FaultKind::Reentered`].
+/// two such runs, and what a call has stored stays when a later one is refused. Several threads may call at once. A handler may not use the space it is mapped in: see [`FaultKind::Reentered`].
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
@@ -239,7 +239,7 @@ fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
 
 impl Core {
     /// The device behind a fault, or else the fault.
-    fn device_of(&mut self, fault: Fault) -> Result<DeviceCall, Fault> {
+    pub(super) fn device_of(&mut self, fault: Fault) -> Result<DeviceCall, Fault> {
         if fault.kind() != FaultKind::Device {
             return Err(fault);
         }
@@ -310,7 +310,17 @@ impl Core {
         bytes: &[u8],
         fault: Fault,
     ) -> Result<(), Fault> {
-        let DeviceCall { device, offset } = self.device_of(fault)?;
+        let call = self.device_of(fault)?;
+        self.store_run::<S>(at, bytes, &call)
+    }
+
+    /// Stores bytes of one page to the device there.
+    pub(super) fn store_run<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        bytes: &[u8],
+        DeviceCall { device, offset }: &DeviceCall,
+    ) -> Result<(), Fault> {
         for (start, size) in calls(at.0, bytes.len()) {
             let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Store, 0);
             let piece = &bytes[start..start + size];

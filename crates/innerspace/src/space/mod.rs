@@ -17,7 +17,7 @@
 //! | `dirty` | pages stored to since they were last asked about |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
-//! | `access`; `accessor`, `session`, `bulk`, `gather` | one access; the handles to it: loads, stores, copies, many reads at once |
+//! | `access`, `across`; `accessor`, `session`, `bulk`, `gather` | one access; one in two pages; the handles to it: loads, stores, copies, many reads at once |
 //! | `atomics`, `values` | atomic accesses; types of a program's own |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
@@ -36,6 +36,7 @@
 
 mod access;
 mod accessor;
+mod across;
 mod advise;
 mod atomics;
 mod bulk;

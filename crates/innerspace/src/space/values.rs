@@ -6,8 +6,9 @@ use std::marker::PhantomData;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::access::{Core, Sectioned, Single, What, crosses};
+use super::access::{Core, Sectioned, Single, What};
 use super::accessor::Accessor;
+use super::across::crosses;
 use super::error::{AccessKind, Fault};
 use super::session::{InSession, Session};
 use crate::{PAGE_SIZE, VirtAddr};
@@ -97,8 +98,8 @@ macro_rules! values {
                 self.core.load_value::<$mode, T>(at)
             }
 
-            /// Stores a value of any type that is bytes without padding, at any alignment, wholly or not at all (but to a
-            /// device: that may take a part). It has at most 4096 bytes, which is checked when it is compiled.
+            /// Stores a value of any type that is bytes without padding, at any alignment, wholly or not at all (to
+            /// devices as [`Self::store`] says, and a device may take a part of what is not a scalar). It has at most 4096 bytes, which is checked when it is compiled.
             ///
             /// # Errors
             /// The [`Fault`] of the first byte that cannot be stored.
