@@ -3,7 +3,7 @@
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
     FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
-    Threads,
+    Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -253,4 +253,19 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
          but the file now ends at 65,536 (it was 1,048,576 when opened)"
     );
     assert_eq!(a.load(at), Ok(0x0707_u16), "what is left can be read");
+}
+
+// spec: V24
+#[test]
+fn a_fault_above_every_space_is_not_explained_by_a_mapping() {
+    let space = Memory::with_limit(MIB).unwrap().space().unwrap();
+    let low = VirtAddr(0x10_1000);
+    space.map(Map::anonymous(4096).at(low)).unwrap();
+    let mut a = space.accessor();
+    for at in [low + (1 << 48), low + (0xffff << 48)] {
+        let fault = a.load::<u64>(at).unwrap_err();
+        assert!(fault.address().0 >> 48 != 0 && fault.address().0 >> 16 == at.0 >> 16);
+        let text = space.explain(fault).to_string();
+        assert!(text.ends_with(": an address has at most 48 bits"), "{text}");
+    }
 }

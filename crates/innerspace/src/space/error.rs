@@ -1,7 +1,7 @@
 //! What can go wrong with a space: [`SpaceError`] for changes of its mappings, [`Fault`] for accesses.
 //!
-//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It knows the address, the kind
-//! and the access; what else there is to say (the nearest mapping, the file's error) [`super::Space::explain`] adds.
+//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It knows the address (of one that
+//! no space has, the upper part), the kind and the access; what else there is to say (the nearest mapping, the file's error) [`super::Space::explain`] adds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::device::DeviceError;
+use super::table::ADDRESS_BITS;
 use super::vma::Protection;
 use crate::VirtAddr;
 use crate::cache::FileError;
@@ -77,22 +78,33 @@ pub enum FaultKind {
 /// An access that failed. Nothing was changed at and after the address; a value is stored wholly or not at all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
+    /// 48 bits: the address, or with [`BEYOND`] its upper ones.
     address_low: u32,
     address_high: u16,
     kind: FaultKind,
-    /// AccessKind in the two high bits; bytes in the others, 0 for a buffer.
+    /// AccessKind in the two high bits, then [`BEYOND`]; bytes in the others, 0 for a buffer.
     what: u8,
 }
+
+/// In [`Fault::what`]: the address has more bits than any space.
+const BEYOND: u8 = 1 << 5;
+/// The bits of [`Fault::what`] that count bytes.
+const BYTES: u8 = BEYOND - 1;
+/// Bits that an address beyond every space loses, so that the others are 48.
+const LOST: u32 = 64 - ADDRESS_BITS;
 
 impl Fault {
     pub(super) fn new(kind: FaultKind, at: VirtAddr, access: AccessKind, bytes: usize) -> Fault {
         let bytes = if bytes <= 16 { bytes as u8 } else { 0 };
+        let (address, beyond) = match at.0 >> ADDRESS_BITS {
+            0 => (at.0, 0),
+            _ => (at.0 >> LOST, BEYOND),
+        };
         Fault {
-            address_low: at.0 as u32,
-            // An address past 48 bits is told as the last one, which nothing is ever mapped at.
-            address_high: u16::try_from(at.0 >> 32).unwrap_or(u16::MAX),
+            address_low: address as u32,
+            address_high: (address >> 32) as u16,
             kind,
-            what: (access as u8) << 6 | bytes,
+            what: (access as u8) << 6 | beyond | bytes,
         }
     }
 
@@ -101,10 +113,23 @@ impl Fault {
         Fault { kind, ..self }
     }
 
-    /// The address that could not be accessed: the first failing byte of a buffer, the first byte of a value. Addresses past
-    /// 48 bits have their high bits cut to 48.
+    /// The address that could not be accessed: the first failing byte of a buffer, the first byte of a value; of a value that
+    /// lies in two pages, the first byte in the page that failed.
+    ///
+    /// An address of more than 48 bits, which no space has, is told rounded down to a multiple of 64 KiB: it has more than
+    /// 48 bits still.
     pub fn address(self) -> VirtAddr {
-        VirtAddr(u64::from(self.address_high) << 32 | u64::from(self.address_low))
+        let address = u64::from(self.address_high) << 32 | u64::from(self.address_low);
+        VirtAddr(if self.is_beyond() {
+            address << LOST
+        } else {
+            address
+        })
+    }
+
+    /// Whether the address has more bits than any space.
+    pub(super) fn is_beyond(self) -> bool {
+        self.what & BEYOND != 0
     }
 
     /// Why it failed.
@@ -136,12 +161,18 @@ pub(super) struct Wanted(pub(super) Fault);
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Wanted(fault) = self;
-        let access = fault.access().name();
-        match fault.what & 0x3f {
-            0 => write!(f, "{access} at {}", fault.address()),
-            1 => write!(f, "{access} of 1 byte at {}", fault.address()),
-            bytes => write!(f, "{access} of {bytes} bytes at {}", fault.address()),
+        f.write_str(fault.access().name())?;
+        match fault.what & BYTES {
+            0 => {}
+            1 => f.write_str(" of 1 byte")?,
+            bytes => write!(f, " of {bytes} bytes")?,
         }
+        let place = if fault.is_beyond() {
+            "at or after"
+        } else {
+            "at"
+        };
+        write!(f, " {place} {}", fault.address())
     }
 }
 
@@ -149,6 +180,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", Wanted(*self))?;
         f.write_str(match self.kind {
+            FaultKind::NotMapped if self.is_beyond() => "an address has at most 48 bits",
             FaultKind::NotMapped => "not mapped",
             FaultKind::Forbidden => "forbidden by the mapping's protection",
             FaultKind::PastEnd => "past the end of the mapped file",
@@ -431,6 +463,26 @@ mod tests {
         assert_eq!(
             fault.to_string(),
             "store at 0x1000: past the end of the mapped file"
+        );
+    }
+
+    #[test]
+    fn an_address_beyond_every_space_is_told_as_such() {
+        for (at, told) in [
+            (0x1_0000_0000_1000, 0x1_0000_0000_0000),
+            (0xab00_7f12_3456_7890, 0xab00_7f12_3456_0000),
+            (u64::MAX, 0xffff_ffff_ffff_0000),
+            (0xffff_ffff_ffff, 0xffff_ffff_ffff),
+        ] {
+            let fault = Fault::new(FaultKind::NotMapped, VirtAddr(at), AccessKind::Fetch, 16);
+            assert_eq!(fault.address(), VirtAddr(told));
+            assert_eq!(fault.access(), AccessKind::Fetch);
+        }
+        let at = VirtAddr(0x1_0000_0000_1000);
+        let fault = Fault::new(FaultKind::NotMapped, at, AccessKind::Load, 8);
+        assert_eq!(
+            fault.to_string(),
+            "load of 8 bytes at or after 0x1000000000000: an address has at most 48 bits"
         );
     }
 }

@@ -367,6 +367,7 @@ impl SpaceInner {
             .cloned();
         let text = match (cause, fault.kind()) {
             (Some((_, cause)), _) => format!("{}: {cause}", Wanted(fault)),
+            (None, FaultKind::NotMapped) if fault.is_beyond() => fault.to_string(),
             (None, FaultKind::NotMapped) => self.inside(|tables| match tables.vmas.nearest(at.0) {
                 Some(vma) => format!("{fault}; nearest mapping {vma}"),
                 None => format!("{fault}; the space has no mapping"),
