@@ -3,12 +3,17 @@
 use super::map::Map;
 use super::vma::Protection;
 use super::{Space, SpaceError};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex};
 use crate::{PAGE_SIZE, VirtAddr};
 
 /// Anonymous memory whose end can be moved, up to a length that is reserved when it is made.
 ///
 /// The reserve is address space and costs no memory. The region belongs to its space, and stays when this handle is
-/// dropped: it is unmapped like any mapping.
+/// dropped: it is unmapped like any mapping. Clones are handles of the same region.
+///
+/// Its length is what the space has of it: a restore brings back the length of the snapshot's time (in whole pages, unless it
+/// is the one set last), and pages at its end that were protected from every access, or unmapped, are no longer in it.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};
@@ -28,8 +33,21 @@ pub struct Region {
     start: VirtAddr,
     /// What is reserved, in whole pages.
     most: u64,
-    /// As asked for.
-    len: u64,
+    last: Arc<Last>,
+}
+
+/// What the handles of a region share.
+#[derive(Debug, Default)]
+struct Last {
+    /// The length that was set last, as asked for: it holds as long as the space has so many pages of the region.
+    len: AtomicU64,
+    /// One moves the end at a time.
+    moving: Mutex<()>,
+}
+
+/// As whole pages.
+fn whole(len: u64) -> u64 {
+    len.next_multiple_of(PAGE_SIZE as u64)
 }
 
 impl Space {
@@ -43,8 +61,8 @@ impl Space {
         Ok(Region {
             space: self.clone(),
             start,
-            most: most.next_multiple_of(PAGE_SIZE as u64),
-            len: 0,
+            most: whole(most),
+            last: Arc::default(),
         })
     }
 }
@@ -57,24 +75,43 @@ impl Region {
 
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
-        self.len
+        let (last, pages) = (self.last.len.load(Ordering::Relaxed), self.pages());
+        match whole(last) == pages {
+            true => last,
+            false => pages,
+        }
+    }
+
+    /// The length in whole pages, by the space's mappings: what is behind it is the reserve.
+    fn pages(&self) -> u64 {
+        let range = self.start.0..self.start.0 + self.most;
+        self.space.0.inside(|tables| {
+            let parts = tables.vmas.overlapping(&range);
+            let usable = parts.filter(|vma| vma.protection != Protection::NONE);
+            usable
+                .last()
+                .map_or(0, |vma| vma.end.min(range.end) - range.start)
+        })
     }
 
     /// Whether its length is 0.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Moves its end and returns it. What is added is zeros; what is cut off is gone, by whole pages.
     ///
     /// # Errors
-    /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::Limit`]. Nothing is changed.
+    /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::Limit`]; as for [`Space::protect`] where the reserve was
+    /// unmapped. Nothing is changed.
     pub fn set_len(&mut self, len: u64) -> Result<VirtAddr, SpaceError> {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });
         }
-        let pages = |len: u64| len.next_multiple_of(PAGE_SIZE as u64);
-        let (old, new) = (pages(self.len), pages(len));
+        // A callback of the space would wait for whom it works for.
+        self.space.0.check_live("moving the end of a region")?;
+        let _moving = self.last.moving.lock();
+        let (old, new) = (self.pages(), whole(len));
         if old < new {
             self.space
                 .protect(self.start + old, new - old, Protection::READ_WRITE)?;
@@ -82,7 +119,7 @@ impl Region {
             let reserved = Map::anonymous(old - new).protection(Protection::NONE);
             self.space.map(reserved.replacing(self.start + new))?;
         }
-        self.len = len;
+        self.last.len.store(len, Ordering::Relaxed);
         Ok(self.start + len)
     }
 }

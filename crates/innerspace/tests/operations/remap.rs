@@ -167,3 +167,37 @@ fn a_region_moves_its_end() {
     assert_eq!(heap.len(), 16 * PAGE);
     space.validate();
 }
+
+#[test]
+fn a_region_has_the_length_that_its_space_gives_it() {
+    let memory = memory();
+    let space = memory.space().unwrap();
+    let mut heap = space.region(32 * PAGE).unwrap();
+    let mut a = space.accessor();
+    heap.set_len(10 * PAGE).unwrap();
+    let snapshot = space.freeze().unwrap();
+    heap.set_len(20 * PAGE - 1).unwrap();
+    assert_eq!(heap.len(), 20 * PAGE - 1);
+    space.restore(&snapshot).unwrap();
+    assert_eq!(heap.len(), 10 * PAGE);
+    heap.set_len(30 * PAGE).unwrap();
+    for page in 0..30 {
+        a.store(heap.start() + page * PAGE, 1_u8).unwrap();
+    }
+    assert!(a.load::<u8>(heap.start() + 30 * PAGE).is_err());
+    // Clones are of one length.
+    let mut same = heap.clone();
+    same.set_len(2 * PAGE).unwrap();
+    assert_eq!(heap.len(), 2 * PAGE);
+    assert!(a.load::<u8>(heap.start() + 9 * PAGE).is_err());
+    heap.set_len(10 * PAGE).unwrap();
+    assert_eq!(
+        (same.len(), a.load::<u8>(heap.start() + 9 * PAGE)),
+        (10 * PAGE, Ok(0))
+    );
+    // A page that is protected inside it does not end it.
+    space.protect(heap.start(), PAGE, Protection::NONE).unwrap();
+    assert_eq!(heap.len(), 10 * PAGE);
+    heap.set_len(0).unwrap();
+    assert!(same.is_empty());
+}
