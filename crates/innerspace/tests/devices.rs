@@ -331,6 +331,97 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
     );
 }
 
+/// The usual layout of a JIT: one file, shown once to be written and once to be executed.
+// spec: V11
+#[test]
+fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
+    let memory: Memory = MemoryOptions::new(4 * MIB)
+        .threads(Threads::None)
+        .build()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let cached = memory
+        .options()
+        .access(innerspace::FileAccess::ReadWrite)
+        .open_store(Arc::new(innerspace::store::MemoryStore::with_len(4 * PAGE)))
+        .unwrap();
+    let direct = memory.direct_options().create(folder.path().join("code"));
+    let direct = direct.unwrap();
+    direct.set_len(4 * PAGE).unwrap();
+    for map in [Map::file(&cached), Map::direct(&direct)] {
+        let (space, other) = (memory.space().unwrap(), memory.space().unwrap());
+        let execute = Protection::READ | Protection::EXECUTE;
+        let code = map.clone().shared().protection(execute);
+        let code = space.map(code).unwrap();
+        let writable = map.shared().writable();
+        let written = space.map(writable.clone()).unwrap();
+        let elsewhere = other.map(writable).unwrap();
+        let fork = space.fork().unwrap();
+        let mut a = space.accessor();
+        let mut stores = [
+            (space.accessor(), written),
+            (fork.accessor(), written),
+            (other.accessor(), elsewhere),
+        ];
+        for (value, at) in (1..).zip([0, 1, 2, 0, 1, 2]) {
+            let (by, at) = &mut stores[at];
+            // It is writable there before it is watched.
+            by.store(*at + 2 * PAGE, 0_u64).unwrap();
+            let page = a.watch_code(code + 2 * PAGE).unwrap();
+            assert!(page.is_current());
+            by.store(*at, value).unwrap();
+            by.store(*at + 3 * PAGE, value).unwrap();
+            assert!(page.is_current(), "stores to other pages");
+            by.store(*at + 2 * PAGE, value).unwrap();
+            assert_eq!(a.fetch::<u64>(code + 2 * PAGE), Ok(value));
+            assert!(!page.is_current(), "store {value}");
+        }
+        let page = a.watch_code(code).unwrap();
+        space.unmap(written, 4 * PAGE).unwrap();
+        assert!(page.is_current(), "the other mapping shows nothing here");
+    }
+}
+
+/// What a file, or a change of mappings, takes away makes code stale.
+// spec: V11
+#[test]
+fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
+    let memory: Memory = MemoryOptions::new(4 * MIB)
+        .threads(Threads::None)
+        .build()
+        .unwrap();
+    let file = memory
+        .options()
+        .access(innerspace::FileAccess::ReadWrite)
+        .open_store(Arc::new(innerspace::store::MemoryStore::with_len(4 * PAGE)))
+        .unwrap();
+    let space = memory.space().unwrap();
+    let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
+    let at = space.map(code.at(VirtAddr(0x10_0000))).unwrap();
+    let mut a = space.accessor();
+    file.write_at(&[1; 4 * PAGE_SIZE], 0).unwrap();
+    let mut watched = |at| {
+        let page = a.watch_code(at).unwrap();
+        a.fetch::<u8>(at).unwrap();
+        assert!(page.is_current());
+        page
+    };
+    let page = watched(at);
+    file.punch(0..PAGE).unwrap();
+    assert!(!page.is_current(), "a hole");
+    let (page, stays) = (watched(at + 3 * PAGE), watched(at + PAGE));
+    file.set_len(3 * PAGE).unwrap();
+    assert!(!page.is_current(), "past the end");
+    assert!(stays.is_current());
+    let to = at + 16 * PAGE;
+    let there = space.map(Map::anonymous(PAGE).at(to).protection(Protection::EXECUTE));
+    there.unwrap();
+    let (from, there) = (watched(at), watched(to));
+    space.remap(at, PAGE, PAGE, Remap::Replacing(to)).unwrap();
+    assert!(!from.is_current(), "moved away");
+    assert!(!there.is_current(), "replaced by what was moved");
+}
+
 /// A translator beside a writer never takes old bytes for current.
 // spec: V11
 #[test]

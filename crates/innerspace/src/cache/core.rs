@@ -432,6 +432,11 @@ impl FileCore {
         self.mappers.revoke(self.pages_of(blocks), how)
     }
 
+    /// Takes the right to store to pages away. Whoever does without them for more than a new fault waits for a grace period.
+    pub(crate) fn revoke_write(&self, pages: Range<u64>) {
+        self.mappers.revoke(pages, Revoke::Write);
+    }
+
     /// Takes all translations of whole blocks away, and waits until nobody uses them any more (I6).
     pub(super) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
         if !self.mappers.is_empty() {

@@ -268,7 +268,7 @@ impl DaxCore {
     }
 
     /// Takes the right to store away.
-    pub(super) fn revoke_write(&self, pages: Range<u64>) {
+    pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);
     }
 

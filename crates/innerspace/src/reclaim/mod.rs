@@ -63,6 +63,7 @@ mod retire;
 mod shadows;
 mod shrink;
 mod validate;
+mod watched;
 mod workingset;
 
 #[cfg(all(test, not(loom)))]

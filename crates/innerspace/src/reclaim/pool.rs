@@ -15,6 +15,7 @@ use super::progress::{Progress, Room, Rounds};
 use super::retire::RetireQueue;
 use super::shadows::Shadows;
 use super::shrink::Io;
+use super::watched::WatchedPages;
 use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, PutView};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
 use crate::stats::{Counters, Event, Totals};
@@ -74,6 +75,8 @@ pub(crate) struct Pool {
     pub(super) sampler: Option<Sampler>,
     /// The page table's common leaf of zeros (`space::table`), once it was wanted; it stays.
     pub(crate) zero_leaf: OnceLock<FrameId>,
+    /// Pages of files that code was fetched from (`space::code`).
+    pub(crate) watched: WatchedPages,
     /// Counts blocks that left their files while they were viewed.
     viewed_outside: KeepSelf<Pool>,
 }
@@ -113,6 +116,7 @@ impl Pool {
                 Sampling::On => Some(Sampler::new(ordinary)),
             },
             zero_leaf: OnceLock::new(),
+            watched: WatchedPages::default(),
             viewed_outside: KeepSelf::new(),
             frames,
         });

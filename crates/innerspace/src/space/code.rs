@@ -10,6 +10,13 @@
 //! The gate has to be closed for the page's own sake as well: a fault that copies it must find its word changed if there were
 //! stores to it meanwhile (`pte`).
 //!
+//! A page of a file may be shown elsewhere, too: at other addresses, in forks, in other spaces. Stores there count as well. Its
+//! generation is known to the pool (`reclaim::watched`) by the file's page, and a fault that makes such a page writable anywhere
+//! counts it, in its section. No gate keeps these faults out, so the watcher goes by their counts: it makes itself known; reads the
+//! generation; waits for a grace period, by which every fault is over that did not see it, or counted before it read; takes
+//! the right to store away in every space (`Revoke::Write`); waits for a grace period, by which the stores are over. What is
+//! writable after that was made so by a fault that counted after the generation was read.
+//!
 //! Structural changes, and files that take pages away, count a generation once the page's word is changed.
 
 use std::collections::BTreeMap;
@@ -20,6 +27,7 @@ use super::accessor::Accessor;
 use super::error::{AccessKind, Fault};
 use super::pte::{self, VALID_W};
 use super::table::{Nodes, slot_index};
+use super::vma::Vma;
 use super::{SpaceInner, page_start};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -43,6 +51,9 @@ pub struct CodePage {
 
 impl CodePage {
     /// Whether nothing was stored to the page, nor its mapping changed, since it was watched. Costs one load.
+    ///
+    /// [`Accessor::watch_code`] says which stores count. It may also say false where nothing was stored: where a store began at
+    /// the same time, or pages of the file were taken away. It never turns true again.
     #[inline]
     pub fn is_current(&self) -> bool {
         self.generation.load(Ordering::Acquire) == self.seen
@@ -92,6 +103,18 @@ impl SpaceInner {
         super::midway::reached(super::midway::Point::Told);
     }
 
+    /// The same, of a page that belongs to the file that `vma` shows there.
+    pub(super) fn file_written(&self, vma: &Vma, at: u64) {
+        if let Some(file) = vma.file() {
+            let page = vma.file_page(page_start(at));
+            // mutant: V11-file (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from) by address alone
+            if cfg!(not(mutant = "V11-file")) {
+                self.pool.watched.stored(file.key(), page);
+            }
+        }
+        self.written(at);
+    }
+
     /// Takes the write validity of the page away; whether it had any. The gate is closed on it.
     fn end_writes(&self, page: u64) -> bool {
         let nodes = Nodes { pool: &self.pool };
@@ -107,8 +130,12 @@ impl SpaceInner {
 
 impl Accessor {
     /// Watches the page of `at`, whose mapping has to allow execution, for changes: call it, then fetch and translate;
-    /// what was made of the page is stale as soon as [`CodePage::is_current`] is false. Stores through spaces count, by
-    /// any accessor of this space; what other spaces and writes to the file itself store to a shared file does not.
+    /// what was made of the page is stale as soon as [`CodePage::is_current`] is false.
+    ///
+    /// What counts is every store by an accessor to what the page shows: by any accessor of this space; of a page of a file, also
+    /// through other mappings of the file, in this space, in its forks and in others of the same [`Memory`](crate::Memory). What does
+    /// not count: writes to the file by its own functions, such as [`PagedFile::write_at`](crate::PagedFile::write_at), or by
+    /// others outside; and what is written to a pinned page by its address in the process.
     ///
     /// Waits for grace periods: it costs a few microseconds. The space remembers each page it was called for, in some tens of bytes.
     ///
@@ -121,6 +148,12 @@ impl Accessor {
         let generation = space.code.watch(page);
         let domain = &space.pool.domain;
         let writer = space.gate.write();
+        let shown = writer.vmas.find_containing(page);
+        let file = shown.and_then(|vma| Some((vma.file()?.clone(), vma.file_page(page))));
+        if let Some((file, number)) = &file {
+            space.pool.watched.watch(file.key(), *number, &generation);
+        }
+        let counted = generation.load(Ordering::Acquire);
         // mutant: V11 (test: a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored) nobody is waited for
         // mutant: A1-copy (test: a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch) nobody is kept out
         let closed = cfg!(not(any(mutant = "V11", mutant = "A1-copy")))
@@ -133,12 +166,23 @@ impl Accessor {
         if space.end_writes(page) {
             space.changes.doubt();
         }
+        if let Some((file, number)) = &file {
+            domain.synchronize();
+            // mutant: V11-alias (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from) writable elsewhere
+            if cfg!(not(mutant = "V11-alias")) {
+                file.revoke_write(*number..number + 1);
+            }
+        }
         // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
         if cfg!(not(mutant = "V11-taken")) {
             domain.synchronize();
         }
-        let seen = generation.load(Ordering::Acquire);
+        let seen = match &file {
+            Some(_) => counted,
+            None => generation.load(Ordering::Acquire),
+        };
         drop(closed);
+        drop(writer);
         Ok(CodePage { generation, seen })
     }
 }

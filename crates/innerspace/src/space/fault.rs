@@ -473,7 +473,7 @@ impl<'space> FaultState<'space> {
             FileAccessKind::Write => VALID_R | VALID_W,
         };
         if kind == FileAccessKind::Write {
-            self.space.written(self.at.0);
+            self.space.file_written(vma, self.at.0);
         }
         let new = Pte::file(block.host_of_page(*page), valid);
         if old.holds() == Holds::File && old.host() == new.host() {

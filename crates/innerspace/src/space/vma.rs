@@ -127,6 +127,14 @@ impl MappedFile {
         }
     }
 
+    /// Takes the right to store to pages away, in every space.
+    pub(super) fn revoke_write(&self, pages: Range<u64>) {
+        match self {
+            MappedFile::Cached(file) => file.core().revoke_write(pages),
+            MappedFile::Direct(file) => file.core().revoke_write(pages),
+        }
+    }
+
     pub(super) fn remove_mapper(&self, id: MapperId) {
         match self {
             MappedFile::Cached(file) => file.remove_mapper(id),

@@ -129,7 +129,7 @@ impl FaultState<'_> {
             FileAccessKind::Write => VALID_R | VALID_W,
         };
         if kind == FileAccessKind::Write {
-            self.space.written(self.at.0);
+            self.space.file_written(vma, self.at.0);
         }
         let word = |page| match pages.host(page) {
             Some(host) => Pte::direct(host, valid),
@@ -158,7 +158,7 @@ impl FaultState<'_> {
             if other != page {
                 if kind == FileAccessKind::Write {
                     let at = (self.at.0 >> PAGE_SHIFT) + other - page;
-                    self.space.written(at << PAGE_SHIFT);
+                    self.space.file_written(vma, at << PAGE_SHIFT);
                 }
                 let (old, new) = (pte::load(&words[place]), word(other));
                 let new = match old.holds() {
