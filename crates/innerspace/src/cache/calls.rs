@@ -6,17 +6,17 @@
 //!
 //! So files are locked from the top of such a stack downwards. Whoever wants memory, makes room for dirty blocks, or does the
 //! service's work, calls stores of files that he was not asked for, which may stand anywhere: also above one that this
-//! thread has locked (its append, or its `invalidate`: [`Holding`]) or is in a call of. There only those stores are called that
+//! thread has locked (its append, its `invalidate`, or a direct file's layout: [`Holding`]) or is in a call of. There only those stores are called that
 //! use no files ([`FileCore::may_call_unasked`]). What the others have is written with nothing locked: an operation that found
-//! no memory gives its locks back, makes room, and tries again ([`FileCore::with_room`]).
+//! no memory gives its locks back, makes room, and tries again ([`with_room`]).
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use super::core::FileCore;
 use super::errors::FileError;
-use crate::group::Reclaimer;
-use crate::reclaim::StoreScope;
+use crate::group::{GroupId, Reclaimer};
+use crate::reclaim::{Pool, StoreScope};
 use crate::sync::Apart;
 use crate::units::PageCount;
 
@@ -37,11 +37,11 @@ const EXTRA_ROOM: u64 = 8;
 
 /// While it lives, this thread has a file locked.
 #[must_use = "the file is taken for unlocked when this is dropped"]
-pub(super) struct Holding(PhantomData<*const ()>);
+pub(crate) struct Holding(PhantomData<*const ()>);
 
 impl Holding {
     #[inline]
-    pub(super) fn begin() -> Holding {
+    pub(crate) fn begin() -> Holding {
         let _ = HOLDING.try_with(|holding| holding.set(holding.get() + 1));
         Holding(PhantomData)
     }
@@ -124,25 +124,41 @@ impl FileCore {
         may
     }
 
-    /// Does `work`, which locks files and wants memory. If it finds none, and has passed over files whose stores could not be called
-    /// there, some is made with nothing locked, and it is done again: it has to be such that it can be.
+    /// [`with_room`] for a file.
     pub(super) fn with_room<T>(
         &self,
-        mut work: impl FnMut() -> Result<T, FileError>,
+        work: impl FnMut() -> Result<T, FileError>,
     ) -> Result<T, FileError> {
-        let passed_over = || PASSED_OVER.try_with(Cell::get).unwrap_or(0);
-        for _ in 0..ROOMS {
-            let before = passed_over();
-            match work() {
-                Err(FileError::Limit(full)) if passed_over() != before && is_free() => {
-                    let pages = PageCount(2 * self.block_pages() + EXTRA_ROOM);
-                    if self.pool.reclaim(full.details().id, pages) == PageCount(0) {
-                        return Err(FileError::Limit(full));
-                    }
-                }
-                result => return result,
-            }
-        }
-        work()
+        let is_full = |error: &FileError| match error {
+            FileError::Limit(full) => Some(full.details().id),
+            _ => None,
+        };
+        with_room(&self.pool, PageCount(2 * self.block_pages()), is_full, work)
     }
+}
+
+/// Does `work`, which locks files and wants memory. If it finds none (`is_full` says where), and has passed over files whose stores
+/// could not be called there, some is made with nothing locked, `pages` and a few more, and it is done again: it has to be such
+/// that it can be.
+pub(crate) fn with_room<T, E>(
+    pool: &Pool,
+    pages: PageCount,
+    is_full: impl Fn(&E) -> Option<GroupId>,
+    mut work: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let passed_over = || PASSED_OVER.try_with(Cell::get).unwrap_or(0);
+    for _ in 0..ROOMS {
+        let before = passed_over();
+        let error = match work() {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let Some(group) = is_full(&error).filter(|_| passed_over() != before && is_free()) else {
+            return Err(error);
+        };
+        if pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0) {
+            return Err(error);
+        }
+    }
+    work()
 }

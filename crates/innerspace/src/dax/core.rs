@@ -11,7 +11,7 @@ use super::extents::ExtentMap;
 use super::open::HostFile;
 use super::pins::Pins;
 use super::stripes::{Counts, DirtyRanges};
-use crate::cache::{ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke};
+use crate::cache::{ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke, with_room};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -270,6 +270,18 @@ impl DaxCore {
     /// Takes the right to store away.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);
+    }
+
+    /// Does `work`, which locks the file and wants memory, again where that can be had with nothing locked.
+    pub(super) fn with_room<T>(
+        &self,
+        work: impl FnMut() -> Result<T, DaxError>,
+    ) -> Result<T, DaxError> {
+        let is_full = |error: &DaxError| match error {
+            DaxError::Limit(full) => Some(full.details().id),
+            _ => None,
+        };
+        with_room(&self.pool, PageCount(0), is_full, work)
     }
 
     /// Waits until nobody uses what was revoked.

@@ -21,6 +21,7 @@ use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
+use crate::cache::Holding;
 use crate::frame::deadline;
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard};
@@ -120,7 +121,7 @@ impl DaxCore {
 
     /// Forgets what is known of clean pages, so that the next access asks the extent map again. Dirty entries stay.
     pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
-        let _layout = self.layout.write();
+        let (_layout, _holding) = (self.layout.write(), Holding::begin());
         let _no_sync = self.no_sync();
         self.extents.forget(pages.clone());
         self.cut_out(pages, Removal::ForgetClean)
@@ -134,7 +135,7 @@ impl DaxCore {
 
     /// A write that was to reach `end` failed: what it allocated past the file's end goes.
     pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
-        let _layout = self.layout.write();
+        let (_layout, _holding) = (self.layout.write(), Holding::begin());
         if end <= self.size() {
             return Ok(());
         }
@@ -179,13 +180,13 @@ impl DaxCore {
         touched: impl Fn() -> Range<u64>,
         what: DaxAction,
         patience: Duration,
-    ) -> Result<RwLockWriteGuard<'_, ()>, DaxError> {
+    ) -> Result<(RwLockWriteGuard<'_, ()>, Holding), DaxError> {
         let mut until = None;
         loop {
             let layout = self.layout.write();
             let pages = self.widened(touched());
             let Some(pinned) = self.pins.first_in(&pages) else {
-                return Ok(layout);
+                return Ok((layout, Holding::begin()));
             };
             drop(layout);
             let own = self.pins.holds_own(&pages);

@@ -17,7 +17,7 @@ use super::open::HostFile;
 use super::stripes::Count;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
-use crate::cache::{ErrorCursor, FaultKind};
+use crate::cache::{ErrorCursor, FaultKind, Holding};
 use crate::group::Group;
 use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
@@ -262,7 +262,8 @@ impl DaxFile {
     /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own; [`DaxError::ReadOnly`],
     /// [`DaxError::TooLong`], [`DaxError::Io`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
-        self.0.core.set_len(len, PATIENCE)
+        let core = &self.0.core;
+        core.with_room(|| core.set_len(len, PATIENCE))
     }
 
     /// Like [`DaxFile::set_len`], waiting so long for pins.
@@ -270,7 +271,8 @@ impl DaxFile {
     /// # Errors
     /// As there.
     pub fn set_len_within(&self, len: u64, patience: Duration) -> Result<(), DaxError> {
-        self.0.core.set_len(len, patience)
+        let core = &self.0.core;
+        core.with_room(|| core.set_len(len, patience))
     }
 
     /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits for pins as
@@ -279,7 +281,8 @@ impl DaxFile {
     /// # Errors
     /// As [`DaxFile::set_len`].
     pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        self.0.core.punch(bytes, PATIENCE)
+        let core = &self.0.core;
+        core.with_room(|| core.punch(bytes.clone(), PATIENCE))
     }
 
     /// Makes everything that was stored durable: flushes the cache lines of what is dirty, or has the host write it.
@@ -323,7 +326,7 @@ impl DaxFile {
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         core.check_writable(bytes.start)?;
-        let _layout = core.layout.read();
+        let (_layout, _holding) = (core.layout.read(), Holding::begin());
         if bytes.start > bytes.end || bytes.end > core.size() {
             let len = bytes.end.saturating_sub(bytes.start);
             return Err(core.past_end(bytes.start, len));

@@ -14,7 +14,7 @@ use super::entry::{Content, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
-use crate::cache::FaultKind;
+use crate::cache::{FaultKind, Holding};
 use crate::store::KnownSince;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -96,10 +96,10 @@ impl DaxCore {
             .checked_add(buf.len() as u64)
             .filter(|end| *end <= self.most)
             .ok_or_else(|| self.too_long(offset, buf.len() as u64))?;
-        let written = {
-            let _layout = self.layout.read();
+        let written = self.with_room(|| {
+            let (_layout, _holding) = (self.layout.read(), Holding::begin());
             self.write_pages(buf, offset, end)
-        };
+        });
         // Blocks past the end are nobody's.
         if !matches!(written, Ok(done) if done == buf.len()) {
             self.give_back_past_end(end)?;
@@ -365,7 +365,7 @@ impl DaxCore {
         self.check_page(offset, from.len())?;
         self.check_writable(offset)?;
         // With the layout held the file does not become shorter, so this does not make it longer.
-        let _layout = self.layout.read();
+        let (_layout, _holding) = (self.layout.read(), Holding::begin());
         let inside = self.size().saturating_sub(offset).min(from.len() as u64);
         let written = self.write_pages(&from[..inside as usize], offset, offset + inside);
         written.map(drop)

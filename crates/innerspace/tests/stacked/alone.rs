@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Threads};
+use innerspace::{
+    DaxDevice, DaxFile, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Threads,
+};
 
 use crate::PAGE;
 use crate::notes;
@@ -213,5 +215,58 @@ fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
         memory.tick();
         let served = wanted.as_mut().poll(&mut context);
         assert!(matches!(served, Poll::Ready(Ok(view)) if view[..] == [6; 10]));
+    });
+}
+
+/// The bytes of a file in a direct one.
+struct OverDirect(DaxFile);
+
+impl Store for OverDirect {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset).map_err(io::Error::other)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset).map_err(io::Error::other)
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+/// `work` wants memory of a group that has none, but for what has to be written to the direct file.
+fn when_full_above_direct(work: impl FnOnce(&DaxFile)) {
+    notes::watched(0, || {
+        let memory = memory();
+        let group = memory.group("both", MIB).unwrap();
+        let device = DaxDevice::memory(4 * MIB).unwrap();
+        let direct = memory.direct_options().group(&group);
+        let direct = direct.access(FileAccess::ReadWrite);
+        let direct = direct.on(&device, "direct").unwrap();
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let above = options.group(&group).open(OverDirect(direct.clone()));
+        let above = above.unwrap();
+        above.write_at(&[5; 12 * PAGE_SIZE], 0).unwrap();
+        group.set_max(group.usage()).unwrap();
+        work(&direct);
+        group.set_max(MIB).unwrap();
+        above.sync_all().unwrap();
+        let mut found = vec![0; 12 * PAGE_SIZE];
+        direct.read_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 5));
+        memory.validate();
+    });
+}
+
+#[test]
+fn a_direct_write_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
+    when_full_above_direct(|direct| {
+        let written = direct.write_at(&[1; 10], 100 * PAGE).unwrap();
+        assert_eq!(written, 10);
     });
 }
