@@ -163,7 +163,6 @@ pub use stats::Totals;
 pub use sys::copy::{AtomicScalar, Scalar};
 pub use units::*;
 
-/// The example in README.md, compiled.
 /// The example of README.md, compiled with the documented examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

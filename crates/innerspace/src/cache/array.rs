@@ -100,10 +100,8 @@ impl<T: Element> Array<T> {
     pub fn read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
         let end = first.checked_add(into.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.len) else {
-            let (file, index) = (
-                self.file.name().into(),
-                first.saturating_add(into.len() as u64),
-            );
+            // The first that is not there.
+            let (file, index) = (self.file.name().into(), first.max(self.len));
             return Err(FileError::NoSuchElement {
                 file,
                 index,

@@ -204,7 +204,7 @@ pub enum FileError {
     NoSuchElement {
         /// The file.
         file: Arc<str>,
-        /// The index asked for.
+        /// The index asked for; of several, the first that is not there.
         index: u64,
         /// The number of elements.
         len: u64,
@@ -407,8 +407,7 @@ impl<E: Clone> ErrorSequence<E> {
     }
 }
 
-/// Failures that had no handle left to report them: the last drop of a file, background writes of a file nobody syncs.
-/// Bounded; the oldest go first.
+/// Failures that had no handle left to report them: those of the last drop of a file. Bounded; the oldest go first.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(Mutex<VecDeque<FileError>>);
 

@@ -261,10 +261,13 @@ fn an_array_reads_elements_across_blocks() {
         array.get(3000).unwrap_err().to_string(),
         "data.bin: element 3,000 is past the end; there are 3,000"
     );
-    assert!(matches!(
-        array.read(2999, &mut part),
-        Err(FileError::NoSuchElement { .. })
-    ));
+    for (first, missing) in [(2999, 3000), (3001, 3001), (u64::MAX, u64::MAX)] {
+        let error = array.read(first, &mut part[..2]).unwrap_err();
+        let FileError::NoSuchElement { index, len, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((index, len), (missing, 3000));
+    }
     file.append(&[1]).unwrap();
     assert!(matches!(
         file.array::<u32>(),
