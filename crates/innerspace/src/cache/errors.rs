@@ -236,7 +236,8 @@ pub enum FileError {
         /// What the store said last.
         source: Arc<FileError>,
     },
-    /// The file's store, while it was being called, came back to the file: that would wait for itself.
+    /// The file's store, while it was being called, came back to the file with what may wait, and that for the call: to read what
+    /// is not cached, to write, cut, sync and the like. What is cached it can read, view, evict, and load through a mapping.
     #[error("{file}: its store came back to it from inside a call")]
     Reentered {
         /// The file.

@@ -482,7 +482,8 @@ impl PagedFile {
         self.sync(0..self.core().end_block(), SyncWhat::All)
     }
 
-    /// Like [`PagedFile::sync_data`] for the blocks of a range.
+    /// Like [`PagedFile::sync_data`] for the blocks of a range: those alone are written, and only their writes are waited for. The
+    /// sync of the store that follows has no range: it makes durable whatever the store has taken, and is waited for in full.
     ///
     /// # Errors
     /// As [`PagedFile::sync_data`].

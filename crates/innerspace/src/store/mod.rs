@@ -21,6 +21,11 @@
 //! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
 //!   other.
 //! - What a write accepted may be dropped by a sync that fails, unless [`Store::accepted`] says otherwise.
+//! - A call may use other files of the same memory. The file that it is a call of answers it what is
+//!   cached (a read, a view, an eviction, a load through a mapping); whatever may wait for the call
+//!   is [`FileError::Reentered`](crate::FileError::Reentered), or the fault for that reason. In a call
+//!   for the fault or the change of a space, all accesses of that space are
+//!   [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
 //!

@@ -360,6 +360,11 @@ impl Rude {
         let Some(file) = self.file.lock().clone() else {
             return;
         };
+        // What is cached is had, and let go of.
+        assert_eq!(file.view(8192..8200).unwrap()[..], [7; 8]);
+        let mut byte = [0; 1];
+        assert_eq!((file.read_at(&mut byte, 8192).unwrap(), byte), (1, [7]));
+        file.evict(4096..8192).unwrap();
         let mut outcomes = self.outcomes.lock();
         outcomes.extend(file.view(12_288..12_289).err());
         outcomes.extend(file.view(0..1).err());
@@ -404,7 +409,7 @@ impl Store for Rude {
 }
 
 #[test]
-fn a_store_that_comes_back_to_its_file_is_told_off() {
+fn a_store_that_comes_back_to_its_file_gets_what_is_cached_and_is_told_off() {
     type Call = fn(&PagedFile);
     let calls: [(&str, Call); 5] = [
         ("read", |file| drop(file.view(0..1).unwrap())),
