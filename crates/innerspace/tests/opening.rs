@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 
 use innerspace::store::{Identity, MemoryStore, Store};
-use innerspace::{FileAccess, KIB, MIB, Memory, OpenError, PagedFile};
+use innerspace::{DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, OpenError, PagedFile};
 
 fn refused(opened: Result<PagedFile, OpenError>) -> String {
     match opened {
@@ -239,4 +239,32 @@ fn who_opens_a_store_waits_for_its_last_drop_though_others_open_others() {
         began.recv().unwrap();
         assert_eq!(again.join().unwrap().len(), 1000);
     });
+}
+
+#[test]
+fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
+    let [memory, other] = [(); 2].map(|()| Memory::with_limit(4 * MIB).unwrap());
+    let foreign = other.group("tenant", MIB).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, [1; 5_000]).unwrap();
+    let cached = || memory.options().group(&foreign);
+    for opened in [
+        cached().open(MemoryStore::new()),
+        cached().open_path(&path),
+        cached().create(&path),
+    ] {
+        assert!(matches!(opened, Err(OpenError::OtherMemorysGroup)));
+    }
+    let direct = || memory.direct_options().group(&foreign);
+    let device = DaxDevice::memory(MIB).unwrap();
+    for opened in [
+        direct().on(&device, "data.bin"),
+        direct().open(&path),
+        direct().create(&path),
+    ] {
+        assert!(matches!(opened, Err(DaxError::OtherMemorysGroup)));
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), [1; 5_000], "not emptied");
+    memory.validate();
 }

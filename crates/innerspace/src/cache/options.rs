@@ -85,6 +85,11 @@ impl FileOptions {
         self.block_size
     }
 
+    /// The group asked for.
+    pub(crate) fn payer(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
     /// Says what is wrong with them for a file at `path`, before it is opened.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {

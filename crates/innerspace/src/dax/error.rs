@@ -218,6 +218,9 @@ pub enum DaxError {
         /// The most it can have.
         most: u64,
     },
+    /// The group that was to pay belongs to another memory.
+    #[error("the group that was to pay for the file is of another memory")]
+    OtherMemorysGroup,
     /// The host file could not be opened: missing, of the wrong kind, not permitted, in use by another process.
     #[cfg(not(target_family = "wasm"))]
     #[error(transparent)]
@@ -267,9 +270,9 @@ impl DaxError {
         use io::ErrorKind;
         match self {
             DaxError::PastEnd { .. } | DaxError::Shrank { .. } => ErrorKind::UnexpectedEof,
-            DaxError::DeviceTooSmall { .. } | DaxError::DeviceNotPages { .. } => {
-                ErrorKind::InvalidInput
-            }
+            DaxError::DeviceTooSmall { .. }
+            | DaxError::DeviceNotPages { .. }
+            | DaxError::OtherMemorysGroup => ErrorKind::InvalidInput,
             DaxError::DeviceFull { .. } => ErrorKind::StorageFull,
             DaxError::Unsupported { .. } => ErrorKind::Unsupported,
             DaxError::Busy { holder, .. } => match holder {
@@ -316,7 +319,7 @@ mod tests {
     use super::*;
     use crate::store::{Holder, OpenError};
 
-    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 15] {
+    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 16] {
         use io::ErrorKind::*;
         let file: Arc<str> = "data.bin".into();
         let full = io::Error::new(StorageFull, "no space left");
@@ -333,6 +336,11 @@ mod tests {
             source: no.clone(),
         };
         [
+            (
+                DaxError::OtherMemorysGroup,
+                "the group that was to pay for the file is of another memory",
+                InvalidInput,
+            ),
             (
                 DaxError::PastEnd {
                     file: file.clone(),

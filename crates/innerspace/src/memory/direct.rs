@@ -56,15 +56,9 @@ impl Memory {
 }
 
 impl DirectOpener {
-    /// The group that pays for the file's entries; the root group by default. The bytes themselves are the device's.
-    ///
-    /// # Panics
-    /// If `group` belongs to another `Memory`.
+    /// The group that pays for the file's entries; the root group by default. The bytes themselves are the device's. With one of
+    /// another `Memory` nothing is opened: [`DaxError::OtherMemorysGroup`].
     pub fn group(mut self, group: &Group) -> DirectOpener {
-        assert!(
-            group.belongs_to(&self.memory.0.pool.groups),
-            "a group of another memory"
-        );
         self.group = group.clone();
         self
     }
@@ -100,6 +94,7 @@ impl DirectOpener {
     /// # Errors
     /// As [`Memory::direct_file`].
     pub fn on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
+        self.check_group()?;
         DaxFile::on_device(&self.memory.0.pool, &self.group, device, name, self.setup)
     }
 
@@ -115,6 +110,7 @@ impl DirectOpener {
     #[cfg(not(target_family = "wasm"))]
     fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
         let inner = &*self.memory.0;
+        self.check_group()?;
         let access = match self.setup.access {
             FileAccess::ReadOnly => Access::ReadOnly,
             FileAccess::ReadWrite => Access::ReadWrite,
@@ -127,6 +123,13 @@ impl DirectOpener {
             Ok((file, open))
         };
         inner.open_once(Opened::begin(path, access, create)?, same, make)
+    }
+
+    fn check_group(&self) -> Result<(), DaxError> {
+        match self.group.belongs_to(&self.memory.0.pool.groups) {
+            true => Ok(()),
+            false => Err(DaxError::OtherMemorysGroup),
+        }
     }
 
     /// The file that is open already, if it is open in the way wanted.

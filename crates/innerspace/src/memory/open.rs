@@ -82,6 +82,9 @@ pub enum OpenError {
     /// The store or the options are wrong.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The group that was to pay belongs to another memory.
+    #[error("the group that was to pay for the file is of another memory")]
+    OtherMemorysGroup,
     /// The same store is open in this memory already, with other options.
     #[error("{file}: is open already {how}; close it first, or open it the same way")]
     OpenOtherwise {
@@ -164,15 +167,9 @@ impl FileOpener {
         self
     }
 
-    /// The group that pays for the file's blocks; the root group by default.
-    ///
-    /// # Panics
-    /// If `group` belongs to another `Memory`.
+    /// The group that pays for the file's blocks; the root group by default. With one of another `Memory` nothing is opened:
+    /// [`OpenError::OtherMemorysGroup`].
     pub fn group(mut self, group: &Group) -> FileOpener {
-        assert!(
-            group.belongs_to(&self.memory.0.pool.groups),
-            "a group of another memory"
-        );
         self.options = self.options.group(group);
         self
     }
@@ -197,6 +194,7 @@ impl FileOpener {
     /// See [`OpenError`].
     pub fn open_store(self, store: Arc<dyn Store>) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
+        self.check_group()?;
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
@@ -241,6 +239,7 @@ impl FileOpener {
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
         // What is wrong with the options costs nobody a file.
+        self.check_group()?;
         self.options.check(path)?;
         let access = match self.options.file_access() {
             FileAccess::ReadOnly => store::Access::ReadOnly,
@@ -259,6 +258,14 @@ impl FileOpener {
             Ok((file, open))
         };
         inner.open_once(Opened::begin(path, access, create)?, same, make)
+    }
+
+    fn check_group(&self) -> Result<(), OpenError> {
+        let own = &self.memory.0.pool.groups;
+        match self.options.payer() {
+            Some(group) if !group.belongs_to(own) => Err(OpenError::OtherMemorysGroup),
+            _ => Ok(()),
+        }
     }
 
     /// The file that is open already, if it is open in the way wanted.
