@@ -218,6 +218,10 @@ impl Space {
     /// Has all pages of `len` bytes (rounded up to whole pages) at `at` in memory, as [`Space::populate`], and keeps them
     /// there until they are unlocked or unmapped. They count against the limit all the while.
     ///
+    /// The lock is this space's: a fork starts without locks, and a snapshot keeps no page in memory by them. A restore brings
+    /// back the locks of the snapshot's time, in a space that was forked from the snapshot, too, but no pages: they stay from
+    /// their next use on.
+    ///
     /// # Errors
     /// As for [`Space::populate`]; when the group may not hold as much, [`SpaceError::Access`] with a limit fault. Nothing
     /// is locked that was not before.

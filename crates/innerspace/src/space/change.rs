@@ -92,6 +92,14 @@ impl Structure {
     /// Registers a new space for the files of this one, whose mappings it has.
     pub(super) fn register_fork(&self, child: &Arc<SpaceInner>) {
         let mut writer = child.gate.write_new();
+        if self.vmas.has_locked() {
+            // Without its locks, the child may have fewer mappings.
+            let vmas = writer.vmas.clone();
+            for file in vmas.iter().filter_map(Vma::file) {
+                writer.files.add(child, file, 1);
+            }
+            return;
+        }
         for used in self.files.0.values() {
             writer.files.add(child, used.file(), used.vmas);
         }

@@ -6,11 +6,14 @@
 //! exception (`pin`): they are copied at once, before the gate opens.
 
 use super::change::EVERYWHERE;
+use super::device::Inside;
 use super::ledger::Ledger;
 use super::pin::PinnedCopies;
 use super::table::Nodes;
+use super::vma::Residence;
+use super::vma_set::VmaSet;
 use super::{Role, Space, SpaceError, SpaceInner};
-use crate::group::Group;
+use crate::group::{Group, LimitError};
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
 use crate::sync::domain::Post;
@@ -18,7 +21,7 @@ use crate::sync::domain::Post;
 impl Space {
     /// A copy-on-write copy of this space, in the same group: same mappings, same bytes; what either side stores to private
     /// memory afterwards the other does not see. Shared file mappings stay shared. Costs microseconds, whatever is mapped;
-    /// waits for no accessor longer than its current access.
+    /// waits for no accessor longer than its current access. Locks ([`Space::lock`]) are not inherited, as on Linux.
     ///
     /// # Errors
     /// [`SpaceError::Limit`] when the group has no page for the child's root, or for a copy of each pinned page;
@@ -54,8 +57,12 @@ impl Space {
         root.zero();
         let mut writer = parent.gate.write();
         let mut pinned = PinnedCopies::set_aside(parent, &mut writer, what, group)?;
+        let mut vmas = writer.vmas.with_ledger(Ledger::new(pool, group));
+        if matches!(role, Role::Live { .. }) && vmas.has_locked() {
+            let _inside = Inside::quiet(parent);
+            unlock_all(&mut vmas)?;
+        }
         let root = nodes.publish(root);
-        let vmas = writer.vmas.with_ledger(Ledger::new(pool, group));
         let child = Space(SpaceInner::new(pool, group, role, parent.width, root, vmas));
         writer.register_fork(&child.0);
         if parent.is_frozen() {
@@ -89,4 +96,15 @@ impl Space {
         pool.counters.count(event);
         Ok(child)
     }
+}
+
+/// Reclaim may have every page. The charge for new nodes may wait.
+fn unlock_all(vmas: &mut VmaSet) -> Result<(), LimitError> {
+    let locked = vmas.iter().filter(|vma| vma.is_locked());
+    let locked: Vec<_> = locked.map(|vma| vma.start..vma.end).collect();
+    for range in locked {
+        // Of a space that nobody sees yet.
+        let _changed = vmas.update(&range, |vma| vma.residence = Residence::Pageable);
+    }
+    vmas.ledger().settle()
 }

@@ -72,7 +72,10 @@ impl Mappers for SpaceMapper {
         };
         let locked = space.inside(|tables| {
             let mut showing = tables.vmas.showing(self.file, &pages);
-            tables.vmas.has_locked() && showing.any(|(vma, _)| vma.is_locked())
+            // A snapshot carries locks for restores, and keeps no pages for them.
+            tables.vmas.has_locked()
+                && !space.is_frozen()
+                && showing.any(|(vma, _)| vma.is_locked())
         });
         hand_on(space);
         locked

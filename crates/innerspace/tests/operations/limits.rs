@@ -77,6 +77,36 @@ fn populated_and_locked_pages_are_there_and_stay() {
 
 // spec: V20
 #[test]
+fn a_lock_ends_with_its_space_whatever_forks_and_snapshots_there_are() {
+    let memory = memory();
+    let (file, _store) = numbered(&memory, 16);
+    let space = memory.space().unwrap();
+    let shown = space.map(Map::file(&file).shared()).unwrap();
+    let locked = |space: &Space| {
+        let refused = space.advise(shown + PAGE, PAGE, Advice::DontNeed);
+        matches!(refused, Err(SpaceError::Locked { .. }))
+    };
+    // A part in the middle, so that the fork has fewer mappings.
+    space.lock(shown + PAGE, 8 * PAGE).unwrap();
+    let (snapshot, fork) = (space.freeze().unwrap(), space.fork().unwrap());
+    let born = snapshot.fork().unwrap();
+    assert!(locked(&space) && !locked(&fork) && !locked(&born));
+    assert_eq!(fork.stats().mappings.len(), 1);
+    while memory.reclaim(8 * MIB) > 0 {}
+    assert_eq!(space.stats().pages.file, 8, "the space's lock holds");
+    space.unlock(shown, 16 * PAGE).unwrap();
+    while memory.reclaim(8 * MIB) > 0 {}
+    assert_eq!(space.stats().pages.file, 0, "others have none");
+    space.restore(&snapshot).unwrap();
+    assert!(locked(&space));
+    for space in [&space, &fork, &born] {
+        space.unmap(shown, 16 * PAGE).unwrap();
+        space.validate();
+    }
+}
+
+// spec: V20
+#[test]
 fn more_than_the_group_may_hold_is_not_locked() {
     let memory = memory();
     let group = memory.group("small", 32 * PAGE).unwrap();
