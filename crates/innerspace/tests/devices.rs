@@ -121,7 +121,12 @@ fn what_a_device_refuses_is_an_error_that_says_so() {
     space.protect(at, PAGE, Protection::READ).unwrap();
     assert_eq!(a.store(at, 1_u8).unwrap_err().kind(), FaultKind::Forbidden);
     let refused = space.protect(at, PAGE, Protection::EXECUTE);
-    assert!(matches!(refused, Err(SpaceError::Forbidden { .. })));
+    let refused = refused.unwrap_err().to_string();
+    let why = "--x is forbidden, a device is never executable";
+    assert!(refused.ends_with(why), "{refused}");
+    let map = Map::device(Recorder::default(), PAGE).protection(Protection::EXECUTE);
+    let refused = space.map(map.at(VirtAddr(0x10_0000))).unwrap_err();
+    assert_eq!(refused.to_string(), format!("device at 0x100000: {why}"));
 }
 
 /// Of a value in two pages, one a device's, nothing is stored unless both take it.

@@ -257,6 +257,33 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
 
 // spec: V24
 #[test]
+fn a_fault_of_a_value_in_two_pages_names_its_size_and_the_page_that_failed() {
+    let space = Memory::with_limit(MIB).unwrap().space().unwrap();
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = VirtAddr(0x10_0000);
+    let map = Map::anonymous(PAGE).protection(all);
+    space.map(map.at(at)).unwrap();
+    let mut a = space.accessor();
+    let across = at + (PAGE - 2);
+    let faults = [
+        ("load", a.load::<u64>(across).unwrap_err()),
+        ("fetch", a.fetch::<u64>(across).unwrap_err()),
+        ("store", a.store(across, 1_u64).unwrap_err()),
+    ];
+    for (access, fault) in faults {
+        let expected = format!("{access} of 8 bytes at 0x101000: not mapped");
+        assert_eq!(fault.to_string(), expected);
+    }
+    a.store(across, 0x1234_u16).unwrap();
+    space
+        .map(Map::anonymous(PAGE).protection(all).at(at + PAGE))
+        .unwrap();
+    assert_eq!(a.fetch::<u32>(across), Ok(0x1234));
+    assert_eq!(a.session(|a| a.load::<u32>(across)), Ok(0x1234));
+}
+
+// spec: V24
+#[test]
 fn a_fault_above_every_space_is_not_explained_by_a_mapping() {
     let space = Memory::with_limit(MIB).unwrap().space().unwrap();
     let low = VirtAddr(0x10_1000);

@@ -70,6 +70,16 @@ impl What {
         }
     }
 
+    /// Bytes of one page of a value of `whole` bytes that crosses a page end.
+    pub(super) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
+        What {
+            access,
+            reported: whole as u8,
+            size: size as u16,
+            more: 0,
+        }
+    }
+
     #[inline(always)]
     fn is_buffer(self) -> bool {
         self.reported == 0
@@ -412,7 +422,7 @@ impl Core {
     ) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
             S::leave(&mut self.translator);
-            return value_of(|bytes| self.load_across::<S>(at, bytes));
+            return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Load));
         }
         match self.look_up::<S>(at, What::value::<T>(AccessKind::Load)) {
             Some(page) => {
@@ -490,7 +500,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
-            return value_of(|bytes| self.fetch_across::<S>(at, bytes));
+            return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Fetch));
         }
         self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
     }

@@ -43,31 +43,25 @@ impl Part<'_> {
 }
 
 impl Core {
+    /// A load or a fetch.
     #[cold]
     #[inline(never)]
-    pub(super) fn fetch_across<S: Sectioned>(
+    pub(super) fn read_across<S: Sectioned>(
         &mut self,
         at: VirtAddr,
-        bytes: &mut [u8],
+        mut bytes: &mut [u8],
+        access: AccessKind,
     ) -> Result<(), Fault> {
-        let mut rest = &mut *bytes;
-        for (at, len) in self.space.pieces(at, rest.len()) {
-            let (piece, others) = rest.split_at_mut(len);
-            let what = What::buffer(AccessKind::Fetch, len);
-            self.access::<S, ()>(VirtAddr(at), what, |page| page.read(piece))?;
-            rest = others;
+        let whole = bytes.len();
+        for (at, len) in self.space.pieces(at, whole) {
+            let (piece, rest) = bytes.split_at_mut(len);
+            let at = VirtAddr(at);
+            let what = What::piece(access, len, whole);
+            let done = self.access::<S, ()>(at, what, |page| page.read(piece));
+            done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
+            bytes = rest;
         }
         Ok(())
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(super) fn load_across<S: Sectioned>(
-        &mut self,
-        at: VirtAddr,
-        bytes: &mut [u8],
-    ) -> Result<(), Fault> {
-        self.read::<S>(at, bytes)
     }
 
     #[cold]

@@ -16,6 +16,7 @@ use super::SpaceInner;
 use super::access::{Core, Sectioned};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::session::Interrupted;
+use super::vma::Protection;
 use crate::VirtAddr;
 use crate::dax::DaxFile;
 use crate::sync::Arc;
@@ -84,6 +85,17 @@ impl DeviceRef {
         match &*self.0 {
             Target::Device(_) => None,
             Target::File(file) => Some(file),
+        }
+    }
+
+    /// Why it may not be mapped with what is above its ceiling.
+    pub(super) fn rules_out(&self, wanted: Protection) -> &'static str {
+        match (&*self.0, wanted.allows(Protection::EXECUTE)) {
+            (Target::Device(_), _) => "a device is never executable",
+            (Target::File(_), true) => "a file guarded against being cut short is never executable",
+            (Target::File(_), false) => {
+                "a guarded file is written by shared mappings, if it was opened writable"
+            }
         }
     }
 

@@ -65,7 +65,7 @@ pub enum FaultKind {
     Limit,
     /// An atomic access at an address that is not a multiple of its size.
     Misaligned,
-    /// A page has as many owners as can be counted; unmap some forks.
+    /// A page has as many owners as can be counted: forks, mappings or pins; drop some.
     TooManyOwners,
     /// The space is a snapshot, which never changes and answers for no device; fork it and use the fork.
     Frozen,
@@ -187,7 +187,7 @@ impl fmt::Display for Fault {
             FaultKind::Io => "the mapped file's store failed",
             FaultKind::Limit => "the group is full",
             FaultKind::Misaligned => "an atomic access must be aligned to its size",
-            FaultKind::TooManyOwners => "the page is shared by too many forks",
+            FaultKind::TooManyOwners => "the page has as many owners as can be counted",
             FaultKind::Frozen => "a snapshot never changes, and has no devices; fork it",
             FaultKind::Device => "the device refused",
             FaultKind::Reentered => "a callback of the space may not use it",
@@ -338,13 +338,15 @@ pub enum SpaceError {
         /// How much.
         len: u64,
     },
-    /// A protection that the file's opening, or the mapping, rules out.
-    #[error("{mapping}: {wanted} is forbidden, the file was opened read-only")]
+    /// A protection that the file's opening, or what is mapped, rules out.
+    #[error("{mapping}: {wanted} is forbidden, {reason}")]
     Forbidden {
-        /// The mapping or file.
+        /// The mapping, or the file and the address wanted.
         mapping: String,
         /// What was wanted.
         wanted: Protection,
+        /// What rules it out.
+        reason: &'static str,
     },
     /// A range that must not be locked in memory is.
     #[error("{what} of {len} bytes at {at}: locked in memory; unlock it first")]

@@ -289,12 +289,7 @@ impl Map {
                     device,
                     first_page: 0,
                 };
-                if !Protection::READ_WRITE.allows(self.protection) {
-                    return Err(SpaceError::Forbidden {
-                        mapping: "device".to_owned(),
-                        wanted: self.protection,
-                    });
-                }
+                self.check_ceiling(Protection::READ_WRITE, "device", &backing)?;
                 (backing, Protection::READ_WRITE, Sharing::Shared)
             }
             What::File { file, offset, .. } => {
@@ -354,8 +349,10 @@ impl Map {
             true => Protection::READ | Protection::EXECUTE,
             false => Protection::READ_WRITE | Protection::EXECUTE,
         };
-        self.check_ceiling(ceiling, file.name())?;
-        Ok((Backing::File { file, first_page }, ceiling, self.sharing))
+        let name = file.name().clone();
+        let backing = Backing::File { file, first_page };
+        self.check_ceiling(ceiling, &name, &backing)?;
+        Ok((backing, ceiling, self.sharing))
     }
 
     /// A guarded file is shown as devices are: each access is a call, and what another process has cut off is an error.
@@ -371,13 +368,10 @@ impl Map {
             (Sharing::Shared, true) => Protection::READ_WRITE,
             _ => Protection::READ,
         };
-        self.check_ceiling(ceiling, file.name())?;
         let device = DeviceRef::guarded(file);
-        Ok((
-            Backing::Device { device, first_page },
-            ceiling,
-            Sharing::Shared,
-        ))
+        let backing = Backing::Device { device, first_page };
+        self.check_ceiling(ceiling, file.name(), &backing)?;
+        Ok((backing, ceiling, Sharing::Shared))
     }
 
     /// A file of another memory has other grace periods: what it takes away could still be in use here.
@@ -395,13 +389,21 @@ impl Map {
         }
     }
 
-    fn check_ceiling(&self, ceiling: Protection, name: &str) -> Result<(), SpaceError> {
-        match ceiling.allows(self.protection) {
-            true => Ok(()),
-            false => Err(SpaceError::Forbidden {
-                mapping: name.to_owned(),
-                wanted: self.protection,
-            }),
-        }
+    fn check_ceiling(
+        &self,
+        ceiling: Protection,
+        name: &str,
+        backing: &Backing,
+    ) -> Result<(), SpaceError> {
+        let mapping = match self.place {
+            _ if ceiling.allows(self.protection) => return Ok(()),
+            Place::Chosen => name.to_owned(),
+            Place::Free(at) | Place::Replacing(at) => format!("{name} at {at}"),
+        };
+        Err(SpaceError::Forbidden {
+            mapping,
+            wanted: self.protection,
+            reason: backing.rules_out(self.protection),
+        })
     }
 }

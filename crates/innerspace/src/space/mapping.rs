@@ -133,6 +133,7 @@ impl Space {
                 return Err(SpaceError::Forbidden {
                     mapping,
                     wanted: protection,
+                    reason: vma.backing.rules_out(protection),
                 });
             }
         }

@@ -179,6 +179,14 @@ impl Backing {
         }
     }
 
+    /// Why a mapping of it may not be had with a protection above its ceiling.
+    pub(super) fn rules_out(&self, wanted: Protection) -> &'static str {
+        match self {
+            Backing::Device { device, .. } => device.rules_out(wanted),
+            Backing::Anonymous | Backing::File { .. } => "the file was opened read-only",
+        }
+    }
+
     /// The first page of `other` if both are of one thing; for anonymous memory 0.
     fn same_thing(&self, other: &Backing) -> Option<u64> {
         match (self, other) {
