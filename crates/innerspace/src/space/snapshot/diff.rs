@@ -14,7 +14,8 @@ impl Space {
     /// The ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the time is that of the tables
     /// that were changed. A page that was changed before the call is always named. A page may be named although its bytes
     /// are equal: one that was stored to with the same bytes, or that a restore has copied back. What files
-    /// show is not compared, but where a file is mapped is.
+    /// show is not compared, but where a file is mapped is. Nor are protections, locks and advice, though a restore brings them
+    /// back: a mapping that differs by these alone is not named.
     ///
     /// # Errors
     /// [`SpaceError::OtherMemory`].

@@ -49,7 +49,7 @@ const STEADY: u8 = 3;
 pub(super) const IDLE: u8 = 4;
 
 impl Space {
-    /// Goes back to `snapshot`: mappings, protections and private bytes are as they were then; what files show is not
+    /// Goes back to `snapshot`: mappings, protections, locks and private bytes are as they were then; what files show is not
     /// part of it. The snapshot must be one of this space, or the one this space was forked from.
     ///
     /// Costs time in proportion to what was changed since. A space that goes back to the same snapshot again and again,
