@@ -95,6 +95,10 @@ fn each_access_is_one_call_with_its_width_and_place() {
     a.load::<u8>(at + PAGE + 5).unwrap();
     assert_eq!(calls.take(), ["load 1 at 0x1005"]);
     assert_eq!(space.stats().pages.resident, 0);
+    let info = space.mapping_at(at + PAGE).unwrap();
+    let kind = innerspace::MappingKind::Device;
+    assert_eq!((info.kind, info.file, info.offset), (kind, None, PAGE));
+    assert!(space.stats().to_string().contains(" rw shared device: "));
     space.validate();
 }
 

@@ -1,8 +1,8 @@
 //! Direct access files through the public calls: what is refused, and how.
 
 use innerspace::{
-    DaxError, DaxFile, Fault, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, OnShrink,
-    SpaceError, Threads,
+    DaxError, DaxFile, Fault, FaultKind, FileAccess, MIB, Map, MappingKind, Memory, MemoryOptions,
+    OnShrink, SpaceError, Threads,
 };
 
 #[test]
@@ -312,6 +312,11 @@ fn a_guarded_mapping_fails_as_a_file_does() {
     let mut a = space.accessor();
     assert_eq!(a.load::<u8>(at + 8191), Ok(7));
     let name = path.display();
+    let info = space.mapping_at(at).unwrap();
+    assert_eq!(
+        (info.kind, info.file),
+        (MappingKind::Guarded, Some(name.to_string()))
+    );
     let explain = |fault: Fault, kind, expected: &str| {
         assert_eq!(fault.kind(), kind, "{fault}");
         let text = space.explain(fault).to_string();

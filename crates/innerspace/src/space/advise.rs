@@ -25,6 +25,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// What will become of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
     /// Its pages go now: anonymous memory is zeros again, a private file mapping shows its file again. What was stored to

@@ -110,7 +110,7 @@ pub use self::options::{AddressWidth, SpaceOptions};
 pub use self::pin::{AtFork, Pinned};
 pub use self::region::Region;
 pub use self::remap::Remap;
-pub use self::report::{MappingInfo, PageStats, SpaceStats};
+pub use self::report::{MappingInfo, MappingKind, PageStats, SpaceStats};
 pub use self::session::Session;
 pub use self::snapshot::{PageView, Snapshot, SnapshotFileError};
 pub use self::vma::{Protection, Sharing};

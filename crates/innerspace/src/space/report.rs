@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use super::advise::Advice;
 use super::pte::Pte;
 use super::table::Nodes;
-use super::vma::{MappedFile, Protection, Sharing, Vma};
+use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaLookups;
 use super::{Space, Tables};
+use crate::cache::Reading;
 use crate::units::{ByteSize, PAGE_SIZE};
 use crate::{PageCount, VirtAddr};
 
@@ -23,12 +25,35 @@ pub struct MappingInfo {
     pub protection: String,
     /// Whether stores go to the file.
     pub shared: bool,
-    /// The file's name, or none for anonymous memory.
+    /// What it shows.
+    pub kind: MappingKind,
+    /// The file's name, if it shows one.
     pub file: Option<String>,
-    /// The byte of the file shown at `start`.
+    /// The byte of the file or device shown at `start`.
     pub offset: u64,
+    /// Whether reclaim has to leave its pages; see [`Space::lock`].
+    pub locked: bool,
+    /// How its files will be read: [`Advice::Normal`], [`Advice::Random`] or [`Advice::Sequential`].
+    pub reading: Advice,
     /// What is resident.
     pub pages: PageStats,
+}
+
+/// What a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum MappingKind {
+    /// Memory that belongs to no file.
+    Anonymous,
+    /// A file, by way of the page cache.
+    File,
+    /// A direct access file: its own bytes.
+    Direct,
+    /// A direct access file by calls, since others may cut it short: see [`OnShrink::Error`](crate::OnShrink::Error).
+    Guarded,
+    /// A [`Device`](crate::Device).
+    Device,
 }
 
 /// Pages by what they are. Sizes in pages of 4 KiB.
@@ -88,6 +113,24 @@ impl PageStats {
     }
 }
 
+fn kind_and_file(backing: &Backing) -> (MappingKind, Option<String>) {
+    let (kind, name) = match backing {
+        Backing::Anonymous => (MappingKind::Anonymous, None),
+        Backing::File { file, .. } => {
+            let kind = match file {
+                MappedFile::Cached(_) => MappingKind::File,
+                MappedFile::Direct(_) => MappingKind::Direct,
+            };
+            (kind, Some(file.name()))
+        }
+        Backing::Device { device, .. } => match device.file() {
+            Some(file) => (MappingKind::Guarded, Some(file.core().name())),
+            None => (MappingKind::Device, None),
+        },
+    };
+    (kind, name.map(|name| name.to_string()))
+}
+
 fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo {
     let is_dirty = |at, page: Pte| match vma.file() {
         Some(MappedFile::Cached(file)) => {
@@ -99,13 +142,21 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
     };
     let found = nodes.resident(tables.root, vma.start, vma.end, is_dirty);
     let [file, own, shared] = [found.file, found.own, found.shared].map(|pages| pages.0);
+    let (kind, file_name) = kind_and_file(&vma.backing);
     MappingInfo {
         start: vma.start,
         end: vma.end,
         protection: vma.protection.to_string(),
         shared: vma.sharing == Sharing::Shared,
-        file: vma.file().map(|file| file.name().to_string()),
+        kind,
+        file: file_name,
         offset: vma.file_page(vma.start) * PAGE_SIZE as u64,
+        locked: vma.is_locked(),
+        reading: match vma.reading {
+            Reading::Normal => Advice::Normal,
+            Reading::Random => Advice::Random,
+            Reading::Sequential => Advice::Sequential,
+        },
         pages: PageStats {
             resident: file + own + shared,
             file,
@@ -197,11 +248,16 @@ impl fmt::Display for SpaceStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let page_bytes = |pages: u64| ByteSize(pages * PAGE_SIZE as u64);
         for mapping in &self.mappings {
-            let name = mapping.file.as_deref().unwrap_or("anonymous");
+            let name = match (&mapping.file, mapping.kind) {
+                (Some(file), _) => file,
+                (None, MappingKind::Device) => "device",
+                (None, _) => "anonymous",
+            };
+            let locked = if mapping.locked { " locked" } else { "" };
             let sharing = if mapping.shared { "shared" } else { "private" };
             writeln!(
                 f,
-                "{:#x}..{:#x} {} {sharing} {name}: {} of {} resident, {} direct, {} dirty, {} zero",
+                "{:#x}..{:#x} {} {sharing} {name}{locked}: {} of {} resident, {} direct, {} dirty, {} zero",
                 mapping.start,
                 mapping.end,
                 mapping.protection,

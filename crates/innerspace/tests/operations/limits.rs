@@ -91,7 +91,14 @@ fn a_lock_ends_with_its_space_whatever_forks_and_snapshots_there_are() {
     let (snapshot, fork) = (space.freeze().unwrap(), space.fork().unwrap());
     let born = snapshot.fork().unwrap();
     assert!(locked(&space) && !locked(&fork) && !locked(&born));
-    assert_eq!(fork.stats().mappings.len(), 1);
+    let parts = |space: &Space| {
+        let parts = space.stats().mappings;
+        parts.iter().map(|part| part.locked).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(&space), [false, true, false]);
+    assert_eq!(parts(&fork), [false], "as one mapping again");
+    fork.advise(shown, PAGE, Advice::Random).unwrap();
+    assert_eq!(fork.mapping_at(shown).unwrap().reading, Advice::Random);
     while memory.reclaim(8 * MIB) > 0 {}
     assert_eq!(space.stats().pages.file, 8, "the space's lock holds");
     space.unlock(shown, 16 * PAGE).unwrap();
