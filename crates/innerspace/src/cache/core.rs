@@ -552,9 +552,12 @@ impl FileCore {
 impl Drop for FileCore {
     fn drop(&mut self) {
         // Closing removes every block. If it did not get so far (it panicked), views may still look at one, and nobody will ever
-        // say when they are gone: the memory stays for good.
+        // say when they are gone: the memory stays for good, and the number in their tags is nobody else's.
         if self.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
+        } else {
+            // Not before: whoever has the file, closed or not, seeks blocks by its number.
+            self.pool.unregister_owner(self.owner);
         }
     }
 }

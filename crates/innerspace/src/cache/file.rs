@@ -122,6 +122,8 @@ impl FileCore {
     /// the memory's error list. No section is open and no lock held. Panics of foreign code go on when the file is closed.
     fn close(&self) {
         self.ready.begin_close();
+        // Who has asked under this mutex, before, whether the file is closed, has put its blocks in.
+        drop(self.index.lock());
         let mut panics = Panics::default();
         // Whoever failed, at first it is no more than an attempt. A store that panics has failed, too.
         panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
@@ -129,10 +131,8 @@ impl FileCore {
             self.write_last(&mut panics);
         }
         self.remove_blocks(0..u64::MAX);
-        // Else the next owner with this number would find them by their tags.
-        assert_eq!(self.index.counts().blocks, 0, "blocks of a closed file");
+        debug_assert_eq!(self.index.counts().blocks, 0, "blocks of a closed file");
         self.index.write().drop_shadows(self.frames(), 0);
-        self.pool.unregister_owner(self.owner);
         panics.catch(|| self.drop_store());
         self.cache.remove_file(self);
         // Now that the store can be opened again, which is what they may do at once.

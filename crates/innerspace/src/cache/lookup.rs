@@ -2,7 +2,8 @@
 //!
 //! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the slot again: if the word
 //! is still the same, the frame was this block when the reference was taken, and the reference keeps it from becoming
-//! anything else (I10). A small read guesses the frame first, and the frame's tag says the same (`frame::tag`). A lock taken afterwards proves nothing about the time in between, so it looks once more (P5).
+//! anything else (I10). A small read guesses the frame first, and the frame's tag says the same (`frame::tag`). A lock taken
+//! afterwards proves nothing about the time in between, so it looks once more (P5).
 
 use std::hint::cold_path;
 use std::ops::BitOr;
@@ -425,7 +426,7 @@ impl FileCore {
     }
 
     /// Puts a published, locked block with two references (the index's and the caller's) into the index and on the LRU. If
-    /// another is there, its basis is gone, or a node cannot be had, the block is freed.
+    /// another is there, its basis is gone, a node cannot be had, or the file is closed, the block is freed; the last two are errors.
     pub(super) fn insert(
         &self,
         block: u64,
@@ -437,6 +438,7 @@ impl FileCore {
         let result = loop {
             match self.try_insert(block, frame, basis, &mut spares) {
                 Some(Inserted::Done(shadow)) => break Ok(Some(shadow)),
+                None if self.is_closed() => break Err(self.closed()),
                 Some(Inserted::Occupied(_)) | None => break Ok(None),
                 Some(Inserted::NeedNodes(count)) => {
                     if let Err(error) = spares.have(count, get.alloc_mode()) {
@@ -472,7 +474,7 @@ impl FileCore {
         spares: &mut SpareNodes<'_>,
     ) -> Option<Inserted> {
         let mut writer = self.index.write();
-        let holds = self.holds(basis);
+        let holds = !self.is_closed() && self.holds(basis);
         holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
     }
 

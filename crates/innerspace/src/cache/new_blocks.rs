@@ -157,6 +157,7 @@ impl FileCore {
         let mut writer = self.index.write();
         // Asked here, all of it stays so until the page is in.
         let is_steady = !writer.beside().is_cutting()
+            && !self.is_closed()
             && self.inside_block(self.size()) == 0
             && self.mappers.is_empty();
         let made = is_steady && writer.insert_at_once(self.frames(), block, frame);
@@ -337,7 +338,7 @@ impl FileCore {
         shadows: &mut Vec<u64>,
     ) -> RunInserted {
         let mut writer = self.index.write();
-        if !self.holds(basis) {
+        if self.is_closed() || !self.holds(basis) {
             return RunInserted {
                 blocks: 0,
                 need_nodes: None,

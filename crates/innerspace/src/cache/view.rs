@@ -265,7 +265,7 @@ impl Handle {
         core.pool.lru_add(frame);
         let pinned = Pinned::try_new(&core.pool, frame, 0..len as usize);
         let dropped = core.pool.uncache(frame);
-        let pinned = pinned.expect("nobody else can find the frame");
+        let pinned = pinned.expect("nobody else takes the frame out or writes to it");
         debug_assert_eq!(dropped, Dropped::Held);
         core.pool.lru_set(frame, Evictable::No);
         Ok(View(pinned))

@@ -305,7 +305,9 @@ impl Frames {
     /// A frame's metadata; `None` outside the arena.
     #[inline(always)]
     pub(super) fn meta_at(&self, at: FrameOffset) -> Option<&Meta> {
-        self.metas.get(at.bytes().rotate_right(PAGE_SHIFT) as usize)
+        // What is in the low bits makes it a large number, which is not cut off where addresses are shorter.
+        let place = at.bytes().rotate_right(PAGE_SHIFT);
+        self.metas.get(usize::try_from(place).ok()?)
     }
 
     /// The metadata, and the address of the first byte, of the frame where the block with this tag was last found, or of another.

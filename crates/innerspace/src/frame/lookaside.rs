@@ -1,8 +1,9 @@
 //! Where blocks were last found: the number of a frame for a tag, without a walk through an index.
 //!
 //! One table for a whole memory, in which a tag's word is named by its lower bits; tags that lie a power of two apart share one. What it
-//! says is a guess that nobody keeps right: a frame's own tag proves it ([`super::tag`]). A wrong one costs a hold on the wrong frame,
-//! given back at once, and the walk; whoever has walked notes what was found.
+//! says is a guess that nobody keeps right: a frame's own tag proves it ([`super::tag`]). A wrong one costs a look at the metadata of a
+//! frame, and the walk; whoever has walked notes what was found. Of blocks that lie together no two share a word, if they are no more than
+//! the frames; of blocks picked at random among many more, up to a third does.
 
 use std::io;
 

@@ -298,6 +298,7 @@ impl Meta {
         self.set_owner(0);
         self.set_index(0);
         self.extra.store(0, Ordering::Relaxed);
+        self.tag.store(Tag::NONE.0, Ordering::Relaxed);
         self.set_order(order);
         self.set_kind(Kind::Owned);
     }

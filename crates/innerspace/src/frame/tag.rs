@@ -13,7 +13,7 @@
 //! So a frame with a tag is what the index has there. A frame that is freed has none, and one that is published gets none before
 //! it is in an index.
 //!
-//! **Readers** take a hold that needs CACHED, and look at the tag afterwards ([`Meta::try_view_of`], [`Meta::try_get_of`]). If it is
+//! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and look at the tag again ([`Meta::try_view_of`], [`Meta::try_get_of`]). If it is
 //! the one they sought, the frame was that block when it was held already, and the hold keeps it from becoming anything else: what
 //! reading the slot again says of a block that was found through the index (I10). They need no section, for metadata lives as long as
 //! the arena, and they look at nothing else.
@@ -69,11 +69,11 @@ impl Tags {
         }
     }
 
-    /// Those of the file with this number, which no other has as long as there are frames with its tags.
+    /// Those of the file with this number, which no other has as long as there are frames with its tags, or somebody who seeks them.
     pub(crate) fn of_file(number: u32) -> Tags {
         let number = u64::from(number);
-        // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): numbers in a row start far apart.
-        let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - BLOCK_BITS);
+        // Multiples of an odd number: those of numbers in a row differ in the lower bits, which name a word, and lie apart.
+        let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << BLOCK_BITS) - 1);
         let has_tags = number != 0 && number < NOWHERE >> NUMBER_SHIFT;
         Tags {
             first: AtomicU64::new(match has_tags {
@@ -114,9 +114,9 @@ impl Tags {
 pub(crate) enum HeldOf {
     /// The caller has a hold on the block that was sought.
     Sought,
-    /// The caller has a hold on something else.
+    /// The caller has a hold on something else, which the frame has just become.
     Other,
-    /// The caller has none.
+    /// The caller has none: the frame is another block, or cannot be held.
     Refused,
 }
 
@@ -124,12 +124,9 @@ impl Meta {
     /// Takes a view, once, and says whether the frame was the block `sought` when it was viewed.
     #[inline(always)]
     pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {
-        // mutant: G1 (loom: a_block_that_was_viewed_by_its_tag_stays_that_block) the tag is looked at before the frame is held
-        if cfg!(mutant = "G1") {
-            return match self.tag() == sought && self.hold.try_view_once() {
-                true => HeldOf::Sought,
-                false => HeldOf::Refused,
-            };
+        // So that only a frame that is reused at this moment is held for nothing.
+        if self.tag() != sought {
+            return HeldOf::Refused;
         }
         self.held_of(sought, self.hold.try_view_once())
     }
@@ -137,13 +134,17 @@ impl Meta {
     /// Takes a reference, and says whether the frame was the block `sought` when it had it.
     #[inline(always)]
     pub(crate) fn try_get_of(&self, sought: Tag) -> HeldOf {
+        if self.tag() != sought {
+            return HeldOf::Refused;
+        }
         self.held_of(sought, self.hold.try_get_cached())
     }
 
     #[inline(always)]
     fn held_of(&self, sought: Tag, held: bool) -> HeldOf {
+        // mutant: G1 (loom: a_block_that_was_viewed_by_its_tag_stays_that_block; loom: a_block_that_was_got_by_its_tag_stays_that_block)
         match held {
-            true if self.tag() == sought => HeldOf::Sought,
+            true if self.tag() == sought || cfg!(mutant = "G1") => HeldOf::Sought,
             true => HeldOf::Other,
             false => HeldOf::Refused,
         }

@@ -1,13 +1,13 @@
 //! What there is one of for each frame: arrays, zeroed by the host as they are touched.
 
 use std::io;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 use std::marker::PhantomData;
 use std::ops::Deref;
 
 use super::meta::Meta;
 use crate::sync::raw::AtomicU32;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 use crate::sys::memory::Mapping;
 
 /// What may be an element.
@@ -16,13 +16,13 @@ use crate::sys::memory::Mapping;
 /// The host's zero bytes are a value, aligned to 4096 at the most; it has nothing to drop, and any thread may use it.
 pub(super) unsafe trait Zeroed: Sync {
     /// As zero bytes have it.
-    #[cfg(any(loom, shuttle))]
+    #[cfg(shuttle)]
     fn zeroed() -> Self;
 }
 
 // SAFETY: integers in atomics, which all change through `&`; all zero it means what `Meta::new` says.
 unsafe impl Zeroed for Meta {
-    #[cfg(any(loom, shuttle))]
+    #[cfg(shuttle)]
     fn zeroed() -> Meta {
         Meta::new()
     }
@@ -30,14 +30,14 @@ unsafe impl Zeroed for Meta {
 
 // SAFETY: an integer in an atomic.
 unsafe impl Zeroed for AtomicU32 {
-    #[cfg(any(loom, shuttle))]
+    #[cfg(shuttle)]
     fn zeroed() -> AtomicU32 {
         AtomicU32::new(0)
     }
 }
 
 /// Elements that begin as zeros. A mapping of its own: an allocator would clear it by hand, all at once.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T> {
     memory: Mapping,
@@ -46,11 +46,11 @@ pub(super) struct ZeroedArray<T> {
 }
 
 /// The model checkers' atomics are not plain integers: each is made in its own right.
-#[cfg(any(loom, shuttle))]
+#[cfg(shuttle)]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T>(Box<[T]>);
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 impl<T: Zeroed> ZeroedArray<T> {
     /// `len` elements, all zero.
     pub(super) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
@@ -68,7 +68,7 @@ impl<T: Zeroed> ZeroedArray<T> {
     }
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(shuttle)]
 impl<T: Zeroed> ZeroedArray<T> {
     /// `len` elements, all zero.
     pub(super) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
@@ -79,7 +79,7 @@ impl<T: Zeroed> ZeroedArray<T> {
 impl<T: Zeroed> Deref for ZeroedArray<T> {
     type Target = [T];
 
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(shuttle))]
     #[inline(always)]
     fn deref(&self) -> &[T] {
         // SAFETY: the mapping holds `len` times the size of a `T`, is aligned to 4096, lives as long as `self` and is nobody
@@ -87,7 +87,7 @@ impl<T: Zeroed> Deref for ZeroedArray<T> {
         unsafe { std::slice::from_raw_parts(self.memory.base().cast(), self.len) }
     }
 
-    #[cfg(any(loom, shuttle))]
+    #[cfg(shuttle)]
     fn deref(&self) -> &[T] {
         &self.0
     }

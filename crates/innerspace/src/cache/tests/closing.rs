@@ -293,3 +293,49 @@ fn a_file_is_closed_on_the_way_out_of_a_panic_whatever_its_store_does() {
         assert_empty(&cache);
     }
 }
+
+// Its number is not the next file's as long as somebody can look for blocks by it.
+#[test]
+fn a_handle_that_outlives_its_file_sees_no_other_file() {
+    let ones = Arc::new(MemoryStore::from_bytes(&[1; 4 * 4096]));
+    let twos = Arc::new(MemoryStore::from_bytes(&[2; 4 * 4096]));
+    let cache = memory(64);
+    let file = open(&cache, &ones, &options(4096));
+    // As a future has one.
+    let handle = file.handle().clone();
+    drop(file);
+    let other = open(&cache, &twos, &options(4096));
+    for _ in 0..2 {
+        drop(other.view(0..4096).unwrap());
+    }
+    let seen = handle.view(0..4096, crate::cache::view::Wait::No);
+    assert!(seen.is_err(), "bytes of another file");
+    let seen = handle.read_at(&mut [0], 0, crate::cache::view::Wait::No);
+    assert!(seen.is_err(), "bytes of another file");
+    drop((handle, other));
+    assert_empty(&cache);
+}
+
+// What comes into a file after it was emptied would stay for good.
+#[test]
+fn a_request_that_is_served_beside_a_close_fills_nothing() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(4 * 4096), &options(4096));
+    file.view(4096..4097).unwrap();
+    let mut future = std::pin::pin!(file.ready(0..10));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    let there = midway::then(Point::Gone, {
+        let cache = cache.clone();
+        move || {
+            thread::spawn(move || cache.tick()).join().unwrap();
+        }
+    });
+    drop(file);
+    drop(there);
+    assert!(cache.files().is_empty());
+    let std::task::Poll::Ready(Err(error)) = future.as_mut().poll(&mut context) else {
+        panic!("the file is closed");
+    };
+    assert!(matches!(error, FileError::Closed { .. }), "{error}");
+}
