@@ -360,7 +360,11 @@ impl SpaceInner {
         }
         // Leaves come over from a snapshot, which a revocation may ask after it has asked this space, and find gone. Who has
         // registered meanwhile is asked again.
-        let renewed = writer.files.renew(self);
+        // mutant: A2-renew (test: a_space_that_went_back_since_it_was_asked_is_asked_again) nobody is asked again
+        let renewed = match cfg!(mutant = "A2-renew") {
+            true => Vec::new(),
+            false => writer.files.renew(self),
+        };
         let mut detached = Detached::default();
         let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
         let taken = take_table(&mut detached);

@@ -24,6 +24,8 @@ pub(super) enum Point {
     LeafCopied,
     /// In the section of a revocation: the mappings are read, no word is looked at.
     Revocation,
+    /// At the end of a revocation: the space was asked, and no section is open.
+    Revoked,
     /// In the end of a space: its table is let go, and what that retired is still there.
     TableGone,
 }

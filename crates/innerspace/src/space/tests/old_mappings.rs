@@ -133,3 +133,37 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     assert_eq!(pages(), 0);
     space.validate();
 }
+
+/// The page comes over with a leaf of a snapshot, which has ended when it is its turn to be asked.
+// spec: A2
+#[test]
+fn a_space_that_went_back_since_it_was_asked_is_asked_again() {
+    let cache = Cache::new(&pool(256));
+    let file = filled(&cache, 1);
+    let space = space(cache.pool());
+    let at = VirtAddr(1 << 30);
+    space.map(Map::file(&file).at(at)).unwrap();
+    space.map(Map::anonymous(PAGE).at(at + PAGE)).unwrap();
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u8>(at), Ok(1));
+    let snapshot = space.freeze().unwrap();
+    // A leaf of its own, into which pages of files are not copied.
+    a.store(at + PAGE, 1_u8).unwrap();
+    assert_eq!(space.stats().pages.file, 0);
+    let there = {
+        let space = space.clone();
+        midway::then(Point::Revoked, move || {
+            let going_back = thread::spawn(move || {
+                space.restore(&snapshot).unwrap();
+                drop(snapshot);
+                assert_eq!(space.stats().pages.file, 1);
+            });
+            going_back.join().unwrap();
+        })
+    };
+    assert_eq!(file.evict(..).unwrap().0, 1);
+    drop(there);
+    assert_eq!(space.stats().pages.file, 0, "it shows a page that is gone");
+    assert_eq!(a.load::<u8>(at), Ok(1));
+    space.validate();
+}
