@@ -140,6 +140,8 @@ pub(super) struct Nodes<'pool> {
 
 impl<'pool> Nodes<'pool> {
     pub(super) fn words(self, node: FrameId) -> &'pool [AtomicU64; SLOTS] {
+        #[cfg(all(test, not(shuttle)))]
+        visited::count();
         self.pool.frames.words(node)
     }
 
@@ -428,4 +430,23 @@ fn pieces(level: u32, base: u64, start: u64, end: u64) -> impl Iterator<Item = (
             )
         })
     })
+}
+
+/// Nodes that were looked into by this thread, one as often as it was.
+#[cfg(all(test, not(shuttle)))]
+pub(super) mod visited {
+    use std::cell::Cell;
+
+    thread_local! {
+        static VISITED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        VISITED.set(VISITED.get() + 1);
+    }
+
+    /// So far.
+    pub(in crate::space) fn so_far() -> u64 {
+        VISITED.get()
+    }
 }

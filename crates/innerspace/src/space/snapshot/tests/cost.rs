@@ -1,7 +1,7 @@
 //! What forks and un-sharing touch, by count.
 
 use super::*;
-use crate::space::table::Nodes;
+use crate::space::table::{Nodes, visited};
 
 /// A space with so many resident pages, in as many leaves as they need.
 pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
@@ -22,6 +22,13 @@ fn touched(work: impl FnOnce()) -> u64 {
     crate::frame::touched::so_far() - before
 }
 
+/// Nodes of tables that `work` looks into.
+fn looked_into(work: impl FnOnce()) -> u64 {
+    let before = visited::so_far();
+    work();
+    visited::so_far() - before
+}
+
 // spec: F1
 #[test]
 fn a_fork_touches_as_little_with_many_pages_as_with_few() {
@@ -30,11 +37,36 @@ fn a_fork_touches_as_little_with_many_pages_as_with_few() {
         let (space, ..) = resident(&pool, pages);
         let mut child = None;
         let before = in_use(&pool);
-        let hold_words = touched(|| child = Some(space.fork().unwrap()));
-        (hold_words, in_use(&pool) - before)
+        let mut nodes = 0;
+        let hold_words = touched(|| {
+            nodes = looked_into(|| child = Some(space.fork().unwrap()));
+        });
+        (hold_words, in_use(&pool) - before, nodes)
     });
-    assert_eq!(costs[0], costs[1], "hold words changed, frames taken");
+    assert_eq!(
+        costs[0], costs[1],
+        "hold words changed, frames taken, nodes looked into"
+    );
     assert!(costs[0].0 <= 4 && costs[0].1 == 1, "{costs:?}");
+}
+
+/// Pages are stored to for the first time since the snapshot, so that it goes back by dropping them.
+// spec: F7
+#[test]
+fn a_restore_looks_into_what_was_changed_alone() {
+    let costs = [512, 20_480].map(|pages| {
+        let pool = pool(pages as u32 + 2_000);
+        let (space, at, mut a) = resident(&pool, pages);
+        let snapshot = space.freeze().unwrap();
+        for page in 0..8 {
+            a.store(at + page * PAGE, 99u64).unwrap();
+        }
+        let cost = looked_into(|| space.restore(&snapshot).unwrap());
+        assert_eq!(pool.counters.totals().restore_drop, 1);
+        assert_eq!(a.load::<u64>(at + 7 * PAGE), Ok(7));
+        cost
+    });
+    assert_eq!(costs[0], costs[1], "one leaf, and forty");
 }
 
 // spec: F5
