@@ -184,15 +184,20 @@ impl GroupTree {
     }
 
     /// [`GroupTree::try_charge`] once more, after it was refused: that counts as one refusal, however often.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn try_charge_again(
         &self,
         group: GroupId,
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
-        let number = thread_number();
-        self.charge_stock_or(number, group, pages, || {
-            let charged = self.charge_slow(number, group, pages);
-            charged.map_err(|group| Refused { group })
+        let over_high = self.charge_slow(thread_number(), group, pages);
+        Ok(Charge {
+            tree: self,
+            group,
+            pages,
+            over_high: over_high.map_err(|group| Refused { group })?,
+            source: Source::Levels,
         })
     }
 
@@ -215,23 +220,9 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<Charge<'_>, Refused> {
-        self.charge_stock_or(number, group, pages, || {
-            self.charge_or_refuse(number, group, pages)
-        })
-    }
-
-    /// Charges what the thread has in stock, or else by `levels`, which returns the nearest group that is over its `high` then.
-    #[inline(always)]
-    fn charge_stock_or(
-        &self,
-        number: usize,
-        group: GroupId,
-        pages: PageCount,
-        levels: impl FnOnce() -> Result<Option<GroupId>, Refused>,
-    ) -> Result<Charge<'_>, Refused> {
         let (over_high, source) = match self.stocks.charge(number, group, pages.0) {
             true => (None, Source::Stock),
-            false => (levels()?, Source::Levels),
+            false => (self.charge_or_refuse(number, group, pages)?, Source::Levels),
         };
         Ok(Charge {
             tree: self,

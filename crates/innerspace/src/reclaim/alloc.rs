@@ -303,22 +303,10 @@ impl Pool {
     #[inline(always)]
     fn attempt_charging_first(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
         let pages = PageCount(1 << order);
-        self.with_frame(self.groups.try_charge(group, pages), order)
-    }
-
-    /// [`Pool::attempt`] once more, after some memory was freed for it.
-    fn attempt_again(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
-        let pages = PageCount(1 << order);
-        self.with_frame(self.groups.try_charge_again(group, pages), order)
-    }
-
-    #[inline(always)]
-    fn with_frame<'p>(
-        &'p self,
-        charged: Result<Charge<'p>, Refused>,
-        order: u8,
-    ) -> Result<PoolFrame<'p>, Stuck> {
-        let charge = charged.map_err(|refused| Stuck::Charge(refused.group))?;
+        let charge = self
+            .groups
+            .try_charge(group, pages)
+            .map_err(|refused| Stuck::Charge(refused.group))?;
         let frame = self
             .frames
             .alloc(order, Source::Ordinary)
@@ -326,6 +314,20 @@ impl Pool {
         if !charge.is_from_stock() {
             self.wake_background_if_low();
         }
+        Ok(self.wrap(frame, charge))
+    }
+
+    /// [`Pool::attempt`] once more, after some memory was freed for it.
+    #[cold]
+    #[inline(never)]
+    fn attempt_again(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
+        let charge = self
+            .groups
+            .try_charge_again(group, PageCount(1 << order))
+            .map_err(|refused| Stuck::Charge(refused.group))?;
+        let frame = self.frames.alloc(order, Source::Ordinary);
+        let frame = frame.ok_or(Stuck::NoFrame)?;
+        self.wake_background_if_low();
         Ok(self.wrap(frame, charge))
     }
 
