@@ -17,16 +17,36 @@ use super::core::FileCore;
 use super::errors::FileError;
 use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::{Pool, StoreScope};
-use crate::sync::Apart;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Apart, Arc};
 use crate::units::PageCount;
 
 crate::sync::thread_local! {
-    /// The files in whose store calls this thread is, by address.
-    static CALLS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The files in whose store calls this thread is.
+    static CALLS: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
     /// How many locks of files that may be slept on this thread holds, those of blocks not counted.
     static HOLDING: Cell<u32> = const { Cell::new(0) };
     /// How often this thread has passed over a file whose store it may not call.
     static PASSED_OVER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A file whose store is being called.
+struct Called {
+    /// By address.
+    file: usize,
+    uses_files: Arc<AtomicBool>,
+}
+
+/// A call of a store uses a file. Stores may forget to say that they do ([`Store::uses_files`](crate::store::Store::uses_files)): from
+/// here on it is known.
+#[inline]
+fn note_use() {
+    let _ = CALLS.try_with(|calls| {
+        for called in calls.borrow().iter() {
+            // Relaxed: who learns it late does what was right for a store that uses none.
+            called.uses_files.store(true, Ordering::Relaxed);
+        }
+    });
 }
 
 /// How often an operation makes room for itself.
@@ -42,6 +62,7 @@ pub(crate) struct Holding(PhantomData<*const ()>);
 impl Holding {
     #[inline]
     pub(crate) fn begin() -> Holding {
+        note_use();
         let _ = HOLDING.try_with(|holding| holding.set(holding.get() + 1));
         Holding(PhantomData)
     }
@@ -54,11 +75,21 @@ impl Drop for Holding {
     }
 }
 
-/// Whether this thread is in a call of some file's store. Nobody serves it a future of a file below: it would be passed over.
-pub(super) fn is_in_any() -> bool {
+/// Whether this thread is in a call of some file's store.
+fn is_in_any() -> bool {
     CALLS
         .try_with(|calls| !calls.borrow().is_empty())
         .unwrap_or(false)
+}
+
+/// Whether this thread is in calls of stores, and none of them that of the file at this address. Nobody serves it a future of that
+/// file, which would be passed over; so it does itself what the future is of.
+pub(super) fn is_below_others(file: usize) -> bool {
+    let below = CALLS.try_with(|calls| {
+        let calls = calls.borrow();
+        !calls.is_empty() && calls.iter().all(|called| called.file != file)
+    });
+    below.unwrap_or(false)
 }
 
 /// Whether this thread has no file locked and is in no call of a store.
@@ -80,17 +111,25 @@ impl Drop for StoreCall {
         // A thread that is ending has no list, and began none.
         let _ = CALLS.try_with(|calls| {
             let mut calls = calls.borrow_mut();
-            let at = calls.iter().rposition(|file| *file == self.file);
+            let at = calls.iter().rposition(|called| called.file == self.file);
             calls.remove(at.expect("a call ends once, on its thread"));
         });
     }
 }
 
 impl FileCore {
+    /// What names the file among those in calls.
+    pub(super) fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
     /// Begins a call of the file's store: no reclaim below it, and no way back into the file.
     pub(super) fn store_call(&self) -> StoreCall {
-        let file = std::ptr::from_ref(self) as usize;
-        let _ = CALLS.try_with(|calls| calls.borrow_mut().push(file));
+        let file = self.address();
+        note_use();
+        let uses_files = self.uses_files.clone();
+        let called = Called { file, uses_files };
+        let _ = CALLS.try_with(|calls| calls.borrow_mut().push(called));
         StoreCall {
             file,
             _scope: self.pool.store_scope(),
@@ -100,8 +139,9 @@ impl FileCore {
 
     /// Whether this thread is in a call of the file's store.
     pub(super) fn in_store_call(&self) -> bool {
-        let file = std::ptr::from_ref(self) as usize;
-        let listed = CALLS.try_with(|calls| calls.borrow().contains(&file));
+        let file = self.address();
+        let listed =
+            CALLS.try_with(|calls| calls.borrow().iter().any(|called| called.file == file));
         listed.unwrap_or(false)
     }
 
@@ -117,7 +157,7 @@ impl FileCore {
 
     /// Whether this thread may call the file's store for somebody else's sake.
     pub(super) fn may_call_unasked(&self) -> bool {
-        let may = !self.uses_files || is_free();
+        let may = !self.uses_files.load(Ordering::Relaxed) || is_free();
         if !may {
             let _ = PASSED_OVER.try_with(|passed| passed.set(passed.get() + 1));
         }

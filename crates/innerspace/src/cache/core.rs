@@ -22,7 +22,7 @@ use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
 use crate::store::{Accepted, Identity, Store, StoreError};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{
     Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
@@ -90,7 +90,7 @@ pub(crate) struct FileCore {
     /// Whether accepted writes have to be kept until a sync.
     pub(super) accepted: Accepted,
     /// Whether a call of the store may want other files.
-    pub(super) uses_files: bool,
+    pub(super) uses_files: Arc<AtomicBool>,
     pub(super) syncs: Syncs,
     /// Serialises appends.
     pub(super) append: Mutex<()>,
@@ -183,7 +183,7 @@ impl FileCore {
                 write_from: AtomicU64::new(0),
                 trouble: Trouble::default(),
                 accepted,
-                uses_files,
+                uses_files: Arc::new(AtomicBool::new(uses_files)),
                 syncs: Syncs::default(),
                 store: Mutex::new(Some(store)),
                 append: Mutex::ranked(Rank::Append, ()),

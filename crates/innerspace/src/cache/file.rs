@@ -186,7 +186,7 @@ impl Drop for PagedFile {
             return;
         };
         // From inside its store, or one that its own may want, it is closed later: see `FileInner::drop`.
-        if last.core.may_call_unasked() {
+        if !last.core.in_store_call() && last.core.may_call_unasked() {
             last.core.close();
             // After the last of the memory nobody may come by any more.
             last.core.pool.do_deferred();

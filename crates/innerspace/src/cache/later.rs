@@ -41,6 +41,7 @@ impl<'file> LaterCalls<'file> {
         let file = self.0.same_handle();
         Later {
             cache: file.core().cache.clone(),
+            file: file.core().address(),
             is_queued: false,
             call: std::sync::Arc::new(Call {
                 state: Mutex::new(State {
@@ -185,6 +186,8 @@ impl<T: Send> Run for Call<T> {
 #[must_use = "futures do nothing unless polled"]
 pub struct Later<T> {
     cache: Arc<Cache>,
+    /// Where the file is, which the call keeps there.
+    file: usize,
     is_queued: bool,
     // Not the shim's `Arc`: a model checker's makes no trait objects.
     call: std::sync::Arc<Call<T>>,
@@ -203,7 +206,7 @@ impl<T: Send + 'static> Future for Later<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let is_first = !std::mem::replace(&mut self.is_queued, true);
-        if is_first && (self.cache.is_served_here() || calls::is_in_any()) {
+        if is_first && (self.cache.is_served_here() || calls::is_below_others(self.file)) {
             self.call.run(&self.cache);
         }
         let waker = context.waker().clone();

@@ -244,7 +244,9 @@ impl Future for Ready {
             self.forget_request();
             return Poll::Ready(result);
         }
-        if self.handle.core.cache.is_served_here() || calls::is_in_any() {
+        if self.handle.core.cache.is_served_here()
+            || calls::is_below_others(self.handle.core.address())
+        {
             // A request's turn would come after whatever waits for it here.
             let known = self.request.as_ref().and_then(|of| of.take_result());
             let result = known.unwrap_or_else(|| self.handle.view(range, Wait::Yes));

@@ -95,6 +95,10 @@ fn a_file_that_goes_in_its_own_call_is_closed_after_it_though_that_goes_on_to_wo
 struct Over(PagedFile);
 
 impl Store for Over {
+    fn uses_files(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len())
     }

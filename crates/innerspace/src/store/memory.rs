@@ -373,10 +373,6 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn uses_files(&self) -> bool {
-        false
-    }
-
     fn accepted(&self) -> Accepted {
         Accepted::Kept
     }

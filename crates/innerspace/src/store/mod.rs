@@ -264,10 +264,12 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Whether a call of it may use files or spaces of a [`Memory`](crate::Memory), as that of a store made of another file does;
-    /// always the same answer. Whoever wants memory with a file locked does not call such a store, which might want that file.
-    /// Default: it may.
+    /// always the same answer. Whoever wants memory with a file locked does not call such a store, which might want that file: what is
+    /// dirty above it is written a little later, with nothing locked, and an operation may fail for want of memory that
+    /// could be had so. A store that uses files and does not say so is found out when one of its calls does, which may be
+    /// too late for that one: it may wait for itself. A store around another passes its answer on. Default: it uses none.
     fn uses_files(&self) -> bool {
-        true
+        false
     }
 
     /// The name used in messages; a path as the user gave it. Default: `store`.

@@ -25,6 +25,10 @@ struct Over {
 }
 
 impl Store for Over {
+    fn uses_files(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.below.len())
     }
@@ -222,6 +226,10 @@ fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
 struct OverDirect(DaxFile);
 
 impl Store for OverDirect {
+    fn uses_files(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len())
     }

@@ -158,6 +158,10 @@ impl Stacked {
 }
 
 impl Store for Stacked {
+    fn uses_files(&self) -> bool {
+        true
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(match &self.place {
             Where::Whole => self.below.len(),

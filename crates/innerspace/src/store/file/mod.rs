@@ -198,10 +198,6 @@ impl Store for FileStore {
         self.access == Access::ReadWrite
     }
 
-    fn uses_files(&self) -> bool {
-        false
-    }
-
     fn name(&self) -> String {
         self.name.clone()
     }
