@@ -1,8 +1,9 @@
 //! The behaviour of the whole under pressure: who keeps what, who pays, and where it ends.
 
+use std::io;
 use std::sync::Arc;
 
-use innerspace::store::MemoryStore;
+use innerspace::store::{MemoryStore, Store};
 use innerspace::{
     Accessor, FileAccess, Group, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space,
     Threads, VirtAddr,
@@ -303,4 +304,40 @@ fn sampled_pages_are_used_like_others() {
     assert!(evicted <= 20, "{evicted} of {hot_pages} hot pages went");
     drop(a);
     memory.validate();
+}
+
+/// A store with nothing but what it must have: whatever it does not say is the trait's default.
+struct Plain(MemoryStore);
+
+impl Store for Plain {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(bytes, offset)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+// Its file is locked by the append while its blocks, which have to be synced before they go, are all that can be evicted.
+#[test]
+fn appends_to_a_store_that_says_nothing_of_itself_need_little_memory() {
+    let memory = memory(MIB);
+    let open = || {
+        let options = memory.options().access(FileAccess::ReadWrite);
+        options.open(Plain(MemoryStore::new())).unwrap()
+    };
+    let (log, other) = (open(), open());
+    let record = vec![9; 32 * 4096 + 100];
+    for number in 0..100 {
+        let at = log.append(&record).unwrap();
+        assert_eq!(at, number * record.len() as u64);
+        other.write_at(&[1; 4096], number * 4096).unwrap();
+    }
+    assert_eq!(memory.root_group().events().oom, 0);
 }
