@@ -13,10 +13,10 @@
 //! So a frame with a tag is what the index has there. A frame that is freed has none, and one that is published gets none before
 //! it is in an index.
 //!
-//! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and look at the tag again ([`Meta::try_view_of`], [`Meta::try_get_of`]). If it is
-//! the one they sought, the frame was that block when it was held already, and the hold keeps it from becoming anything else: what
-//! reading the slot again says of a block that was found through the index (I10). They need no section, for metadata lives as long as
-//! the arena, and they look at nothing else.
+//! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and look at the tag again
+//! ([`Meta::try_view_of`], [`Meta::try_get_of`]). If it is the one they sought, the frame was that block when it was held already, and
+//! the hold keeps it from becoming anything else: what reading the slot again says of a block that was found through the index (I10).
+//! They need no section, for metadata lives as long as the arena, and they look at nothing else.
 //!
 //! **Orderings.** The hold is taken with Acquire, which pairs with `publish`: who holds a frame in one life does not see the tag of the life
 //! before. A tag is cleared before the slot changes by a Release: who has seen the change (Acquire) does not see the tag any more. It
