@@ -6,8 +6,8 @@
 //!
 //! So files are locked from the top of such a stack downwards. Whoever wants memory, makes room for dirty blocks, or does the
 //! service's work, calls stores of files that he was not asked for, which may stand anywhere: also above one that this
-//! thread has locked (its append, its `invalidate`, or a direct file's layout: [`Holding`]) or is in a call of. There only those stores are called that
-//! use no files ([`FileCore::may_call_unasked`]). What the others have is written with nothing locked: an operation that found
+//! thread has locked (its append, its `invalidate`, or a direct file's layout: [`Holding`]) or is in a call of. There only those
+//! stores are called that use no files, as far as they say or were seen to ([`FileCore::may_call_unasked`]). What the others have is written with nothing locked: an operation that found
 //! no memory gives its locks back, makes room, and tries again ([`with_room`]).
 
 use std::cell::{Cell, RefCell};
