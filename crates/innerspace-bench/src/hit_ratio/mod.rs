@@ -202,7 +202,7 @@ mod tests {
             .find(|row| row.trace.starts_with("loop"))
             .unwrap();
         assert_eq!(of_loop.lru, 0.0);
-        assert!(of_loop.two_lists > 1.0, "{of_loop:?}");
+        assert!(of_loop.two_lists > 5.0, "{of_loop:?}");
         let rows = table.rows().rows;
         assert_eq!(rows.len(), table.0.len());
         for (row, of) in rows.iter().zip(&table.0) {
