@@ -1,4 +1,7 @@
 //! Blocks for page faults: filled, locked, and, for a store to a shared mapping, prepared to be written through it.
+//!
+//! A fault that must not wait ([`Wait::No`]) takes the same steps, and gives up before the first that would read the store, wait for
+//! a lock, for writeback or for a grace period, or evict. So it gets what is cached, and the holes that the store has told of.
 
 use super::block::Locked;
 use super::core::FileCore;
@@ -9,6 +12,7 @@ use super::fill::Filled;
 use super::index::Word;
 use super::lookup::{Get, Got};
 use super::stream::Reading;
+use super::view::Wait;
 use crate::frame::FlagSet;
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
@@ -154,13 +158,37 @@ impl FileCore {
         around: &Range<u64>,
         reading: Reading,
     ) -> Result<FaultPage, FileError> {
+        let core = self.check_fault(kind)?;
+        if kind == FaultKind::Write {
+            self.make_dirty_room()?;
+        }
+        self.with_room(|| self.fault_block_steady(&core, page, kind, around, reading, Wait::Yes))
+    }
+
+    /// The same without waiting for anything.
+    ///
+    /// # Errors
+    /// As there; [`FileError::WouldBlock`], with nothing changed.
+    pub(crate) fn try_fault_block(
+        &self,
+        page: u64,
+        kind: FaultKind,
+        around: &Range<u64>,
+    ) -> Result<FaultPage, FileError> {
+        let core = self.check_fault(kind)?;
+        if kind == FaultKind::Write {
+            self.try_dirty_room()?;
+        }
+        self.fault_block_steady(&core, page, kind, around, Reading::Random, Wait::No)
+    }
+
+    fn check_fault(&self, kind: FaultKind) -> Result<Arc<FileCore>, FileError> {
         self.check_outside()?;
         let core = self.me.upgrade().ok_or_else(|| self.closed())?;
         if kind == FaultKind::Write {
             self.check_writable()?;
-            self.make_dirty_room()?;
         }
-        self.with_room(|| self.fault_block_steady(&core, page, kind, around, reading))
+        Ok(core)
     }
 
     fn fault_block_steady(
@@ -170,8 +198,14 @@ impl FileCore {
         kind: FaultKind,
         around: &Range<u64>,
         reading: Reading,
+        wait: Wait,
     ) -> Result<FaultPage, FileError> {
         let block = page >> self.order;
+        let get = match wait {
+            Wait::Yes => Get::LOCK,
+            Wait::No if kind == FaultKind::Write => Get::LOCK | Get::NOWAIT | Get::STABLE,
+            Wait::No => Get::LOCK | Get::NOWAIT,
+        };
         let mut spare = None;
         loop {
             let epoch = self.hole_epoch.load(Ordering::SeqCst);
@@ -179,18 +213,23 @@ impl FileCore {
                 FaultKind::Read => self.shown_holes.now(),
                 FaultKind::Write => 0..0,
             };
-            let steady = self.steady();
+            let steady = match wait {
+                Wait::Yes => self.steady(),
+                Wait::No => self.try_steady().ok_or_else(|| self.would_block())?,
+            };
             let size = self.size();
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
                 return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
             }
             // Not marked as used: the mapping's accessed bit will say so.
-            match self.get_page(block, Get::LOCK)? {
+            match self.get_page(block, get)? {
                 Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {
                     Some((locked, barrier)) => {
                         let block = LockedBlock::new(core, locked, barrier);
                         return Ok(FaultPage::Block(block));
                     }
+                    // The views' frame stays theirs: all translations to it are taken away first.
+                    None if wait == Wait::No => return Err(self.would_block()),
                     None => {
                         drop(steady);
                         let frame =
@@ -200,10 +239,17 @@ impl FileCore {
                     }
                 },
                 _ => {
-                    let filled = self.fill_absent_with(block, Get::NONE, &steady, || {
-                        self.stream
-                            .miss_of_mapping(reading, block, self.block_bytes())
-                    })?;
+                    let filled = match wait {
+                        Wait::Yes => self.fill_absent_with(block, Get::NONE, &steady, || {
+                            self.stream
+                                .miss_of_mapping(reading, block, self.block_bytes())
+                        })?,
+                        // To store there, the hole's translations would have to go first.
+                        Wait::No if kind == FaultKind::Read && self.is_known_hole(block) => {
+                            Filled::Hole
+                        }
+                        Wait::No => return Err(self.would_block()),
+                    };
                     if filled == Filled::LookAgain {
                         self.pool.counters.count(Event::PgMajFault);
                     } else {
@@ -230,10 +276,14 @@ impl FileCore {
         }
     }
 
+    fn is_known_hole(&self, block: u64) -> bool {
+        self.known_content(block) == Some(Content::Hole)
+    }
+
     /// Blocks around `block`, a hole's, that the store is known to have nothing for, in the pages `around`.
     fn known_holes(&self, block: u64, around: &Range<u64>) -> Range<u64> {
         let wanted = self.blocks_of_pages(around);
-        let is_hole = |block: &u64| self.known_content(*block) == Some(Content::Hole);
+        let is_hole = |block: &u64| self.is_known_hole(*block);
         let before = (wanted.start..block).rev().take_while(is_hole);
         let behind = (block + 1..wanted.end).take_while(is_hole);
         block - before.count() as u64..block + 1 + behind.count() as u64

@@ -121,6 +121,7 @@ pub(crate) use spare_nodes::SpareNodes;
 pub use stats::FileStats;
 pub(crate) use stream::Reading;
 pub use view::View;
+pub(crate) use view::Wait;
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;

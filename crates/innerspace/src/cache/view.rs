@@ -74,9 +74,9 @@ impl fmt::Debug for View {
     }
 }
 
-/// How the bytes of a view are had.
+/// How bytes are had: of a view, or for a page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wait {
+pub(crate) enum Wait {
     /// Read the store, evict, wait for locks.
     Yes,
     /// Fail with "would block" instead.

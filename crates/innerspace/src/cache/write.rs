@@ -433,6 +433,18 @@ impl FileCore {
         }
     }
 
+    /// [`FileCore::make_dirty_room`] for who must not wait: somebody else is asked to write.
+    pub(super) fn try_dirty_room(&self) -> Result<(), FileError> {
+        let level = self.dirty_level();
+        if level != DirtyLevel::Low {
+            self.cache.want_flush();
+        }
+        match level {
+            DirtyLevel::Low | DirtyLevel::Background => Ok(()),
+            DirtyLevel::Hard => Err(self.would_block()),
+        }
+    }
+
     #[cold]
     fn make_dirty_room_at(&self, mut level: DirtyLevel) -> Result<(), FileError> {
         loop {

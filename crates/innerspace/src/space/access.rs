@@ -16,6 +16,7 @@ use super::session::Interrupted;
 use super::table::{self, Nodes};
 use super::translate::{self, Need, Page, Translator};
 use super::vma_cache::VmaCache;
+use crate::cache::Wait;
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -44,11 +45,11 @@ const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 pub(super) struct What {
     pub(super) access: AccessKind,
     /// Bytes to name in a fault; 0: a buffer.
-    reported: u8,
+    pub(super) reported: u8,
     /// Bytes to look up, in one page; 0: the page is to be valid for accesses to come.
     size: u16,
     /// Pages behind it that the access goes on to.
-    more: u32,
+    pub(super) more: u32,
 }
 
 impl What {
@@ -111,6 +112,11 @@ impl What {
         }
     }
 
+    /// Such an access of `at` has failed.
+    pub(super) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
+        Fault::new(kind, at, self.access, self.reported.into())
+    }
+
     #[inline(always)]
     fn size(self) -> usize {
         usize::from(self.size)
@@ -133,8 +139,10 @@ enum Gate {
     Closed,
 }
 
-/// How an access surrounds itself with a section.
+/// How an access surrounds itself with a section, and whether it may wait outside one for what it misses.
 pub(super) trait Sectioned {
+    /// Asked when something is missed.
+    const WAIT: Wait;
     /// Before an access.
     fn enter(translator: &mut Translator);
     /// After an access.
@@ -154,6 +162,8 @@ pub(super) trait Sectioned {
 pub(super) enum Single {}
 
 impl Sectioned for Single {
+    const WAIT: Wait = Wait::Yes;
+
     #[inline(always)]
     fn enter(translator: &mut Translator) {
         translator.sections.enter();
@@ -281,17 +291,23 @@ impl Core {
             AccessKind::Load => paused.core.load_by_short_way(at, what),
             AccessKind::Fetch => None,
         };
-        page.or_else(|| paused.core.find_page(at, what))
+        page.or_else(|| paused.core.find_page(at, what, S::WAIT))
     }
 
-    fn find_page(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+    fn find_page(&mut self, at: VirtAddr, what: What, wait: Wait) -> Option<Page> {
         if device::is_inside(&self.space) {
             // The mail stays unread, so that the next access comes here, too.
-            self.fault = Fault::new(FaultKind::Reentered, at, what.access, what.reported.into());
+            self.fault = what.fault(FaultKind::Reentered, at);
             return None;
         }
         loop {
             if self.have_leaf(at.0) == Gate::Closed {
+                if wait == Wait::No {
+                    // The mail is read, and nobody waited for the gate: the next access has to look at it, too.
+                    self.translator.sections.participant().request();
+                    self.fault = what.fault(FaultKind::WouldBlock, at);
+                    return None;
+                }
                 // Remembered leaves may be right still, but what they lead to is being changed.
                 self.translator.sections.leave();
                 self.space.pool.counters.count(Event::GateWait);
@@ -305,15 +321,7 @@ impl Core {
             }
             self.translator.sections.leave();
             let translator = &mut self.translator;
-            let end = fault::handle(
-                &self.space,
-                translator,
-                &mut self.vmas,
-                at,
-                what.access,
-                what.reported.into(),
-                what.more.into(),
-            );
+            let end = fault::handle(&self.space, translator, &mut self.vmas, at, what, wait);
             self.translator.sections.enter();
             if let Err(fault) = end {
                 self.fault = fault;

@@ -1,7 +1,7 @@
 //! The handle through which one thread at a time loads and stores.
 
 use super::SpaceInner;
-use super::access::{Core, Single};
+use super::access::{Core, Sectioned, Single};
 use super::error::Fault;
 use super::session::Session;
 use crate::sync::Arc;
@@ -57,13 +57,17 @@ impl Accessor {
     }
 
     #[inline(always)]
-    fn load_here<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        self.core.load::<Single, T>(at)
+    pub(super) fn load_here<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        self.core.load::<S, T>(at)
     }
 
     #[inline(always)]
-    fn store_here<T: Scalar>(&mut self, at: VirtAddr, value: T) -> Result<(), Fault> {
-        self.core.store::<Single, T>(at, value)
+    pub(super) fn store_here<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        self.core.store::<S, T>(at, value)
     }
 
     /// Everything that can be said about a fault; the same as [`Space::explain`].
@@ -85,7 +89,7 @@ macro_rules! accesses {
                 &mut self,
                 at: crate::VirtAddr,
             ) -> Result<T, crate::Fault> {
-                self.load_here(at)
+                self.load_here::<$mode, T>(at)
             }
 
             /// Loads a value at any alignment from where execution is allowed, as an instruction is fetched.
@@ -117,7 +121,7 @@ macro_rules! accesses {
                 at: crate::VirtAddr,
                 value: T,
             ) -> Result<(), crate::Fault> {
-                self.store_here(at, value)
+                self.store_here::<$mode, T>(at, value)
             }
 
             /// Copies bytes out of the space into `buffer`.

@@ -15,7 +15,7 @@ use crate::sys::copy::{AtomicScalar, Modify};
 
 impl Core {
     #[inline(always)]
-    fn load_atomic<S: Sectioned, T: AtomicScalar>(
+    pub(super) fn load_atomic<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         order: Ordering,
@@ -25,7 +25,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn store_atomic<S: Sectioned, T: AtomicScalar>(
+    pub(super) fn store_atomic<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         value: T,
@@ -37,7 +37,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn compare_exchange<S: Sectioned, T: AtomicScalar>(
+    pub(super) fn compare_exchange<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         [old, new]: [T; 2],
@@ -49,7 +49,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn modify<S: Sectioned, T: AtomicScalar>(
+    pub(super) fn modify<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         how: Modify,

@@ -4,6 +4,7 @@
 //! no space has, the upper part), the kind and the access; what else there is to say (the nearest mapping, the file's error) [`super::Space::explain`] adds.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -73,6 +74,8 @@ pub enum FaultKind {
     Device,
     /// An access from inside a device's handler, or a store's callback, to the space it works for.
     Reentered,
+    /// A `try_` form met something it would have had to wait for.
+    WouldBlock,
 }
 
 /// An access that failed. Nothing was changed at and after the address; a value is stored wholly or not at all.
@@ -147,6 +150,11 @@ impl Fault {
         }
     }
 
+    /// Whether a `try_` form met something it would have had to wait for.
+    pub fn would_block(self) -> bool {
+        self.kind == FaultKind::WouldBlock
+    }
+
     /// Whether waiting or freeing memory may help: the group was full.
     pub fn is_limit(self) -> bool {
         self.kind == FaultKind::Limit
@@ -191,6 +199,7 @@ impl fmt::Display for Fault {
             FaultKind::Frozen => "a snapshot never changes, and has no devices; fork it",
             FaultKind::Device => "the device refused",
             FaultKind::Reentered => "a callback of the space may not use it",
+            FaultKind::WouldBlock => "it would block",
         })
     }
 }
@@ -202,6 +211,30 @@ impl fmt::Debug for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+impl FaultKind {
+    /// The nearest kind of [`io::Error`].
+    pub fn io_kind(self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            FaultKind::NotMapped | FaultKind::Misaligned => ErrorKind::InvalidInput,
+            FaultKind::Forbidden => ErrorKind::PermissionDenied,
+            FaultKind::PastEnd => ErrorKind::UnexpectedEof,
+            FaultKind::Io | FaultKind::Device => ErrorKind::Other,
+            FaultKind::Limit => ErrorKind::OutOfMemory,
+            FaultKind::TooManyOwners => ErrorKind::ResourceBusy,
+            FaultKind::Frozen => ErrorKind::ReadOnlyFilesystem,
+            FaultKind::Reentered => ErrorKind::Deadlock,
+            FaultKind::WouldBlock => ErrorKind::WouldBlock,
+        }
+    }
+}
+
+impl From<Fault> for io::Error {
+    fn from(fault: Fault) -> io::Error {
+        io::Error::new(fault.kind.io_kind(), fault)
+    }
+}
 
 /// What lies behind a fault.
 #[derive(Clone, Debug)]
@@ -229,6 +262,17 @@ impl Cause {
             },
             Cause::Limit(_) => FaultKind::Limit,
             Cause::Device(_) => FaultKind::Device,
+        }
+    }
+}
+
+impl Cause {
+    /// Whether it was met by who asked not to wait.
+    pub(super) fn would_block(&self) -> bool {
+        match self {
+            Cause::File(error) => error.would_block(),
+            Cause::Limit(error) => error.would_block(),
+            Cause::Direct(_) | Cause::Device(_) => false,
         }
     }
 }

@@ -1,15 +1,18 @@
 //! One page fault, as steps.
 //!
 //! A step runs inside a section with the gate open and never sleeps: it installs the page, or says what is missing. What is
-//! missing is then had with no section open and no lock held (DESIGN decision 4), and the step runs again:
+//! missing is then had with no section open and no lock held (DESIGN decision 4), and the step runs again. A fault that must not
+//! wait ([`Wait::No`]) has what is there at once, and is an error where it is not.
 //!
 //! ```text
-//! step -> Done
-//!      -> Gate         wait until the structural writer is done
-//!      -> Nodes(n)     allocate (charge, maybe reclaim) page-table nodes
-//!      -> Page         allocate the anonymous page
-//!      -> File(kind)   look up or fill the block; it comes back locked
-//!      -> Direct       lock the entry of a direct access file (`direct`)
+//! step -> Done                                                        without waiting
+//!      -> Gate         wait until the structural writer is done       never
+//!      -> Nodes(n)     allocate (charge, maybe reclaim) table nodes   of what is free
+//!      -> Page         allocate the anonymous page                    of what is free
+//!      -> File(kind)   look up or fill the block; it comes back       if cached and unlocked, or a known hole
+//!                      locked
+//!      -> Direct       lock the entry of a direct access file         never
+//!                      (`direct`)
 //!      -> Again        somebody else changed the word first
 //!      -> Denied(kind) the access is an error
 //! ```
@@ -31,6 +34,7 @@ use self::own::OwnSlot;
 pub(super) use self::own::{Short, store_by_short_way};
 pub(super) use self::zero::load_by_short_way;
 use super::SpaceInner;
+use super::access::What;
 use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::page_start;
@@ -41,7 +45,7 @@ use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaCache;
 use crate::cache::{
     Beside, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
-    Reading,
+    Reading, Wait,
 };
 use crate::dax::{DaxPages, DaxRef, Reach};
 use crate::reclaim::{AllocMode, PoolFrame};
@@ -89,10 +93,8 @@ struct FaultState<'space> {
     space: &'space SpaceInner,
     // What is asked.
     at: VirtAddr,
-    access: AccessKind,
-    bytes: usize,
-    /// Pages behind this one that the access goes on to.
-    more: u64,
+    what: What,
+    wait: Wait,
     // What has been had so far.
     spares: Spares<'space>,
     page: Option<PoolFrame<'space>>,
@@ -114,17 +116,15 @@ pub(super) fn handle(
     translator: &mut Translator,
     vmas: &mut VmaCache,
     at: VirtAddr,
-    access: AccessKind,
-    bytes: usize,
-    more: u64,
+    what: What,
+    wait: Wait,
 ) -> Result<(), Fault> {
     space.pool.counters.count(Event::PgFault);
     let mut fault = FaultState {
         space,
         at,
-        access,
-        bytes,
-        more,
+        what,
+        wait,
         spares: Spares {
             aside: Vec::new(),
             at_once: Some((&space.pool, space.group_id())),
@@ -145,7 +145,9 @@ pub(super) fn handle(
     if !replaced.is_empty() {
         space.let_go(replaced);
     }
-    space.pool.safe_point();
+    if wait == Wait::Yes {
+        space.pool.safe_point();
+    }
     end
 }
 
@@ -155,6 +157,11 @@ impl<'space> FaultState<'space> {
             match self.step_inside(translator, vmas) {
                 Step::Done => return Ok(()),
                 Step::Again => {}
+                Step::Gate if self.wait == Wait::No => {
+                    // The mail is read, and nobody waits for the gate: the next access has to look at it, too.
+                    translator.sections.participant().request();
+                    return Err(self.error(FaultKind::WouldBlock, None));
+                }
                 Step::Gate => {
                     self.file = FilePage::None;
                     self.space.pool.counters.count(Event::GateWait);
@@ -179,7 +186,7 @@ impl<'space> FaultState<'space> {
     }
 
     fn error(&self, kind: FaultKind, cause: Option<Cause>) -> Fault {
-        let fault = Fault::new(kind, self.at, self.access, self.bytes);
+        let fault = self.what.fault(kind, self.at);
         if let Some(cause) = cause {
             self.space.remember(fault, cause);
         }
@@ -187,14 +194,18 @@ impl<'space> FaultState<'space> {
     }
 
     fn error_of(&self, cause: Cause) -> Fault {
-        self.error(cause.kind(), Some(cause))
+        match self.wait == Wait::No && cause.would_block() {
+            true => self.error(FaultKind::WouldBlock, None),
+            false => self.error(cause.kind(), Some(cause)),
+        }
     }
 
     fn allocate(&self) -> Result<PoolFrame<'space>, Fault> {
-        let allocated = self
-            .space
-            .pool
-            .alloc(self.space.group_id(), 0, AllocMode::Wait);
+        let mode = match self.wait {
+            Wait::Yes => AllocMode::Wait,
+            Wait::No => AllocMode::NoWait,
+        };
+        let allocated = self.space.pool.alloc(self.space.group_id(), 0, mode);
         allocated.map_err(|error| self.error_of(Cause::Limit(error)))
     }
 
@@ -209,11 +220,14 @@ impl<'space> FaultState<'space> {
     fn have_block(&mut self, want: FileWant) -> Result<(), Fault> {
         self.file = FilePage::None;
         let _inside = Inside::quiet(self.space);
-        let found = want
-            .file
-            .fault_block(want.page, want.kind, &want.around, want.reading)
-            .map_err(|error| self.file_error(error))?;
-        self.file = match found {
+        let FileWant {
+            page, kind, around, ..
+        } = &want;
+        let found = match self.wait {
+            Wait::Yes => want.file.fault_block(*page, *kind, around, want.reading),
+            Wait::No => want.file.try_fault_block(*page, *kind, around),
+        };
+        self.file = match found.map_err(|error| self.file_error(error))? {
             FaultPage::Block(block) => FilePage::Block(block, want.page, want.kind),
             FaultPage::Hole(hole) => FilePage::Hole(want.file, hole),
         };
@@ -251,7 +265,7 @@ impl<'space> FaultState<'space> {
             Step::Gate
         };
         if let (Step::Done, Some(leaf)) = (&step, self.leaf) {
-            let need = if self.access.writes() {
+            let need = if self.what.access.writes() {
                 Need::Write
             } else {
                 Need::Read
@@ -264,7 +278,7 @@ impl<'space> FaultState<'space> {
     }
 
     fn step(&mut self, vma: &Vma) -> Step {
-        let wanted = match self.access {
+        let wanted = match self.what.access {
             AccessKind::Load => Protection::READ,
             AccessKind::Store => Protection::WRITE,
             AccessKind::Exchange => Protection::READ_WRITE,
@@ -273,7 +287,7 @@ impl<'space> FaultState<'space> {
         if !vma.protection.allows(wanted) {
             return Step::Denied(FaultKind::Forbidden);
         }
-        if self.access.writes() && self.space.is_frozen() {
+        if self.what.access.writes() && self.space.is_frozen() {
             return Step::Denied(FaultKind::Frozen);
         }
         if let Backing::Device { device, .. } = &vma.backing {
@@ -296,7 +310,7 @@ impl<'space> FaultState<'space> {
         let slot = &nodes.words(leaf)[table::slot_index(self.at.0, 0)];
         let mut old = pte::load(slot);
         let borrowed = old.holds() == Holds::Borrowed;
-        if borrowed && self.access.writes() && nodes.absorbable_origin(leaf).is_some() {
+        if borrowed && self.what.access.writes() && nodes.absorbable_origin(leaf).is_some() {
             let paths = self.space.paths.lock();
             nodes.absorb_origin(leaf);
             drop(paths);
@@ -306,7 +320,7 @@ impl<'space> FaultState<'space> {
                 .extend(self.own_slot(slot, old).part_from_origin());
             old = pte::load(slot);
         }
-        match (old.holds(), self.access.writes()) {
+        match (old.holds(), self.what.access.writes()) {
             // Aged, or never read: the page is there.
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
@@ -337,7 +351,7 @@ impl<'space> FaultState<'space> {
 
     /// What an access that does not write makes valid.
     fn validity(&self) -> u64 {
-        match self.access {
+        match self.what.access {
             AccessKind::Fetch => VALID_X,
             _ => VALID_R,
         }
@@ -353,10 +367,10 @@ impl<'space> FaultState<'space> {
     fn find_leaf(&mut self) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
-        if !self.access.writes() {
+        if !self.what.access.writes() {
             let leaf = nodes.fill_path(self.space.root, at, &mut self.spares)?;
             assert!(
-                self.access == AccessKind::Load || !nodes.is_zero_leaf(leaf),
+                self.what.access == AccessKind::Load || !nodes.is_zero_leaf(leaf),
                 "I11: the leaf of zeros where execution is allowed"
             );
             return Ok(leaf);
@@ -412,8 +426,8 @@ impl<'space> FaultState<'space> {
             MappedFile::Direct(file) => return self.install_direct(vma, file, leaf, old),
         };
         let page = vma.file_page(page_start(self.at.0));
-        let copy = self.access.writes() && vma.sharing == Sharing::Private;
-        let kind = match (self.access.writes(), copy) {
+        let copy = self.what.access.writes() && vma.sharing == Sharing::Private;
+        let kind = match (self.what.access.writes(), copy) {
             (true, false) => FileAccessKind::Write,
             _ => FileAccessKind::Read,
         };

@@ -18,6 +18,7 @@
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `access`, `across`; `accessor`, `session`, `bulk`, `gather` | one access; one in two pages; the handles to it: loads, stores, copies, many reads at once |
+//! | `at_once` | the accesses that never wait |
 //! | `atomics`, `values` | atomic accesses; types of a program's own |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
@@ -38,6 +39,7 @@ mod access;
 mod accessor;
 mod across;
 mod advise;
+mod at_once;
 mod atomics;
 mod bulk;
 mod change;

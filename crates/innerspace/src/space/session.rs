@@ -7,6 +7,7 @@ use super::accessor::accesses;
 use super::error::Fault;
 use super::translate::{AtHand, Need, Page, Translator};
 use crate::VirtAddr;
+use crate::cache::Wait;
 use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
@@ -44,6 +45,8 @@ pub struct Session<'accessor> {
 pub(super) enum InSession {}
 
 impl Sectioned for InSession {
+    const WAIT: Wait = Wait::Yes;
+
     #[inline(always)]
     fn enter(_: &mut Translator) {}
 
@@ -114,19 +117,23 @@ impl<'accessor> Session<'accessor> {
     }
 
     #[inline(always)]
-    fn load_here<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+    pub(super) fn load_here<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         let (translator, size) = (&self.core.translator, size_of::<T>());
         let hit = self
             .at_hand
             .hit(translator, (at.0, size), Need::Read, Page::load);
         match hit {
             Some(value) => Ok(value),
-            None => self.core.load_missed::<InSession, T>(at),
+            None => self.core.load_missed::<S, T>(at),
         }
     }
 
     #[inline(always)]
-    fn store_here<T: Scalar>(&mut self, at: VirtAddr, value: T) -> Result<(), Fault> {
+    pub(super) fn store_here<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
         let (translator, size) = (&self.core.translator, size_of::<T>());
         let store = |page: Page| page.store(value);
         match self
@@ -134,7 +141,7 @@ impl<'accessor> Session<'accessor> {
             .hit(translator, (at.0, size), Need::Write, store)
         {
             Some(()) => Ok(()),
-            None => self.core.store_missed::<InSession, T>(at, value),
+            None => self.core.store_missed::<S, T>(at, value),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Spaces of anonymous memory, against what they should be; files are tested through the facade.
 
+mod at_once;
 mod direct;
 mod midway;
 mod old_mappings;

@@ -31,7 +31,7 @@ impl FaultState<'_> {
     /// The pages of the file that a load of `page` may map with it: those of the window around it that the mapping shows in this leaf,
     /// where the gate is open.
     pub(super) fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
-        if copy || self.access.writes() || vma.reading == Reading::Random {
+        if copy || self.what.access.writes() || vma.reading == Reading::Random {
             return page..page + 1;
         }
         let window = self.at.0 & !(AROUND - 1);

@@ -6,10 +6,10 @@
 
 use super::{FaultState, FilePage, Step, done_if};
 use crate::FrameId;
-use crate::cache::FaultKind as FileAccessKind;
+use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxError, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::space::device::Inside;
-use crate::space::error::{AccessKind, Cause, Fault};
+use crate::space::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::page_start;
 use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::table::{LEAF_BYTES, slot_index};
@@ -30,8 +30,12 @@ impl FaultState<'_> {
         reach: Reach,
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
+        if self.wait == Wait::No {
+            // It may have to wait for the entry's lock, the device's allocator, or a grace period.
+            return Err(self.error(FaultKind::WouldBlock, None));
+        }
         let _inside = Inside::quiet(self.space);
-        let pages = file.fault(page, kind, reach, self.more);
+        let pages = file.fault(page, kind, reach, self.what.more.into());
         self.file = FilePage::Direct(pages.map_err(|error| self.direct_error(error))?);
         Ok(())
     }
@@ -49,7 +53,10 @@ impl FaultState<'_> {
         let root = self.space.root;
         // A fetch would have to part from the leaf of zeros, and a snapshot's table may lose no node.
         let executable = vma.protection.allows(Protection::EXECUTE);
-        if self.access != AccessKind::Load || executable || nodes.find(root, self.at.0).is_some() {
+        if self.what.access != AccessKind::Load
+            || executable
+            || nodes.find(root, self.at.0).is_some()
+        {
             return None;
         }
         let Reach::Leaf = reach(vma, self.at.0) else {
@@ -88,8 +95,8 @@ impl FaultState<'_> {
         old: Pte,
     ) -> Step {
         let page = vma.file_page(page_start(self.at.0));
-        let copy = self.access.writes() && vma.sharing == Sharing::Private;
-        let (kind, reach) = match (self.access.writes(), copy) {
+        let copy = self.what.access.writes() && vma.sharing == Sharing::Private;
+        let (kind, reach) = match (self.what.access.writes(), copy) {
             (true, true) => (FileAccessKind::Read, Reach::Pages { end: page + 1 }),
             (true, false) => (FileAccessKind::Write, reach(vma, self.at.0)),
             (false, _) => (FileAccessKind::Read, reach(vma, self.at.0)),
