@@ -4,7 +4,7 @@
 //! plain loads and stores (`sync::owned` has the protocol); threads beyond those share a few, each with a mutex. The magazines
 //! outlive all threads: the next thread with a number finds what the last one left, so a thread that ends loses nothing and needs
 //! no destructor. Frames come back last in, first out, while they are warm in the processor's cache. A full magazine gives its colder half away as one *load*, an empty one takes
-//! the load that was given last, or as many frames from the buddy lists. A load is an array: its frames are not merged and split
+//! a load ([`super::loads`]), or as many frames from the buddy lists. A load is an array: its frames are not merged and split
 //! again on their way from one thread to another, or back. There is a bound to their number; above it they are merged.
 //!
 //! **Draining.** Who finds too little in the lists empties the loads and the magazines of all threads into them: owners are kept away meanwhile, and go
@@ -23,6 +23,7 @@
 //! Locks: a shared magazine's mutex, then the buddy mutex; nothing is taken inside either.
 
 use super::buddy::Buddy;
+use super::loads::{LOAD, Load, Loads};
 use super::meta::{Kind, Meta};
 use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
@@ -30,12 +31,6 @@ use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::owned::{Drains, OWNED, Owned};
 use crate::sync::{Mutex, Rank};
-
-/// Frames of a load, at most.
-const LOAD: usize = CAPACITY / 2;
-
-/// The most loads that are kept: 16 MiB.
-const LOADS: usize = 256;
 
 /// Magazines that all further threads share.
 const SHARED: usize = 4;
@@ -70,8 +65,8 @@ struct Shared {
 #[derive(Debug)]
 struct Lists {
     buddy: Buddy,
-    /// Those of [`LOAD`] frames, or half of what a magazine of a small arena holds; the warmest last.
-    loads: Vec<[FrameId; LOAD]>,
+    /// Those of [`LOAD`] frames, or half of what a magazine of a small arena holds.
+    loads: Loads,
 }
 
 /// What all threads share and change, on lines of its own: the rest is read by every allocation.
@@ -89,8 +84,6 @@ struct Common {
 #[derive(Debug)]
 pub(super) struct Allocator {
     common: Common,
-    /// The most loads here.
-    loads: usize,
     /// Who is emptying magazines.
     drains: Drains,
     /// Those of the threads with small numbers.
@@ -112,8 +105,6 @@ impl Allocator {
         // All magazines, those of idle threads, too, keep at most a quarter of the arena from blocks and from others, and that until
         // somebody finds too little and drains them: then the idle ones stay empty. With the loads that is five sixteenths.
         let capacity = (metas.len() / (4 * (OWNED + SHARED))).min(CAPACITY);
-        // And the loads a sixteenth.
-        let loads = (metas.len() / (16 * LOAD)).min(LOADS);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
             magazine: Stack::new(),
@@ -126,11 +117,10 @@ impl Allocator {
                     Rank::Buddy,
                     Lists {
                         buddy,
-                        loads: Vec::with_capacity(loads),
+                        loads: Loads::new(metas.len()),
                     },
                 ),
             },
-            loads,
             drains: Drains::new(),
             owned: (0..OWNED).map(|_| Owned::new(Stack::new())).collect(),
             shared: (0..SHARED).map(|_| shared()).collect(),
@@ -184,8 +174,10 @@ impl Allocator {
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
             && self.capacity > 0
-            && let Some(Some(id)) = self.with_magazine(|magazine| {
-                magazine.pop().or_else(|| self.take_load(metas, magazine))
+            && let Some(Some(id)) = self.with_magazine(|magazine, number| {
+                magazine
+                    .pop()
+                    .or_else(|| self.take_load(metas, magazine, number))
             })
         {
             return Some(id);
@@ -215,10 +207,11 @@ impl Allocator {
         if self.capacity == 0 {
             return 0;
         }
-        let taken = self.with_magazine(|magazine| {
+        let taken = self.with_magazine(|magazine, number| {
             let mut taken = 0;
             for place in into {
-                let Some(id) = magazine.pop().or_else(|| self.take_load(metas, magazine)) else {
+                let popped = magazine.pop();
+                let Some(id) = popped.or_else(|| self.take_load(metas, magazine, number)) else {
                     break;
                 };
                 *place = id;
@@ -246,10 +239,10 @@ impl Allocator {
         let given = self.capacity > 0
             && !short
             && self
-                .with_magazine(|magazine| {
+                .with_magazine(|magazine, number| {
                     for id in ids.iter() {
                         if magazine.len() == self.capacity {
-                            self.give_load(metas, magazine);
+                            self.give_load(metas, magazine, number);
                         }
                         magazine.push(*id);
                     }
@@ -268,9 +261,9 @@ impl Allocator {
             && self.capacity > 0
             && !short
             && self
-                .with_magazine(|magazine| {
+                .with_magazine(|magazine, number| {
                     if magazine.len() == self.capacity {
-                        self.give_load(metas, magazine);
+                        self.give_load(metas, magazine, number);
                     }
                     magazine.push(id);
                 })
@@ -280,16 +273,18 @@ impl Allocator {
         }
     }
 
-    /// Runs `work` on the magazine of the calling thread; `None` while magazines are emptied.
+    /// Runs `work` on the magazine of the calling thread and its number; `None` while magazines are emptied.
     #[inline(always)]
-    fn with_magazine<R>(&self, work: impl FnOnce(&Stack) -> R) -> Option<R> {
+    fn with_magazine<R>(&self, work: impl FnOnce(&Stack, usize) -> R) -> Option<R> {
         let number = magazine_number();
         match self.owned.get(number) {
-            Some(own) => own.enter(&self.drains).map(|magazine| work(&magazine)),
+            Some(own) => own
+                .enter(&self.drains)
+                .map(|magazine| work(&magazine, number)),
             None => {
                 let shared = &self.shared[number % SHARED];
                 let _alone = shared.lock.lock();
-                Some(work(&shared.magazine))
+                Some(work(&shared.magazine, OWNED + number % SHARED))
             }
         }
     }
@@ -301,7 +296,7 @@ impl Allocator {
         let draining = self.drains.begin(&self.owned);
         self.with_lists(|lists| {
             let half = self.half();
-            while let Some(mut load) = lists.loads.pop() {
+            while let Some(mut load) = lists.loads.pop(0) {
                 lists.buddy.give_singles(metas, &mut load[..half]);
             }
             for own in &self.owned {
@@ -324,9 +319,9 @@ impl Allocator {
 
     /// Fills an empty magazine by half and takes a frame of that.
     #[cold]
-    fn take_load(&self, metas: &[Meta], magazine: &Stack) -> Option<FrameId> {
+    fn take_load(&self, metas: &[Meta], magazine: &Stack, number: usize) -> Option<FrameId> {
         self.with_lists(|lists| {
-            if let Some(load) = lists.loads.pop() {
+            if let Some(load) = lists.loads.pop(number) {
                 load[..self.half()].iter().for_each(|id| magazine.push(*id));
                 return;
             }
@@ -342,16 +337,15 @@ impl Allocator {
 
     /// Gives the colder half of a full magazine away.
     #[cold]
-    fn give_load(&self, metas: &[Meta], magazine: &Stack) {
+    fn give_load(&self, metas: &[Meta], magazine: &Stack, number: usize) {
         self.with_lists(|lists| {
-            let mut load = [FrameId(0); LOAD];
+            let mut load: Load = [FrameId(0); LOAD];
             let mut places = load.iter_mut();
             magazine.take_coldest(self.half(), |id| {
                 *places.next().expect("a load is half a magazine") = id;
             });
-            match lists.loads.len() < self.loads {
-                true => lists.loads.push(load),
-                false => lists.buddy.give_singles(metas, &mut load[..self.half()]),
+            if let Err(mut load) = lists.loads.push(number, load) {
+                lists.buddy.give_singles(metas, &mut load[..self.half()]);
             }
         });
     }

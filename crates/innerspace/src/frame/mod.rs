@@ -48,6 +48,7 @@ mod frames;
 mod hold;
 #[cfg(not(loom))]
 mod list;
+mod loads;
 mod lock;
 #[cfg(not(loom))]
 mod lookaside;
