@@ -1,9 +1,9 @@
-//! Changes of mappings under random schedules: pages that move under stores, code that is stored to while it is watched.
+//! Changes under random schedules: pages that move under stores or are dropped, code that is stored to while it is watched.
 
 use super::shuttle_world::{PAGE, anonymous, assert_nothing_left, explore, memory};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{FaultKind, Map, Protection, Remap, VirtAddr};
+use crate::{Advice, FaultKind, Map, Protection, Remap, VirtAddr};
 
 #[test]
 fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address() {
@@ -89,6 +89,74 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
         assert!(!page.is_current());
         space.validate();
         drop((a, space));
+        assert_nothing_left(memory);
+    });
+}
+
+#[test]
+fn stores_beside_a_drop_in_place_are_before_or_after_it() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 4);
+        let mut a = space.accessor();
+        a.store(at, 1u64).unwrap();
+        let mut other = space.accessor();
+        other.store(at + PAGE, 1u64).unwrap();
+        let storing = thread::spawn(move || {
+            for value in 2..5u64 {
+                a.store(at, value).unwrap();
+                let seen = a.load::<u64>(at).unwrap();
+                assert!(seen == value || seen == 0, "{seen} after {value}");
+            }
+            a
+        });
+        space.advise(at, PAGE, Advice::DontNeed).unwrap();
+        // The frame comes back as another page.
+        other.store(at + 2 * PAGE, 99u64).unwrap();
+        let a = storing.join().unwrap();
+        let reused = other.load::<u64>(at + 2 * PAGE);
+        assert_eq!(reused, Ok(99), "stored after the drop");
+        let last = other.load::<u64>(at).unwrap();
+        assert!(last == 4 || last == 0, "{last}");
+        assert_eq!(other.load::<u64>(at + PAGE), Ok(1));
+        space.validate();
+        drop((a, other, space));
+        assert_nothing_left(memory);
+    });
+}
+
+#[test]
+fn a_copy_beside_a_drop_brings_nothing_back() {
+    explore(|| {
+        let memory = memory();
+        let (space, at) = anonymous(&memory, 3);
+        let mut a = space.accessor();
+        // Two numbers at the beginning of each page.
+        let both = |page: u64| u128::from(page + 1) << 64 | u128::from(page + 1);
+        (0..3).for_each(|page| a.store(at + page * PAGE, both(page)).unwrap());
+        let child = space.fork().unwrap();
+        let mut c = child.accessor();
+        // The leaf is the child's own from now on, and its other pages are borrowed.
+        c.store(at, 10u64).unwrap();
+        let dropper = child.clone();
+        let dropping = thread::spawn(move || {
+            dropper
+                .advise(at + PAGE, 2 * PAGE, Advice::DontNeed)
+                .unwrap()
+        });
+        c.store(at + PAGE, 20u64).unwrap();
+        dropping.join().unwrap();
+        let first = c.load::<u64>(at + PAGE).unwrap();
+        assert!(first == 20 || first == 0, "{first}");
+        assert_eq!(c.load::<u64>(at + PAGE + 8), Ok(0), "what was dropped");
+        assert_eq!(c.load::<u128>(at + 2 * PAGE), Ok(0));
+        assert_eq!(c.load::<u128>(at), Ok(1 << 64 | 10));
+        for page in 0..3 {
+            assert_eq!(a.load::<u128>(at + page * PAGE), Ok(both(page)));
+        }
+        space.validate();
+        child.validate();
+        drop((a, c, space, child));
         assert_nothing_left(memory);
     });
 }

@@ -60,7 +60,7 @@ impl Space {
         let space = &self.0;
         space.check_live(WHAT)?;
         let range = checked_range(WHAT, at, len, space.end())?;
-        let mut writer = space.gate.write();
+        let writer = space.gate.write();
         if !writer.vmas.covers(&range) {
             return Err(SpaceError::NotMapped {
                 what: WHAT,
@@ -78,6 +78,10 @@ impl Space {
         }
         match advice {
             Advice::DontNeed => {
+                let mut writer = match space.zap(writer, &range) {
+                    Ok(()) => return Ok(()),
+                    Err(writer) => writer,
+                };
                 let nothing = |_: &mut VmaSet| Changed::default();
                 let changed = space.change(&mut writer, &range, Some(Edit::Detach), nothing);
                 drop(writer);

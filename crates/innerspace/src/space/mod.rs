@@ -12,6 +12,7 @@
 //! | `map` | what to map, and how |
 //! | `mapping`, `change`, `fork` | structural changes, with the gate closed on their range |
 //! | `remap`, `advise`, `region`, `options` | moving and growing; advice, populating, locking; a growing range; choices |
+//! | `zap` | dropping anonymous pages where they are, with the gate open |
 //! | `pin` | pages that stay where they are for whoever uses them by their address in the process |
 //! | `device`, `code` | ranges whose accesses are calls; pages that code was fetched from |
 //! | `dirty` | pages stored to since they were last asked about |
@@ -79,6 +80,7 @@ mod values;
 mod vma;
 mod vma_cache;
 mod vma_set;
+mod zap;
 
 use std::collections::VecDeque;
 

@@ -32,6 +32,8 @@
 //! - [`end_writes_in_place`](super::table::Nodes::end_writes_in_place), called for other spaces that have the page, with no
 //!   gate of this one: it changes leaves which that space shares or borrows from, and a fault stores by words of leaves that are
 //!   its space's alone. Such a leaf comes to be shared by a fork of its space, with the gate closed, and in no other way.
+//! - [`zap`](super::zap): it empties words, with the gate open. A fault that finds such a word puts another page there, or zeros; the
+//!   page that was there is let go after a grace period, so none that had found it is under way when it is used again.
 //! - Aging, samples and revokers: they change words of files and of zeros alone ([`take_valid_of_file`]).
 
 use crate::PAGE_SIZE;

@@ -8,6 +8,7 @@ mod reports;
 mod sessions;
 mod short_ways;
 mod vmas;
+mod zap;
 
 use std::sync::atomic::Ordering::SeqCst;
 

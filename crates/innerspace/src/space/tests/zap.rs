@@ -1,0 +1,152 @@
+//! Dropping pages where they are.
+
+use std::sync::mpsc;
+
+use super::*;
+use crate::Advice;
+use crate::space::midway::{self, Point};
+use crate::space::table::LEAF_BYTES;
+
+/// A space with numbered pages: the first half of a leaf, and as much before it.
+fn numbered(pool: &Arc<Pool>) -> (Space, VirtAddr) {
+    let space = space(pool);
+    let at = VirtAddr(8 * LEAF_BYTES - 8 * PAGE);
+    space.map(Map::anonymous(16 * PAGE).at(at)).unwrap();
+    let mut a = space.accessor();
+    (0..16).for_each(|page| a.store(at + page * PAGE, page + 1).unwrap());
+    (space, at)
+}
+
+fn shown(space: &Space, at: VirtAddr) -> Vec<u64> {
+    let mut a = space.accessor();
+    (0..16)
+        .map(|page| a.load(at + page * PAGE).unwrap())
+        .collect()
+}
+
+/// As it was, but for zeros in some pages.
+fn without(dropped: std::ops::Range<u64>) -> Vec<u64> {
+    let left = |page| if dropped.contains(&page) { 0 } else { page + 1 };
+    (0..16).map(left).collect()
+}
+
+#[test]
+fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() {
+    let pool = pool(64);
+    let (space, at) = numbered(&pool);
+    let mut a = space.accessor();
+    assert_eq!(a.load::<u64>(at), Ok(1));
+    let used = pool.groups.usage(GroupId::ROOT).0;
+    let before = pool.domain.grace_periods();
+    // In two leaves.
+    let range = at + 6 * PAGE;
+    space.advise(range, 5 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(pool.domain.grace_periods() - before, 1);
+    assert!(
+        !a.core.translator.sections.has_mail(),
+        "nobody has to forget a leaf that stays"
+    );
+    assert_eq!(pool.groups.usage(GroupId::ROOT).0, used - 5);
+    assert_eq!(shown(&space, at), without(6..11));
+    // Zeros that were loaded are no pages to wait for.
+    let before = pool.domain.grace_periods();
+    space.advise(range, 5 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(pool.domain.grace_periods(), before);
+    a.store(range, 7u64).unwrap();
+    assert_eq!(a.load::<u64>(range), Ok(7));
+    space.validate();
+    drop((a, space));
+    assert_nothing_left(&pool);
+}
+
+// spec: F3
+#[test]
+fn what_others_share_is_theirs_still() {
+    let pool = pool(64);
+    let (space, at) = numbered(&pool);
+    let child = space.fork().unwrap();
+    space.advise(at, 4 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(shown(&space, at), without(0..4));
+    assert_eq!(shown(&child, at), without(0..0));
+    // Both leaves are the child's own now, and what it has not stored to is borrowed.
+    let mut a = child.accessor();
+    a.store(at, 1u64).unwrap();
+    a.store(at + 15 * PAGE, 16u64).unwrap();
+    child.advise(at, 9 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(shown(&child, at), without(0..9));
+    assert_eq!(shown(&space, at), without(0..4));
+    space.validate();
+    child.validate();
+    drop((a, space, child));
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn whoever_goes_by_a_page_is_told_that_it_was_dropped() {
+    let pool = pool(64);
+    let (space, at) = numbered(&pool);
+    let mut a = space.accessor();
+    space
+        .protect(at, 2 * PAGE, Protection::READ_WRITE | Protection::EXECUTE)
+        .unwrap();
+    let code = a.watch_code(at).unwrap();
+    let _everything = space.take_dirty(at, 16 * PAGE).unwrap();
+    space.advise(at, PAGE, Advice::DontNeed).unwrap();
+    assert!(!code.is_current());
+    let dirty = space.take_dirty(at, 16 * PAGE).unwrap();
+    assert_eq!(dirty, [at..at + PAGE]);
+}
+
+#[test]
+fn a_restore_brings_back_what_was_dropped_since() {
+    let pool = pool(64);
+    let (space, at) = numbered(&pool);
+    let snapshot = space.freeze().unwrap();
+    let mut a = space.accessor();
+    for _ in 0..2 {
+        // The leaf is the space's own; this is what a restore in place goes by.
+        a.store(at, 99u64).unwrap();
+        space.advise(at, 2 * PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(shown(&space, at), without(0..2));
+        space.restore(&snapshot).unwrap();
+        assert_eq!(shown(&space, at), without(0..0));
+    }
+    space.validate();
+    drop((a, space, snapshot));
+    assert_nothing_left(&pool);
+}
+
+/// A store that was about to make the page writable again finds it gone; until then the page is nobody else's.
+// spec: A5
+#[test]
+fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over() {
+    let pool = pool(64);
+    let space = space(&pool);
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
+    let mut storer = space.accessor();
+    storer.store(at, 0x707u16).unwrap();
+    drop(space.accessor().watch_code(at).unwrap());
+    let (hand_over, dropping) = mpsc::channel();
+    let other = space.clone();
+    let _there = midway::then(Point::Told, move || {
+        let pool = other.0.pool.clone();
+        let (begun, used) = (pool.domain.begun(), pool.groups.usage(GroupId::ROOT));
+        let advise = move || other.advise(at, PAGE, Advice::DontNeed).unwrap();
+        let dropping = thread::spawn(advise);
+        // It is over, or it waits for us.
+        while !dropping.is_finished() && pool.domain.begun() == begun {
+            thread::yield_now();
+        }
+        let freed = used.0 - pool.groups.usage(GroupId::ROOT).0;
+        hand_over.send((dropping, freed)).unwrap();
+    });
+    storer.store(at, 8u8).unwrap();
+    let (dropping, freed) = dropping.recv().unwrap();
+    dropping.join().unwrap();
+    assert_eq!(freed, 0, "a page that a fault was at");
+    assert_eq!(storer.load(at), Ok(8u16), "what came after the drop");
+    space.validate();
+    drop((storer, space));
+    assert_nothing_left(&pool);
+}

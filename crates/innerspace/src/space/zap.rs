@@ -1,0 +1,97 @@
+//! Dropping anonymous pages where they are: `Advice::DontNeed` of less than a leaf.
+//!
+//! Nothing of the structure changes, so this is none of the changes of `change`: the mappings stay, and the leaf stays where
+//! it is, the space's alone. No gate is closed, and no accessor has anything to forget.
+//!
+//! | step | why |
+//! |---|---|
+//! | 1 the writer's mutex is taken | a fork alone could make others share the leaf |
+//! | 2 in a section, each word is swapped for an empty one | faults beside it replace words by compare-exchange: of whoever wants a word's page, one gets it |
+//! | 3 the mutex is let go | for the next one, before the wait |
+//! | 4 a grace period | who had found a page by its word is done with it (I6) |
+//! | 5 the pages are let go | |
+//!
+//! A store beside the call is before it, and lost, or after it, and there. A fault that copies a page has read its word in the
+//! section it copies in, so the page is nobody else's until that has ended, and the word does not go back to what it was
+//! (`pte`). A page that a fault absorbs from an origin beside step 2 is the leaf's before the swap, or stays the origin's.
+
+use std::ops::Range;
+
+use super::SpaceInner;
+use super::change::Structure;
+use super::pte::{self, Pte};
+use super::table::{LEAF_BYTES, Leaf, Nodes, slot_index};
+use super::vma::{Backing, Vma};
+use crate::sync::gate::Writer;
+
+impl SpaceInner {
+    /// Drops the pages of a mapped range, if that can be done so; else gives the writer back, with nothing changed.
+    pub(super) fn zap<'gate>(
+        &self,
+        mut writer: Writer<'gate, Structure>,
+        range: &Range<u64>,
+    ) -> Result<(), Writer<'gate, Structure>> {
+        let anonymous = |vma: &Vma| matches!(vma.backing, Backing::Anonymous);
+        if has_whole_leaf(range) || !writer.vmas.overlapping(range).all(anonymous) {
+            return Err(writer);
+        }
+        let Some(taken) = self.take_words(range) else {
+            return Err(writer);
+        };
+        // A restore cannot go by what stores alone have changed.
+        writer.revision += 1;
+        self.code.changed(range);
+        self.dirty.forget(self, range);
+        drop(writer);
+        if !taken.is_empty() {
+            // mutant: A2-zap (test: a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over) nobody is waited for
+            if cfg!(not(mutant = "A2-zap")) {
+                self.pool.domain.synchronize();
+            }
+            let nodes = Nodes { pool: &self.pool };
+            nodes.put_pages(taken.into_iter());
+        }
+        self.pool.safe_point();
+        Ok(())
+    }
+
+    /// Empties the words of the range, and tells of which there are pages to be let go; `None`, and nothing is changed, if
+    /// others share a leaf of it. The gate's writer is held.
+    fn take_words(&self, range: &Range<u64>) -> Option<Vec<Pte>> {
+        let nodes = Nodes { pool: &self.pool };
+        let section = self.pool.domain.reader();
+        // Where there is no leaf there is nothing to drop. One that comes meanwhile may be in a node that others share.
+        let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
+        let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
+        let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
+        if parts.iter().any(|(leaf, _)| !leaf.exclusive) {
+            return None;
+        }
+        let mut taken = Vec::new();
+        for (leaf, part) in parts {
+            let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
+            for word in &nodes.words(leaf.frame)[slots] {
+                if pte::load(word) != Pte::EMPTY {
+                    let page = pte::take(word);
+                    if page.needs_letting_go() {
+                        taken.push(page);
+                    }
+                }
+            }
+        }
+        drop(section);
+        Some(taken)
+    }
+}
+
+/// The parts of a range in one leaf each.
+fn parts_by_leaf(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let first = range.start - range.start % LEAF_BYTES;
+    let leaves = (first..range.end).step_by(LEAF_BYTES as usize);
+    leaves.map(|leaf| leaf.max(range.start)..(leaf + LEAF_BYTES).min(range.end))
+}
+
+/// Whether a leaf can come off as one.
+fn has_whole_leaf(range: &Range<u64>) -> bool {
+    range.start.next_multiple_of(LEAF_BYTES) + LEAF_BYTES <= range.end
+}
