@@ -1,9 +1,9 @@
-//! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`].
+//! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`]. The layer above has its own.
 //!
 //! Where a [`Ready`](super::Ready) asks for bytes that anybody may bring, a `Later` is a call of its own: queued with the
 //! service ([`super::service`]) at the first poll, run there in the blocking way, once. A future that is dropped before
-//! its turn takes the call along; one under way runs to its end. The call keeps its file open, for what it wrote has to be
-//! kept by somebody.
+//! its turn takes the call along; one under way runs to its end. The call keeps what it is of (its file open), for what it wrote
+//! has to be kept by somebody.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -39,17 +39,8 @@ impl<'file> LaterCalls<'file> {
         work: impl FnOnce(&PagedFile) -> Result<T, FileError> + Send + 'static,
     ) -> Later<T> {
         let file = self.0.same_handle();
-        Later {
-            cache: file.core().cache.clone(),
-            file: file.core().address(),
-            is_queued: false,
-            call: std::sync::Arc::new(Call {
-                state: Mutex::new(State {
-                    stage: Stage::New(Box::new(move || work(&file))),
-                    waker: None,
-                }),
-            }),
-        }
+        let (cache, address) = (file.core().cache.clone(), file.core().address());
+        Later::new(cache, Some(address), move || work(&file))
     }
 
     /// The bytes of a range, as [`PagedFile::read_exact_at`] reads them; any length, in memory of the caller's own.
@@ -131,25 +122,25 @@ impl<'file> LaterCalls<'file> {
     }
 }
 
-type Work<T> = Box<dyn FnOnce() -> Result<T, FileError> + Send>;
+type Work<T, E> = Box<dyn FnOnce() -> Result<T, E> + Send>;
 
-enum Stage<T> {
-    New(Work<T>),
+enum Stage<T, E> {
+    New(Work<T, E>),
     UnderWay,
     /// What it gave, or how it panicked.
-    Done(std::thread::Result<Result<T, FileError>>),
+    Done(std::thread::Result<Result<T, E>>),
     Taken,
 }
 
-struct State<T> {
-    stage: Stage<T>,
+struct State<T, E> {
+    stage: Stage<T, E>,
     waker: Option<Waker>,
 }
 
 /// One call, shared by its future and, weakly, the service's queue. The lock is a leaf, held neither while the call runs nor
 /// while a waker is called.
-struct Call<T> {
-    state: Mutex<State<T>>,
+struct Call<T, E> {
+    state: Mutex<State<T, E>>,
 }
 
 /// What the service runs.
@@ -157,7 +148,7 @@ pub(super) trait Run: Send + Sync {
     fn run(&self, cache: &Cache);
 }
 
-impl<T: Send> Run for Call<T> {
+impl<T: Send, E: Send> Run for Call<T, E> {
     fn run(&self, cache: &Cache) {
         let stage = std::mem::replace(&mut self.state.lock().stage, Stage::UnderWay);
         let Stage::New(work) = stage else {
@@ -176,7 +167,7 @@ impl<T: Send> Run for Call<T> {
     }
 }
 
-/// A call of a file as a future; see [`LaterCalls`].
+/// A call of a file, or of a space, as a future; see [`LaterCalls`].
 ///
 /// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along; a call under way runs to
 /// its end. Dropped before its turn, it closes the file if no other handle is left, as a handle does.
@@ -184,16 +175,37 @@ impl<T: Send> Run for Call<T> {
 /// # Panics
 /// When the call panicked, and when polled again after it gave its result.
 #[must_use = "futures do nothing unless polled"]
-pub struct Later<T> {
+pub struct Later<T, E = FileError> {
     cache: Arc<Cache>,
-    /// Where the file is, which the call keeps there.
-    file: usize,
+    /// Where the file is, which the call keeps there, if it is the call of one.
+    file: Option<usize>,
     is_queued: bool,
     // Not the shim's `Arc`: a model checker's makes no trait objects.
-    call: std::sync::Arc<Call<T>>,
+    call: std::sync::Arc<Call<T, E>>,
 }
 
-impl<T> std::fmt::Debug for Later<T> {
+impl<T, E> Later<T, E> {
+    /// `work`, done once by who serves `cache`: a call of the file at this address, if of a file.
+    pub(crate) fn new(
+        cache: Arc<Cache>,
+        file: Option<usize>,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Later<T, E> {
+        Later {
+            cache,
+            file,
+            is_queued: false,
+            call: std::sync::Arc::new(Call {
+                state: Mutex::new(State {
+                    stage: Stage::New(Box::new(work)),
+                    waker: None,
+                }),
+            }),
+        }
+    }
+}
+
+impl<T, E> std::fmt::Debug for Later<T, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Later")
             .field("is_queued", &self.is_queued)
@@ -201,8 +213,8 @@ impl<T> std::fmt::Debug for Later<T> {
     }
 }
 
-impl<T: Send + 'static> Future for Later<T> {
-    type Output = Result<T, FileError>;
+impl<T: Send + 'static, E: Send + 'static> Future for Later<T, E> {
+    type Output = Result<T, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let is_first = !std::mem::replace(&mut self.is_queued, true);

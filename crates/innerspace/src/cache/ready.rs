@@ -245,7 +245,7 @@ impl Future for Ready {
             return Poll::Ready(result);
         }
         if self.handle.core.cache.is_served_here()
-            || calls::is_below_others(self.handle.core.address())
+            || calls::is_below_others(Some(self.handle.core.address()))
         {
             // A request's turn would come after whatever waits for it here.
             let known = self.request.as_ref().and_then(|of| of.take_result());
