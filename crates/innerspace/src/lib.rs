@@ -153,9 +153,9 @@ pub use space::TranslationLayout;
 #[cfg(not(loom))]
 pub use space::{
     AccessKind, Accessor, AddressWidth, Advice, AtFork, CodePage, Device, DeviceError, Explanation,
-    Fault, FaultKind, Map, MappingInfo, MappingKind, PageStats, PageView, Pinned, Protection,
-    Region, Remap, Session, Sharing, Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions,
-    SpaceStats, VmaLookups,
+    Fault, FaultKind, LaterSpaceCalls, Map, MappingInfo, MappingKind, PageStats, PageView, Pinned,
+    Protection, Region, Remap, Session, Sharing, Snapshot, SnapshotFileError, Space, SpaceError,
+    SpaceOptions, SpaceReady, SpaceStats, VmaLookups,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

@@ -167,7 +167,7 @@ impl<T: Send, E: Send> Run for Call<T, E> {
     }
 }
 
-/// A call of a file, or of a space, as a future; see [`LaterCalls`].
+/// A call of a file, or of a space, as a future; see [`LaterCalls`] and [`LaterSpaceCalls`](crate::LaterSpaceCalls).
 ///
 /// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along; a call under way runs to
 /// its end. Dropped before its turn, it closes the file if no other handle is left, as a handle does.

@@ -146,7 +146,7 @@ impl Memory {
             group.belongs_to(&self.0.pool.groups),
             "a group of another memory"
         );
-        Space::new(&self.0.pool, group, options.width)
+        Space::new(&self.0.cache, group, options.width)
     }
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group: see [`Memory::load_snapshot_in`] for another. `open` gives the
@@ -191,7 +191,7 @@ impl Memory {
         if !group.belongs_to(&self.0.pool.groups) {
             return Err(SnapshotFileError::OtherMemorysGroup);
         }
-        Snapshot::load(&self.0.pool, group, from, open)
+        Snapshot::load(&self.0.cache, group, from, open)
     }
 
     /// The limit in bytes, as asked for.

@@ -20,7 +20,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Starts the thread. It ends when nobody but it has the cache: no memory handle and no file is left.
+    /// Starts the thread. It ends when nobody but it has the cache: no memory handle, no file and no space is left.
     pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();

@@ -74,7 +74,7 @@ pub enum FaultKind {
     Device,
     /// An access from inside a device's handler, or a store's callback, to the space it works for.
     Reentered,
-    /// A `try_` form met something it would have had to wait for.
+    /// A `try_` form met something it would have had to wait for: [`Space::ready`](crate::Space::ready) waits for it.
     WouldBlock,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A step runs inside a section with the gate open and never sleeps: it installs the page, or says what is missing. What is
 //! missing is then had with no section open and no lock held (DESIGN decision 4), and the step runs again. A fault that must not
-//! wait ([`Wait::No`]) has what is there at once, and is an error where it is not.
+//! wait ([`Wait::No`]) has what is there at once, and is an error where it is not; nodes that a step has linked stay, whatever the
+//! end.
 //!
 //! ```text
 //! step -> Done                                                        without waiting

@@ -63,7 +63,14 @@ impl Space {
             unlock_all(&mut vmas)?;
         }
         let root = nodes.publish(root);
-        let child = Space(SpaceInner::new(pool, group, role, parent.width, root, vmas));
+        let child = Space(SpaceInner::new(
+            &parent.cache,
+            group,
+            role,
+            parent.width,
+            root,
+            vmas,
+        ));
         writer.register_fork(&child.0);
         if parent.is_frozen() {
             // Its table gains children and loses none, and nobody writes to what is below: there is nothing to end.

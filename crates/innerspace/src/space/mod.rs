@@ -19,7 +19,8 @@
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `access`, `across`; `accessor`, `session`, `bulk`, `gather` | one access; one in two pages; the handles to it: loads, stores, copies, many reads at once |
-//! | `at_once` | the accesses that never wait |
+//! | `at_once`, `ready` | the accesses that never wait; the future that waits for them |
+//! | `later` | the calls that may wait, as futures |
 //! | `atomics`, `values` | atomic accesses; types of a program's own |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
@@ -32,6 +33,18 @@
 //! leaf's own), and the mutex `paths` serialises the copying of shared nodes. The steps of a change, and why they are in that
 //! order, are in `change`. A file page is installed and revoked under its block's lock; revokers pass the gate whether it is open or not. Order: gate writer > block lock >
 //! `paths` > section.
+//!
+//! # Blocking is a choice
+//!
+//! | who | may wait | says that it would | waits as a future |
+//! |---|---|---|---|
+//! | an access | `load`, `store`, `read`, ... | `try_load`, `try_store`, `try_read`, ... (`at_once`) | [`Space::ready`] |
+//! | a change, a sync, a copy | `unmap`, `sync`, `populate`, ... | - | [`Space::later`] |
+//!
+//! An access that hits is the same code in either form. What is missed is looked for by the same steps (`fault`); where a step
+//! would have to sleep, a `try_` form ends. Both futures are calls of the blocking kind, in the queue that the cache has for those
+//! of files (`cache::later`): made once each, by the service thread or by `tick()`, or there and then by who polls in a call of a
+//! store.
 //!
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim` gives frames. A space
 //! does no I/O of its own and starts no thread.
@@ -51,6 +64,7 @@ mod error;
 mod fault;
 mod fork;
 mod gather;
+mod later;
 #[cfg(all(feature = "layout", not(shuttle)))]
 mod layout;
 mod ledger;
@@ -62,6 +76,7 @@ mod midway;
 mod options;
 mod pin;
 mod pte;
+mod ready;
 mod region;
 mod remap;
 #[cfg(feature = "tables")]
@@ -93,6 +108,7 @@ use self::snapshot::Changes;
 use self::table::{Detached, Nodes};
 use self::vma_cache::Sequence;
 use self::vma_set::VmaSet;
+use crate::cache::Cache;
 use crate::group::{Group, GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::stats::Event;
@@ -107,11 +123,13 @@ pub use self::advise::Advice;
 pub use self::code::CodePage;
 pub use self::device::{Device, DeviceError};
 pub use self::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
+pub use self::later::LaterSpaceCalls;
 #[cfg(all(feature = "layout", not(shuttle)))]
 pub use self::layout::TranslationLayout;
 pub use self::map::Map;
 pub use self::options::{AddressWidth, SpaceOptions};
 pub use self::pin::{AtFork, Pinned};
+pub use self::ready::SpaceReady;
 pub use self::region::Region;
 pub use self::remap::Remap;
 pub use self::report::{MappingInfo, MappingKind, PageStats, SpaceStats};
@@ -151,6 +169,8 @@ pub(crate) struct SpaceInner {
     id: u64,
     role: Role,
     pool: Arc<Pool>,
+    /// Who serves futures; the service stays for as long.
+    cache: Arc<Cache>,
     group: Group,
     /// Pages of its own since the last restore.
     changes: Changes,
@@ -179,16 +199,19 @@ pub(crate) struct SpaceInner {
 impl Space {
     /// An empty space whose pages and tables are charged to `group`.
     pub(crate) fn new(
-        pool: &Arc<Pool>,
+        cache: &Arc<Cache>,
         group: &Group,
         width: AddressWidth,
     ) -> Result<Space, LimitError> {
+        let pool = cache.pool();
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
         let root = Nodes { pool }.publish(root);
         let vmas = VmaSet::new(Ledger::new(pool, group));
         let role = Role::Live { born_of: None };
-        Ok(Space(SpaceInner::new(pool, group, role, width, root, vmas)))
+        Ok(Space(SpaceInner::new(
+            cache, group, role, width, root, vmas,
+        )))
     }
 
     /// A new accessor: the handle through which one thread at a time loads and stores. Charged one page, even over the
@@ -218,7 +241,7 @@ impl std::fmt::Debug for Space {
 
 impl SpaceInner {
     fn new(
-        pool: &Arc<Pool>,
+        cache: &Arc<Cache>,
         group: &Group,
         role: Role,
         width: AddressWidth,
@@ -227,6 +250,7 @@ impl SpaceInner {
     ) -> Arc<SpaceInner> {
         use std::sync::atomic as plain;
         static NEXT_ID: plain::AtomicU64 = plain::AtomicU64::new(1);
+        let pool = cache.pool();
         Arc::new(SpaceInner {
             id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
             role,
@@ -239,6 +263,7 @@ impl SpaceInner {
             dirty: DirtyLog::default(),
             gate: Gate::new(&pool.domain, Structure::new(vmas)),
             pool: pool.clone(),
+            cache: cache.clone(),
             group: group.clone(),
             paths: Mutex::ranked(Rank::Paths, ()),
             accessors: Mutex::ranked(Rank::Participants, Vec::new()),

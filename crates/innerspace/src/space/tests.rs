@@ -24,7 +24,7 @@ fn pool(frames: u32) -> Arc<Pool> {
 }
 
 fn space(pool: &Arc<Pool>) -> Space {
-    Space::new(pool, &pool.root_group(), AddressWidth::Bits48).unwrap()
+    Space::new(&Cache::new(pool), &pool.root_group(), AddressWidth::Bits48).unwrap()
 }
 
 /// Everything is given back: no frame is charged or missing.
@@ -425,7 +425,7 @@ fn what_one_side_of_a_fork_allows_itself_the_other_does_not_see() {
 fn a_full_group_is_an_error_to_the_access_and_nothing_more() {
     let pool = pool(256);
     let group = pool.root_group().child("tenant-a", 32 * PAGE).unwrap();
-    let space = Space::new(&pool, &group, AddressWidth::Bits48).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor();
     let mut stored = 0;

@@ -27,9 +27,9 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 use super::Snapshot;
+use crate::cache::Cache;
 use crate::cache::PagedFile;
 use crate::group::Group;
-use crate::reclaim::Pool;
 use crate::space::table::Nodes;
 use crate::space::vma::{Backing, MappedFile, Vma};
 use crate::space::{Map, Protection, Sharing, Space, SpaceError};
@@ -195,7 +195,7 @@ impl Snapshot {
 
     /// Fills a new space of `group` with what was saved, and freezes it. `open` gives the file that a name stands for.
     pub(crate) fn load(
-        pool: &Arc<Pool>,
+        cache: &Arc<Cache>,
         group: &Group,
         from: &mut impl Read,
         open: impl FnMut(&str) -> Option<PagedFile>,
@@ -203,7 +203,7 @@ impl Snapshot {
         let mut records = Records::new(from);
         records.read_header()?;
         let width = records.read_width()?;
-        let space = Space::new(pool, group, width).map_err(SpaceError::Limit)?;
+        let space = Space::new(cache, group, width).map_err(SpaceError::Limit)?;
         let mut load = Load {
             space: &space,
             open,

@@ -191,7 +191,7 @@ fn short_loads_in_a_snapshot_leave_its_space_as_it_is() {
 fn a_short_load_takes_nothing_of_a_group_that_is_full() {
     let pool = pool(512);
     let group = pool.root_group().child("full", 40 * PAGE).unwrap();
-    let space = Space::new(&pool, &group, AddressWidth::Bits48).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(256 * PAGE)).unwrap();
     let mut a = space.accessor();
     let is_had = |page: &u64| a.store(at + page * PAGE, 1u8).is_ok();
@@ -213,7 +213,7 @@ fn a_store_is_refused_and_slowed_down_once() {
     let pool = pool(512);
     let group = pool.root_group().child("small", 30 * PAGE).unwrap();
     group.set_high(Some(25 * PAGE)).unwrap();
-    let space = Space::new(&pool, &group, AddressWidth::Bits48).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor();
     pool.flush_retired(); // what is given back while a request waits has it ask once more

@@ -150,7 +150,7 @@ fn a_fault_waits_for_no_change_elsewhere() {
 fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     let pool = pool(1024);
     let group = pool.root_group().child("tenant", 64 * PAGE).unwrap();
-    let space = Space::new(&pool, &group, AddressWidth::Bits48).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let mut a = space.accessor();
     // One page in each 1 GiB: two nodes and the page itself.
     let refused = (1..200u64).find_map(|number| {
@@ -173,7 +173,7 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     assert_eq!(group.usage(), 0);
 
     // Mappings alone: of alternating protections, so that they do not merge.
-    let space = Space::new(&pool, &group, AddressWidth::Bits48).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let mut mapped = 0;
     let refused = loop {
         let protection = [Protection::READ, Protection::NONE][mapped % 2];

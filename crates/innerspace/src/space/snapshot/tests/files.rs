@@ -36,7 +36,13 @@ fn a_loaded_snapshot_has_the_same_mappings_and_bytes() {
     let (one, other) = (pool(1024), pool(1024));
     let (snapshot, at) = to_save(&one);
     let bytes = saved(&snapshot);
-    let loaded = Snapshot::load(&other, &other.root_group(), &mut &bytes[..], |_| None).unwrap();
+    let loaded = Snapshot::load(
+        &crate::cache::Cache::new(&other),
+        &other.root_group(),
+        &mut &bytes[..],
+        |_| None,
+    )
+    .unwrap();
     let shape = |snapshot: &Snapshot| {
         let mappings = snapshot.stats().mappings.into_iter();
         let shape: Vec<_> = mappings.map(|m| (m.start, m.end, m.protection)).collect();
@@ -69,8 +75,14 @@ fn a_loaded_snapshot_has_the_same_mappings_and_bytes() {
 fn a_damaged_or_short_file_or_one_of_another_version_is_an_error_and_leaves_nothing() {
     let (one, other) = (pool(1024), pool(1024));
     let bytes = saved(&to_save(&one).0);
-    let load =
-        |bytes: &[u8]| Snapshot::load(&other, &other.root_group(), &mut &bytes[..], |_| None);
+    let load = |bytes: &[u8]| {
+        Snapshot::load(
+            &crate::cache::Cache::new(&other),
+            &other.root_group(),
+            &mut &bytes[..],
+            |_| None,
+        )
+    };
     let refuses_damage_at = |bytes: &[u8], place: usize| {
         let mut damaged = bytes.to_vec();
         damaged[place] ^= 0x10;

@@ -21,7 +21,12 @@ fn pool(frames: u32) -> Arc<Pool> {
 }
 
 fn space(pool: &Arc<Pool>) -> Space {
-    Space::new(pool, &pool.root_group(), crate::AddressWidth::Bits48).unwrap()
+    Space::new(
+        &crate::cache::Cache::new(pool),
+        &pool.root_group(),
+        crate::AddressWidth::Bits48,
+    )
+    .unwrap()
 }
 
 fn assert_nothing_left(pool: &Arc<Pool>) {

@@ -361,7 +361,12 @@ fn only_private_writable_memory_of_a_live_space_can_be_pinned() {
 fn a_pin_over_the_limit_is_refused_and_pins_nothing() {
     let pool = pool(256);
     let group = pool.root_group().child("small", 40 * PAGE).unwrap();
-    let space = Space::new(&pool, &group, crate::AddressWidth::Bits48).unwrap();
+    let space = Space::new(
+        &crate::cache::Cache::new(&pool),
+        &group,
+        crate::AddressWidth::Bits48,
+    )
+    .unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     space.accessor().store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
