@@ -50,10 +50,12 @@ impl fmt::Display for StoreAction {
 #[non_exhaustive]
 pub enum FileError {
     /// A `try_` form met something it would have had to wait for. Nothing was changed.
-    #[error("{file}: the operation would block")]
+    #[error("{file}: the operation would block at {}", Grouped(*offset))]
     WouldBlock {
         /// The file.
         file: Arc<str>,
+        /// Where, or the beginning of the block there.
+        offset: u64,
     },
     /// The range is not inside the file.
     #[error("{file}: wanted {len} bytes at {} but the file ends at {}", Grouped(*offset), Grouped(*size))]
@@ -542,7 +544,12 @@ mod tests {
         let error = io::Error::from(disk_full(0));
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(error.get_ref().is_some_and(|inner| inner.is::<FileError>()));
-        assert!(FileError::WouldBlock { file: "f".into() }.would_block());
+        let blocked = FileError::WouldBlock {
+            file: "f".into(),
+            offset: 4096,
+        };
+        assert!(blocked.would_block());
+        assert_eq!(blocked.to_string(), "f: the operation would block at 4,096");
         assert!(!disk_full(0).would_block());
     }
 

@@ -177,7 +177,7 @@ impl FileCore {
     ) -> Result<FaultPage, FileError> {
         let core = self.check_fault(kind)?;
         if kind == FaultKind::Write {
-            self.try_dirty_room()?;
+            self.try_dirty_room(page << PAGE_SHIFT)?;
         }
         self.fault_block_steady(&core, page, kind, around, Reading::Random, Wait::No)
     }
@@ -201,6 +201,7 @@ impl FileCore {
         wait: Wait,
     ) -> Result<FaultPage, FileError> {
         let block = page >> self.order;
+        let would_block = || self.would_block(page << PAGE_SHIFT);
         let get = match wait {
             Wait::Yes => Get::LOCK,
             Wait::No if kind == FaultKind::Write => Get::LOCK | Get::NOWAIT | Get::STABLE,
@@ -215,7 +216,7 @@ impl FileCore {
             };
             let steady = match wait {
                 Wait::Yes => self.steady(),
-                Wait::No => self.try_steady().ok_or_else(|| self.would_block())?,
+                Wait::No => self.try_steady().ok_or_else(would_block)?,
             };
             let size = self.size();
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
@@ -229,7 +230,7 @@ impl FileCore {
                         return Ok(FaultPage::Block(block));
                     }
                     // The views' frame stays theirs: all translations to it are taken away first.
-                    None if wait == Wait::No => return Err(self.would_block()),
+                    None if wait == Wait::No => return Err(would_block()),
                     None => {
                         drop(steady);
                         let frame =
@@ -248,7 +249,7 @@ impl FileCore {
                         Wait::No if kind == FaultKind::Read && self.is_known_hole(block) => {
                             Filled::Hole
                         }
-                        Wait::No => return Err(self.would_block()),
+                        Wait::No => return Err(would_block()),
                     };
                     if filled == Filled::LookAgain {
                         self.pool.counters.count(Event::PgMajFault);

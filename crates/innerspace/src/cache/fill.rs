@@ -63,6 +63,20 @@ impl FileCore {
         }
     }
 
+    /// The same for who does not wait: the block if it is there, or the hole if it is known to be one.
+    pub(super) fn block_at_once(&self, block: u64) -> Option<Present<'_>> {
+        match self.lookup(block) {
+            Some(held) => held.is_up_to_date().then_some(Present::Block(held)),
+            None => {
+                // A block that is absent while nobody can punch or truncate is absent for a reason.
+                let _steady = self.try_steady()?;
+                let is_hole = self.lookup(block).is_none()
+                    && self.known_content(block) == Some(Content::Hole);
+                is_hole.then_some(Present::Hole)
+            }
+        }
+    }
+
     /// Makes and fills a block that is not cached, and reads ahead behind it. Reading is no use of the block: the caller looks
     /// it up, and marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
     pub(super) fn fill_absent(

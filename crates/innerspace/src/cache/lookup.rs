@@ -296,6 +296,7 @@ impl FileCore {
         held: BlockRef<'f>,
         get: Get,
     ) -> Result<Option<Got<'f>>, FileError> {
+        let block = held.block;
         let got = if get.wants_lock() {
             match self.lock_found(held, get)? {
                 Some(locked) => Got::Locked(locked),
@@ -314,7 +315,7 @@ impl FileCore {
         };
         if get.has(Get::STABLE) && meta.flags.load().contains(FlagSet::WRITEBACK) {
             if get.has(Get::NOWAIT) {
-                return Err(self.would_block());
+                return Err(self.would_block_in(block));
             }
             match &got {
                 Got::Locked(locked) => locked.wait_stable(),
@@ -340,7 +341,7 @@ impl FileCore {
     ) -> Result<Option<Locked<'f>>, FileError> {
         if get.has(Get::NOWAIT) {
             if !self.frames().try_lock(held.frame) {
-                return Err(self.would_block());
+                return Err(self.would_block_in(held.block));
             }
         } else {
             self.frames().lock(held.frame);

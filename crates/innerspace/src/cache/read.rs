@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::core::FileCore;
 use super::errors::FileError;
-use super::extents::Content;
 use super::file::Handle;
 use super::fill::Present;
 use super::stream::Stream;
@@ -94,15 +93,9 @@ impl Handle {
                 Present::Block(held)
             }
             _ if wait == Wait::Yes => core.read_block(block, &self.stream)?,
-            Some(_) => return Err(core.would_block()),
-            None => match core.try_steady() {
-                Some(_steady)
-                    if core.lookup(block).is_none()
-                        && core.known_content(block) == Some(Content::Hole) =>
-                {
-                    Present::Hole
-                }
-                _ => return Err(core.would_block()),
+            _ => match core.block_at_once(block) {
+                Some(present) => present,
+                None => return Err(core.would_block(offset)),
             },
         };
         match present {

@@ -11,7 +11,6 @@ use std::ops::{Deref, Range};
 use super::block::Locked;
 use super::core::FileCore;
 use super::errors::FileError;
-use super::extents::Content;
 use super::file::Handle;
 use super::fill::Present;
 use super::index::Word;
@@ -218,13 +217,12 @@ impl Handle {
         inside: Range<usize>,
     ) -> Result<View, FileError> {
         let core = &self.core;
-        let is_hole = || core.known_content(block) == Some(Content::Hole);
-        // Steady: a block that is absent while nobody can punch or truncate is absent for a reason.
-        match core.try_steady() {
-            Some(_steady) if core.lookup(block).is_none() && is_hole() => {
-                Ok(View::zeros(inside.len()))
+        match core.block_at_once(block) {
+            Some(Present::Hole) => Ok(View::zeros(inside.len())),
+            // A writer is at it, or it is mapped writable.
+            Some(Present::Block(_)) | None => {
+                Err(core.would_block((block << core.block_shift()) + inside.start as u64))
             }
-            _ => Err(core.would_block()),
         }
     }
 

@@ -151,21 +151,21 @@ impl FileCore {
         }
         let end = offset + bytes.len() as u64;
         let blocks = self.blocks_of(offset..end);
-        let _steady = self.try_steady().ok_or_else(|| self.would_block())?;
+        let _steady = self.try_steady().ok_or_else(|| self.would_block(offset))?;
         // One block: a write over several could fail half-way.
         if blocks.end - blocks.start > 1
             || end > self.size()
             || self.dirty_level() == DirtyLevel::Hard
         {
-            return Err(self.would_block());
+            return Err(self.would_block(offset));
         }
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
         let Got::Locked(locked) = self.get_page(blocks.start, get)? else {
-            return Err(self.would_block());
+            return Err(self.would_block(offset));
         };
         let inside = self.inside_block(offset) as usize;
         let Some(mut writing) = Writing::begin(self.frames(), locked.frame()) else {
-            return Err(self.would_block());
+            return Err(self.would_block(offset));
         };
         writing.write(inside, bytes);
         drop(writing);
@@ -434,14 +434,14 @@ impl FileCore {
     }
 
     /// [`FileCore::make_dirty_room`] for who must not wait: somebody else is asked to write.
-    pub(super) fn try_dirty_room(&self) -> Result<(), FileError> {
+    pub(super) fn try_dirty_room(&self, offset: u64) -> Result<(), FileError> {
         let level = self.dirty_level();
         if level != DirtyLevel::Low {
             self.cache.want_flush();
         }
         match level {
             DirtyLevel::Low | DirtyLevel::Background => Ok(()),
-            DirtyLevel::Hard => Err(self.would_block()),
+            DirtyLevel::Hard => Err(self.would_block(offset)),
         }
     }
 
