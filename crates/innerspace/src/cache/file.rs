@@ -10,7 +10,7 @@
 //! store is let go. Futures keep the [`FileCore`] alone. Views keep nothing
 //! while their file has their block; when it loses the block, or ends, the block and the memory are theirs (`frame::Keeper`).
 
-use std::ops::{Bound, Deref, Range, RangeBounds};
+use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
 
 use super::array::{Array, Element};
 use super::asked::Asked;
@@ -380,29 +380,46 @@ impl PagedFile {
 
     /// Hands the bytes of a range to `each`, in order, in pieces of at most a block. The fastest way to read much.
     ///
+    /// There is no `try_` form, which could not say how far it came: [`PagedFile::try_view`] takes the pieces one by one.
+    ///
     /// # Errors
     /// As [`PagedFile::view`]; pieces before the failure have been handed over.
     pub fn scan(
         &self,
         range: impl RangeBounds<u64>,
-        mut each: impl FnMut(&[u8]),
+        each: impl FnMut(&[u8]),
     ) -> Result<(), FileError> {
-        self.try_scan(range, |piece| {
-            each(piece);
-            Ok(())
-        })
+        self.handle.scan_all(self.bytes(range)?, each, Wait::Yes)
     }
 
-    /// Like [`PagedFile::scan`] with a closure that can fail, which ends the scan.
+    /// Like [`PagedFile::scan`] until `each` breaks: what it breaks with is the result.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use innerspace::{MIB, Memory, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(4 * MIB)?;
+    /// let file = memory.options().open(MemoryStore::from_bytes(b"key=value"))?;
+    /// let mut before = 0;
+    /// let found = file.scan_until(.., |piece| match piece.iter().position(|byte| *byte == b'=') {
+    ///     Some(at) => ControlFlow::Break(before + at),
+    ///     None => {
+    ///         before += piece.len();
+    ///         ControlFlow::Continue(())
+    ///     }
+    /// })?;
+    /// assert_eq!(found, ControlFlow::Break(3));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// Those of the closure, and those of [`PagedFile::view`] turned into them.
-    pub fn try_scan<E: From<FileError>>(
+    /// As [`PagedFile::scan`].
+    pub fn scan_until<B>(
         &self,
         range: impl RangeBounds<u64>,
-        each: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.handle.scan(self.bytes(range)?, each)
+        each: impl FnMut(&[u8]) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>, FileError> {
+        self.handle.scan(self.bytes(range)?, each, Wait::Yes)
     }
 
     /// The file as an array of plain numbers, stored little-endian. Its length must be a whole number of them.

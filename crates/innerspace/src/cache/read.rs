@@ -1,6 +1,7 @@
 //! Reading by copy, and the bulk path.
 
-use std::ops::Range;
+use std::convert::Infallible;
+use std::ops::{ControlFlow, Range};
 
 use super::core::FileCore;
 use super::errors::FileError;
@@ -111,28 +112,47 @@ impl Handle {
         Ok(())
     }
 
-    /// Hands the bytes of `range` to `each`, in order, in pieces of at most a block.
-    pub(super) fn scan<E: From<FileError>>(
+    /// Hands all bytes of `range` to `each`, in order, in pieces of at most a block.
+    pub(super) fn scan_all(
         self: &Arc<Handle>,
         range: Range<u64>,
-        mut each: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut each: impl FnMut(&[u8]),
+        wait: Wait,
+    ) -> Result<(), FileError> {
+        let on = |piece: &[u8]| -> ControlFlow<Infallible> {
+            each(piece);
+            ControlFlow::Continue(())
+        };
+        self.scan(range, on, wait).map(|_| ())
+    }
+
+    /// The same, until `each` breaks.
+    pub(super) fn scan<B>(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        mut each: impl FnMut(&[u8]) -> ControlFlow<B>,
+        wait: Wait,
+    ) -> Result<ControlFlow<B>, FileError> {
         let core = &*self.core;
         if range.is_empty() {
-            return Ok(());
+            return Ok(ControlFlow::Continue(()));
         }
-        // A scan is a stream from its first miss on.
-        self.stream
-            .expect(core.blocks_of(range.clone()), core.block_bytes());
+        if wait == Wait::Yes {
+            // A scan is a stream from its first miss on.
+            self.stream
+                .expect(core.blocks_of(range.clone()), core.block_bytes());
+        }
         let mut at = range.start;
         while at < range.end {
             let block_end = at.saturating_add(core.left_in_block(at) as u64);
             let piece = at..block_end.min(range.end);
             at = piece.end;
-            let view = self.view(piece, Wait::Yes)?;
-            each(&view)?;
+            let view = self.view(piece, wait)?;
+            if let ControlFlow::Break(with) = each(&view) {
+                return Ok(ControlFlow::Break(with));
+            }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 

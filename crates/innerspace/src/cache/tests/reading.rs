@@ -2,6 +2,8 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use std::ops::ControlFlow;
+
 use super::*;
 use crate::cache::{FaultKind, FileError, View};
 use crate::frame::FlagSet;
@@ -374,6 +376,26 @@ fn a_hole_remembered_beside_unwritten_data_does_not_hide_it() {
     assert_eq!(file.evict(..).unwrap().0, 1);
     file.read_exact_at(&mut bytes, 2 * 4096).unwrap();
     assert_eq!(&bytes, b"data");
+}
+
+#[test]
+fn a_scan_ends_where_its_closure_breaks() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let file = open(&cache, &patterned(8 * size), &options(size));
+        let mut seen = 0;
+        let found = file.scan_until(100.., |piece| {
+            seen += piece.len() as u64;
+            match seen > size {
+                true => ControlFlow::Break(seen),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        assert_eq!(found.unwrap(), ControlFlow::Break(2 * size - 100));
+        assert_eq!(seen, 2 * size - 100, "nothing is handed over behind it");
+        let none = file.scan_until(.., |_| ControlFlow::<()>::Continue(()));
+        assert_eq!(none.unwrap(), ControlFlow::Continue(()));
+    }
 }
 
 #[test]
