@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use super::errors::FileError;
 use super::file::PagedFile;
+use super::view::Wait;
 
 mod sealed {
     pub trait Sealed: Copy + Send + Sync + 'static {
@@ -78,6 +79,27 @@ impl<T: Element> Array<T> {
     /// [`FileError::NoSuchElement`], and those of [`PagedFile::read_exact_at`].
     #[inline]
     pub fn get(&self, index: u64) -> Result<T, FileError> {
+        self.element(index, |bytes, offset| {
+            self.file.read_exact_at(bytes, offset)
+        })
+    }
+
+    /// Like [`Array::get`], but never waits. What would block is there when [`PagedFile::ready`] is done for its bytes.
+    ///
+    /// # Errors
+    /// As [`Array::get`], and [`FileError::WouldBlock`].
+    pub fn try_get(&self, index: u64) -> Result<T, FileError> {
+        self.element(index, |bytes, offset| {
+            self.file.try_read_exact_at(bytes, offset)
+        })
+    }
+
+    #[inline(always)]
+    fn element(
+        &self,
+        index: u64,
+        read: impl FnOnce(&mut [u8], u64) -> Result<(), FileError>,
+    ) -> Result<T, FileError> {
         if index >= self.len {
             let file = self.file.name().into();
             return Err(FileError::NoSuchElement {
@@ -88,8 +110,7 @@ impl<T: Element> Array<T> {
         }
         let mut bytes = [0; MAX_ELEMENT];
         let bytes = &mut bytes[..size_of::<T>()];
-        self.file
-            .read_exact_at(bytes, index * size_of::<T>() as u64)?;
+        read(bytes, index * size_of::<T>() as u64)?;
         Ok(T::from_le(bytes))
     }
 
@@ -98,6 +119,18 @@ impl<T: Element> Array<T> {
     /// # Errors
     /// As [`Array::get`].
     pub fn read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
+        self.elements(first, into, Wait::Yes)
+    }
+
+    /// Like [`Array::read`], but never waits. What would block is there when [`PagedFile::ready`] is done for its bytes.
+    ///
+    /// # Errors
+    /// As [`Array::get`], and [`FileError::WouldBlock`]; `into` may be partly filled then.
+    pub fn try_read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
+        self.elements(first, into, Wait::No)
+    }
+
+    fn elements(&self, first: u64, into: &mut [T], wait: Wait) -> Result<(), FileError> {
         let end = first.checked_add(into.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.len) else {
             // The first that is not there.
@@ -113,7 +146,7 @@ impl<T: Element> Array<T> {
         // An element across two blocks arrives in two pieces.
         let mut part = [0; MAX_ELEMENT];
         let mut held = 0;
-        self.file.scan(first * size..end * size, |mut piece| {
+        let collect = |mut piece: &[u8]| {
             while !piece.is_empty() {
                 let take = (size as usize - held).min(piece.len());
                 part[held..held + take].copy_from_slice(&piece[..take]);
@@ -126,7 +159,9 @@ impl<T: Element> Array<T> {
                     }
                 }
             }
-        })
+        };
+        let bytes = first * size..end * size;
+        self.file.handle().scan_all(bytes, collect, wait)
     }
 }
 

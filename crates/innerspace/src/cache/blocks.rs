@@ -50,6 +50,21 @@ struct Remembered {
     frame: FrameId,
 }
 
+/// How a block is had that is not remembered: a function of its own for each way, so that what is remembered is found without
+/// asking for the way.
+trait Seek: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError> {}
+
+impl<F: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError>> Seek for F {}
+
+fn sought(handle: &Handle, block: u64) -> Result<Present<'_>, FileError> {
+    handle.core.read_block(block, &handle.stream)
+}
+
+fn sought_at_once(handle: &Handle, block: u64) -> Result<Present<'_>, FileError> {
+    let found = handle.core.block_at_once(block);
+    found.ok_or_else(|| handle.core.would_block_in(block))
+}
+
 impl BlockReader {
     pub(super) fn new(file: PagedFile) -> BlockReader {
         BlockReader {
@@ -63,6 +78,19 @@ impl BlockReader {
     /// # Errors
     /// As [`PagedFile::read_at`].
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.read(buf, offset, sought)
+    }
+
+    /// Like [`BlockReader::read_at`], but never waits. What would block is there when [`PagedFile::ready`] is done.
+    ///
+    /// # Errors
+    /// As [`BlockReader::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    pub fn try_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.read(buf, offset, sought_at_once)
+    }
+
+    #[inline(always)]
+    fn read(&mut self, buf: &mut [u8], offset: u64, seek: impl Seek) -> Result<usize, FileError> {
         let handle = self.file.handle();
         let core = &handle.core;
         let available = core.size().saturating_sub(offset);
@@ -73,7 +101,7 @@ impl BlockReader {
             let inside = core.inside_block(at) as usize;
             let part = (len - done).min(core.left_in_block(at));
             let into = &mut buf[done..done + part];
-            match self.recent.find(handle, at >> core.block_shift()) {
+            match self.recent.find(handle, at >> core.block_shift(), seek) {
                 Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),
                 Ok(None) => into.fill(0),
                 // Cut short meanwhile: the read ends where the file does now.
@@ -90,17 +118,30 @@ impl BlockReader {
     /// # Errors
     /// As [`PagedFile::view`].
     pub fn view(&mut self, block: u64) -> Result<View, FileError> {
+        self.view_with(block, sought, Wait::Yes)
+    }
+
+    /// Like [`BlockReader::view`], but never waits. What would block is had by [`PagedFile::ready`].
+    ///
+    /// # Errors
+    /// As [`BlockReader::view`], and [`FileError::WouldBlock`].
+    pub fn try_view(&mut self, block: u64) -> Result<View, FileError> {
+        self.view_with(block, sought_at_once, Wait::No)
+    }
+
+    #[inline(always)]
+    fn view_with(&mut self, block: u64, seek: impl Seek, wait: Wait) -> Result<View, FileError> {
         let handle = self.file.handle();
         let core = &handle.core;
         let size = core.size();
         let bytes = core.bytes_of_block(block, size)?;
         let len = (bytes.end - bytes.start) as usize;
-        match self.recent.find(handle, block)? {
+        match self.recent.find(handle, block, seek)? {
             None => Ok(View::zeros(len)),
             Some(frame) => match View::of_frame(handle, frame, 0..len) {
                 Some(view) => Ok(view),
                 // A writer is at it, or it is mapped writable.
-                None => handle.view(bytes, Wait::Yes),
+                None => handle.view(bytes, wait),
             },
         }
     }
@@ -122,7 +163,12 @@ impl BlockReader {
 
 impl Recent {
     /// The frame of a block, which is the most recent one from now on and marked used once; `None` for a hole.
-    fn find(&mut self, handle: &Handle, block: u64) -> Result<Option<FrameId>, FileError> {
+    fn find(
+        &mut self,
+        handle: &Handle,
+        block: u64,
+        seek: impl Seek,
+    ) -> Result<Option<FrameId>, FileError> {
         let core = &handle.core;
         let known = self.0.iter().position(|known| known.block == block);
         let frame = match known {
@@ -134,7 +180,7 @@ impl Recent {
                 if let Some(at) = stale {
                     core.put(self.0.remove(at).frame);
                 }
-                let Present::Block(held) = core.read_block(block, &handle.stream)? else {
+                let Present::Block(held) = seek(handle, block)? else {
                     return Ok(None);
                 };
                 self.remember(core, held)

@@ -300,15 +300,6 @@ impl PagedFile {
         self.handle.view(self.bytes(range)?, Wait::Yes)
     }
 
-    /// Like [`PagedFile::view`], but never waits: what is not there at once is an error for which
-    /// [`FileError::would_block`] holds.
-    ///
-    /// # Errors
-    /// As [`PagedFile::view`], and [`FileError::WouldBlock`].
-    pub fn try_view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
-        self.handle.view(self.bytes(range)?, Wait::No)
-    }
-
     /// A future that becomes a view of the range. It needs no runtime; the memory's service thread (or `tick()`) does the work.
     pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
         Ready::new(self.handle.clone(), self.bytes(range))
@@ -358,20 +349,18 @@ impl PagedFile {
         self.handle.read_at(buf, offset, Wait::Yes)
     }
 
-    /// Like [`PagedFile::read_at`], but never waits.
-    ///
-    /// # Errors
-    /// As [`PagedFile::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
-    pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
-        self.handle.read_at(buf, offset, Wait::No)
-    }
-
     /// Reads exactly `buf.len()` bytes at `offset`.
     ///
     /// # Errors
     /// As [`PagedFile::read_at`], and [`FileError::PastEnd`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
         let got = self.read_at(buf, offset)?;
+        self.check_whole(got, buf, offset)
+    }
+
+    /// Refuses a read of less than the whole of `buf`.
+    #[inline]
+    pub(super) fn check_whole(&self, got: usize, buf: &[u8], offset: u64) -> Result<(), FileError> {
         if got < buf.len() {
             return Err(self.core().past_end(offset, buf.len() as u64, self.len()));
         }
@@ -448,14 +437,6 @@ impl PagedFile {
     /// partly written block had to be read first. A part before the failure may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.core().write_at(bytes, offset)
-    }
-
-    /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing.
-    ///
-    /// # Errors
-    /// As [`PagedFile::write_at`], and [`FileError::WouldBlock`].
-    pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-        self.core().try_write_at(bytes, offset)
     }
 
     /// Writes all of `bytes` at the end of the file, in one piece among appends; returns where they are.

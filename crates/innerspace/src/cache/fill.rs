@@ -70,7 +70,8 @@ impl FileCore {
             None => {
                 // A block that is absent while nobody can punch or truncate is absent for a reason.
                 let _steady = self.try_steady()?;
-                let is_hole = self.lookup(block).is_none()
+                let is_hole = block << self.block_shift() < self.size()
+                    && self.lookup(block).is_none()
                     && self.known_content(block) == Some(Content::Hole);
                 is_hole.then_some(Present::Hole)
             }

@@ -10,7 +10,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `file`, `options`, `array`, `blocks`, `cursor`, `ready`, `later` | the public side: handle, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls |
+//! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `later` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls |
 //! | `asked`, `core`, `stats`, `service` | what a store says before it is a file; a file's state; its counters; what files share |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
@@ -94,6 +94,7 @@ mod stream;
 mod syncs;
 mod trouble;
 mod truncate;
+mod try_forms;
 mod validate;
 mod view;
 mod write;

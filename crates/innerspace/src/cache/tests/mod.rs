@@ -15,6 +15,7 @@ mod panicking;
 mod reading;
 mod reclaiming;
 mod syncing;
+mod try_forms;
 mod waking;
 mod writing;
 

@@ -1,0 +1,48 @@
+//! The `try_` forms of a file's calls: what would have to wait is an error instead ([`FileError::would_block`]).
+//!
+//! They sleep for nobody: no call of the store, lock of a block or of the file, full group, write back under way or access
+//! through a mapping. Nor do they have others do what is missing: for that there are futures, [`PagedFile::ready`] for bytes and
+//! [`PagedFile::later`] for calls. Where nothing else is said, a form that would block has changed nothing.
+
+use std::ops::RangeBounds;
+
+use super::errors::FileError;
+use super::file::PagedFile;
+use super::view::{View, Wait};
+
+/// Forms that never wait. What would have to is an error for which [`FileError::would_block`] holds; each says what to wait for then.
+impl PagedFile {
+    /// Like [`PagedFile::view`], but never waits. What would block is had by [`PagedFile::ready`].
+    ///
+    /// # Errors
+    /// As [`PagedFile::view`], and [`FileError::WouldBlock`].
+    pub fn try_view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
+        self.handle().view(self.bytes(range)?, Wait::No)
+    }
+
+    /// Like [`PagedFile::read_at`], but never waits. What would block is there when [`PagedFile::ready`] is done.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.handle().read_at(buf, offset, Wait::No)
+    }
+
+    /// Like [`PagedFile::read_exact_at`], but never waits. What would block is there when [`PagedFile::ready`] is done.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    pub fn try_read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
+        let got = self.try_read_at(buf, offset)?;
+        self.check_whole(got, buf, offset)
+    }
+
+    /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing. What would block is for
+    /// [`LaterCalls::write_at`](super::LaterCalls::write_at).
+    ///
+    /// # Errors
+    /// As [`PagedFile::write_at`], and [`FileError::WouldBlock`].
+    pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        self.core().try_write_at(bytes, offset)
+    }
+}
