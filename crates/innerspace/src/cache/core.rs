@@ -293,17 +293,6 @@ impl FileCore {
 
     // --- errors
 
-    pub(super) fn would_block(&self, offset: u64) -> FileError {
-        FileError::WouldBlock {
-            file: self.name.clone(),
-            offset,
-        }
-    }
-
-    pub(super) fn would_block_in(&self, block: u64) -> FileError {
-        self.would_block(block.saturating_mul(self.block_bytes()))
-    }
-
     pub(super) fn past_end(&self, offset: u64, len: u64, size: u64) -> FileError {
         FileError::PastEnd {
             file: self.name.clone(),

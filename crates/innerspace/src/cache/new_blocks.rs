@@ -178,7 +178,7 @@ impl FileCore {
 
     /// Frees a complete block that is not in the index.
     #[cold]
-    fn take_back(&self, frame: FrameId) {
+    pub(super) fn take_back(&self, frame: FrameId) {
         self.pool.lru_remove(frame);
         // A lookup with an old word may hold it for a moment.
         if self.pool.uncache(frame) == Dropped::Last {
@@ -238,7 +238,7 @@ impl FileCore {
 
     /// Publishes a block that has its bytes. Nobody finds it yet.
     #[inline]
-    fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
+    pub(super) fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
         let referenced = !marks_after_publishing();
         owned.set_flags(match referenced {
             true => FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED,
@@ -254,7 +254,7 @@ impl FileCore {
     /// Under the mutex of the index, into which these blocks of a writer just came: the file is `end` bytes long at least, they are
     /// dirty, and no holes.
     #[inline(always)]
-    fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
+    pub(super) fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
         self.grow_locked(end);
         self.count_dirty_run((blocks.end - blocks.start) as usize);
         dirty.insert_run(blocks, self.dirty_entry());

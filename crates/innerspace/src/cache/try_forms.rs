@@ -6,9 +6,23 @@
 
 use std::ops::RangeBounds;
 
+use super::core::FileCore;
 use super::errors::FileError;
 use super::file::PagedFile;
 use super::view::{View, Wait};
+
+impl FileCore {
+    pub(super) fn would_block(&self, offset: u64) -> FileError {
+        FileError::WouldBlock {
+            file: self.name.clone(),
+            offset,
+        }
+    }
+
+    pub(super) fn would_block_in(&self, block: u64) -> FileError {
+        self.would_block(block.saturating_mul(self.block_bytes()))
+    }
+}
 
 /// Forms that never wait. What would have to is an error for which [`FileError::would_block`] holds; each says what to wait for then.
 impl PagedFile {
@@ -44,5 +58,15 @@ impl PagedFile {
     /// As [`PagedFile::write_at`], and [`FileError::WouldBlock`].
     pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.core().try_write_at(bytes, offset)
+    }
+
+    /// Like [`PagedFile::append`], but never waits: writes a block's worth ([`PagedFile::block_size`]) at most, to the end of the
+    /// last block, if that is cached, and into the next one; or nothing. What would block is for
+    /// [`LaterCalls::append`](super::LaterCalls::append).
+    ///
+    /// # Errors
+    /// As [`PagedFile::append`], and [`FileError::WouldBlock`].
+    pub fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.core().try_append(bytes)
     }
 }

@@ -7,7 +7,6 @@
 use std::ops::Range;
 
 use super::block::{INDEX_AND_USER, Locked};
-use super::calls::Holding;
 use super::core::{FileCore, MAX_SIZE, Steady};
 use super::dirty::WriteOrder;
 use super::errors::FileError;
@@ -83,28 +82,6 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes all of `bytes` at the end of the file; returns where that was.
-    pub(super) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        self.check_writable()?;
-        // What has failed half-way is not done again: the rest would not come behind it.
-        let mut failed = None;
-        let offset = self.with_room(|| {
-            let _appending = self.append.lock();
-            let _holding = Holding::begin();
-            let offset = self.size();
-            match self.write_all(bytes, offset) {
-                Err(error) if self.size() > offset => failed = Some(error),
-                result => result?,
-            }
-            Ok(offset)
-        })?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        self.end_operation();
-        Ok(offset)
-    }
-
     /// What comes after an operation that fills, writes or cuts: no lock is held any more. A write that fails leaves it to the next
     /// operation, and to the service.
     #[inline]
@@ -113,7 +90,7 @@ impl FileCore {
         self.ready.wake_due();
     }
 
-    fn write_all(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+    pub(super) fn write_all(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
         let mut done = 0;
@@ -153,12 +130,10 @@ impl FileCore {
         let blocks = self.blocks_of(offset..end);
         let _steady = self.try_steady().ok_or_else(|| self.would_block(offset))?;
         // One block: a write over several could fail half-way.
-        if blocks.end - blocks.start > 1
-            || end > self.size()
-            || self.dirty_level() == DirtyLevel::Hard
-        {
+        if blocks.end - blocks.start > 1 || end > self.size() {
             return Err(self.would_block(offset));
         }
+        self.try_dirty_room(offset)?;
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
         let Got::Locked(locked) = self.get_page(blocks.start, get)? else {
             return Err(self.would_block(offset));

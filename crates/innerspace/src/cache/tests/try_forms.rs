@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::cache::FileError;
+use crate::cache::lookup::Get;
+use crate::reclaim::AllocMode;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
 
@@ -101,4 +103,118 @@ fn reads_wait_for_no_cut() {
     cut.join().unwrap();
     file.view(65_536..65_546).unwrap();
     assert_eq!(blocks.try_read_at(&mut [0; 10], 65_536).unwrap(), 10);
+}
+
+// spec: P16, P29
+#[test]
+fn an_append_goes_where_nothing_has_to_be_waited_for() {
+    for size in SIZES {
+        let cache = memory(4_096);
+        let store = patterned(2 * size - 50);
+        let file = open(&cache, &store, &options(size));
+        let at = file.len();
+        would_block(file.try_append(&[7; 10]), at);
+        file.view(size..size + 10).unwrap();
+        store.clear_log();
+        assert_eq!(file.try_append(&[]).unwrap(), at);
+        assert_eq!(file.try_append(&[1; 10]).unwrap(), at);
+        // On into a new block, and on in that; and one that begins where a block ends.
+        assert_eq!(file.try_append(&[2; 100]).unwrap(), at + 10);
+        assert_eq!(file.try_append(&vec![3; size as usize]).unwrap(), at + 110);
+        let left = vec![4; (size - 60) as usize];
+        assert_eq!(file.try_append(&left).unwrap(), at + 110 + size);
+        assert_eq!(file.len(), 4 * size);
+        assert_eq!(file.try_append(&[5; 10]).unwrap(), 4 * size);
+        would_block(file.try_append(&vec![6; size as usize + 1]), 4 * size + 10);
+        assert!(store.log().is_empty());
+        let mut expected = pattern(0..at);
+        for (byte, len) in [
+            (1, 10),
+            (2, 100),
+            (3, size as usize),
+            (4, left.len()),
+            (5, 10),
+        ] {
+            expected.resize(expected.len() + len, byte);
+        }
+        assert!(contents(&file) == expected);
+        cache.validate();
+        file.sync_all().unwrap();
+        assert!(store.inner().to_vec() == expected);
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+// spec: P16, P29
+#[test]
+fn an_append_that_would_block_has_changed_nothing() {
+    for size in SIZES {
+        let cache = memory_of(16, size);
+        let group = cache.root_group().child("tenant", 12 * size).unwrap();
+        let store = patterned(3 * size - 50);
+        let file = open(&cache, &store, &options(size).group(&group));
+        let at = file.len();
+        file.view(2 * size..2 * size + 10).unwrap();
+        let unchanged = || {
+            assert_eq!((file.len(), core(&file).dirty_blocks()), (at, 0));
+            let last = core(&file).find_lock(2).unwrap().unwrap();
+            let mut behind = [1; 50];
+            let frames = core(&file).frames();
+            frames.copy_out(last.frame(), size as usize - 50, &mut behind);
+            assert_eq!(behind, [0; 50]);
+            assert!(core(&file).lookup(3).is_none());
+        };
+        // The lock of the last block, a view of it, another append, a cut.
+        let locked = core(&file).find_lock(2).unwrap().unwrap();
+        would_block(file.try_append(&[7; 100]), 2 * size);
+        drop(locked);
+        unchanged();
+        let view = file.view(2 * size..2 * size + 10).unwrap();
+        would_block(file.try_append(&[7; 100]), at);
+        drop(view);
+        unchanged();
+        let appending = core(&file).append.lock();
+        would_block(file.try_append(&[7; 100]), at);
+        drop(appending);
+        let alone = core(&file).alone();
+        would_block(file.try_append(&[7; 100]), at);
+        drop(alone);
+        unchanged();
+        // The place behind is taken, after the bytes in the last block were written.
+        let new = core(&file).create(3, Get::CREATE).unwrap().unwrap();
+        would_block(file.try_append(&[7; 100]), 3 * size);
+        drop(new);
+        unchanged();
+        // A full group.
+        let (pool, order) = (cache.pool(), core(&file).order);
+        let mut taken = Vec::new();
+        while let Ok(frame) = pool.alloc(group.id(), order, AllocMode::NoWait) {
+            taken.push(frame);
+        }
+        let error = file.try_append(&[7; 100]).unwrap_err();
+        assert!(error.would_block(), "{error}");
+        drop(taken);
+        unchanged();
+        assert_eq!(file.try_append(&[7; 100]).unwrap(), at);
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+// spec: P29
+#[test]
+fn an_append_that_is_behind_with_writing_has_others_write() {
+    let cache = memory(64);
+    let group = cache.root_group().child("tenant", 16 * 4096).unwrap();
+    let file = open(&cache, &patterned(0), &options(4096).group(&group));
+    let error = loop {
+        if let Err(error) = file.try_append(&[7; 4096]) {
+            break error;
+        }
+    };
+    assert!(error.would_block(), "{error}");
+    assert!(file.len() > 7 * 4096);
+    cache.tick();
+    file.try_append(&[7; 4096]).unwrap();
 }

@@ -1,0 +1,177 @@
+//! Appending, which is one piece among appends: waiting for whatever it needs, or not at all.
+//!
+//! An append that does not wait has all it needs before it changes anything that others see: `append`, the file steady, a frame
+//! for the block that it begins, the lock of the one that it ends. The bytes behind the end of that one are in place before the new
+//! block enters the index, which makes the file longer in the same step; should that fail, they are cleared again. No more
+//! than a block's worth is appended so: of several new blocks some might find their places, and others not.
+
+use super::block::Locked;
+use super::calls::Holding;
+use super::core::FileCore;
+use super::errors::FileError;
+use super::index::Inserted;
+use super::lookup::{Basis, Get, Got, marks_after_publishing};
+use super::spare_nodes::SpareNodes;
+use crate::frame::Writing;
+use crate::reclaim::AllocMode;
+use crate::sync::atomic::Ordering;
+use crate::units::FrameId;
+
+impl FileCore {
+    /// Writes all of `bytes` at the end of the file; returns where that was.
+    pub(super) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.check_writable()?;
+        // What has failed half-way is not done again: the rest would not come behind it.
+        let mut failed = None;
+        let offset = self.with_room(|| {
+            let _appending = self.append.lock();
+            let _holding = Holding::begin();
+            let offset = self.size();
+            match self.write_all(bytes, offset) {
+                Err(error) if self.size() > offset => failed = Some(error),
+                result => result?,
+            }
+            Ok(offset)
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.end_operation();
+        Ok(offset)
+    }
+
+    /// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or "would block", and nothing is
+    /// written.
+    pub(super) fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.check_writable()?;
+        let offset = self.append_at_once(bytes)?;
+        self.ready.wake_due();
+        Ok(offset)
+    }
+
+    fn append_at_once(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        let would_block = || self.would_block(self.size());
+        let _appending = self.append.try_lock().ok_or_else(would_block)?;
+        let _steady = self.try_steady().ok_or_else(would_block)?;
+        let offset = self.size();
+        self.check_range(offset, bytes.len() as u64)?;
+        if bytes.len() as u64 > self.block_bytes() {
+            return Err(would_block());
+        }
+        self.try_dirty_room(offset)?;
+        let in_last = match self.inside_block(offset) {
+            0 => 0,
+            _ => bytes.len().min(self.left_in_block(offset)),
+        };
+        let (old, new) = bytes.split_at(in_last);
+        if new.is_empty() {
+            self.append_both(offset, old, 0, None)?;
+            return Ok(offset);
+        }
+        let begun = self.begin_block(offset + in_last as u64, new)?;
+        if let Err(error) = self.append_both(offset, old, new.len(), Some(begun)) {
+            self.take_back(begun);
+            return Err(error);
+        }
+        Ok(offset)
+    }
+
+    /// A complete block with these bytes, which nobody can find yet.
+    fn begin_block(&self, offset: u64, bytes: &[u8]) -> Result<FrameId, FileError> {
+        // A mapping may show a hole there, which would have to go first.
+        if !self.mappers.is_empty() || marks_after_publishing() {
+            return Err(self.would_block(offset));
+        }
+        let alloc = self
+            .pool
+            .alloc(self.group.id(), self.order, AllocMode::NoWait);
+        let mut owned = alloc?;
+        let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
+        into.copy_from_slice(bytes);
+        rest.fill(0);
+        let frame = self.publish_complete(owned, offset >> self.block_shift());
+        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+        self.pool.lru_add(frame);
+        Ok(frame)
+    }
+
+    /// Writes `old` into the file's last block, and puts `begun`, which has `new` bytes of the file, behind it.
+    fn append_both(
+        &self,
+        offset: u64,
+        old: &[u8],
+        new: usize,
+        begun: Option<FrameId>,
+    ) -> Result<(), FileError> {
+        let behind = offset + old.len() as u64;
+        let end = behind + new as u64;
+        let put = || match begun {
+            Some(frame) => self.put_behind(frame, behind, end),
+            None => Ok(()),
+        };
+        if old.is_empty() {
+            return put();
+        }
+        let last = self.try_lock_last(offset)?;
+        let Some(mut writing) = Writing::begin(self.frames(), last.frame()) else {
+            return Err(self.would_block(offset));
+        };
+        let inside = self.inside_block(offset) as usize;
+        writing.write(inside, old);
+        if let Err(error) = put() {
+            writing.zero(inside..inside + old.len());
+            return Err(error);
+        }
+        drop(writing);
+        self.mark_dirty(last.block(), last.frame());
+        self.grow_to(end);
+        Ok(())
+    }
+
+    /// The file's last block, if it is there and its lock free. Nothing was stored past the end of the file through a mapping, and
+    /// would have to be cleared.
+    fn try_lock_last(&self, offset: u64) -> Result<Locked<'_>, FileError> {
+        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
+        match self.get_page(offset >> self.block_shift(), get)? {
+            Got::Locked(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
+            _ => Err(self.would_block(offset)),
+        }
+    }
+
+    /// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where somebody was first, the store has more than
+    /// that, or a mapping has come: it may have shown a hole there.
+    fn put_behind(&self, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
+        let block = offset >> self.block_shift();
+        let mut spares = SpareNodes::new(&self.pool, self.group.id());
+        let shadow = loop {
+            let mut writer = self.index.write();
+            // Asked here, all of it stays so until the block is in.
+            let may =
+                !self.is_closed() && self.mappers.is_empty() && self.holds(Basis::StoredUpTo(end));
+            if !may {
+                return Err(self.would_block(offset));
+            }
+            match writer.insert(self.frames(), block, frame, spares.nodes()) {
+                Inserted::Done(shadow) => {
+                    self.note_new(writer.beside(), block..block + 1, end);
+                    break shadow;
+                }
+                Inserted::Occupied(_) => return Err(self.would_block(offset)),
+                Inserted::NeedNodes(count) => {
+                    drop(writer);
+                    spares.have(count, AllocMode::NoWait)?;
+                }
+            }
+        };
+        if let Some(evicted_at) = shadow {
+            // To be written, so it stays inactive, wherever a read of it would be.
+            self.count_refault(evicted_at);
+        }
+        if offset < self.stored.load(Ordering::Acquire) {
+            let block_end = (block + 1) << self.block_shift();
+            self.extents.lock().cut_hole(&(offset..block_end));
+        }
+        self.ready.filled(block..block + 1);
+        Ok(())
+    }
+}
