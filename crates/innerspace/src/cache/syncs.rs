@@ -11,27 +11,41 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use super::block::Locked;
 use super::core::FileCore;
-use super::dirty::Dirty;
+use super::dirty::{Dirty, WriteReason};
 use super::errors::{FileError, StoreAction, store_panicked};
 use super::lookup::{Get, Got};
+use super::options::FileAccess;
 use super::writeback::LockMode;
 use crate::store::{Accepted, SyncWhat};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, WaitEnd};
 use crate::units::FrameId;
 
 /// How long eviction waits for a sync that others began: a store may hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
+/// The first is that of whoever had the store before: nobody knows whether he synced.
+#[derive(Debug)]
+struct Changes(AtomicU64);
+
+impl Default for Changes {
+    fn default() -> Changes {
+        Changes(AtomicU64::new(1))
+    }
+}
+
 /// The syncs of one file. A leaf lock, not held while the store syncs.
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
     state: Mutex<State>,
     ended: Condvar,
+    /// Calls of the store that may have changed it, counted when they have ended; one more for those before the file was opened.
+    changes: Changes,
     /// Somebody who may not call the store would evict more after a sync.
     wanted: AtomicBool,
 }
@@ -45,6 +59,9 @@ struct State {
     good: u64,
     /// The last good one of [`SyncWhat::All`].
     good_all: u64,
+    /// How many changes of the store those two have covered.
+    covered: u64,
+    covered_all: u64,
     /// Those who wait for the running one to end.
     waiting: u32,
 }
@@ -63,17 +80,18 @@ impl State {
 struct Running<'s> {
     syncs: &'s Syncs,
     number: u64,
-    good: Option<SyncWhat>,
+    /// What it has made durable, and how many changes of the store came before it.
+    good: Option<(SyncWhat, u64)>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut state = self.syncs.state.lock();
         state.running = false;
-        if let Some(what) = self.good {
-            state.good = self.number;
+        if let Some((what, changes)) = self.good {
+            (state.good, state.covered) = (self.number, changes);
             if what == SyncWhat::All {
-                state.good_all = self.number;
+                (state.good_all, state.covered_all) = (self.number, changes);
             }
         }
         drop(state);
@@ -108,6 +126,26 @@ impl Syncs {
             number: state.begun,
             good: None,
         })
+    }
+
+    /// The store was called, and may have changed. Before anybody is told that the call is over.
+    pub(super) fn note_change(&self) {
+        // Release: pairs with the load of the next sync, which covers the change.
+        self.changes.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes.0.load(Ordering::Acquire)
+    }
+
+    /// Whether a good sync has begun since the last change of the store that somebody was told of.
+    fn has_covered_all(&self, what: SyncWhat) -> bool {
+        let changes = self.changes();
+        let state = self.state.lock();
+        match what {
+            SyncWhat::Data => state.covered >= changes,
+            SyncWhat::All => state.covered_all >= changes,
+        }
     }
 
     /// Those who wait for the running sync to end.
@@ -158,6 +196,31 @@ impl Drop for Unsure<'_> {
 }
 
 impl FileCore {
+    /// What a sync of these blocks would come to that has nothing to do; "would block" if it had.
+    pub(super) fn try_sync_blocks(
+        &self,
+        blocks: Range<u64>,
+        what: SyncWhat,
+    ) -> Result<(), FileError> {
+        if self.access == FileAccess::ReadOnly {
+            return Ok(());
+        }
+        self.check_outside()?;
+        let rules = self.rules(WriteReason::Sync);
+        let first = self.dirty().first_to_sync(blocks.clone(), &rules);
+        if let Some(block) = first {
+            return Err(self.would_block_in(block));
+        }
+        // Asked afterwards: whose write had ended before has noted it.
+        if !self.syncs.has_covered_all(what) {
+            return Err(self.would_block_in(blocks.start));
+        }
+        match self.held_in(blocks, WriteReason::Sync) {
+            Some(held) => Err(held),
+            None => Ok(()),
+        }
+    }
+
     /// Makes what the store has accepted durable. A failure is left in the error sequence, and what it leaves in doubt is dirty
     /// again. No block is locked.
     pub(super) fn sync_store(&self, what: SyncWhat) -> Result<(), FileError> {
@@ -175,6 +238,7 @@ impl FileCore {
     ) -> Result<(), FileError> {
         let store = self.store()?;
         let through = self.dirty().last_acceptance();
+        let changes = self.syncs.changes();
         let mut unsure = Unsure {
             file: self,
             error: None,
@@ -187,7 +251,7 @@ impl FileCore {
             Ok(()) => {
                 std::mem::forget(unsure);
                 self.dirty().synced(through);
-                running.good = Some(what);
+                running.good = Some((what, changes));
             }
             Err(error) => {
                 unsure.error = Some(error);

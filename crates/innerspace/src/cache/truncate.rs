@@ -72,6 +72,7 @@ impl FileCore {
     fn resize_store(&self, new: u64) -> Result<(), FileError> {
         let _call = self.store_call();
         let result = self.store()?.set_len(new);
+        self.syncs.note_change();
         result.map_err(|error| self.store_error(StoreAction::Resize, new, 0, error))?;
         self.stored.store(new, Ordering::Release);
         Ok(())
@@ -170,6 +171,7 @@ impl FileCore {
             if end > start {
                 let _call = self.store_call();
                 let punched = self.store()?.punch(start, end - start);
+                self.syncs.note_change();
                 punched.map_err(|error| {
                     self.store_error(StoreAction::Punch, start, end - start, error)
                 })?;

@@ -4,12 +4,13 @@
 //! through a mapping. Nor do they have others do what is missing: for that there are futures, [`PagedFile::ready`] for bytes and
 //! [`PagedFile::later`] for calls. Where nothing else is said, a form that would block has changed nothing.
 
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 
 use super::core::FileCore;
 use super::errors::FileError;
 use super::file::PagedFile;
 use super::view::{View, Wait};
+use crate::store::SyncWhat;
 
 impl FileCore {
     pub(super) fn would_block(&self, offset: u64) -> FileError {
@@ -68,5 +69,40 @@ impl PagedFile {
     /// As [`PagedFile::append`], and [`FileError::WouldBlock`].
     pub fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.core().try_append(bytes)
+    }
+
+    /// Whether all data is durable, as after [`PagedFile::sync_data`]: it succeeds where that would have nothing to do. It would
+    /// block while something is unwritten or being written, or was written and not synced since, by whoever; and before the first
+    /// sync of a file, for nobody knows what came before it was opened. Nothing is written for it:
+    /// [`LaterCalls::sync_data`](super::LaterCalls::sync_data) is for that.
+    ///
+    /// # Errors
+    /// As [`PagedFile::sync_data`], which tell this handle of a failed write as well, and [`FileError::WouldBlock`].
+    pub fn try_sync_data(&self) -> Result<(), FileError> {
+        self.try_sync(0..self.core().end_block(), SyncWhat::Data)
+    }
+
+    /// The same of [`PagedFile::sync_all`]. What would block is for [`LaterCalls::sync_all`](super::LaterCalls::sync_all).
+    ///
+    /// # Errors
+    /// As [`PagedFile::try_sync_data`].
+    pub fn try_sync_all(&self) -> Result<(), FileError> {
+        self.try_sync(0..self.core().end_block(), SyncWhat::All)
+    }
+
+    /// The same of [`PagedFile::sync_range`]: what is unwritten elsewhere does not matter, what was written and not synced does.
+    /// What would block is for [`LaterCalls::sync_range`](super::LaterCalls::sync_range).
+    ///
+    /// # Errors
+    /// As [`PagedFile::try_sync_data`].
+    pub fn try_sync_range(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
+        let blocks = self.core().blocks_of(self.bytes(range)?);
+        self.try_sync(blocks, SyncWhat::Data)
+    }
+
+    fn try_sync(&self, blocks: Range<u64>, what: SyncWhat) -> Result<(), FileError> {
+        let outcome = self.core().try_sync_blocks(blocks, what);
+        self.handle().check_errors()?;
+        outcome
     }
 }

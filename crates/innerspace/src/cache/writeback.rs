@@ -433,6 +433,7 @@ impl FileCore {
             let _call = self.store_call();
             write_all_vectored_at(&*store, &mut slices, offset)
         };
+        self.syncs.note_change();
         // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile may reach over it.
         self.extents.lock().cut_hole(&(offset..offset + len));
         result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
@@ -482,14 +483,9 @@ impl FileCore {
         if let Some(what) = what {
             self.sync_store(what)?;
         }
-        let rules = self.rules(WriteReason::Sync);
-        match self.dirty().held(blocks, &rules) {
+        match self.held_in(blocks, WriteReason::Sync) {
+            Some(held) => Err(held),
             None => Ok(()),
-            Some((held, reason)) => Err(FileError::Held {
-                file: self.name.clone(),
-                dirty: held << self.block_shift(),
-                reason,
-            }),
         }
     }
 
@@ -502,12 +498,16 @@ impl FileCore {
 
     /// The error for a writer that finds everything held back, if that is so.
     pub(super) fn held_error(&self) -> Option<FileError> {
-        let rules = self.rules(WriteReason::Pressure);
-        let (held, reason) = self.dirty().held(0..u64::MAX, &rules)?;
-        let dirty = held << self.block_shift();
+        self.held_in(0..u64::MAX, WriteReason::Pressure)
+    }
+
+    /// The error for who wants blocks written, and some of them are held back.
+    pub(super) fn held_in(&self, blocks: Range<u64>, reason: WriteReason) -> Option<FileError> {
+        let rules = self.rules(reason);
+        let (held, reason) = self.dirty().held(blocks, &rules)?;
         Some(FileError::Held {
             file: self.name.clone(),
-            dirty,
+            dirty: held << self.block_shift(),
             reason,
         })
     }

@@ -1,5 +1,8 @@
 //! The `try_` forms: what is there at once, and what would block.
 
+use std::pin::pin;
+
+use super::blocking::{Bell, poll};
 use super::*;
 use crate::cache::FileError;
 use crate::cache::lookup::Get;
@@ -217,4 +220,122 @@ fn an_append_that_is_behind_with_writing_has_others_write() {
     assert!(file.len() > 7 * 4096);
     cache.tick();
     file.try_append(&[7; 4096]).unwrap();
+}
+
+// spec: P16, P29
+#[test]
+fn a_sync_with_nothing_to_do_is_done_and_any_other_would_block() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        would_block(file.try_sync_data(), 0);
+        file.sync_data().unwrap();
+        file.try_sync_data().unwrap();
+        would_block(file.try_sync_all(), 0);
+        file.sync_all().unwrap();
+        file.try_sync_all().unwrap();
+
+        file.write_at(&[7; 10], 2 * size + 5).unwrap();
+        store.clear_log();
+        would_block(file.try_sync_data(), 2 * size);
+        would_block(file.try_sync_all(), 2 * size);
+        would_block(file.try_sync_range(2 * size..), 2 * size);
+        file.try_sync_range(..2 * size).unwrap();
+        assert!(store.log().is_empty());
+        // Written in the background, and not durable.
+        core(&file).flush(&EVERYTHING);
+        assert_eq!(core(&file).dirty_blocks(), 0);
+        would_block(file.try_sync_data(), 0);
+        would_block(file.try_sync_range(size..2 * size), size);
+        let bell = Arc::new(Bell::default());
+        let mut sync = pin!(file.later().sync_all());
+        assert!(poll(sync.as_mut(), &bell).is_pending());
+        cache.tick();
+        file.try_sync_all().unwrap();
+        file.try_sync_range(size..2 * size).unwrap();
+        // What else changes the store.
+        file.set_len(3 * size).unwrap();
+        would_block(file.try_sync_all(), 0);
+        file.sync_all().unwrap();
+        file.punch(0..size).unwrap();
+        would_block(file.try_sync_all(), 0);
+        store.add(fail(OperationKind::Sync));
+        file.sync_all().unwrap_err();
+        would_block(file.try_sync_all(), 0);
+        file.sync_all().unwrap();
+        file.try_sync_all().unwrap();
+    }
+}
+
+// spec: P29
+#[test]
+fn a_sync_that_would_block_waits_for_no_write_and_no_other_sync() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    file.sync_all().unwrap();
+    file.write_at(&[7; 10], 8192).unwrap();
+    let flush = hanging_flush(core(&file), &store);
+    would_block(file.try_sync_data(), 8192);
+    file.try_sync_range(..8192).unwrap();
+    store.release(Release::Proceed);
+    flush.join().unwrap();
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
+    let sync = {
+        let file = file.clone();
+        thread::spawn(move || file.sync_all().unwrap())
+    };
+    store.wait_hanging(1);
+    would_block(file.try_sync_data(), 0);
+    // Not what that sync covers.
+    file.write_at(&[8; 10], 4096).unwrap();
+    core(&file).flush(&EVERYTHING);
+    store.release(Release::Proceed);
+    sync.join().unwrap();
+    would_block(file.try_sync_data(), 0);
+    file.sync_all().unwrap();
+    file.try_sync_all().unwrap();
+}
+
+// spec: P18, P29
+#[test]
+fn a_sync_that_does_not_wait_tells_each_handle_of_a_failure_once() {
+    let cache = memory(64);
+    let store = patterned(65_536);
+    let file = open(&cache, &store, &options(4096));
+    let other = file.clone();
+    file.write_at(&[7; 10], 8192).unwrap();
+    store.add(fail(OperationKind::Write));
+    core(&file).flush(&EVERYTHING);
+    for handle in [&file, &other] {
+        let told = handle.try_sync_data();
+        assert!(matches!(told, Err(FileError::Store { .. })), "{told:?}");
+        would_block(handle.try_sync_data(), 8192);
+    }
+    file.sync_data().unwrap();
+    file.try_sync_data().unwrap();
+}
+
+// spec: P25, P29
+#[test]
+fn what_the_write_order_holds_back_is_no_reason_to_wait() {
+    let cache = memory(64);
+    let order = options(4096).write_order(crate::cache::WriteOrder::Ordered);
+    let file = open(&cache, &patterned(65_536), &order);
+    file.sync_all().unwrap();
+    file.write_at(&[7; 10], 8192).unwrap();
+    file.set_barrier(1);
+    file.write_at(&[7; 10], 4096).unwrap();
+    would_block(file.try_sync_data(), 8192);
+    assert!(matches!(file.sync_data(), Err(FileError::Held { .. })));
+    let held = file.try_sync_data();
+    assert!(
+        matches!(held, Err(FileError::Held { dirty: 4096, .. })),
+        "{held:?}"
+    );
+    file.release_through(1);
+    would_block(file.try_sync_data(), 4096);
+    file.sync_data().unwrap();
+    file.try_sync_data().unwrap();
 }
