@@ -21,6 +21,7 @@ use super::dirty::WriteOrder;
 use super::errors::{ErrorCursor, FileError};
 use super::later::LaterCalls;
 use super::options::{FileAccess, FileOptions};
+use super::owner::Evicting;
 use super::ready::Ready;
 use super::service::Cache;
 use super::stats::FileStats;
@@ -449,6 +450,8 @@ impl PagedFile {
 
     /// Cuts the file, or lengthens it with zeros. Views keep what they show.
     ///
+    /// There is no `try_` form: it calls the store. [`LaterCalls::set_len`] does it without waiting.
+    ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::TooLarge`], or what the store said; then nothing has changed.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
@@ -456,6 +459,9 @@ impl PagedFile {
     }
 
     /// Makes a range read as zeros and gives its room in the store back, as far as the store can. The length stays.
+    ///
+    /// There is no `try_` form: it calls the store, but for parts of blocks, which [`PagedFile::try_write_at`] can fill with zeros.
+    /// [`LaterCalls::punch`] does it without waiting.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the range may be zero already.
@@ -499,6 +505,8 @@ impl PagedFile {
 
     /// Gives all unwritten data of the file up, on purpose: it is as the store has it.
     ///
+    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::discard`] does it without waiting.
+    ///
     /// # Errors
     /// [`FileError::ReadOnly`], or what the store said when asked for its length.
     pub fn discard(&self) -> Result<(), FileError> {
@@ -508,6 +516,8 @@ impl PagedFile {
     /// Forgets what is cached of a range, for stores that others change, and takes the store's length over. What is
     /// unwritten stays, as does what was written and no sync has covered; views keep what they show. Returns how much was forgotten.
     ///
+    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::invalidate`] does it without waiting.
+    ///
     /// # Errors
     /// What the store said when asked for its length.
     pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
@@ -516,17 +526,18 @@ impl PagedFile {
     }
 
     /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in use, and that a sync has
-    /// covered if their store may lose what none has. Returns how much.
+    /// covered if their store may lose what none has. Returns how much. Where blocks are mapped, it waits until no access uses them.
     ///
     /// # Errors
     /// [`FileError::BadRange`].
     pub fn evict(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
-        Ok(self
-            .core()
-            .evict_range(self.core().blocks_of(self.bytes(range)?)))
+        let blocks = self.core().blocks_of(self.bytes(range)?);
+        Ok(self.core().evict_range(blocks, Evicting::All))
     }
 
     /// Reads a range into the cache ahead of use. A hint: what does not fit is left.
+    ///
+    /// There is no `try_` form: to read is all it does. [`LaterCalls::prefetch`] does it without waiting.
     ///
     /// # Errors
     /// What the store said.

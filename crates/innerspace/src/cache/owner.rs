@@ -13,6 +13,15 @@ use crate::frame::FlagSet;
 use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
 use crate::units::{FrameId, PageCount};
 
+/// What is evicted of the blocks that are named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Evicting {
+    /// All that are clean and not viewed: who has mapped them loses his translations, and a grace period is waited for.
+    All,
+    /// The same but for those that are mapped; nobody is waited for.
+    Unmapped,
+}
+
 impl FileCore {
     /// A frame that reclaim named, locked, if it is (still) a block of this file and its lock is free.
     fn lock_named(&self, frame: FrameId) -> Option<Locked<'_>> {
@@ -33,14 +42,16 @@ impl FileCore {
     }
 
     /// Evicts clean, unviewed blocks among `frames`.
-    pub(super) fn evict_frames(&self, frames: &[FrameId]) -> EvictCount {
+    pub(super) fn evict_frames(&self, frames: &[FrameId], which: Evicting) -> EvictCount {
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(frames.len());
         locked.extend(frames.iter().filter_map(|frame| self.lock_named(*frame)));
         let can_go = |one: &Locked<'_>| {
-            let flags = one.meta().flags.load();
+            let (flags, hold) = (one.meta().flags.load(), one.meta().hold.load());
+            let stays_mapped = hold.mapped() > 0
+                && (which == Evicting::Unmapped || self.is_locked_in_memory(one.block()));
             !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
-                && one.meta().hold.load().views() == 0
-                && !(one.meta().hold.load().mapped() > 0 && self.is_locked_in_memory(one.block()))
+                && hold.views() == 0
+                && !stays_mapped
         };
         locked.retain(can_go);
         self.retain_synced(&mut locked);
@@ -85,12 +96,12 @@ impl FileCore {
     pub(super) fn drop_unless_wanted(&self, frame: FrameId) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
-            self.evict_frames(&[frame]);
+            self.evict_frames(&[frame], Evicting::Unmapped);
         }
     }
 
     /// Evicts what can go of a range of blocks; pages freed.
-    pub(super) fn evict_range(&self, blocks: std::ops::Range<u64>) -> PageCount {
+    pub(super) fn evict_range(&self, blocks: std::ops::Range<u64>, which: Evicting) -> PageCount {
         let mut freed = 0;
         let mut next = blocks.start;
         loop {
@@ -108,7 +119,7 @@ impl FileCore {
             if batch.is_empty() {
                 return PageCount(freed);
             }
-            freed += self.evict_frames(&batch).freed.0;
+            freed += self.evict_frames(&batch, which).freed.0;
         }
     }
 }
@@ -128,7 +139,7 @@ impl Owner for FileCore {
 
     fn evict(&self, frames: &[FrameId]) -> EvictCount {
         self.sync_before_eviction(frames);
-        self.evict_frames(frames)
+        self.evict_frames(frames, Evicting::All)
     }
 
     fn forget(&self, shadows: &[LeftShadow]) {

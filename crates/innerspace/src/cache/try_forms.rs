@@ -9,8 +9,10 @@ use std::ops::{Range, RangeBounds};
 use super::core::FileCore;
 use super::errors::FileError;
 use super::file::PagedFile;
+use super::owner::Evicting;
 use super::view::{View, Wait};
 use crate::store::SyncWhat;
+use crate::units::PageCount;
 
 impl FileCore {
     pub(super) fn would_block(&self, offset: u64) -> FileError {
@@ -104,5 +106,15 @@ impl PagedFile {
         let outcome = self.core().try_sync_blocks(blocks, what);
         self.handle().check_errors()?;
         outcome
+    }
+
+    /// Like [`PagedFile::evict`], but never waits: blocks that are mapped stay, for it would wait until no access uses them. What is
+    /// left so is no error.
+    ///
+    /// # Errors
+    /// [`FileError::BadRange`].
+    pub fn try_evict(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
+        let blocks = self.core().blocks_of(self.bytes(range)?);
+        Ok(self.core().evict_range(blocks, Evicting::Unmapped))
     }
 }

@@ -48,6 +48,20 @@ impl Mappers for Table {
     }
 }
 
+// spec: P29
+#[test]
+fn who_evicts_without_waiting_leaves_what_is_mapped() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let mapped = Mapped::new(&cache, &file);
+    file.prefetch(0..3 * 4096).unwrap();
+    mapped.map(1, FaultKind::Read);
+    assert_eq!(file.try_evict(..).unwrap(), PageCount(2));
+    assert_eq!(mapped.rights(1), Some(false));
+    assert_eq!(file.evict(..).unwrap(), PageCount(1));
+    assert_eq!(mapped.rights(1), None);
+}
+
 struct Mapped {
     table: Arc<Table>,
     file: PagedFile,
