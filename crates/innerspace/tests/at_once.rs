@@ -374,17 +374,46 @@ fn a_store_where_too_much_is_dirty_would_block_and_has_it_written() {
 }
 
 #[test]
-fn a_page_of_a_direct_access_file_would_block_until_it_is_mapped() {
+fn of_a_direct_access_file_is_had_what_it_knows_without_asking() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
     std::fs::write(&path, numbers(2)).unwrap();
     let memory = memory(8 * MIB);
     let options = memory.direct_options().access(FileAccess::ReadWrite);
     let file = options.open(&path).unwrap();
-    let space = memory.space().unwrap();
-    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    file.set_len(3 * PAGE).unwrap();
+    let mapped = || {
+        let space = memory.space().unwrap();
+        let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+        (space.accessor(), at)
+    };
+    let ((mut a, at), (mut b, there)) = (mapped(), mapped());
     assert_would_block(a.try_load::<u8>(at), at);
     assert_eq!(a.load::<u8>(at), Ok(1));
     assert_eq!(a.try_load::<u8>(at), Ok(1));
+    assert_eq!(b.try_load::<u8>(there), Ok(1), "it is known where it is");
+    assert_eq!(
+        b.try_load::<u8>(there + PAGE).ok(),
+        None,
+        "and of that one not"
+    );
+    // A store is another matter until there was one.
+    assert_would_block(b.try_store(there, 9_u8), there);
+    a.store(at, 9_u8).unwrap();
+    assert_eq!(b.try_store(there, 10_u8), Ok(()));
+    assert_eq!(a.try_load::<u8>(at), Ok(10));
+    file.sync_all().unwrap();
+    assert_eq!(b.try_load::<u8>(there), Ok(10));
+    assert_would_block(b.try_store(there, 11_u8), there);
+    // A hole, and what is cut off.
+    let hole = 2 * PAGE;
+    assert_would_block(a.try_load::<u8>(at + hole), at + hole);
+    assert_eq!(a.load::<u8>(at + hole), Ok(0));
+    assert_eq!(b.try_load::<u8>(there + hole), Ok(0));
+    assert_would_block(b.try_store(there + hole, 1_u8), there + hole);
+    file.set_len(PAGE).unwrap();
+    let gone = b.try_load::<u8>(there + PAGE).unwrap_err();
+    assert_eq!(gone.kind(), FaultKind::PastEnd);
+    drop((a, b));
+    memory.validate();
 }

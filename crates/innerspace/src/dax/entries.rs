@@ -142,6 +142,17 @@ impl Entries {
         }
     }
 
+    /// Locks what covers `page` if it is `wanted` and nobody has it. Never waits.
+    pub(super) fn try_lock(&self, page: u64, wanted: impl Fn(Entry) -> bool) -> Option<Locked<'_>> {
+        let _section = self.pool.domain.reader();
+        let words = Words {
+            pool: &self.pool,
+            range: self.range_word(page)?,
+        };
+        let held = grab::try_cover(&words, &self.waits, page, wanted)?;
+        Some(self.locked(held))
+    }
+
     /// Locks what covers `page`, if there is anything. Sleeps, as [`Entries::lock`] does.
     fn lock_present(&self, page: u64) -> Option<Locked<'_>> {
         match self.lock(page, Wanted::Present) {

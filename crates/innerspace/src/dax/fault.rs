@@ -49,6 +49,15 @@ pub(crate) struct DaxPages {
 }
 
 impl DaxPages {
+    /// What one entry covers.
+    pub(super) fn of_entry(file: &DaxRef, held: Held) -> DaxPages {
+        DaxPages {
+            file: file.clone(),
+            first: Some(held),
+            around: Vec::new(),
+        }
+    }
+
     fn entry(&self) -> Entry {
         self.first.as_ref().expect("held until dropped").entry
     }

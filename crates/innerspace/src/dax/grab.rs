@@ -281,6 +281,37 @@ pub(super) fn run(
     pages.end
 }
 
+/// Locks what covers `page` if it is `wanted` and nobody has it. Never waits.
+#[cfg_attr(loom, expect(dead_code, reason = "no part of the models"))]
+pub(super) fn try_cover(
+    words: &impl RangeWords,
+    waits: &Waits,
+    page: u64,
+    wanted: impl Fn(Entry) -> bool,
+) -> Option<Held> {
+    let range = words.range();
+    let now = range.load();
+    let mut held = None;
+    match Word::decode(now) {
+        Word::Entry {
+            locked: false,
+            entry,
+        } if wanted(entry) => {
+            if let Step::Held(taken) = take(range, now, entry, Place::Range, range_start(page)) {
+                held = Some(taken);
+            }
+        }
+        Word::Node { .. } => {
+            let is_wanted = |there: Option<Entry>| there.is_some_and(&wanted);
+            run(words, waits, page..page + 1, is_wanted, |taken| {
+                held = Some(taken)
+            });
+        }
+        Word::Entry { .. } | Word::Absent => {}
+    }
+    held
+}
+
 /// The whole range, whose pages have words of their own: if all are absent.
 fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
     let range = words.range();

@@ -12,7 +12,7 @@
 //! | `entry`, `waits`, `grab` | the word of an entry; who waits for it; locking it in place |
 //! | `entries` | a file's entries, in nodes of the arena |
 //! | `core`, `file` | a file's state; the handle, and pins |
-//! | `fault` | what a page fault maps |
+//! | `fault`, `at_once` | what a page fault maps; the same without waiting |
 //! | `io` | reads and writes by call |
 //! | `flush` | sync |
 //! | `cut` | truncate, punch, invalidate |
@@ -47,6 +47,8 @@
 //! them is a SIGBUS, as with any mapping of the kernel's: see `open`. With [`OnShrink::Error`] it is an error, for the price of a
 //! system call an access. A full disk is an error, and a signal in the few cases that `extents::identity` names.
 
+#[cfg(not(loom))]
+mod at_once;
 #[cfg(not(loom))]
 mod core;
 #[cfg(not(loom))]

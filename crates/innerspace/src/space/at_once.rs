@@ -76,7 +76,7 @@ macro_rules! tries {
         /// cached. What would take some is a [`Fault`] of the kind [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), with
         /// nothing changed at and after its address: what a store has to be asked for; memory that has to be evicted first; a
         /// block that somebody has locked, that is being written, or that is viewed, for a store; a store to a hole; a change of
-        /// the mappings that is under way; a page of a direct access file that is not mapped.
+        /// the mappings that is under way; what a direct access file has to ask its device, or to prepare for a store.
         /// [`Space::ready`](crate::Space::ready) is a future that waits for it.
         ///
         /// The calls of a [`Device`](crate::Device), or of a file with [`OnShrink::Error`](crate::OnShrink::Error), are made as

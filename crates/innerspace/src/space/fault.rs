@@ -12,7 +12,7 @@
 //!      -> Page         allocate the anonymous page                    of what is free
 //!      -> File(kind)   look up or fill the block; it comes back       if cached and unlocked, or a known hole
 //!                      locked
-//!      -> Direct       lock the entry of a direct access file         never
+//!      -> Direct       lock the entry of a direct access file         if it tells enough
 //!                      (`direct`)
 //!      -> Again        somebody else changed the word first
 //!      -> Denied(kind) the access is an error

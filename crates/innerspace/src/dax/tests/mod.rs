@@ -1,5 +1,6 @@
 //! Files over devices, without a space: entries, calls, cuts, sync.
 
+mod at_once;
 mod calls;
 mod cutting;
 mod entries;

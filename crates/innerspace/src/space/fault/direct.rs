@@ -30,13 +30,17 @@ impl FaultState<'_> {
         reach: Reach,
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
-        if self.wait == Wait::No {
-            // It may have to wait for the entry's lock, the device's allocator, or a grace period.
-            return Err(self.error(FaultKind::WouldBlock, None));
-        }
         let _inside = Inside::quiet(self.space);
-        let pages = file.fault(page, kind, reach, self.what.more.into());
-        self.file = FilePage::Direct(pages.map_err(|error| self.direct_error(error))?);
+        let pages = match self.wait {
+            Wait::Yes => file
+                .fault(page, kind, reach, self.what.more.into())
+                .map(Some),
+            Wait::No => file.try_fault(page, kind),
+        };
+        match pages.map_err(|error| self.direct_error(error))? {
+            Some(pages) => self.file = FilePage::Direct(pages),
+            None => return Err(self.error(FaultKind::WouldBlock, None)),
+        }
         Ok(())
     }
 

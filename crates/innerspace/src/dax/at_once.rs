@@ -1,0 +1,58 @@
+//! Faults that must not wait: what an entry tells of already.
+//!
+//! Whatever asks the device or its file system, makes an entry, or takes translations away is left to who may wait (`fault`). An
+//! entry that somebody has locked is, too.
+
+use super::core::DaxCore;
+use super::entry::{Content, Entry, Size};
+use super::error::DaxError;
+use super::fault::DaxPages;
+use super::reference::DaxRef;
+use super::stripes::Count;
+use crate::cache::FaultKind;
+use crate::units::PAGE_SIZE;
+
+impl DaxRef {
+    /// What to map at `page` of the file if that takes no waiting: a block, or for a load a hole.
+    pub(crate) fn try_fault(
+        &self,
+        page: u64,
+        kind: FaultKind,
+    ) -> Result<Option<DaxPages>, DaxError> {
+        let offset = DaxCore::offset(page);
+        if kind == FaultKind::Write {
+            self.check_writable(offset)?;
+        }
+        let is_enough = |entry: Entry| match (entry.content(), kind) {
+            (Content::Block(_), FaultKind::Write) => self.is_storable(entry),
+            (Content::Block(_) | Content::Zero, FaultKind::Read) => true,
+            (Content::Empty, _) | (Content::Zero, FaultKind::Write) => false,
+        };
+        let past_end = || self.past_end(offset, PAGE_SIZE as u64);
+        let Some(mut locked) = self.entries.try_lock(page, is_enough) else {
+            return match page < self.pages() {
+                true => Ok(None),
+                false => Err(past_end()),
+            };
+        };
+        // With the entry locked, as for who waits.
+        if page >= self.pages() {
+            return Err(past_end());
+        }
+        if self.is_being_cut(&locked.pages()) {
+            return Ok(None);
+        }
+        self.counts.count(Count::Faults);
+        if locked.entry().size() == Size::Large {
+            self.counts.count(Count::LargeFaults);
+        }
+        if locked.content() == Content::Zero {
+            self.counts.count(Count::ZeroMaps);
+        }
+        if kind == FaultKind::Write && !locked.entry().is_dirty() {
+            locked.become_locked(locked.entry().dirty());
+            self.note_dirty(page);
+        }
+        Ok(Some(DaxPages::of_entry(self, locked.into_held())))
+    }
+}

@@ -1,0 +1,84 @@
+//! Faults that must not wait.
+
+use std::sync::atomic::Ordering;
+
+use super::super::core::HoleWrites;
+use super::super::entry::{Content, Size};
+use super::super::grab::Wanted;
+use super::*;
+
+impl DaxCore {
+    /// [`DaxRef::try_fault`] by whoever has the file.
+    fn try_fault(self: &Arc<DaxCore>, page: u64, kind: FaultKind) -> Option<DaxPages> {
+        DaxRef::new(self.clone()).try_fault(page, kind).unwrap()
+    }
+}
+
+// spec: P29
+#[test]
+fn an_entry_that_somebody_has_or_that_is_being_cut_is_not_waited_for() {
+    let pool = pool(64);
+    let device = device(8);
+    let file = file(&pool, &device, 4);
+    file.write_all_at(&[7; 100], PAGE).unwrap();
+    let core = file.core();
+    assert!(core.try_fault(0, FaultKind::Read).is_none(), "not known");
+    let had = core.try_fault(1, FaultKind::Write).unwrap();
+    assert_eq!((had.pages(), had.is_dirty()), (1..2, true));
+    for kind in [FaultKind::Read, FaultKind::Write] {
+        assert!(core.try_fault(1, kind).is_none());
+    }
+    assert_eq!(core.entries.waits.len(), 0, "nobody is in a queue");
+    drop(had);
+    core.cut.lock().push(1..4);
+    core.cuts.fetch_add(1, Ordering::SeqCst);
+    assert!(core.try_fault(1, FaultKind::Read).is_none());
+    core.cut.lock().clear();
+    core.cuts.fetch_sub(1, Ordering::SeqCst);
+    assert!(core.try_fault(1, FaultKind::Read).is_some());
+    let past = DaxRef::new(core.clone()).try_fault(4, FaultKind::Read);
+    assert!(matches!(past, Err(DaxError::PastEnd { .. })), "{past:?}");
+    drop(file);
+    assert_nothing_left(&pool);
+}
+
+#[test]
+fn a_large_block_that_was_synced_is_dirty_again_and_is_synced_again() {
+    if crate::sys::memory::host_page_size() != PAGE_SIZE {
+        return eprintln!("skipped: stores to large blocks take more on hosts of larger pages");
+    }
+    let pool = pool(64);
+    let device = device(2 * LARGE);
+    let setup = DaxSetup {
+        hole_writes: HoleWrites::Large,
+        ..DaxSetup::default()
+    };
+    let root = pool.root_group();
+    let file = DaxFile::on_device(&pool, &root, &device, "data.bin", setup).unwrap();
+    file.set_len(LARGE * PAGE).unwrap();
+    let core = file.core();
+    drop(core.fault(7, FaultKind::Write, Reach::Leaf, 0).unwrap());
+    let dirty = || core.entries.peek(0).unwrap().is_dirty();
+    for _ in 0..2 {
+        file.sync_all().unwrap();
+        assert!(!dirty());
+        let had = core.try_fault(9, FaultKind::Write).unwrap();
+        assert!(had.is_large() && had.is_dirty());
+        drop(had);
+        assert!(dirty());
+    }
+    let locked = core
+        .entries
+        .try_lock(9, |entry| entry.size() == Size::Small);
+    assert!(locked.is_none());
+    let locked = core.entries.lock(9, Wanted::Cover).unwrap();
+    assert!(core.try_fault(9, FaultKind::Read).is_none());
+    drop(locked);
+    let had = core.try_fault(9, FaultKind::Read).unwrap();
+    assert_eq!(had.pages(), 0..LARGE);
+    drop(had);
+    assert!(matches!(
+        core.entries.peek(0).unwrap().content(),
+        Content::Block(_)
+    ));
+}
