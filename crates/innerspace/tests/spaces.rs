@@ -3,7 +3,7 @@
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
     FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
-    Threads, VirtAddr,
+    SpaceOptions, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -295,4 +295,32 @@ fn a_fault_above_every_space_is_not_explained_by_a_mapping() {
         let text = space.explain(fault).to_string();
         assert!(text.ends_with(": an address has at most 48 bits"), "{text}");
     }
+}
+
+#[test]
+fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
+    let (memory, other) = (memory(), memory());
+    let foreign = other.group("tenant", MIB).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 7_u64).unwrap();
+    let snapshot = space.freeze().unwrap();
+    let before = memory.root_group().usage();
+    let options = SpaceOptions::new().group(&foreign);
+    for (refused, what) in [
+        (memory.space_in(&foreign), "space"),
+        (memory.space_with(&options), "space"),
+        (space.fork_into(&foreign), "fork"),
+        (snapshot.fork_into(&foreign), "fork"),
+    ] {
+        let expected = format!("{what} in the group tenant: it is of another memory");
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+    }
+    assert_eq!(memory.root_group().usage(), before);
+    assert_eq!((a.load(at), foreign.usage()), (Ok(7_u64), 0));
+    drop((a, snapshot));
+    space.validate();
+    memory.validate();
+    other.validate();
 }

@@ -50,7 +50,9 @@ use std::collections::HashMap;
 use crate::cache::{Cache, ErrorHook, FileError, PagedFile};
 use crate::group::{Group, GroupError, LimitError, Pressure};
 use crate::reclaim::{MissCurve, Pool};
-use crate::space::{Snapshot, SnapshotFileError, Space, SpaceOptions};
+use crate::space::{
+    AddressWidth, Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions, check_group,
+};
 use crate::store::Identity;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex};
@@ -119,34 +121,25 @@ impl Memory {
     /// # Errors
     /// [`LimitError`] when there is no page for its root.
     pub fn space(&self) -> Result<Space, LimitError> {
-        self.space_with(&SpaceOptions::new())
+        Space::new(&self.0.cache, &self.0.root, AddressWidth::default())
     }
 
     /// An empty address space, charged to `group`.
     ///
     /// # Errors
-    /// [`LimitError`] when the group has no page for its root.
-    ///
-    /// # Panics
-    /// If `group` belongs to another `Memory`.
-    pub fn space_in(&self, group: &Group) -> Result<Space, LimitError> {
+    /// [`SpaceError::Limit`] when the group has no page for its root; [`SpaceError::OtherMemorysGroup`].
+    pub fn space_in(&self, group: &Group) -> Result<Space, SpaceError> {
         self.space_with(&SpaceOptions::new().group(group))
     }
 
     /// An empty address space with these choices.
     ///
     /// # Errors
-    /// [`LimitError`] when its group has no page for its root.
-    ///
-    /// # Panics
-    /// If the group belongs to another `Memory`.
-    pub fn space_with(&self, options: &SpaceOptions) -> Result<Space, LimitError> {
+    /// [`SpaceError::Limit`] when its group has no page for its root; [`SpaceError::OtherMemorysGroup`].
+    pub fn space_with(&self, options: &SpaceOptions) -> Result<Space, SpaceError> {
         let group = options.group.as_ref().unwrap_or(&self.0.root);
-        assert!(
-            group.belongs_to(&self.0.pool.groups),
-            "a group of another memory"
-        );
-        Space::new(&self.0.cache, group, options.width)
+        check_group("space", group, &self.0.pool)?;
+        Ok(Space::new(&self.0.cache, group, options.width)?)
     }
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group: see [`Memory::load_snapshot_in`] for another. `open` gives the

@@ -474,6 +474,14 @@ pub enum SpaceError {
         /// The file.
         file: String,
     },
+    /// A space or fork that a group of another `Memory` was to pay for.
+    #[error("{what} in the group {group}: it is of another memory")]
+    OtherMemorysGroup {
+        /// The operation.
+        what: &'static str,
+        /// The group's name.
+        group: String,
+    },
     /// A part of the space has as many forks as can be counted.
     #[error("the space has as many live forks as can be counted; drop some")]
     TooManyForks,

@@ -8,6 +8,7 @@
 use super::change::EVERYWHERE;
 use super::device::Inside;
 use super::ledger::Ledger;
+use super::options::check_group;
 use super::pin::PinnedCopies;
 use super::table::Nodes;
 use super::vma::Residence;
@@ -33,8 +34,8 @@ impl Space {
 
     /// Like [`Space::fork`], with the child's own pages and tables charged to `group`, which must be of the same `Memory`.
     ///
-    /// # Panics
-    /// If `group` belongs to another `Memory`.
+    /// # Errors
+    /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
     pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
         self.copy(group, Role::Live { born_of: None })
     }
@@ -42,15 +43,12 @@ impl Space {
     /// A space with the same mappings that shares all of this one's table.
     pub(super) fn copy(&self, group: &Group, role: Role) -> Result<Space, SpaceError> {
         let parent = &*self.0;
-        assert!(
-            group.belongs_to(&parent.pool.groups),
-            "fork into a group of another memory"
-        );
         let (event, what) = match role {
             Role::Live { .. } => (Event::Fork, "fork"),
             Role::Frozen { .. } => (Event::Freeze, "freeze"),
         };
         parent.check_entry(what)?;
+        check_group(what, group, &parent.pool)?;
         let pool = &parent.pool;
         let nodes = Nodes { pool };
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;

@@ -127,6 +127,7 @@ pub use self::later::LaterSpaceCalls;
 #[cfg(all(feature = "layout", not(shuttle)))]
 pub use self::layout::TranslationLayout;
 pub use self::map::Map;
+pub(crate) use self::options::check_group;
 pub use self::options::{AddressWidth, SpaceOptions};
 pub use self::pin::{AtFork, Pinned};
 pub use self::ready::SpaceReady;

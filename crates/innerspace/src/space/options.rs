@@ -1,6 +1,8 @@
 //! Choices for a space.
 
+use super::SpaceError;
 use crate::group::Group;
+use crate::reclaim::Pool;
 
 /// How many bits an address of a space has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,5 +51,20 @@ impl SpaceOptions {
     pub fn width(mut self, width: AddressWidth) -> SpaceOptions {
         self.width = width;
         self
+    }
+}
+
+/// Refuses a group of another memory: `what` would be charged where nobody looks for it.
+pub(crate) fn check_group(
+    what: &'static str,
+    group: &Group,
+    pool: &Pool,
+) -> Result<(), SpaceError> {
+    match group.belongs_to(&pool.groups) {
+        true => Ok(()),
+        false => Err(SpaceError::OtherMemorysGroup {
+            what,
+            group: group.name(),
+        }),
     }
 }

@@ -110,10 +110,7 @@ impl Snapshot {
     /// Like [`Snapshot::fork`], with the fork's own pages and tables charged to `group`, which must be of the same `Memory`.
     ///
     /// # Errors
-    /// As [`Space::fork`].
-    ///
-    /// # Panics
-    /// If `group` belongs to another `Memory`.
+    /// As [`Space::fork_into`].
     pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
         let born_of = Some(self.0.0.id);
         self.0.copy(group, Role::Live { born_of })
