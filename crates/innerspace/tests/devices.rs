@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use innerspace::{
-    AccessKind, Device, DeviceError, FaultKind, MIB, Map, Memory, MemoryOptions, PAGE_SIZE,
-    Protection, Remap, Space, SpaceError, Threads, VirtAddr,
+    AccessKind, AddressWidth, Advice, AtFork, Device, DeviceError, FaultKind, MIB, Map, Memory,
+    MemoryOptions, PAGE_SIZE, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -243,16 +243,30 @@ impl Device for Nosy {
             space.accessor().load::<u64>(*at).unwrap_err().kind(),
             reentered
         );
-        let refused = |error: Option<SpaceError>| {
-            assert!(
-                matches!(error, Some(SpaceError::Reentered { .. })),
-                "{error:?}"
-            );
+        let refused = |error: Option<SpaceError>, change: &str, start: VirtAddr, bytes: u64| {
+            let error = error.unwrap();
+            let named = matches!(error, SpaceError::Reentered { what, at, len }
+                if (what, at, len) == (change, start, bytes));
+            assert!(named, "{change}: {error}");
         };
-        refused(space.map(Map::anonymous(PAGE)).err());
-        refused(space.unmap(*at, PAGE).err());
-        refused(space.protect(*at, PAGE, Protection::READ).err());
-        refused(space.fork().err());
+        let (chosen, first) = (VirtAddr(0x7f00_0000_0000), VirtAddr(0));
+        let whole = AddressWidth::default().end();
+        let map = || Map::anonymous(3 * PAGE);
+        refused(space.map(map()).err(), "map", chosen, 3 * PAGE);
+        refused(space.map(map().at(*at)).err(), "map", *at, 3 * PAGE);
+        refused(space.unmap(*at, PAGE).err(), "unmap", *at, PAGE);
+        let protected = space.protect(*at, PAGE, Protection::READ);
+        refused(protected.err(), "protect", *at, PAGE);
+        let moved = space.remap(*at, PAGE, 2 * PAGE, Remap::InPlace);
+        refused(moved.err(), "remap", *at, PAGE);
+        let advised = space.advise(*at, PAGE, Advice::DontNeed);
+        refused(advised.err(), "advise", *at, PAGE);
+        refused(space.lock(*at, PAGE).err(), "lock", *at, PAGE);
+        let pinned = space.pin(*at, PAGE, AtFork::Copy);
+        refused(pinned.err(), "pin", *at, PAGE);
+        refused(space.take_dirty(*at, PAGE).err(), "take_dirty", *at, PAGE);
+        refused(space.fork().err(), "fork", first, whole);
+        refused(space.freeze().err(), "freeze", first, whole);
         bytes.fill(9);
         Ok(())
     }

@@ -58,7 +58,7 @@ impl Space {
     pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
         const WHAT: &str = "advise";
         let space = &self.0;
-        space.check_live(WHAT)?;
+        space.check_live(WHAT, at, len)?;
         let range = checked_range(WHAT, at, len, space.end())?;
         let writer = space.gate.write();
         if !writer.vmas.covers(&range) {
@@ -266,7 +266,7 @@ impl Space {
         residence: Residence,
     ) -> Result<Vec<Vma>, SpaceError> {
         let space = &self.0;
-        space.check_live(what)?;
+        space.check_live(what, at, len)?;
         let range = checked_range(what, at, len, space.end())?;
         let mut writer = space.gate.write();
         if !writer.vmas.covers(&range) {

@@ -262,7 +262,7 @@ impl Space {
     pub fn take_dirty(&self, at: VirtAddr, len: u64) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
         const WHAT: &str = "take_dirty";
         let space = &*self.0;
-        space.check_live(WHAT)?;
+        space.check_live(WHAT, at, len)?;
         let range = checked_range(WHAT, at, len, space.end())?;
         let writer = space.gate.write();
         space.make_room_in_log();

@@ -351,10 +351,14 @@ pub enum SpaceError {
         at: VirtAddr,
     },
     /// A change from inside a device's handler, or a store's callback, of the space it works for.
-    #[error("{what}: a callback of the space may not use it")]
+    #[error("{what} of {len} bytes at {at}: a callback of the space may not use it")]
     Reentered {
         /// The operation.
         what: &'static str,
+        /// Where; 0 for all of the space, and the first address looked at where the space was to choose.
+        at: VirtAddr,
+        /// How much.
+        len: u64,
     },
     /// No free range is long enough.
     #[error("no free range of {len} bytes is left in the space")]

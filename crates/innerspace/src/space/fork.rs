@@ -14,6 +14,7 @@ use super::table::Nodes;
 use super::vma::Residence;
 use super::vma_set::VmaSet;
 use super::{Role, Space, SpaceError, SpaceInner};
+use crate::VirtAddr;
 use crate::group::{Group, LimitError};
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
@@ -47,7 +48,7 @@ impl Space {
             Role::Live { .. } => (Event::Fork, "fork"),
             Role::Frozen { .. } => (Event::Freeze, "freeze"),
         };
-        parent.check_entry(what)?;
+        parent.check_entry(what, VirtAddr(0), parent.end())?;
         check_group(what, group, &parent.pool)?;
         let pool = &parent.pool;
         let nodes = Nodes { pool };

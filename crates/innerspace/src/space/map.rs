@@ -244,7 +244,7 @@ impl Map {
         self
     }
 
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         match &self.what {
             What::Anonymous { len } | What::Device { len, .. } => *len,
             What::File { file, offset, len } => {
@@ -256,7 +256,7 @@ impl Map {
         }
     }
 
-    fn place_address(&self) -> VirtAddr {
+    pub(super) fn place_address(&self) -> VirtAddr {
         match self.place {
             Place::Chosen => VirtAddr(CHOSEN),
             Place::Free(at) | Place::Replacing(at) => at,

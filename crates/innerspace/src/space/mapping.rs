@@ -48,7 +48,7 @@ impl Space {
     /// read-only), [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]: nothing stays
     /// mapped, and what lay there before with [`Map::replacing`] is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
-        self.0.check_live("map")?;
+        self.0.check_live("map", map.place_address(), map.len())?;
         let range = self.put(&map, Some(Edit::Detach))?;
         let (at, len) = (VirtAddr(range.start), range.end - range.start);
         if map.population == Population::AtOnce
@@ -89,7 +89,7 @@ impl Space {
     /// unmapped shared table is copied). Nothing is changed.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let space = &self.0;
-        space.check_live("unmap")?;
+        space.check_live("unmap", at, len)?;
         let range = checked_range("unmap", at, len, space.end())?;
         let mut writer = space.gate.write();
         if writer.vmas.overlapping(&range).next().is_none() {
@@ -116,7 +116,7 @@ impl Space {
         protection: Protection,
     ) -> Result<(), SpaceError> {
         let space = &self.0;
-        space.check_live("protect")?;
+        space.check_live("protect", at, len)?;
         let range = checked_range("protect", at, len, space.end())?;
         let mut writer = space.gate.write();
         let vmas = &writer.vmas;

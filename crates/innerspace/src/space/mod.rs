@@ -313,16 +313,16 @@ impl SpaceInner {
     }
 
     /// Refuses changes from inside a callback of the space.
-    fn check_entry(&self, what: &'static str) -> Result<(), SpaceError> {
+    fn check_entry(&self, what: &'static str, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         match device::is_inside(self) {
-            true => Err(SpaceError::Reentered { what }),
+            true => Err(SpaceError::Reentered { what, at, len }),
             false => Ok(()),
         }
     }
 
     /// Refuses structural changes of a snapshot, and those from inside a callback.
-    fn check_live(&self, what: &'static str) -> Result<(), SpaceError> {
-        self.check_entry(what)?;
+    fn check_live(&self, what: &'static str, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        self.check_entry(what, at, len)?;
         match self.role {
             Role::Live { .. } => Ok(()),
             Role::Frozen { .. } => Err(SpaceError::Frozen { what }),

@@ -120,7 +120,7 @@ impl Space {
     pub fn pin(&self, at: VirtAddr, len: u64, at_fork: AtFork) -> Result<Pinned, SpaceError> {
         const WHAT: &str = "pin";
         let space = &self.0;
-        space.check_live(WHAT)?;
+        space.check_live(WHAT, at, len)?;
         let range = checked_range(WHAT, at, len, space.end())?;
         let check = |vmas: &VmaSet| match vmas.covers(&range) {
             true => check_pinnable(vmas.overlapping(&range), at),

@@ -109,7 +109,9 @@ impl Region {
             return Err(SpaceError::NoRoom { len });
         }
         // A callback of the space would wait for whom it works for.
-        self.space.0.check_live("moving the end of a region")?;
+        self.space
+            .0
+            .check_live("moving the end of a region", self.start, len)?;
         let _moving = self.last.moving.lock();
         let (old, new) = (self.pages(), whole(len));
         if old < new {

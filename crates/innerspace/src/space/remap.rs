@@ -53,7 +53,7 @@ impl Space {
     ) -> Result<VirtAddr, SpaceError> {
         const WHAT: &str = "remap";
         let space = &self.0;
-        space.check_live(WHAT)?;
+        space.check_live(WHAT, at, old_len)?;
         let old = checked_range(WHAT, at, old_len, space.end())?;
         let target = match to {
             Remap::Replacing(there) => there,

@@ -31,6 +31,7 @@ use super::changes::{Changed, Record};
 use super::ghosts::Ghosts;
 use crate::FrameId;
 use crate::PAGE_SIZE;
+use crate::VirtAddr;
 use crate::space::change::{EVERYWHERE, Structure};
 use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::space::table::{Image, Nodes, TooManyForks, slot_index};
@@ -60,7 +61,7 @@ impl Space {
     /// [`SpaceError::Frozen`]. The space is as it was.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
         let space = &self.0;
-        space.check_live("restore")?;
+        space.check_live("restore", VirtAddr(0), space.end())?;
         let image = &*snapshot.0.0;
         let (of, is) = (image.role, image.id);
         let own = of == Role::Frozen { of: space.id };
