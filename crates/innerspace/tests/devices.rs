@@ -405,6 +405,63 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
     }
 }
 
+/// As when a debugger sets a breakpoint in the file that is executed.
+// spec: V11
+#[test]
+fn a_write_by_a_call_of_the_file_counts() {
+    let options = MemoryOptions::new(16 * MIB).threads(Threads::None);
+    let memory: Memory = options.build().unwrap();
+    let space = memory.space().unwrap();
+    let check = |at: VirtAddr, change: &dyn Fn(), what: &str| {
+        let mut a = space.accessor();
+        let pages = [at, at + PAGE, at + 2 * PAGE].map(|page| a.watch_code(page).unwrap());
+        change();
+        let current = pages.map(|page| page.is_current());
+        assert_eq!(current, [true, false, true], "{what}");
+    };
+    let map = |map: Map| {
+        let map = map.protection(Protection::READ | Protection::EXECUTE);
+        space.map(map).unwrap()
+    };
+    for block in [1, 4] {
+        let options = memory.options().block_size(block * PAGE);
+        let file = options
+            .access(innerspace::FileAccess::ReadWrite)
+            .open(innerspace::store::MemoryStore::from_bytes(
+                &[1; 4 * PAGE_SIZE],
+            ))
+            .unwrap();
+        let at = map(Map::file(&file));
+        let write = |offset, len| file.write_at(&vec![7; len], offset).unwrap();
+        check(at, &|| write(PAGE + 8, 1), "a write");
+        check(at, &|| write(PAGE, PAGE_SIZE), "of the whole page");
+        let try_write = || file.try_write_at(&[8; 4], PAGE + 8).unwrap();
+        check(at, &try_write, "a write that may not wait");
+        let punch = || file.punch(PAGE + 10..PAGE + 20).unwrap();
+        check(at, &punch, "a part is punched");
+        let check_last = |change: &dyn Fn(), what: &str| {
+            let mut a = space.accessor();
+            let pages = [at, at + PAGE].map(|page| a.watch_code(page).unwrap());
+            change();
+            assert_eq!(pages.map(|page| page.is_current()), [true, false], "{what}");
+        };
+        check_last(&|| file.set_len(2 * PAGE - 100).unwrap(), "a cut");
+        let append = || assert_eq!(file.append(&[9; 4]).unwrap(), 2 * PAGE - 100);
+        check_last(&append, "an append");
+        let try_append = || assert_eq!(file.try_append(&[9; 4]).unwrap(), 2 * PAGE - 96);
+        check_last(&try_append, "an append that may not wait");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let direct = memory.direct_options().create(folder.path().join("code"));
+    let direct = direct.unwrap();
+    direct.write_at(&[1; 4 * PAGE_SIZE], 0).unwrap();
+    let at = map(Map::direct(&direct));
+    let write = || assert_eq!(direct.write_at(&[7; 10], PAGE + 8).unwrap(), 10);
+    check(at, &write, "a write to a direct file");
+    let punch = || direct.punch(PAGE + 10..PAGE + 20).unwrap();
+    check(at, &punch, "a part of a direct file is punched");
+}
+
 /// What a file, or a change of mappings, takes away makes code stale.
 // spec: V11
 #[test]

@@ -123,6 +123,7 @@ impl FileCore {
             return Err(error);
         }
         drop(writing);
+        self.written_in_place(&last, &(inside..inside + old.len()));
         self.mark_dirty(last.block(), last.frame());
         self.grow_to(end);
         Ok(())

@@ -118,8 +118,8 @@ impl Drop for StoreCall {
 }
 
 impl FileCore {
-    /// What names the file among those in calls.
-    pub(super) fn address(&self) -> usize {
+    /// What names the file among those that are open.
+    pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 

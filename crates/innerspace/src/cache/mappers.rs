@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::block::Locked;
 use super::core::FileCore;
 use crate::frame::{FlagSet, Kind};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
-use crate::units::FrameId;
+use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// What a mapper has to take away from the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,6 +152,20 @@ impl MapperList {
 }
 
 impl FileCore {
+    /// Bytes of a locked block were changed in place, by no mapping: what code was made of them is stale. A page that nobody
+    /// maps now is mapped by RMWs of the hold word that come after the end of the write, so with the bytes.
+    #[inline]
+    pub(super) fn written_in_place(&self, locked: &Locked<'_>, inside: &Range<usize>) {
+        // mutant: V11-call (test devices: a_write_by_a_call_of_the_file_counts; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale)
+        if locked.meta().hold.load().mapped() > 0 && cfg!(not(mutant = "V11-call")) {
+            let first = self.pages_in(locked.block()).start;
+            let past_last = inside.end.div_ceil(PAGE_SIZE) as u64;
+            let pages = first + (inside.start >> PAGE_SHIFT) as u64..first + past_last;
+            let _section = self.pool.domain.reader();
+            self.pool.watched.stored(self.address(), pages);
+        }
+    }
+
     /// Whether the frame has this page of the file, whose block the caller has locked. The frame is one that a word of a page
     /// table leads to, found in a section that is still open.
     ///

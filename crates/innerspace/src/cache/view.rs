@@ -381,7 +381,10 @@ impl FileCore {
         if inside < self.block_bytes() as usize
             && let Some(mut writing) = Writing::begin(self.frames(), locked.frame())
         {
-            writing.zero(inside..self.block_bytes() as usize);
+            let rest = inside..self.block_bytes() as usize;
+            writing.zero(rest.clone());
+            drop(writing);
+            self.written_in_place(locked, &rest);
         }
     }
 }

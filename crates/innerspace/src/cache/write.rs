@@ -144,6 +144,7 @@ impl FileCore {
         };
         writing.write(inside, bytes);
         drop(writing);
+        self.written_in_place(&locked, &(inside..inside + bytes.len()));
         self.mark_dirty(blocks.start, locked.frame());
         Ok(())
     }
@@ -232,6 +233,7 @@ impl FileCore {
             (None, _) => return Ok(false),
         }
         drop(writing);
+        self.written_in_place(&locked, &inside);
         self.mark_dirty(locked.block(), locked.frame());
         self.grow_to((locked.block() << self.block_shift()) + inside.end as u64);
         Ok(true)
@@ -354,10 +356,12 @@ impl FileCore {
                 continue;
             };
             // Under the lock: a writer may have made the file longer meanwhile.
+            let rest = tail..self.block_bytes() as usize;
             if self.size() == size {
-                writing.zero(tail..self.block_bytes() as usize);
+                writing.zero(rest.clone());
             }
             drop(writing);
+            self.written_in_place(&locked, &rest);
             let first_past = size.div_ceil(crate::units::PAGE_SIZE as u64);
             let pages = first_past..self.pages_in(block).end;
             if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {

@@ -161,6 +161,7 @@ impl DaxCore {
             );
             Ok(())
         });
+        self.written_in_place(first..first + LARGE_PAGES);
         // With too little room in one piece, pages may still be had.
         Ok(written.is_ok().then_some(LARGE_BYTES))
     }
@@ -215,6 +216,7 @@ impl DaxCore {
         }
         let done = run.places.iter().map(|(_, part)| part).sum();
         self.write_pieces(run.places.iter().copied(), &bytes[..done]);
+        self.written_in_place(first..first + run.places.len() as u64);
         match failed {
             Some(error) if done == 0 => Err(error),
             _ => Ok(done),
@@ -348,7 +350,9 @@ impl DaxCore {
             let at = (block + (page - first)) * PAGE + bytes.start as u64;
             self.device.zero(at, bytes.len() as u64);
             Ok(())
-        })
+        })?;
+        self.written_in_place(page..page + 1);
+        Ok(())
     }
 
     // --- accesses of guarded mappings

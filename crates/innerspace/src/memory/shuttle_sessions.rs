@@ -1,7 +1,9 @@
 //! A session, whose section stays open from access to access, and what takes its page away, under random schedules. Each session
 //! has its page before the others begin, and uses it again and again.
 
-use super::shuttle_world::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered};
+use super::shuttle_world::{
+    PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until,
+};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{Accessor, FaultKind, Map, Protection, Session, VirtAddr};
@@ -27,15 +29,6 @@ fn beside_session<R: Send + 'static>(
         thread::yield_now();
     }
     running
-}
-
-/// Values from 2 on, until the others say that they are done, and a few more.
-fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
-    let mut more = 4;
-    (2u64..).take_while(move |_| {
-        more -= done.load(Ordering::Acquire);
-        more > 0
-    })
 }
 
 // spec: A4

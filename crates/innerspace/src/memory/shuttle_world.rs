@@ -2,6 +2,7 @@
 
 use crate::store::MemoryStore;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{
     FileAccess, Group, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
 };
@@ -43,6 +44,15 @@ pub(super) fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
     (space, at)
+}
+
+/// Values from 2 on, until the others say that they are done, and a few more.
+pub(super) fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
+    let mut more = 4;
+    (2u64..).take_while(move |_| {
+        more -= done.load(Ordering::Acquire);
+        more > 0
+    })
 }
 
 /// Everybody is gone: what is kept adds up, and nothing is left.

@@ -1,8 +1,10 @@
 //! Pages of files that code was fetched from: whose generations a store to them counts up, whichever space it comes through.
 //!
-//! Who makes a page writable calls [`WatchedPages::stored`] first, in the section in which it does: see `space::code`.
+//! Who makes a page writable calls [`WatchedPages::stored`] first, in the section in which it does; who writes to mapped pages by
+//! a call of the file does so afterwards: see `space::code`.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
@@ -49,19 +51,19 @@ impl WatchedPages {
         self.count.store(watched.pages.len(), Ordering::Release);
     }
 
-    /// The page is about to become writable somewhere. In the section in which it does.
+    /// The pages are about to become writable somewhere, and this is the section in which they do; or they have been written to.
     #[inline]
-    pub(crate) fn stored(&self, file: usize, page: u64) {
+    pub(crate) fn stored(&self, file: usize, pages: Range<u64>) {
         if self.count.load(Ordering::Acquire) != 0 {
-            self.count_store(file, page);
+            self.count_stores(file, pages);
         }
     }
 
     #[cold]
-    fn count_store(&self, file: usize, page: u64) {
+    fn count_stores(&self, file: usize, pages: Range<u64>) {
         let watched = self.pages.lock();
-        let generations = watched.pages.get(&(file, page));
-        for generation in generations.into_iter().flatten() {
+        let stored = watched.pages.range((file, pages.start)..(file, pages.end));
+        for generation in stored.flat_map(|(_, generations)| generations) {
             if let Some(generation) = generation.upgrade() {
                 // Release: whoever sees the new number sees that the page is no longer what it was.
                 generation.fetch_add(1, Ordering::AcqRel);

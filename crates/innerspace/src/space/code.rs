@@ -17,6 +17,10 @@
 //! the right to store away in every space (`Revoke::Write`); waits for a grace period, by which the stores are over. What is
 //! writable after that was made so by a fault that counted after the generation was read.
 //!
+//! A call that writes to a page of a file counts afterwards, in a section of its own: either that is seen to be open by a watcher's
+//! grace period, and then the bytes are there before the watcher fetches them; or it sees that the page is watched, and
+//! counts. It looks whether anybody maps the page once the bytes are there: who maps it later finds them.
+//!
 //! Structural changes, and files that take pages away, count a generation once the page's word is changed.
 
 use std::collections::BTreeMap;
@@ -109,7 +113,7 @@ impl SpaceInner {
             let page = vma.file_page(page_start(at));
             // mutant: V11-file (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from) by address alone
             if cfg!(not(mutant = "V11-file")) {
-                self.pool.watched.stored(file.key(), page);
+                self.pool.watched.stored(file.key(), page..page + 1);
             }
         }
         self.written(at);
@@ -133,9 +137,9 @@ impl Accessor {
     /// what was made of the page is stale as soon as [`CodePage::is_current`] is false.
     ///
     /// What counts is every store by an accessor to what the page shows: by any accessor of this space; of a page of a file, also
-    /// through other mappings of the file, in this space, in its forks and in others of the same [`Memory`](crate::Memory). What does
-    /// not count: writes to the file by its own functions, such as [`PagedFile::write_at`](crate::PagedFile::write_at), or by
-    /// others outside; and what is written to a pinned page by its address in the process.
+    /// through other mappings of the file, in this space, in its forks and in others of the same [`Memory`](crate::Memory), and by
+    /// functions of the file such as [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. What does not count:
+    /// writes to the file by others outside; and what is written to a page by way of a pin.
     ///
     /// Waits for grace periods: it costs a few microseconds. The space remembers each page it was called for, in some tens of bytes.
     ///
@@ -166,14 +170,14 @@ impl Accessor {
         if space.end_writes(page) {
             space.changes.doubt();
         }
-        // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
+        // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale) read-only is at rest
         let wait = || match cfg!(mutant = "V11-taken") {
             true => {}
             false => domain.synchronize(),
         };
         if let Some((file, number)) = &file {
             wait();
-            // mutant: V11-alias (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from) writable elsewhere
+            // mutant: V11-alias (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale) writable elsewhere
             if cfg!(not(mutant = "V11-alias")) {
                 file.revoke_write(*number..number + 1);
             }

@@ -100,7 +100,7 @@ impl MappedFile {
     /// Tells files apart as long as they are open.
     pub(super) fn key(&self) -> usize {
         match self {
-            MappedFile::Cached(file) => Arc::as_ptr(file) as usize,
+            MappedFile::Cached(file) => file.address(),
             MappedFile::Direct(file) => Arc::as_ptr(file.core()) as usize,
         }
     }
