@@ -6,7 +6,7 @@
 //! than a block's worth is appended so: of several new blocks some might find their places, and others not.
 
 use super::block::Locked;
-use super::calls::Holding;
+use super::calls::{Holding, ROOMS};
 use super::core::FileCore;
 use super::errors::FileError;
 use super::index::Inserted;
@@ -18,7 +18,8 @@ use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 
 impl FileCore {
-    /// Writes all of `bytes` at the end of the file; returns where that was.
+    /// Writes all of `bytes` at the end of the file; returns where that was. If it finds no memory half-way, it goes on with what its own
+    /// blocks give: only a store that fails, or an order of writes, leaves a part of it there.
     pub(super) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.check_writable()?;
         // What has failed half-way is not done again: the rest would not come behind it.
@@ -27,8 +28,9 @@ impl FileCore {
             let _appending = self.append.lock();
             let _holding = Holding::begin();
             let offset = self.size();
-            match self.write_all(bytes, offset) {
-                Err(error) if self.size() > offset => failed = Some(error),
+            let mut done = 0;
+            match self.append_all(bytes, offset, &mut done) {
+                Err(error) if done > 0 => failed = Some(error),
                 result => result?,
             }
             Ok(offset)
@@ -38,6 +40,23 @@ impl FileCore {
         }
         self.end_operation();
         Ok(offset)
+    }
+
+    /// Writes `bytes` from what is done on, with `append` locked. Reclaim may have passed over the file for that; so who has written
+    /// some of them and finds no memory makes some from the file's own blocks.
+    fn append_all(&self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<(), FileError> {
+        let mut rounds = 0;
+        loop {
+            let before = *done;
+            match self.write_all(bytes, offset, done) {
+                Err(FileError::Limit(_)) if *done > 0 && rounds < ROOMS => {
+                    rounds = if *done > before { 1 } else { rounds + 1 };
+                    self.write_some();
+                    self.sync_for_room();
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or "would block", and nothing is

@@ -50,7 +50,7 @@ fn note_use() {
 }
 
 /// How often an operation makes room for itself.
-const ROOMS: u32 = 8;
+pub(super) const ROOMS: u32 = 8;
 
 /// Pages of such room beside two blocks: nodes of the index, and what others take meanwhile.
 const EXTRA_ROOM: u64 = 8;

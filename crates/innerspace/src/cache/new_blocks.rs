@@ -225,7 +225,11 @@ impl FileCore {
         }
         let end = (first + count as u64) << self.block_shift();
         let (made, result) = self.insert_complete(first, &ids[..count], end, Basis::Nothing);
-        result.map(|()| made << self.block_shift())
+        match result {
+            // Who goes on meets the error again, if it is still there.
+            Err(error) if made == 0 => Err(error),
+            _ => Ok(made << self.block_shift()),
+        }
     }
 
     /// How many blocks from `first` on, of `most`, are not cached now.

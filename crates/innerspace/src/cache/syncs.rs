@@ -341,6 +341,14 @@ impl FileCore {
             return self.cache.want_syncs();
         }
         self.take_doubted_back(LockMode::Try);
+        self.sync_for_room();
+    }
+
+    /// Has what is written be evictable. Does not wait long for the syncs of others.
+    pub(super) fn sync_for_room(&self) {
+        if self.accepted == Accepted::Kept {
+            return;
+        }
         if let Some(running) = self.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
             // A closed file has no store: nothing to sync, nothing to evict either.
             let _ = self.run_sync(running, SyncWhat::Data, LockMode::Try);

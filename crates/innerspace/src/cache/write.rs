@@ -77,7 +77,7 @@ impl FileCore {
 
     /// Writes all of `bytes` at `offset`.
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
-        self.write_all(bytes, offset)?;
+        self.write_all(bytes, offset, &mut 0)?;
         self.end_operation();
         Ok(())
     }
@@ -90,18 +90,23 @@ impl FileCore {
         self.ready.wake_due();
     }
 
-    pub(super) fn write_all(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+    /// Writes what follows the first `done` of `bytes`, which it counts.
+    pub(super) fn write_all(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+        done: &mut usize,
+    ) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let (at, rest) = (offset + done as u64, &bytes[done..]);
+        while *done < bytes.len() {
+            let (at, rest) = (offset + *done as u64, &bytes[*done..]);
             self.make_dirty_room()?;
             if self.append_page(at, rest)? {
-                done += PAGE_SIZE;
+                *done += PAGE_SIZE;
                 continue;
             }
-            done += self.with_room(|| self.write_next(rest, at))?;
+            *done += self.with_room(|| self.write_next(rest, at))?;
         }
         Ok(())
     }

@@ -278,3 +278,23 @@ fn a_direct_write_that_wants_memory_does_not_wait_for_a_store_that_writes_there(
         assert_eq!(written, 10);
     });
 }
+
+#[test]
+fn an_append_to_a_file_in_a_file_comes_whole() {
+    notes::watched(0, || {
+        let memory = memory();
+        let base = open(&memory, MemoryStore::new());
+        let above = open(&memory, over(&base, None));
+        when_full(&memory, &above, || {
+            for number in 1..=20 {
+                let before = above.len();
+                let bytes = [number; 5 * PAGE_SIZE];
+                assert_eq!(above.append(&bytes).unwrap(), before);
+                assert_eq!(above.len(), before + bytes.len() as u64);
+                let mut found = [0; 5 * PAGE_SIZE];
+                above.read_exact_at(&mut found, before).unwrap();
+                assert_eq!(found, bytes);
+            }
+        });
+    });
+}

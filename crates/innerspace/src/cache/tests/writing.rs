@@ -5,6 +5,7 @@ use crate::cache::FileError;
 use crate::cache::midway::{self, Point};
 
 use crate::store::faulty::OperationKind;
+use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 use crate::units::MIB;
 
@@ -245,4 +246,33 @@ fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
         assert!(contents(&file) == expected);
         core(&file).validate();
     }
+}
+
+#[test]
+fn an_append_that_has_written_nothing_is_tried_again_though_the_file_is_longer() {
+    let cache = memory(64);
+    let group = cache.root_group().child("both", 32 * 4096).unwrap();
+    let options = options(4096).group(&group);
+    let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
+    // Where a file is locked, reclaim passes both over.
+    for file in [&file, &other] {
+        core(file).uses_files.store(true, Ordering::Relaxed);
+    }
+    other.write_at(&[1; 8 * PAGE], 0).unwrap();
+    let there = midway::then(Point::NotCached, {
+        let file = file.clone();
+        let longer = move || {
+            file.write_at(&[2], 5 * PAGE as u64).unwrap();
+            group.set_max(group.usage()).unwrap();
+        };
+        || thread::spawn(longer).join().unwrap()
+    });
+    assert_eq!(file.append(&[3; 100]).unwrap(), 5 * PAGE as u64 + 1);
+    drop(there);
+    let mut expected = vec![0; 5 * PAGE];
+    expected.push(2);
+    expected.extend([3; 100]);
+    assert!(contents(&file) == expected);
+    drop((file, other));
+    assert_empty(&cache);
 }
