@@ -179,7 +179,7 @@ impl FileCore {
 
 /// Does `work`, which locks files and wants memory. If it finds none (`is_full` says where), and has passed over files whose stores
 /// could not be called there, some is made with nothing locked, `pages` and a few more, and it is done again: it has to be such
-/// that it can be.
+/// that it can be. The limit that it met is counted as one that failed somebody only if it is what the caller hears.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     pages: PageCount,
@@ -189,16 +189,19 @@ pub(crate) fn with_room<T, E>(
     let passed_over = || PASSED_OVER.try_with(Cell::get).unwrap_or(0);
     for _ in 0..ROOMS {
         let before = passed_over();
-        let error = match work() {
-            Ok(done) => return Ok(done),
-            Err(error) => error,
+        let trial = pool.trial();
+        let result = work();
+        let Some(group) = result.as_ref().err().and_then(&is_full) else {
+            trial.forget();
+            return result;
         };
-        let Some(group) = is_full(&error).filter(|_| passed_over() != before && is_free()) else {
-            return Err(error);
-        };
-        if pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0) {
-            return Err(error);
+        if passed_over() == before
+            || !is_free()
+            || pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0)
+        {
+            return result;
         }
+        trial.forget();
     }
     work()
 }

@@ -522,8 +522,7 @@ impl Pool {
     }
 
     fn limit_error(&self, group: GroupId, pages: PageCount, reason: LimitReason) -> LimitError {
-        self.counters.count(Event::LimitError);
-        self.groups.count_oom(group);
+        self.note_failure(group);
         self.groups.limit_error(group, pages, reason, Some(self))
     }
 }

@@ -62,6 +62,7 @@ mod progress;
 mod retire;
 mod shadows;
 mod shrink;
+mod trial;
 mod validate;
 mod watched;
 mod workingset;

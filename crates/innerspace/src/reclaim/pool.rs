@@ -15,6 +15,7 @@ use super::progress::{Progress, Room, Rounds};
 use super::retire::RetireQueue;
 use super::shadows::Shadows;
 use super::shrink::Io;
+use super::trial::Untried;
 use super::watched::WatchedPages;
 use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, PutView};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
@@ -248,6 +249,7 @@ impl Pool {
         let _ = SCOPES.try_with(|scopes| scopes.borrow_mut().push(pool));
         StoreScope {
             pool,
+            _untried: Untried::begin(),
             _of_thread: std::marker::PhantomData,
         }
     }
@@ -343,6 +345,7 @@ crate::sync::thread_local! {
 #[derive(Debug)]
 pub(crate) struct StoreScope {
     pool: u64,
+    _untried: Untried,
     _of_thread: std::marker::PhantomData<*const ()>,
 }
 

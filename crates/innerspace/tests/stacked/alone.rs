@@ -298,3 +298,26 @@ fn an_append_to_a_file_in_a_file_comes_whole() {
         });
     });
 }
+
+#[test]
+fn a_limit_that_room_is_made_for_is_no_failure() {
+    notes::watched(0, || {
+        let memory = memory();
+        let base = open(&memory, MemoryStore::new());
+        let log = open(&memory, MemoryStore::new());
+        let above = open(&memory, over(&base, Some(&log)));
+        when_full(&memory, &above, || {
+            let count = || {
+                (
+                    memory.root_group().events().oom,
+                    memory.stats().totals.limit_error,
+                )
+            };
+            let before = count();
+            for _ in 0..30 {
+                log.append(&[1; PAGE_SIZE]).unwrap();
+            }
+            assert_eq!(count(), before);
+        });
+    });
+}

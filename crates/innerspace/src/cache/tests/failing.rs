@@ -9,6 +9,7 @@ use crate::group::Reclaimer;
 use crate::reclaim::Retired;
 use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
+use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, thread};
 
 // spec: P16, P18
@@ -466,5 +467,38 @@ fn a_handle_that_its_store_drops_last_is_closed_later() {
     assert!(core.is_closed());
     assert_eq!(store.inner.to_vec()[8192], 7);
     drop(core);
+    assert_empty(&cache);
+}
+
+/// Where it is tried again with success, it is none.
+#[test]
+fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
+    let cache = memory(256);
+    let group = cache.root_group().child("both", 64 * 4096).unwrap();
+    let options = options(4096).group(&group);
+    let store = patterned(0);
+    let above = open(&cache, &store, &options);
+    core(&above).uses_files.store(true, Ordering::Relaxed);
+    above.write_at(&[1; 12 * PAGE], 0).unwrap();
+    group.set_max(group.usage()).unwrap();
+    let failed = || (group.events().oom, cache.pool().totals().limit_error);
+    let file = open(&cache, &patterned(0), &options);
+    file.append(&[2; 100]).unwrap();
+    assert_eq!(failed(), (0, 0), "room was made for it");
+    drop(file);
+    above.sync_all().unwrap();
+    let page = |number: u64| above.view(number * 4096..(number + 1) * 4096).unwrap();
+    let views: Vec<_> = (0..12).map(page).collect();
+    group.set_max(64 * 4096).unwrap();
+    above.write_at(&[3; PAGE], 12 * 4096).unwrap();
+    store.add(fail(OperationKind::Write).forever());
+    let file = open(&cache, &patterned(0), &options);
+    cache.pool().flush_retired();
+    group.set_max(group.usage()).unwrap();
+    let refused = file.append(&[2; 100]).unwrap_err();
+    assert!(matches!(refused, FileError::Limit(_)), "{refused}");
+    assert_eq!(failed(), (1, 1));
+    store.heal();
+    drop((views, file, above));
     assert_empty(&cache);
 }
