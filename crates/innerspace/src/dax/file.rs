@@ -326,6 +326,11 @@ impl DaxFile {
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         core.check_writable(bytes.start)?;
+        core.with_room(|| self.pin_pages(bytes.clone()))
+    }
+
+    fn pin_pages(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
+        let core = &self.0.core;
         let (_layout, _holding) = (core.layout.read(), Holding::begin());
         if bytes.start > bytes.end || bytes.end > core.size() {
             let len = bytes.end.saturating_sub(bytes.start);

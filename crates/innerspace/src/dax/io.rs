@@ -368,10 +368,12 @@ impl DaxCore {
     pub(crate) fn store_guarded(&self, from: &[u8], offset: u64) -> Result<(), DaxError> {
         self.check_page(offset, from.len())?;
         self.check_writable(offset)?;
-        // With the layout held the file does not become shorter, so this does not make it longer.
-        let (_layout, _holding) = (self.layout.read(), Holding::begin());
-        let inside = self.size().saturating_sub(offset).min(from.len() as u64);
-        let written = self.write_pages(&from[..inside as usize], offset, offset + inside);
+        let written = self.with_room(|| {
+            // With the layout held the file does not become shorter, so this does not make it longer.
+            let (_layout, _holding) = (self.layout.read(), Holding::begin());
+            let inside = self.size().saturating_sub(offset).min(from.len() as u64);
+            self.write_pages(&from[..inside as usize], offset, offset + inside)
+        });
         written.map(drop)
     }
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    DaxDevice, DaxFile, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Threads,
+    DaxDevice, DaxFile, DirectOpener, FileAccess, MIB, Map, Memory, MemoryOptions, OnShrink,
+    PAGE_SIZE, PagedFile, Threads,
 };
 
 use crate::PAGE;
@@ -247,21 +248,27 @@ impl Store for OverDirect {
     }
 }
 
-/// `work` wants memory of a group that has none, but for what has to be written to the direct file.
-fn when_full_above_direct(work: impl FnOnce(&DaxFile)) {
+fn on_a_device(options: DirectOpener) -> DaxFile {
+    let device = DaxDevice::memory(4 * MIB).unwrap();
+    options.on(&device, "direct").unwrap()
+}
+
+/// `work` wants memory of a group that has none, but for what has to be written to the direct file, which `open` makes.
+fn when_full_above_direct(
+    open: impl FnOnce(DirectOpener) -> DaxFile,
+    work: impl FnOnce(&Memory, &DaxFile),
+) {
     notes::watched(0, || {
         let memory = memory();
         let group = memory.group("both", MIB).unwrap();
-        let device = DaxDevice::memory(4 * MIB).unwrap();
         let direct = memory.direct_options().group(&group);
-        let direct = direct.access(FileAccess::ReadWrite);
-        let direct = direct.on(&device, "direct").unwrap();
+        let direct = open(direct.access(FileAccess::ReadWrite));
         let options = memory.options().access(FileAccess::ReadWrite);
         let above = options.group(&group).open(OverDirect(direct.clone()));
         let above = above.unwrap();
         above.write_at(&[5; 12 * PAGE_SIZE], 0).unwrap();
         group.set_max(group.usage()).unwrap();
-        work(&direct);
+        work(&memory, &direct);
         group.set_max(MIB).unwrap();
         above.sync_all().unwrap();
         let mut found = vec![0; 12 * PAGE_SIZE];
@@ -273,9 +280,35 @@ fn when_full_above_direct(work: impl FnOnce(&DaxFile)) {
 
 #[test]
 fn a_direct_write_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
-    when_full_above_direct(|direct| {
+    when_full_above_direct(on_a_device, |_, direct| {
         let written = direct.write_at(&[1; 10], 100 * PAGE).unwrap();
         assert_eq!(written, 10);
+    });
+}
+
+#[test]
+fn a_pin_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
+    when_full_above_direct(on_a_device, |_, direct| {
+        direct.set_len(700 * PAGE).unwrap();
+        let pin = direct.pin_raw(600 * PAGE..600 * PAGE + 10).unwrap();
+        drop(pin);
+    });
+}
+
+#[test]
+fn a_guarded_store_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let guarded = |options: DirectOpener| {
+        let options = options.on_shrink(OnShrink::Error);
+        options.create(folder.path().join("direct")).unwrap()
+    };
+    when_full_above_direct(guarded, |memory, direct| {
+        direct.set_len(700 * PAGE).unwrap();
+        let space = memory.space().unwrap();
+        let at = space.map(Map::direct(direct).shared().writable()).unwrap();
+        let mut a = space.accessor();
+        a.store(at + 600 * PAGE, 8_u8).unwrap();
+        assert_eq!(a.load(at + 600 * PAGE), Ok(8_u8));
     });
 }
 
