@@ -168,6 +168,11 @@ enum Effort {
     Reclaim(Io),
 }
 
+/// Whether a request that reclaim did not help comes from a call of a store, of whatever pool, which could not be made again.
+fn is_for_store(io: Io) -> bool {
+    io == Io::Allowed && Pool::in_any_store_scope()
+}
+
 impl Pool {
     /// A block of `1 << order` frames charged to `group`. Its bytes are what its last user left.
     ///
@@ -358,7 +363,11 @@ impl Pool {
             Effort::Must => self.alloc_must(group, order),
             Effort::Refuse => Err(self.would_block(stuck, want)),
             Effort::Reclaim(io) => {
-                self.reclaiming(want, io, stuck, || self.attempt_again(group, order))
+                let got = self.reclaiming(want, io, stuck, || self.attempt_again(group, order));
+                match got {
+                    Err(_) if is_for_store(io) => self.alloc_must(group, order),
+                    got => got.map_err(|stuck| self.refusal(stuck, want)),
+                }
             }
         }
     }
@@ -388,10 +397,16 @@ impl Pool {
             Err(first) => match self.effort(mode) {
                 Effort::Must => Ok(self.groups.charge_must(group, pages)),
                 Effort::Refuse => Err(self.would_block(first, want)),
-                Effort::Reclaim(io) => self.reclaiming(want, io, first, || {
-                    let charged = self.groups.try_charge_again(group, pages);
-                    charged.map_err(stuck)
-                }),
+                Effort::Reclaim(io) => {
+                    let charged = self.reclaiming(want, io, first, || {
+                        let charged = self.groups.try_charge_again(group, pages);
+                        charged.map_err(stuck)
+                    });
+                    match charged {
+                        Err(_) if is_for_store(io) => Ok(self.groups.charge_must(group, pages)),
+                        charged => charged.map_err(|stuck| self.refusal(stuck, want)),
+                    }
+                }
             },
         }
     }
@@ -441,7 +456,8 @@ impl Pool {
         crate::sync::thread::sleep(std::time::Duration::from_secs_f64(seconds));
     }
 
-    /// What a request that did not succeed at once may do.
+    /// What a request that did not succeed at once may do. A store's own requests to another pool may reclaim there, but files that may
+    /// stand above the store are passed over: if that is not enough, they have the reserve as well ([`is_for_store`]).
     fn effort(&self, mode: AllocMode) -> Effort {
         match mode {
             AllocMode::NoWait => Effort::Refuse,
@@ -487,7 +503,7 @@ impl Pool {
         io: Io,
         mut stuck: Stuck,
         attempt: impl Fn() -> Result<T, Stuck>,
-    ) -> Result<T, LimitError> {
+    ) -> Result<T, Stuck> {
         if let Stuck::Charge(group) = stuck {
             self.counters.count(Event::ChargeRefused);
             self.groups.count_max(group);
@@ -501,11 +517,16 @@ impl Pool {
                 Err(still) => stuck = still,
             }
         }
+        Err(stuck)
+    }
+
+    /// The error of a request for which nothing more could be freed.
+    fn refusal(&self, stuck: Stuck, want: Want) -> LimitError {
         let reason = match stuck {
             Stuck::NoFrame if want.order > 0 => LimitReason::Fragmented,
             _ => LimitReason::NothingEvictable,
         };
-        Err(self.limit_error(stuck.group(), want.pages, reason))
+        self.limit_error(stuck.group(), want.pages, reason)
     }
 
     /// Pages to free: what is missing and a little more, less in small groups.

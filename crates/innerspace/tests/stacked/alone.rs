@@ -354,3 +354,22 @@ fn a_limit_that_room_is_made_for_is_no_failure() {
         });
     });
 }
+
+#[test]
+fn a_store_in_a_full_memory_is_written_through_though_files_there_are_stored_in_files() {
+    notes::watched(0, || {
+        let (near, far) = (memory(), memory());
+        let (below_near, below_far) = (
+            open(&near, MemoryStore::new()),
+            open(&far, MemoryStore::new()),
+        );
+        let in_near = open(&far, over(&below_near, None));
+        let in_far = open(&near, over(&below_far, None));
+        in_far.write_at(&[6; 20 * PAGE_SIZE], 0).unwrap();
+        when_full(&far, &in_near, || in_far.sync_all().unwrap());
+        let mut found = [0; 20 * PAGE_SIZE];
+        below_far.read_exact_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 6));
+        near.validate();
+    });
+}
