@@ -397,6 +397,12 @@ impl Cache {
                 written += file.write_some();
             }
         }
+        // In a call of a store, files are passed over that can be written as soon as it ends.
+        if written == 0 && Pool::in_any_store_scope() {
+            self.flush_wanted.store(true, Ordering::Release);
+            self.pool.kick();
+            return Step::Idle;
+        }
         if written == 0 {
             let tick = self.pool.now() + 1;
             self.flush_futile_at.store(tick, Ordering::Relaxed);

@@ -181,7 +181,7 @@ impl Pool {
     }
 
     /// Asks for a background step that writes dirty blocks, oldest first.
-    pub(super) fn want_flush(&self) {
+    pub(crate) fn want_flush(&self) {
         self.background.flush_wanted.store(true, Ordering::Relaxed);
         self.kick();
     }
@@ -230,7 +230,7 @@ impl Pool {
         }
         let want = PageCount((background.high - free.0).min(STEP_PAGES));
         let shrunk = self.shrink(GroupId::ROOT, want, Io::Allowed);
-        if shrunk.freed.0 == 0 {
+        if shrunk.freed.0 == 0 && !Pool::in_any_store_scope() {
             background.futile_at.store(tick, Ordering::Relaxed);
         }
         let free = self.free_with_stocks(|free| free.0 >= background.high).0;
@@ -273,6 +273,13 @@ impl Pool {
             if count.written.0 > 0 {
                 return Step::More;
             }
+        }
+        // In a call of a store, owners pass over what they can write as soon as it ends.
+        if Pool::in_any_store_scope() {
+            if wanted {
+                self.want_flush();
+            }
+            return Step::Idle;
         }
         background.flushed_at.store(now, Ordering::Relaxed);
         Step::Idle

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::cache::index::Word;
+use crate::reclaim::Step;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
+use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
 #[test]
@@ -306,5 +308,55 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
         .unwrap();
     assert!(bytes == store.inner().to_vec());
     drop(file);
+    assert_empty(&cache);
+}
+
+/// A store may tick: what stands above it is passed over there, and not taken for what cannot be written.
+#[test]
+fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
+    let cache = memory(1024);
+    let group = cache.root_group().child("both", 64 * 4096).unwrap();
+    let options = options(4096).group(&group);
+    let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
+    core(&file).uses_files.store(true, Ordering::Relaxed);
+    // More than is left alone, and less than writers write themselves.
+    file.write_at(&[1; 20 * PAGE], 0).unwrap();
+    let dirty = || cache.dirty_pages(group.id());
+    assert_eq!(dirty(), PageCount(20));
+    let call = core(&other).store_call();
+    cache.tick();
+    drop(call);
+    assert_eq!(
+        dirty(),
+        PageCount(20),
+        "it stands above a store that is called"
+    );
+    assert!(cache.pool().is_kicked());
+    while cache.step() == Step::More {}
+    assert!(dirty() < PageCount(20));
+    drop((file, other));
+    assert_empty(&cache);
+}
+
+/// The same of what reclaim wants written.
+#[test]
+fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
+    let cache = memory(1024);
+    let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options(4096)));
+    core(&file).uses_files.store(true, Ordering::Relaxed);
+    file.write_at(&[1; 20 * PAGE], 0).unwrap();
+    let dirty = || cache.dirty_pages(cache.root_group().id());
+    cache.pool().want_flush();
+    let call = core(&other).store_call();
+    cache.tick();
+    drop(call);
+    assert_eq!(
+        dirty(),
+        PageCount(20),
+        "it stands above a store that is called"
+    );
+    while cache.step() == Step::More {}
+    assert_eq!(dirty(), PageCount(0));
+    drop((file, other));
     assert_empty(&cache);
 }
