@@ -511,13 +511,17 @@ impl Pool {
         self.counters.count(Event::DirectReclaim);
         let _stalled = self.groups.stall(want.group);
         let mut rounds = Rounds::new();
-        while self.make_room(stuck.group(), self.need(stuck, want), io, &mut rounds) != Room::None {
+        loop {
+            let room = self.make_room(stuck.group(), self.need(stuck, want), io, &mut rounds);
+            // Also where there was none: others may have freed some before we looked for them.
             match attempt() {
                 Ok(got) => return Ok(got),
                 Err(still) => stuck = still,
             }
+            if room == Room::None {
+                return Err(stuck);
+            }
         }
-        Err(stuck)
     }
 
     /// The error of a request for which nothing more could be freed.
