@@ -1,7 +1,10 @@
 //! Values of types that `zerocopy` vouches for.
 #![cfg(feature = "zerocopy_0_8")]
 
-use innerspace::{FaultKind, MIB, Map, Memory, PAGE_SIZE, Protection, Space, VirtAddr};
+use innerspace::store::MemoryStore;
+use innerspace::{
+    Fault, FaultKind, FileAccess, MIB, Map, Memory, PAGE_SIZE, Protection, Space, VirtAddr,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -96,6 +99,41 @@ fn a_value_is_stored_wholly_or_not_at_all() {
         (fault.kind(), fault.address()),
         (FaultKind::NotMapped, at + PAGE)
     );
+}
+
+// spec: V24, P29
+#[test]
+fn what_would_wait_is_refused_and_leaves_the_value_whole() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options
+        .open(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]))
+        .unwrap();
+    file.view(..PAGE).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    let edge = at + PAGE;
+    let across = at + (PAGE - 5);
+    let refused = |fault: Fault| assert_eq!((fault.would_block(), fault.address()), (true, edge));
+    a.session(|a| {
+        refused(a.try_load_value::<Record>(across).unwrap_err());
+        refused(a.try_store_value(across, &record(1)).unwrap_err());
+        refused(a.try_read_slice(across, &mut [record(1); 2]).unwrap_err());
+        assert_eq!(a.try_load_value::<[u8; 5]>(across), Ok([7; 5]));
+        refused(a.try_write_slice(across, &[record(1); 2]).unwrap_err());
+        assert_eq!(
+            a.try_load_value::<[u8; 5]>(across).unwrap(),
+            record(1).as_bytes()[..5]
+        );
+    });
+    assert_eq!(a.load_value::<[u8; 8]>(edge), Ok([7; 8]));
+    assert_eq!(a.try_store_value(across, &record(2)), Ok(()));
+    assert_eq!(a.try_load_value::<Record>(across), Ok(record(2)));
+    let mut back = [record(1); 1];
+    assert_eq!(a.try_write_slice(across, &[record(3)]), Ok(()));
+    assert_eq!(a.try_read_slice(across, &mut back), Ok(()));
+    assert_eq!(back, [record(3)]);
 }
 
 impl Record {

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::access::{Core, Sectioned, Single, What};
 use super::accessor::Accessor;
 use super::across::crosses;
+use super::at_once::AtOnce;
 use super::error::{AccessKind, Fault};
 use super::session::{InSession, Session};
 use crate::{PAGE_SIZE, VirtAddr};
@@ -133,6 +134,50 @@ macro_rules! values {
                 values: &[T],
             ) -> Result<(), Fault> {
                 self.core.write::<$mode>(at, values.as_bytes())
+            }
+
+            /// [`Self::load_value`] that never waits.
+            ///
+            /// # Errors
+            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+            pub fn try_load_value<T: FromBytes>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+                self.core.load_value::<AtOnce<$mode>, T>(at)
+            }
+
+            /// [`Self::store_value`] that never waits.
+            ///
+            /// # Errors
+            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+            pub fn try_store_value<T: IntoBytes + Immutable>(
+                &mut self,
+                at: VirtAddr,
+                value: &T,
+            ) -> Result<(), Fault> {
+                self.core.store_value::<AtOnce<$mode>, T>(at, value)
+            }
+
+            /// [`Self::read_slice`] that never waits: what comes before the fault's address is in `values`.
+            ///
+            /// # Errors
+            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+            pub fn try_read_slice<T: FromBytes + IntoBytes>(
+                &mut self,
+                at: VirtAddr,
+                values: &mut [T],
+            ) -> Result<(), Fault> {
+                self.core.read::<AtOnce<$mode>>(at, values.as_mut_bytes())
+            }
+
+            /// [`Self::write_slice`] that never waits: what comes before the fault's address is stored.
+            ///
+            /// # Errors
+            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+            pub fn try_write_slice<T: IntoBytes + Immutable>(
+                &mut self,
+                at: VirtAddr,
+                values: &[T],
+            ) -> Result<(), Fault> {
+                self.core.write::<AtOnce<$mode>>(at, values.as_bytes())
             }
         }
     };
