@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    AccessKind, Advice, Device, DeviceError, FaultKind, FileAccess, KIB, MIB, Map, Memory,
+    AccessKind, Advice, AtFork, Device, DeviceError, FaultKind, FileAccess, KIB, MIB, Map, Memory,
     MemoryOptions, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
 };
 
@@ -307,6 +307,9 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
     after_a_tick(&memory, later.restore(&frozen)).unwrap();
     assert_eq!(a.load::<u8>(moved), Ok(2));
     after_a_tick(&memory, later.lock(moved, PAGE)).unwrap();
+    let pinned = at_once_after(&memory, later.pin(moved, PAGE, AtFork::Copy));
+    assert_eq!(pinned.pages().0, 1);
+    drop(pinned);
     after_a_tick(&memory, later.protect(moved, PAGE, Protection::READ)).unwrap();
     let refused = a.store(moved, 1_u8).unwrap_err();
     assert_eq!(refused.kind(), FaultKind::Forbidden);

@@ -1,6 +1,6 @@
 //! The calls of a space that may wait, as futures: [`LaterSpaceCalls`], each as a [`Later`] of the cache below.
 
-use super::{Advice, Map, Protection, Remap, Snapshot, Space, SpaceError};
+use super::{Advice, AtFork, Map, Pinned, Protection, Remap, Snapshot, Space, SpaceError};
 use crate::VirtAddr;
 use crate::cache::Later;
 
@@ -15,7 +15,7 @@ use crate::cache::Later;
 /// | call | a store | memory | other changes of the space, and open sections |
 /// |---|---|---|---|
 /// | `sync`; `advise` to read or to evict | yes | | |
-/// | `populate`, `lock`, `copy` | yes | yes | yes |
+/// | `populate`, `lock`, `pin`, `copy` | yes | yes | yes |
 /// | `unmap`, `map` in place of something, `remap`, `restore` | if they are the last to keep a file open | yes | yes |
 /// | `protect`, `fork`, `freeze` | | yes | yes |
 ///
@@ -71,6 +71,11 @@ impl LaterSpaceCalls<'_> {
     /// [`Space::lock`].
     pub fn lock(&self, at: VirtAddr, len: u64) -> Later<(), SpaceError> {
         self.0.call(move |space| space.lock(at, len))
+    }
+
+    /// [`Space::pin`].
+    pub fn pin(&self, at: VirtAddr, len: u64, at_fork: AtFork) -> Later<Pinned, SpaceError> {
+        self.0.call(move |space| space.pin(at, len, at_fork))
     }
 
     /// Copies bytes of another space, or of the same one, into this one, as
