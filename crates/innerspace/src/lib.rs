@@ -129,7 +129,7 @@ mod units;
 #[cfg(not(loom))]
 pub use cache::{
     Array, BlockReader, Cursor, Element, FileAccess, FileError, FileOptions, FileStats, HeldReason,
-    Later, LaterCalls, PagedFile, Ready, StoreAction, View, WriteOrder,
+    Later, LaterCalls, PagedFile, Ready, StoreAction, TimedOut, View, WriteOrder,
 };
 #[cfg(not(loom))]
 pub use dax::{

@@ -10,11 +10,13 @@ use std::ops::{Range, RangeBounds};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::PagedFile;
 use super::calls;
 use super::errors::FileError;
 use super::service::Cache;
+use super::waiting::{TimedOut, wait_for};
 use crate::sync::{Arc, Mutex};
 use crate::units::PageCount;
 
@@ -210,6 +212,40 @@ impl<T, E> std::fmt::Debug for Later<T, E> {
         f.debug_struct("Later")
             .field("is_queued", &self.is_queued)
             .finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static, E: Send + 'static> Later<T, E> {
+    /// Waits in place, without an executor, until the call is done or `timeout` is over. It can be waited for again then; dropped, it
+    /// ends as it says above. For who must not wait for ever for a store that hangs.
+    ///
+    /// With [`Threads::None`](crate::Threads::None) this thread makes the call, and those that were polled before, unless another is
+    /// in a `tick()`; a store that hangs in a call of its own keeps it for longer.
+    ///
+    /// ```
+    /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(4 * MIB)?;
+    /// # let options = memory.options().access(FileAccess::ReadWrite);
+    /// # let file = options.open(MemoryStore::new())?;
+    /// let mut sync = file.later().sync_all();
+    /// loop {
+    ///     match sync.wait_timeout(std::time::Duration::from_secs(5)) {
+    ///         Ok(done) => break done?,
+    ///         Err(slow) => eprintln!("{}: {slow}", file.name()),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// When the time is over; inside, those of the call.
+    ///
+    /// # Panics
+    /// When the call panicked, and when waited for again after it gave its result.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<T, E>, TimedOut> {
+        let cache = self.cache.clone();
+        wait_for(self, &cache, timeout)
     }
 }
 

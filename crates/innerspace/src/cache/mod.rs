@@ -10,7 +10,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `later` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls |
+//! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `later`, `waiting` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls, and waiting a while for them |
 //! | `asked`, `core`, `stats`, `service` | what a store says before it is a file; a file's state; its counters; what files share |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
@@ -98,6 +98,7 @@ mod truncate;
 mod try_forms;
 mod validate;
 mod view;
+mod waiting;
 mod write;
 mod writeback;
 
@@ -124,6 +125,8 @@ pub use stats::FileStats;
 pub(crate) use stream::Reading;
 pub use view::View;
 pub(crate) use view::Wait;
+pub use waiting::TimedOut;
+pub(crate) use waiting::wait_for;
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;

@@ -14,11 +14,13 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::calls;
 use super::errors::FileError;
 use super::file::Handle;
 use super::view::{View, Wait};
+use super::waiting::{TimedOut, wait_for};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
@@ -210,6 +212,16 @@ impl Ready {
             range,
             request: None,
         }
+    }
+
+    /// Waits in place, without an executor, until the view is there or `timeout` is over. It can be waited for again then, or dropped
+    /// at any time; see [`Later::wait_timeout`](super::Later::wait_timeout).
+    ///
+    /// # Errors
+    /// When the time is over; inside, those of [`PagedFile::view`](super::PagedFile::view).
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<View, FileError>, TimedOut> {
+        let core = self.handle.core.clone();
+        wait_for(self, &core.cache, timeout)
     }
 
     fn forget_request(&mut self) {

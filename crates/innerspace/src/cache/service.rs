@@ -115,6 +115,8 @@ pub(crate) struct Cache {
     /// Who wants to hear of each, and of which it has not heard yet.
     hook: Mutex<Option<ErrorHook>>,
     unheard: ErrorLog,
+    /// A service thread comes by.
+    served: AtomicBool,
     /// Nobody comes by any more to call out: no service thread, and no memory that could be ticked.
     abandoned: AtomicBool,
     files: Mutex<Vec<Entry>>,
@@ -159,6 +161,7 @@ impl Cache {
             errors: ErrorLog::default(),
             hook: Mutex::default(),
             unheard: ErrorLog::default(),
+            served: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             files: Mutex::default(),
             closed: Condvar::new(),
@@ -232,6 +235,16 @@ impl Cache {
                 panics.catch(move || hook(&error));
             }
         }
+    }
+
+    /// From now on a thread does what there is to do.
+    pub(crate) fn begin_service(&self) {
+        // Relaxed: before anybody has a file.
+        self.served.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
     }
 
     /// Calls out for the last time: from now on whoever closes a file does.
@@ -470,15 +483,28 @@ impl Cache {
     pub(crate) fn tick(&self) {
         let _here = Serving::begin(self);
         let mut panics = Panics::default();
-        // As many as there are: who is served may ask for more at once.
-        let (views, calls) = (self.requests.lock().len(), self.calls.lock().len());
-        panics.catch(|| self.run_requests(views));
-        panics.catch(|| self.run_calls(calls));
+        self.serve_queued(&mut panics);
         panics.catch(|| self.run_syncs());
         panics.catch(|| self.flush_in_rounds());
         panics.catch(|| self.pool.tick());
         panics.catch(|| self.call_out());
         panics.go_on();
+    }
+
+    /// Takes the views and makes the calls that futures wait for, in a thread that waits for one of them.
+    pub(super) fn serve_waiting(&self) {
+        let _here = Serving::begin(self);
+        let mut panics = Panics::default();
+        self.serve_queued(&mut panics);
+        panics.catch(|| self.call_out());
+        panics.go_on();
+    }
+
+    fn serve_queued(&self, panics: &mut Panics) {
+        // As many as there are: who is served may ask for more at once.
+        let (views, calls) = (self.requests.lock().len(), self.calls.lock().len());
+        panics.catch(|| self.run_requests(views));
+        panics.catch(|| self.run_calls(calls));
     }
 
     fn flush_in_rounds(&self) {

@@ -2,7 +2,7 @@
 //!
 //! They sleep for nobody: no call of the store, lock of a block or of the file, full group, write back under way or access
 //! through a mapping. Nor do they have others do what is missing: for that there are futures, [`PagedFile::ready`] for bytes and
-//! [`PagedFile::later`] for calls. Where nothing else is said, a form that would block has changed nothing.
+//! [`PagedFile::later`] for calls, which may also be waited for in place, for a while. Where nothing else is said, a form that would block has changed nothing.
 
 use std::ops::{Range, RangeBounds};
 

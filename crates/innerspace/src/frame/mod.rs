@@ -100,4 +100,4 @@ pub(crate) use pinned::{Filling, Grip, Guessed, Here, Keeper, Pinned, Taken, Try
 #[cfg(not(loom))]
 pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
 pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};
-pub(crate) use wait_table::{Bit, Sleeper};
+pub(crate) use wait_table::{Bit, SleepEnd, Sleeper};

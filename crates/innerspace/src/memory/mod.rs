@@ -44,6 +44,8 @@ mod shuttle_tests;
 #[cfg(all(test, shuttle))]
 mod shuttle_world;
 mod stats;
+#[cfg(all(test, not(loom), not(shuttle), not(miri)))]
+mod waiting_tests;
 
 use std::collections::HashMap;
 

@@ -24,6 +24,7 @@ impl Service {
     pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();
+        cache.begin_service();
         let thread = crate::sync::thread::Builder::new().name("innerspace".to_owned());
         thread.spawn(move || run(cache, &theirs))?;
         Ok(Service { at_work })

@@ -7,13 +7,14 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::access::{Core, Sectioned, Single};
 use super::at_once::AtOnce;
 use super::error::{AccessKind, Fault};
 use super::{Space, SpaceError};
 use crate::VirtAddr;
-use crate::cache::Later;
+use crate::cache::{Later, TimedOut, wait_for};
 
 impl Space {
     /// A future that is done when `len` bytes at `at`, at any alignment, can be so accessed without waiting: what to wait for when
@@ -92,6 +93,18 @@ pub struct SpaceReady {
     access: AccessKind,
     /// Once it has to wait.
     call: Option<Later<(), SpaceError>>,
+}
+
+impl SpaceReady {
+    /// Waits in place, without an executor, until the pages are there or `timeout` is over. It can be waited for again then, or
+    /// dropped at any time; see [`Later::wait_timeout`].
+    ///
+    /// # Errors
+    /// When the time is over; inside, those of the future.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<(), SpaceError>, TimedOut> {
+        let cache = self.space.0.cache.clone();
+        wait_for(self, &cache, timeout)
+    }
 }
 
 impl Future for SpaceReady {

@@ -1,0 +1,78 @@
+//! Waiting in place for a future, for a while: for who has no executor, and must not wait for ever for a store that hangs.
+//!
+//! The thread sleeps until the future wakes it or its time is over. Where no service thread makes the calls of futures, it makes
+//! them itself, and then sleeps only if another thread is at it (in a `tick()`): nobody tells it when that one is done with the
+//! rest, so it looks again now and then. A store that it calls itself keeps it as long as that takes.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::service::Cache;
+use crate::frame::{SleepEnd, Sleeper, deadline};
+use crate::sync::Arc;
+
+/// The time for which a future was waited for is over; it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("not done within {waited:?}")]
+#[non_exhaustive]
+pub struct TimedOut {
+    /// How long that was.
+    pub waited: Duration,
+}
+
+impl From<TimedOut> for io::Error {
+    fn from(error: TimedOut) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, error)
+    }
+}
+
+/// How long to wait for another thread that makes calls before looking whether they have to be made here.
+const OTHERS_WAIT: Duration = Duration::from_millis(10);
+
+/// Wakes a thread that sleeps in place.
+struct Bell(Arc<Sleeper>);
+
+impl Wake for Bell {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.rouse();
+        self.0.unpark();
+    }
+}
+
+/// What the future comes to within `timeout`. No lock is held.
+pub(crate) fn wait_for<F: Future + Unpin>(
+    future: &mut F,
+    cache: &Cache,
+    timeout: Duration,
+) -> Result<F::Output, TimedOut> {
+    let end = deadline(timeout);
+    let mut is_over = false;
+    loop {
+        // A new one each time: the last may have been woken already.
+        let sleeper = Sleeper::new();
+        let waker = Waker::from(std::sync::Arc::new(Bell(sleeper.clone())));
+        let polled = Pin::new(&mut *future).poll(&mut Context::from_waker(&waker));
+        if let Poll::Ready(output) = polled {
+            return Ok(output);
+        }
+        if is_over {
+            return Err(TimedOut { waited: timeout });
+        }
+        let until = match cache.is_served() {
+            true => end,
+            false => {
+                cache.serve_waiting();
+                let again = deadline(OTHERS_WAIT);
+                end.into_iter().chain(again).min()
+            }
+        };
+        // Woken by what was done here, it does not sleep.
+        let slept = sleeper.sleep(until);
+        is_over = slept == SleepEnd::TimedOut && end.is_some_and(|end| Instant::now() >= end);
+    }
+}
