@@ -208,9 +208,10 @@ impl<'f> NewBlock<'f> {
     }
 
     fn abandon(&mut self, error: Option<&FileError>) {
-        let (Some(held), Some(_)) = (self.held.take(), self.filling.take()) else {
+        let (Some(mut held), Some(_)) = (self.held.take(), self.filling.take()) else {
             return;
         };
+        held.after = AfterUse::Keep;
         let (file, frame, block) = (held.file, held.frame, held.block);
         if let Some(error) = error {
             file.fill_errors.lock().push((frame, error.clone()));

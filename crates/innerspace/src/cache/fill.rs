@@ -97,8 +97,20 @@ impl FileCore {
         &self,
         block: u64,
         get: Get,
+        steady: &Steady<'_>,
+        ahead: impl FnOnce() -> u64,
+    ) -> Result<Filled, FileError> {
+        self.fill_absent_into(block, get, steady, ahead, drop)
+    }
+
+    /// The same; `read` gets each block that was read, the first first. [`Get::DONTCACHE`] holds for those read ahead, too.
+    pub(super) fn fill_absent_into<'f>(
+        &'f self,
+        block: u64,
+        get: Get,
         _steady: &Steady<'_>,
         ahead: impl FnOnce() -> u64,
+        read: impl FnMut(BlockRef<'f>),
     ) -> Result<Filled, FileError> {
         let start = block << self.block_shift();
         let size = self.size();
@@ -112,13 +124,13 @@ impl FileCore {
             return Ok(Filled::LookAgain);
         };
         let mut run = vec![first];
-        self.add_ahead(&mut run, ahead());
-        self.read_run(run)?;
+        self.add_ahead(&mut run, ahead(), get.of(Get::DONTCACHE));
+        self.read_run(run, read)?;
         Ok(Filled::LookAgain)
     }
 
     /// Makes the blocks behind a run as long as they are absent, have data, and memory is there without I/O. Never fails.
-    fn add_ahead<'f>(&'f self, run: &mut Vec<NewBlock<'f>>, ahead: u64) {
+    fn add_ahead<'f>(&'f self, run: &mut Vec<NewBlock<'f>>, ahead: u64, get: Get) {
         let _no_io = NoIo::begin();
         let from = run[0].block() + 1;
         let end = (from + ahead).min(self.size().div_ceil(self.block_bytes()));
@@ -127,7 +139,7 @@ impl FileCore {
                 break;
             }
             // Locks are held (those of the run): the allocation may evict, not write.
-            match self.create(block, Get::CREATE | Get::NOIO) {
+            match self.create(block, Get::CREATE | Get::NOIO | get) {
                 Ok(Some(new)) => run.push(new),
                 Ok(None) | Err(_) => break,
             }
@@ -163,7 +175,7 @@ impl FileCore {
                 }
             }
             drop(no_io);
-            if run.is_empty() || self.read_run(run).is_err() {
+            if run.is_empty() || self.read_run(run, drop).is_err() {
                 return;
             }
         }
@@ -185,8 +197,13 @@ impl FileCore {
         }
     }
 
-    /// Reads a run of new blocks; the error of the first is the caller's, those behind it fail for themselves.
-    fn read_run(&self, mut run: Vec<NewBlock<'_>>) -> Result<(), FileError> {
+    /// Reads a run of new blocks, and hands on what was read; the error of the first is the caller's, those behind it fail for
+    /// themselves.
+    fn read_run<'f>(
+        &'f self,
+        mut run: Vec<NewBlock<'f>>,
+        mut read: impl FnMut(BlockRef<'f>),
+    ) -> Result<(), FileError> {
         self.end_shown_holes(&run);
         let results = match self.store() {
             Ok(store) => self.read_into(&*store, &mut run),
@@ -198,7 +215,7 @@ impl FileCore {
                 Ok(()) => {
                     count(&self.counters.filled, 1);
                     self.pool.counters.add(Event::PgIn, self.block_pages());
-                    drop(new.finish());
+                    read(new.finish());
                 }
                 Err(error) => {
                     new.fail(&error);

@@ -53,6 +53,11 @@ impl Get {
         self.0 & other.0 == other.0
     }
 
+    /// What is set of `other`.
+    pub(super) fn of(self, other: Get) -> Get {
+        Get(self.0 & other.0)
+    }
+
     fn wants_lock(self) -> bool {
         (self.has(Get::LOCK) || self.has(Get::CREATE)) && !self.has(Get::FOR_MAP)
     }
@@ -480,13 +485,14 @@ impl FileCore {
     }
 
     /// A block that comes back soon after its eviction was wanted: it starts on the active list, unless it is only to be
-    /// written (P10).
+    /// written (P10), or not to stay.
     fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
             return;
         };
         let decision = self.count_refault(evicted_at);
-        if decision == Refault::Activate && !get.has(Get::WRITE) {
+        let is_use = !get.has(Get::WRITE) && !get.has(Get::DONTCACHE);
+        if decision == Refault::Activate && is_use {
             self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
         }
     }

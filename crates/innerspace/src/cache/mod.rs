@@ -14,7 +14,7 @@
 //! | `asked`, `core`, `stats`, `service` | what a store says before it is a file; a file's state; its counters; what files share |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
-//! | `view`, `read`, `write`, `append`, `new_blocks` | zero-copy and copies; writers that move away from views; at the end of the file; blocks made whole, many at once |
+//! | `view`, `read`, `passing`, `write`, `append`, `new_blocks` | zero-copy and copies; reads that cache nothing; writers that move away from views; at the end of the file; blocks made whole, many at once |
 //! | `dirty`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
 //! | `truncate` | taking parts away |
 //! | `calls` | a store must not come back to its file; whose stores are called unasked |
@@ -86,6 +86,7 @@ pub(crate) mod midway;
 mod new_blocks;
 mod options;
 mod owner;
+mod passing;
 mod read;
 mod ready;
 mod service;

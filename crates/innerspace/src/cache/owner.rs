@@ -20,6 +20,8 @@ pub(super) enum Evicting {
     All,
     /// The same but for those that are mapped; nobody is waited for.
     Unmapped,
+    /// The same of blocks that were not to be cached: they leave no shadow, for nobody has missed anything when they come back.
+    Passing,
 }
 
 impl FileCore {
@@ -48,7 +50,7 @@ impl FileCore {
         let can_go = |one: &Locked<'_>| {
             let (flags, hold) = (one.meta().flags.load(), one.meta().hold.load());
             let stays_mapped = hold.mapped() > 0
-                && (which == Evicting::Unmapped || self.is_locked_in_memory(one.block()));
+                && (which != Evicting::All || self.is_locked_in_memory(one.block()));
             !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
                 && hold.views() == 0
                 && !stays_mapped
@@ -66,8 +68,13 @@ impl FileCore {
             self.pool.domain.synchronize();
         }
         let mut left = Vec::with_capacity(locked.len());
-        left.extend(locked.into_iter().filter_map(|one| self.evict_locked(one)));
-        let freed = left.len() as u64;
+        let mut freed = 0;
+        for one in locked {
+            if let Some(shadow) = self.evict_locked(one, which) {
+                freed += 1;
+                left.extend(shadow);
+            }
+        }
         self.pool.shadows_left(self.owner, &left);
         count(&self.counters.evicted, freed);
         let busy = (frames.len() as u64 - freed) as u32;
@@ -77,26 +84,27 @@ impl FileCore {
         }
     }
 
-    /// Evicts a locked, clean block without translations, unless somebody holds it; returns what it left.
-    fn evict_locked(&self, locked: Locked<'_>) -> Option<LeftShadow> {
+    /// Evicts a locked, clean block without translations, unless somebody holds it; returns what it left, if anything.
+    fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
         // The index's reference and ours.
         if !locked.meta().hold.freeze(2) {
             return None;
         }
         let (block, frame) = (locked.block(), locked.frame());
         let pages = PageCount(self.block_pages());
-        let shadow = self.pool.shadow_pack(self.group.id(), pages);
-        self.unlink(block, frame, Some(shadow));
+        let shadow =
+            (which != Evicting::Passing).then(|| self.pool.shadow_pack(self.group.id(), pages));
+        self.unlink(block, frame, shadow);
         locked.unlock_frozen();
         self.pool.free(frame);
-        Some(LeftShadow::new(block, shadow))
+        Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
     }
 
     /// Evicts a block that was only passing through, unless it was used meanwhile.
     pub(super) fn drop_unless_wanted(&self, frame: FrameId) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
-            self.evict_frames(&[frame], Evicting::Unmapped);
+            self.evict_frames(&[frame], Evicting::Passing);
         }
     }
 

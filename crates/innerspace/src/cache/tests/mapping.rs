@@ -62,6 +62,24 @@ fn who_evicts_without_waiting_leaves_what_is_mapped() {
     assert_eq!(mapped.rights(1), None);
 }
 
+#[test]
+fn a_read_that_caches_nothing_leaves_what_is_mapped_meanwhile() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let mapped = Mapped::new(&cache, &file);
+    let mut pieces = 0;
+    file.scan_uncached(.., |_| {
+        if pieces == 0 {
+            mapped.map(1, FaultKind::Read);
+        }
+        pieces += 1;
+    })
+    .unwrap();
+    assert_eq!(mapped.rights(1), Some(false));
+    assert_eq!(file.stats().cached, PageCount(1));
+    mapped.table.revoke(0..16, Revoke::All);
+}
+
 struct Mapped {
     table: Arc<Table>,
     file: PagedFile,

@@ -12,6 +12,7 @@ mod mapping;
 mod model;
 mod ordering;
 mod panicking;
+mod passing;
 mod reading;
 mod reclaiming;
 mod syncing;
