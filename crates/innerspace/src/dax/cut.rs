@@ -13,7 +13,7 @@
 
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::core::DaxCore;
 use super::entries::Locked;
@@ -22,7 +22,6 @@ use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
 use crate::cache::Holding;
-use crate::frame::deadline;
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -31,8 +30,8 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 impl DaxCore {
-    /// Cuts or lengthens the file.
-    pub(super) fn set_len(&self, new: u64, patience: Duration) -> Result<(), DaxError> {
+    /// Cuts or lengthens the file. Waits for pins until then; `None` is for ever.
+    pub(super) fn set_len(&self, new: u64, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(new)?;
         if new > self.most {
             return Err(self.too_long(new, 0));
@@ -43,7 +42,7 @@ impl DaxCore {
             true => new >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT,
             false => first..first,
         };
-        let _layout = self.without_pins(touched, DaxAction::Resize, patience)?;
+        let _layout = self.without_pins(touched, DaxAction::Resize, until)?;
         let old = self.size();
         let gone = first..self.pages().max(first);
         if new >= old {
@@ -73,15 +72,15 @@ impl DaxCore {
         cut
     }
 
-    /// Makes a range zeros, and gives its whole pages back to the device.
-    pub(super) fn punch(&self, bytes: Range<u64>, patience: Duration) -> Result<(), DaxError> {
+    /// Makes a range zeros, and gives its whole pages back to the device. Waits for pins until then; `None` is for ever.
+    pub(super) fn punch(&self, bytes: Range<u64>, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(bytes.start)?;
         let page = PAGE_SIZE as u64;
         let touched = || {
             let end = bytes.end.min(self.size());
             bytes.start / page..end.div_ceil(page)
         };
-        let _layout = self.without_pins(touched, DaxAction::Punch, patience)?;
+        let _layout = self.without_pins(touched, DaxAction::Punch, until)?;
         let end = bytes.end.min(self.size());
         if bytes.start >= end {
             return Ok(());
@@ -179,9 +178,8 @@ impl DaxCore {
         &self,
         touched: impl Fn() -> Range<u64>,
         what: DaxAction,
-        patience: Duration,
+        until: Option<Instant>,
     ) -> Result<(RwLockWriteGuard<'_, ()>, Holding), DaxError> {
-        let mut until = None;
         loop {
             let layout = self.layout.write();
             let pages = self.widened(touched());
@@ -190,8 +188,7 @@ impl DaxCore {
             };
             drop(layout);
             let own = self.pins.holds_own(&pages);
-            let deadline = *until.get_or_insert_with(|| deadline(patience));
-            if own || !self.pins.wait_for_end(&pages, deadline) {
+            if own || !self.pins.wait_for_end(&pages, until) {
                 return Err(DaxError::Busy {
                     file: self.name.clone(),
                     range: DaxCore::offset(pinned.start)..DaxCore::offset(pinned.end),

@@ -18,6 +18,7 @@ use super::stripes::Count;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
 use crate::cache::{ErrorCursor, FaultKind, Holding};
+use crate::frame::deadline;
 use crate::group::Group;
 use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
@@ -262,8 +263,7 @@ impl DaxFile {
     /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own; [`DaxError::ReadOnly`],
     /// [`DaxError::TooLong`], [`DaxError::Io`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
-        let core = &self.0.core;
-        core.with_room(|| core.set_len(len, PATIENCE))
+        self.set_len_within(len, PATIENCE)
     }
 
     /// Like [`DaxFile::set_len`], waiting so long for pins.
@@ -271,8 +271,9 @@ impl DaxFile {
     /// # Errors
     /// As there.
     pub fn set_len_within(&self, len: u64, patience: Duration) -> Result<(), DaxError> {
-        let core = &self.0.core;
-        core.with_room(|| core.set_len(len, patience))
+        // One for all attempts.
+        let (core, until) = (&self.0.core, deadline(patience));
+        core.with_room(|| core.set_len(len, until))
     }
 
     /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits for pins as
@@ -281,8 +282,8 @@ impl DaxFile {
     /// # Errors
     /// As [`DaxFile::set_len`].
     pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        let core = &self.0.core;
-        core.with_room(|| core.punch(bytes.clone(), PATIENCE))
+        let (core, until) = (&self.0.core, deadline(PATIENCE));
+        core.with_room(|| core.punch(bytes.clone(), until))
     }
 
     /// Makes everything that was stored durable: flushes the cache lines of what is dirty, or has the host write it.
