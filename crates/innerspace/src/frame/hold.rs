@@ -28,6 +28,7 @@
 //! | CACHED | `try_set_wmapped` / `clear_wmapped` | + / - WMAPPED | views = 0, no WRITER; block lock held; clear: revoked and grace passed |
 //! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
 //! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | CACHED; it holds the frame, like a reference |
+//! | mapped=1 alone | `try_map_beside_one` / `unmap` | mapped=2 / -1 | a leaf with one borrower and no parent |
 //! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
 //! | CACHED refs=n | `uncache` | refs=n-1, viewed-only if views > 0 | block lock held |
 //!
@@ -421,6 +422,15 @@ impl Hold {
     pub(crate) fn try_map_cached(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             (now.is_cached() && now.mapped() < HoldState::MAX).then_some(now.0 + MAPPED)
+        })
+        .is_ok()
+    }
+
+    /// Counts one more borrower of a leaf that has one, and nothing else; of several that try one succeeds, as long as it stays
+    /// counted. Acquire: pairs with every dropper's Release.
+    pub(crate) fn try_map_beside_one(&self) -> bool {
+        self.update(Ordering::AcqRel, |now| {
+            (now.0 == MAPPED).then_some(2 * MAPPED)
         })
         .is_ok()
     }

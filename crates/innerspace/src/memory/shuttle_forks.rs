@@ -141,6 +141,58 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
     });
 }
 
+/// Two spaces share a leaf, kept by which alone is the one that it borrows from, and both copy it; a third restores a page of it.
+// spec: F3, F5
+#[test]
+fn two_that_copy_a_leaf_absorb_its_origin_once() {
+    explore_further(|| {
+        let memory = memory();
+        let (space, at) = numbered(&memory, 4);
+        let child = space.fork().unwrap();
+        let mut a = space.accessor();
+        a.store(at, 10u64).unwrap();
+        drop(child);
+        let second = space.fork().unwrap();
+        let image = space.freeze().unwrap();
+        let looker = image.fork().unwrap();
+        let mut b = second.accessor();
+        let storing = thread::spawn(move || {
+            b.store(at + PAGE, 21u64).unwrap();
+            b
+        });
+        let looking = thread::spawn(move || {
+            // Pages of the chain by themselves, and one put back from there.
+            let seen = image.view(at + 2 * PAGE, 8).unwrap();
+            assert_eq!(*seen, 2u64.to_le_bytes());
+            drop(seen);
+            let mut l = looker.accessor();
+            l.store(at + 3 * PAGE, 33u64).unwrap();
+            looker.restore(&image).unwrap();
+            l.store(at + 3 * PAGE, 34u64).unwrap();
+            looker.restore(&image).unwrap();
+            assert_eq!(
+                [0, 1, 2, 3].map(|page| load(&mut l, at, page)),
+                [10, 1, 2, 3]
+            );
+            (image, looker)
+        });
+        a.store(at + 2 * PAGE, 12u64).unwrap();
+        let mut b = storing.join().unwrap();
+        let (image, looker) = looking.join().unwrap();
+        assert_eq!(
+            [0, 1, 2, 3].map(|page| load(&mut a, at, page)),
+            [10, 1, 12, 3]
+        );
+        assert_eq!(
+            [0, 1, 2, 3].map(|page| load(&mut b, at, page)),
+            [10, 21, 2, 3]
+        );
+        [&space, &second, &looker].map(Space::validate);
+        drop((a, b, image, looker, second, space));
+        assert_eq!(used(&memory), 0);
+    });
+}
+
 /// Who unmaps finds a page borrowed that the fault makes the leaf's own: it goes all the same.
 // spec: F3
 #[test]

@@ -313,7 +313,7 @@ impl<'space> FaultState<'space> {
         let borrowed = old.holds() == Holds::Borrowed;
         if borrowed && self.what.access.writes() && nodes.absorbable_origin(leaf).is_some() {
             let paths = self.space.paths.lock();
-            nodes.absorb_origin(leaf);
+            let _absorbed = nodes.absorb_origin(leaf);
             drop(paths);
             // It may borrow nothing from the next one.
             self.replaced

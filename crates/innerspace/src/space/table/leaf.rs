@@ -34,10 +34,12 @@ impl Nodes<'_> {
     }
 
     fn copy_leaf(self, old: FrameId, frame: PoolFrame<'_>) -> FrameId {
+        // An origin that is kept by `old` alone goes first. Borrowing through it would keep a chain of such leaves alive, one more a
+        // fork, and a ref on each page would touch them all.
+        let _section = self.pool.domain.reader();
+        while self.absorb_origin(old) {}
         let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
-        // A dead origin is kept by `old` alone, with pages that `old` may have replaced all: borrowing from `old` in turn
-        // would keep a chain of such leaves alive, one more a fork.
-        match depth > MAX_DEPTH || self.absorbable_origin(old).is_some() {
+        match depth > MAX_DEPTH {
             true => self.copy_flat(old, frame),
             false => self.copy_borrowing(old, depth, frame),
         }
@@ -85,7 +87,8 @@ impl Nodes<'_> {
 
     /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have two owners, and a leaf that
     /// is exclusive again would write to it without asking. The caller's table keeps the leaf it begins at, and that one the
-    /// others: so none of those that others may find here is exclusive (see `pte` on copies).
+    /// others: so none of those that others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain may
+    /// be absorbed by the one before it. Then the page may be found in neither, and comes without write validity.
     pub(super) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
@@ -93,10 +96,10 @@ impl Nodes<'_> {
                 pte::take_valid(word, VALID_W);
                 return;
             }
-            leaf = self
-                .origin(leaf)
-                .expect("a borrowed page has an owner up the chain")
-                .0;
+            match self.origin(leaf) {
+                Some((origin, _)) => leaf = origin,
+                None => return,
+            }
         }
     }
 
@@ -114,6 +117,7 @@ impl Nodes<'_> {
             // As when `ours` was copied from it: the frame's metadata is left alone.
             Some((origin, _)) if origin == theirs => page.borrowed(),
             _ => {
+                let _section = self.pool.domain.reader();
                 self.end_writes_in_place(theirs, slot);
                 if !self.pool.frames.meta(self.frame_of(page)).hold.try_get() {
                     return None;

@@ -18,9 +18,8 @@
 //! borrowed. It touches no frame's metadata: the origin keeps the frames. File pages are not copied, they fault in again
 //! from the cache. An origin with borrowers is frozen: its other parents copy it too before they write. A leaf that has copied
 //! all it borrowed lets its origin go. When an origin has lost its last parent, its file pages are let go, and what its only
-//! borrower has copied; when one borrower is left, that one absorbs it at its next write fault (`origin`). A
-//! chain longer than [`MAX_DEPTH`], or one whose next leaf is kept by borrowing alone, is cut by taking a ref on each frame
-//! instead.
+//! borrower has copied; when one borrower is left, that one absorbs it at its next write fault, or before it is copied itself
+//! (`origin`). A chain longer than [`MAX_DEPTH`] is cut by taking a ref on each frame instead.
 //!
 //! Locking: words change by compare-exchange, or by plain stores of who has them to itself (`pte::take_alone`; child words under
 //! `paths`, or of a range in which no fault works); copying and creating nodes by faults is serialised by the space's `paths`

@@ -52,6 +52,7 @@ impl Nodes<'_> {
         to: u64,
         detached: &mut Detached,
     ) {
+        let _section = self.pool.domain.reader();
         self.for_each_slot(root, from.start, from.end, &mut |at, word| {
             let page = pte::load(word);
             let moved = match page.holds() {

@@ -8,11 +8,16 @@
 //! - The origin has no parent any more, and one borrower is left: the pages that the borrower does not borrow any more are of
 //!   use to nobody, and go at once ([`Nodes::trim`]). It may stop borrowing others at the same time; what it does not borrow
 //!   it never borrows again, for only a restore borrows again, from a leaf that has a parent.
-//! - The same, and the borrower meets a write fault: it takes over the pages it borrows ([`Nodes::absorb_origin`]).
+//! - The same, and the borrower meets a write fault, or is copied in its turn: it takes over the pages it borrows
+//!   ([`Nodes::absorb_origin`]).
 //!
-//! Whoever trims counts as a borrower, so the third way waits for the second. But the borrower of the leaf that is trimmed may
+//! Whoever trims or absorbs counts as a borrower, so of these one at a time is at the origin. But the borrower of the leaf that is trimmed may
 //! itself be absorbed meanwhile, by a leaf that borrows from it: the words with which it borrows are left as they are, since they
 //! say what the trimmed leaf is needed for.
+//!
+//! The leaf that absorbs may be one that others share (I11: what it shows stays the same, and that it owns a page which it borrowed
+//! is right for each of them). They look up its chain meanwhile ([`Nodes::end_writes_in_place`]): so they do it in a section, and
+//! may find a page on its way from one leaf to the other, whose write validity goes there.
 
 use super::{Nodes, SLOTS};
 use crate::FrameId;
@@ -121,12 +126,22 @@ impl Nodes<'_> {
         }
     }
 
-    /// Takes over the frames of a leaf's origin if nobody else has a use for it. The leaf is exclusive and `paths` held;
-    /// the origin is reached by nobody else, since it has no parent and this leaf is its one borrower.
-    pub(in crate::space) fn absorb_origin(self, leaf: FrameId) {
+    /// Takes over the frames of a leaf's origin if nobody else has a use for it: it has no parent, and this leaf is its one
+    /// borrower. Whether it did. The caller keeps the leaf, the space's own or shared, and is in a section: several may try at
+    /// once, and the frame of an origin that another has absorbed is nothing else's before the section ends.
+    pub(in crate::space) fn absorb_origin(self, leaf: FrameId) -> bool {
         let Some(origin) = self.absorbable_origin(leaf) else {
-            return;
+            return false;
         };
+        let counts = &self.pool.frames.meta(origin).hold;
+        // mutant: F4-claim (shuttle: two_that_copy_a_leaf_absorb_its_origin_once) both of two that found it alone
+        let claimed = match cfg!(mutant = "F4-claim") {
+            true => counts.try_map(),
+            false => counts.try_map_beside_one(),
+        };
+        if !claimed {
+            return false;
+        }
         for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
             // mutant: F4 (shuttle: a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed)
             if cfg!(not(mutant = "F4")) && pte::load(from).holds() == Holds::Borrowed {
@@ -145,13 +160,14 @@ impl Nodes<'_> {
         }
         self.set_origin(leaf, next);
         self.set_origin(origin, None);
-        let last = self.pool.frames.meta(origin).hold.unmap();
+        let dropped = [counts.unmap(), counts.unmap()];
         assert_eq!(
-            last,
-            Dropped::Last,
+            dropped,
+            [Dropped::Held, Dropped::Last],
             "I11: an origin was found by somebody while absorbed"
         );
         self.pool.retire(Retired::Frame(origin));
+        true
     }
 
     /// Leaves that this one borrows through.
@@ -160,7 +176,7 @@ impl Nodes<'_> {
         std::iter::successors(self.origin(leaf), |(origin, _)| self.origin(*origin)).count()
     }
 
-    /// The origin that `absorb_origin` would take over. Once so, it stays so: nobody else can reach it.
+    /// The origin that `absorb_origin` would take over. Once so, it stays so until it is absorbed: nobody else can reach it.
     pub(in crate::space) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
         let (origin, _) = self.origin(leaf)?;
         let state = self.state(origin);

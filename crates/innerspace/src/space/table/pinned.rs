@@ -147,6 +147,7 @@ impl Nodes<'_> {
         nodes: &mut Vec<PoolFrame<'_>>,
         pages: &mut Vec<PoolFrame<'_>>,
     ) -> Result<(), TooManyForks> {
+        let section = self.pool.domain.reader();
         let mut replaced = Detached::default();
         let mut copy_path = |at: &u64| {
             let mut node = root;
@@ -167,6 +168,7 @@ impl Nodes<'_> {
             Ok(())
         };
         let copied = leaves.iter().try_for_each(&mut copy_path);
+        drop(section);
         self.release(replaced);
         copied
     }

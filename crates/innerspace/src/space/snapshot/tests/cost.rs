@@ -91,6 +91,33 @@ fn un_sharing_a_leaf_touches_no_metadata_of_what_it_maps() {
 
 // spec: F5
 #[test]
+fn nor_does_un_sharing_a_leaf_that_has_outlived_the_one_it_borrows_from() {
+    let costs = [3, 512].map(|pages| {
+        let pool = pool(4_096);
+        let (space, at, mut a) = resident(&pool, pages);
+        let mut cost = 0;
+        // A fork for each backup: the leaf of the one before is kept by borrowing alone.
+        for backup in 0..4 {
+            let child = space.fork().unwrap();
+            cost = touched(|| a.store(at, backup).unwrap());
+            drop(child);
+        }
+        // The pages, a root and three nodes; the leaf of the last backup with its one page, and what waits for a grace period.
+        pool.flush_retired();
+        assert!(in_use(&pool) <= pages + 4 + 2, "a leaf a backup");
+        a.store(at + (pages - 1) * PAGE, 7u64).unwrap();
+        assert_eq!(a.load::<u64>(at), Ok(3));
+        assert_eq!(a.load::<u64>(at + PAGE), Ok(1));
+        space.validate();
+        drop((a, space));
+        assert_nothing_left(&pool);
+        cost
+    });
+    assert_eq!(costs[0], costs[1], "a leaf of three pages, and of 512");
+}
+
+// spec: F5
+#[test]
 fn chains_of_borrowing_stay_short() {
     let pool = pool(4_096);
     let (mut space, at, a) = resident(&pool, 32);

@@ -171,6 +171,9 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
     let parent = generations.pop().unwrap();
     drop(generations);
     parent.accessor().store(at + PAGE, 77u64).unwrap();
+    // Before it is copied the first time, the leaf takes over what dead ones have that it borrows from.
+    let eldest = parent.fork().unwrap();
+    eldest.accessor().store(at + 2 * PAGE, 0).unwrap();
     let before = in_use(&pool);
     let siblings: Vec<Space> = (0..1000)
         .map(|number| {
@@ -186,7 +189,7 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
     }
     // A root, two nodes, a leaf and a page each.
     assert_eq!(in_use(&pool) - before, 5 * 1000);
-    drop((siblings, parent));
+    drop((siblings, eldest, parent));
     assert_nothing_left(&pool);
 }
 
