@@ -1,8 +1,13 @@
 //! Accesses that must not wait, beside a change of the mappings.
 
+use std::sync::mpsc;
+
 use super::*;
+use crate::cache::{Cache, FileInner, FileOptions};
 use crate::space::change::EVERYWHERE;
+use crate::space::midway::{self, Point};
 use crate::space::translate::GATE_MAIL;
+use crate::store::MemoryStore;
 
 // spec: P29
 #[test]
@@ -34,6 +39,43 @@ fn while_the_mappings_change_it_would_block_each_time() {
     space.validate();
     drop((a, space));
     assert_nothing_left(&pool);
+}
+
+/// A restore closes the gate between two steps of a fault, which reads the mail about it.
+// spec: P29
+#[test]
+fn a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access() {
+    let pool = pool(256);
+    let cache = Cache::new(&pool);
+    let store = Arc::new(MemoryStore::from_bytes(&[7; PAGE_SIZE]));
+    let file = FileInner::open(&cache, store, &FileOptions::new()).unwrap();
+    file.view(..PAGE).unwrap();
+    let space = space(&pool);
+    let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
+    let at = space.map(Map::file(&file)).unwrap();
+    let mut a = space.accessor();
+    a.store(own, 1_u64).unwrap();
+    let (open, may_open) = mpsc::channel::<()>();
+    let (closes, closing) = mpsc::channel();
+    let changing = space.clone();
+    let _there = midway::then(Point::BlockHad, move || {
+        let (told, closed) = mpsc::channel();
+        let other = thread::spawn(move || {
+            let inner = &changing.0;
+            let writer = inner.gate.write();
+            let _closed = writer.close(&inner.pool.domain, &EVERYWHERE, || inner.post(GATE_MAIL));
+            told.send(()).unwrap();
+            may_open.recv().unwrap();
+        });
+        closed.recv().unwrap();
+        closes.send(other).unwrap();
+    });
+    assert!(a.try_load::<u8>(at).unwrap_err().would_block());
+    assert!(a.try_load::<u64>(own).unwrap_err().would_block());
+    open.send(()).unwrap();
+    closing.recv().unwrap().join().unwrap();
+    assert_eq!(a.try_load(own), Ok(1_u64));
+    assert_eq!(a.try_load(at), Ok(7_u8));
 }
 
 // spec: P29
