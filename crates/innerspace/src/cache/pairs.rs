@@ -20,7 +20,7 @@ struct Operation {
     run: fn(&PagedFile),
 }
 
-const OPERATIONS: [Operation; 16] = [
+const OPERATIONS: [Operation; 17] = [
     Operation {
         name: "read",
         run: read,
@@ -44,6 +44,10 @@ const OPERATIONS: [Operation; 16] = [
     Operation {
         name: "write a part of a new block",
         run: |file| file.write_at(&[4; 100], 3 * PAGE as u64 + 50).unwrap(),
+    },
+    Operation {
+        name: "append without waiting",
+        run: append,
     },
     Operation {
         name: "read fault",
@@ -116,6 +120,17 @@ fn view(file: &PagedFile) {
     );
     thread::yield_now();
     assert_eq!(*seen, *before, "a view changed");
+}
+
+/// Behind the third page, or, when the file was cut, into the first and on; without waiting, as soon as that goes.
+fn append(file: &PagedFile) {
+    while let Err(error) = file.try_append(&[4; 3000]) {
+        assert!(error.would_block(), "{error}");
+        // Brings the last block; by now there may be another.
+        let last = file.len().saturating_sub(1);
+        drop(file.view(last..last + 1));
+        thread::yield_now();
+    }
 }
 
 fn fault(file: &PagedFile, kind: FaultKind) {
