@@ -5,7 +5,7 @@ use super::shuttle_world::{
 };
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, thread};
-use crate::{Accessor, Advice, FaultKind, Map, Protection, Remap, VirtAddr};
+use crate::{Advice, FaultKind, Map, Memory, PagedFile, Protection, Remap, VirtAddr};
 
 #[test]
 fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address() {
@@ -163,61 +163,68 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
     });
 }
 
-/// A file's page that is shown in two places, stored to through one and by calls, and executed at the other.
+/// The page of a file, which is executed, beside a thread that stores numbers to its second word.
+fn code_beside(stores_to: fn(&Memory, &PagedFile) -> Box<dyn Fn(u64) + Send>) {
+    let memory = memory();
+    let (file, _store) = numbered(&memory, memory.root_group(), 1);
+    let space = memory.space().unwrap();
+    let execute = Protection::READ | Protection::EXECUTE;
+    let code = space.map(Map::file(&file).protection(execute)).unwrap();
+    let done = Arc::new(AtomicU64::new(0));
+    let stored = Arc::new(AtomicU64::new(0));
+    let storing = {
+        let (store, values) = (stores_to(&memory, &file), until(done.clone()));
+        let stored = stored.clone();
+        thread::spawn(move || {
+            for value in values {
+                store(value);
+                stored.store(value, Ordering::Release);
+            }
+        })
+    };
+    let mut a = space.accessor();
+    for _ in 0..4 {
+        let page = a.watch_code(code).unwrap();
+        let fetched = a.fetch::<u64>(code + 8).unwrap();
+        // Looked at before the next one is watched, which would count by itself.
+        for _ in 0..8 {
+            let there = stored.load(Ordering::Acquire);
+            assert!(
+                fetched >= there || !page.is_current(),
+                "{fetched} is old: {there}"
+            );
+        }
+    }
+    done.store(1, Ordering::Release);
+    storing.join().unwrap();
+    let page = a.watch_code(code).unwrap();
+    let last = stored.load(Ordering::Acquire);
+    assert_eq!(a.fetch::<u64>(code + 8), Ok(last));
+    assert!(page.is_current(), "nobody stores");
+    drop((a, space, file));
+    assert_nothing_left(memory);
+}
+
 // spec: V11
 #[test]
 fn code_beside_writes_by_calls_is_current_or_known_to_be_stale() {
     explore(|| {
-        let memory = memory();
-        let (file, _store) = numbered(&memory, memory.root_group(), 1);
-        let space = memory.space().unwrap();
-        let execute = Protection::READ | Protection::EXECUTE;
-        let code = space.map(Map::file(&file).protection(execute)).unwrap();
-        let elsewhere = memory.space().unwrap();
-        let written = elsewhere.map(Map::file(&file).shared().writable()).unwrap();
-        // Each has a word of its own, and tells what is there once it is.
-        let told = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let done = Arc::new(AtomicU64::new(0));
-        let all_of = |place: usize, store: Box<dyn Fn(u64) + Send>| {
-            let (values, told) = (until(done.clone()), told.clone());
-            thread::spawn(move || {
-                for value in values {
-                    store(value);
-                    told[place].store(value, Ordering::Release);
-                }
-            })
-        };
-        let writes = file.clone();
-        let writing = move |value: u64| writes.write_at(&value.to_le_bytes(), 8).unwrap();
-        let storer = Mutex::new(elsewhere.accessor());
-        let storing = move |value: u64| storer.lock().store(written + 16, value).unwrap();
-        let others = [all_of(0, Box::new(writing)), all_of(1, Box::new(storing))];
-        let mut a = space.accessor();
-        let fetch = |a: &mut Accessor| [8, 16].map(|place| a.fetch::<u64>(code + place).unwrap());
-        for _ in 0..4 {
-            let page = a.watch_code(code).unwrap();
-            let made_of = fetch(&mut a);
-            for _ in 0..4 {
-                for (made_of, told) in made_of.iter().zip(&*told) {
-                    let there = told.load(Ordering::Acquire);
-                    assert!(
-                        *made_of >= there || !page.is_current(),
-                        "{made_of} is old: {there}"
-                    );
-                }
-            }
-        }
-        done.store(1, Ordering::Release);
-        for other in others {
-            other.join().unwrap();
-        }
-        let page = a.watch_code(code).unwrap();
-        let last = [0, 1].map(|place: usize| told[place].load(Ordering::Acquire));
-        assert_eq!(fetch(&mut a), last);
-        assert!(page.is_current(), "nobody stores");
-        file.write_at(&[5], 8).unwrap();
-        assert!(!page.is_current());
-        drop((a, space, elsewhere, file));
-        assert_nothing_left(memory);
+        code_beside(|_, file| {
+            let file = file.clone();
+            Box::new(move |value| file.write_at(&value.to_le_bytes(), 8).unwrap())
+        });
+    });
+}
+
+// spec: V11
+#[test]
+fn code_beside_stores_elsewhere_is_current_or_known_to_be_stale() {
+    explore(|| {
+        code_beside(|memory, file| {
+            let space = memory.space().unwrap();
+            let at = space.map(Map::file(file).shared().writable()).unwrap();
+            let a = Mutex::new(space.accessor());
+            Box::new(move |value| a.lock().store(at + 8, value).unwrap())
+        });
     });
 }

@@ -170,14 +170,14 @@ impl Accessor {
         if space.end_writes(page) {
             space.changes.doubt();
         }
-        // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale) read-only is at rest
+        // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
         let wait = || match cfg!(mutant = "V11-taken") {
             true => {}
             false => domain.synchronize(),
         };
         if let Some((file, number)) = &file {
             wait();
-            // mutant: V11-alias (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale) writable elsewhere
+            // mutant: V11-alias (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from; shuttle: code_beside_stores_elsewhere_is_current_or_known_to_be_stale) writable elsewhere
             if cfg!(not(mutant = "V11-alias")) {
                 file.revoke_write(*number..number + 1);
             }
