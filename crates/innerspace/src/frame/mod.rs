@@ -66,7 +66,7 @@ mod pinned;
 #[cfg(not(loom))]
 mod singles;
 mod stack;
-mod tag;
+pub(crate) mod tag;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 mod wait_table;

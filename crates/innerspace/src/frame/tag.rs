@@ -4,11 +4,11 @@
 //!
 //! **Writers.** Whoever changes an index keeps the tags in step with it, under the index's mutex:
 //!
-//! | change | order of the stores |
-//! |---|---|
-//! | a block comes | its slot, then its tag |
-//! | a block goes | its tag (to none), then its slot |
-//! | a block moves to another frame | the old frame's tag (to none), the slot, the new frame's tag |
+//! | change | order of the stores | by |
+//! |---|---|---|
+//! | a block comes | its slot, then its tag | [`fill`] |
+//! | a block goes | its tag (to none), then its slot | [`empty`] |
+//! | a block moves to another frame | the old frame's tag (to none), the slot, the new frame's tag | [`refill`] |
 //!
 //! So a frame with a tag is what the index has there. A frame that is freed has none, and one that is published gets none before
 //! it is in an index.
@@ -26,6 +26,7 @@
 
 use super::meta::Meta;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{interleave, raw};
 use crate::units::PAGE_SHIFT;
 
 /// log2 of the blocks of a file that have tags; and of the numbers at which they start.
@@ -106,6 +107,71 @@ impl Tags {
     pub(crate) fn end(&self) {
         self.first.store(NOWHERE, Ordering::Relaxed);
     }
+}
+
+/// A word of an index.
+pub(crate) trait Slot {
+    fn store(&self, word: u64, order: Ordering);
+    fn swap(&self, word: u64, order: Ordering) -> u64;
+}
+
+impl Slot for raw::AtomicU64 {
+    #[inline(always)]
+    fn store(&self, word: u64, order: Ordering) {
+        self.store(word, order);
+    }
+    #[inline(always)]
+    fn swap(&self, word: u64, order: Ordering) -> u64 {
+        self.swap(word, order)
+    }
+}
+
+/// A block comes to a slot in which there is none: `tag` sets its frame's tag.
+#[inline(always)]
+pub(crate) fn fill(slot: &impl Slot, word: u64, tag: impl Fn()) {
+    // mutant: G4 (loom: a_tag_is_in_step_with_the_index) the tag comes before the slot
+    if cfg!(mutant = "G4") {
+        tag();
+    }
+    // Release: pairs with the acquire loads of readers; the frame was published before.
+    slot.store(word, Ordering::Release);
+    tag();
+}
+
+/// A block goes from a slot: `untag` clears its frame's tag. Answers with the word that was there.
+#[inline(always)]
+pub(crate) fn empty(slot: &impl Slot, word: u64, untag: impl Fn()) -> u64 {
+    // mutant: G2 (shuttle: a_block_that_is_gone_is_not_guessed; loom: a_tag_is_in_step_with_the_index) the tag goes after the slot
+    if !cfg!(mutant = "G2") {
+        untag();
+    }
+    interleave();
+    let before = slot.swap(word, Ordering::AcqRel);
+    if cfg!(mutant = "G2") {
+        (0..10).for_each(|_| interleave());
+        untag();
+    }
+    before
+}
+
+/// A block moves to another frame: `untag` clears the tag of the old one, and `tag` sets that of the new one. As [`empty`].
+#[inline(always)]
+pub(crate) fn refill(slot: &impl Slot, word: u64, untag: impl Fn(), tag: impl Fn()) -> u64 {
+    // mutant: G5 (loom: a_tag_moves_in_step_with_the_index) the old frame's tag goes after the slot
+    // mutant: G6 (loom: a_tag_moves_in_step_with_the_index) the new one's comes before it
+    if !cfg!(mutant = "G5") {
+        untag();
+    }
+    if cfg!(mutant = "G6") {
+        tag();
+    }
+    interleave();
+    let before = slot.swap(word, Ordering::AcqRel);
+    if cfg!(mutant = "G5") {
+        untag();
+    }
+    tag();
+    before
 }
 
 /// What came of taking a hold on a frame for its tag's sake.

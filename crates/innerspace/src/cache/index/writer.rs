@@ -4,9 +4,9 @@ use super::{
     Guarded, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, RunInserted, Word, height_for, height_of,
     is_live, position,
 };
-use crate::frame::{Tag, Tags};
+use crate::frame::{Tag, Tags, tag};
+use crate::sync::MutexGuard;
 use crate::sync::raw::{AtomicU64, Ordering};
-use crate::sync::{MutexGuard, interleave};
 use crate::units::FrameId;
 
 /// The right to change an [`super::Index`].
@@ -144,9 +144,9 @@ impl<'a, T> IndexWriter<'a, T> {
     /// Fills the slot of `block`.
     #[inline(always)]
     fn put(&self, nodes: &impl Nodes, slot: &AtomicU64, block: u64, frame: FrameId) {
-        // Release: pairs with the acquire loads of readers; the frame was published before.
-        slot.store(Word::Block(frame).encode(), Ordering::Release);
-        nodes.set_tag(frame, self.tags.given(block));
+        tag::fill(slot, Word::Block(frame).encode(), || {
+            nodes.set_tag(frame, self.tags.given(block));
+        });
     }
 
     /// The node that has the word of `block`, if nodes lead there.
@@ -171,10 +171,12 @@ impl<'a, T> IndexWriter<'a, T> {
         let slot = self
             .find(nodes, block)
             .expect("I7: a locked block stays in its index");
-        nodes.set_tag(old, Tag::NONE);
-        interleave();
-        let before = slot.swap(Word::Block(new).encode(), Ordering::AcqRel);
-        nodes.set_tag(new, self.tags.given(block));
+        let before = tag::refill(
+            slot,
+            Word::Block(new).encode(),
+            || nodes.set_tag(old, Tag::NONE),
+            || nodes.set_tag(new, self.tags.given(block)),
+        );
         assert_eq!(
             Word::decode(before),
             Word::Block(old),
@@ -196,16 +198,7 @@ impl<'a, T> IndexWriter<'a, T> {
             .find(nodes, block)
             .expect("I7: a locked block stays in its index");
         let word = shadow.map_or(Word::Empty, Word::Shadow).encode();
-        // mutant: G2 (shuttle: a_block_that_is_gone_is_not_guessed) the tag goes after the slot
-        if !cfg!(mutant = "G2") {
-            nodes.set_tag(frame, Tag::NONE);
-        }
-        interleave();
-        let before = slot.swap(word, Ordering::AcqRel);
-        if cfg!(mutant = "G2") {
-            (0..10).for_each(|_| interleave());
-            nodes.set_tag(frame, Tag::NONE);
-        }
+        let before = tag::empty(slot, word, || nodes.set_tag(frame, Tag::NONE));
         assert_eq!(
             Word::decode(before),
             Word::Block(frame),

@@ -1,7 +1,8 @@
 //! Models of `tag`: what a reader knows of a frame that it found by a guess.
 
 use super::*;
-use crate::frame::tag::{HeldOf, Tags};
+use crate::frame::tag::{HeldOf, Slot, Tags, empty, fill, refill};
+use crate::sync::atomic::AtomicU64;
 
 /// A frame that is block 0 of file 1, with the bytes 10.
 fn world() -> (Arc<World>, Tags) {
@@ -57,35 +58,78 @@ fn a_block_that_was_got_by_its_tag_stays_that_block() {
     });
 }
 
+impl Slot for AtomicU64 {
+    fn store(&self, word: u64, order: Ordering) {
+        self.store(word, order);
+    }
+    fn swap(&self, word: u64, order: Ordering) -> u64 {
+        self.swap(word, order)
+    }
+}
+
+/// The words of slots: nothing, and these frames.
+const NOTHING: u64 = 0;
+const FRAME: u64 = 1;
+const OTHER: u64 = 2;
+
 // The block leaves its index while others hold it: whoever has seen that it is gone does not guess it any more, and whoever guesses a
 // block that comes finds it in the index.
 #[test]
 fn a_tag_is_in_step_with_the_index() {
     loom::model(|| {
         let (world, tags) = world();
-        let slot = Arc::new(AtomicU32::new(1));
-        let puncher = {
-            let slot = slot.clone();
+        let slots = Arc::new([FRAME, NOTHING].map(AtomicU64::new));
+        let changer = {
+            let slots = slots.clone();
             spawn(&world, move |world| {
-                world.meta.set_tag(Tag::NONE);
-                slot.store(0, Ordering::Release);
-                slot.store(2, Ordering::Release);
-                world.meta.set_tag(Tags::of_file(1).given(1));
+                let set = |tag| world.meta.set_tag(tag);
+                assert_eq!(empty(&slots[0], NOTHING, || set(Tag::NONE)), FRAME);
+                fill(&slots[1], FRAME, || set(Tags::of_file(1).given(1)));
             })
         };
-        let before = slot.load(Ordering::Acquire);
+        let before = slots[0].load(Ordering::Acquire);
         let sought = |block| world.meta.try_view_of(tags.sought(block).unwrap());
         let (old, new) = (sought(0), sought(1));
-        if before != 1 {
+        if before == NOTHING {
             assert_ne!(old, HeldOf::Sought, "a block that was gone");
         }
         if new == HeldOf::Sought {
-            assert_eq!(
-                slot.load(Ordering::Acquire),
-                2,
-                "a block that is not there yet"
-            );
+            let there = slots[1].load(Ordering::Acquire);
+            assert_eq!(there, FRAME, "a block that is not there yet");
         }
-        puncher.join().unwrap();
+        changer.join().unwrap();
+    });
+}
+
+// The same of a block that moves to another frame.
+#[test]
+fn a_tag_moves_in_step_with_the_index() {
+    loom::model(|| {
+        let (world, tags) = world();
+        let other = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
+        let slot = Arc::new(AtomicU64::new(FRAME));
+        let mover = {
+            let (slot, other) = (slot.clone(), other.clone());
+            spawn(&world, move |world| {
+                let tag = Tags::of_file(1).given(0);
+                let untag = || world.meta.set_tag(Tag::NONE);
+                let before = refill(&*slot, OTHER, untag, || other.meta.set_tag(tag));
+                assert_eq!(before, FRAME);
+            })
+        };
+        let sought = tags.sought(0).unwrap();
+        let before = slot.load(Ordering::Acquire);
+        let (old, new) = (
+            world.meta.try_view_of(sought),
+            other.meta.try_view_of(sought),
+        );
+        if before == OTHER {
+            assert_ne!(old, HeldOf::Sought, "what the block was");
+        }
+        if new == HeldOf::Sought {
+            let there = slot.load(Ordering::Acquire);
+            assert_eq!(there, OTHER, "what the block is not yet");
+        }
+        mover.join().unwrap();
     });
 }
