@@ -12,7 +12,7 @@ pub(super) const LOAD: usize = CAPACITY / 2;
 /// The most loads that are kept: 16 MiB.
 const MOST: usize = 256;
 
-/// Loads among which a magazine looks for its own: their givers are in a line or two.
+/// Loads among which a magazine looks for its own: their givers are in four lines.
 const SEARCHED: usize = 64;
 
 /// Half of what a magazine holds, from the first place on.

@@ -26,6 +26,12 @@ pub(super) enum Point {
     Revocation,
     /// At the end of a revocation: the space was asked, and no section is open.
     Revoked,
+    /// In a walk to a leaf: the first node below the root is found, and whether it is shared is not looked at.
+    Walk,
+    /// In a drop of pages where they are: a word is not empty, and not taken.
+    Zap,
+    /// In a leaf that absorbs its origin: the pages are its own, and the next one up the chain does not know.
+    Absorbed,
     /// In the end of a space: its table is let go, and what that retired is still there.
     TableGone,
 }

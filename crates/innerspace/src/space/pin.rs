@@ -27,6 +27,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 
 use super::change::Structure;
 use super::device::Inside;
@@ -130,7 +131,6 @@ impl Space {
                 len,
             }),
         };
-        let nodes = Nodes { pool: &space.pool };
         let bytes = (range.end - range.start) / PAGE_SIZE as u64 * size_of::<FrameId>() as u64;
         let charged = PageCount(bytes / PAGE_SIZE as u64);
         let charge = (charged > PageCount(0))
@@ -144,9 +144,7 @@ impl Space {
             self.have_pages(WHAT, at, len)?;
             let mut writer = space.gate.write();
             check(&writer.vmas)?;
-            let pins = space
-                .inside(|tables| nodes.pin_range(&space.pool, tables.root, range.start, range.end));
-            match pins {
+            match space.pin_pages(&range) {
                 Ok(pins) => {
                     writer.pins.add(space, &range, &pins, at_fork);
                     let payer = charge.map(Charge::commit);
@@ -168,6 +166,18 @@ impl Space {
                 }
             }
         }
+    }
+}
+
+impl SpaceInner {
+    /// Pins what is as a store leaves it. The gate's writer is held.
+    pub(super) fn pin_pages(&self, range: &Range<u64>) -> Result<Pins, NotPinned> {
+        let nodes = Nodes { pool: &self.pool };
+        self.inside(|tables| {
+            // For the reason that `zap` takes it: the leaf could be a fork's alone.
+            let _paths = self.paths.lock();
+            nodes.pin_range(&self.pool, tables.root, range.start, range.end)
+        })
     }
 }
 

@@ -6,9 +6,10 @@
 //! | step | why |
 //! |---|---|
 //! | 1 the writer's mutex is taken | a fork alone could make others share the leaf |
+//! | | `paths` is taken | a fault that copies a leaf lets the old one go: found before, it would be another space's alone by now, or nobody's |
 //! | 2 in a section, each word is swapped for an empty one | faults beside it replace words by compare-exchange: of whoever wants a word's page, one gets it |
-//! | 3 the mutex is let go | for the next one, before the wait |
-//! | 4 a grace period | who had found a page by its word is done with it (I6) |
+//! | 3 both are let go | for others, before the wait |
+//! | 4 a grace period, if there are pages to let go | who had found a page by its word is done with it (I6) |
 //! | 5 the pages are let go | |
 //!
 //! A store beside the call is before it, and lost, or after it, and there. A fault that copies a page has read its word in the
@@ -60,6 +61,7 @@ impl SpaceInner {
     fn take_words(&self, range: &Range<u64>) -> Option<Vec<Pte>> {
         let nodes = Nodes { pool: &self.pool };
         let section = self.pool.domain.reader();
+        let paths = self.paths.lock();
         // Where there is no leaf there is nothing to drop. One that comes meanwhile may be in a node that others share.
         let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
         let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
@@ -72,6 +74,8 @@ impl SpaceInner {
             let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
             for word in &nodes.words(leaf.frame)[slots] {
                 if pte::load(word) != Pte::EMPTY {
+                    #[cfg(all(test, not(shuttle)))]
+                    super::midway::reached(super::midway::Point::Zap);
                     let page = pte::take(word);
                     if page.needs_letting_go() {
                         taken.push(page);
@@ -79,7 +83,7 @@ impl SpaceInner {
                 }
             }
         }
-        drop(section);
+        drop((paths, section));
         Some(taken)
     }
 }

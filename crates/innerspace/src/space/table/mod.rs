@@ -47,6 +47,7 @@ use crate::sync::raw::{AtomicU64, Ordering};
 use crate::{FrameId, PAGE_SHIFT};
 
 pub(super) use self::edit::Edit;
+pub(super) use self::origin::Borrower;
 pub(super) use self::pinned::{NotPinned, Pins};
 pub(super) use self::still::{Image, StillPage};
 
@@ -210,6 +211,10 @@ impl<'pool> Nodes<'pool> {
         let mut exclusive = true;
         for level in (1..=ROOT_LEVEL).rev() {
             node = self.child(&self.words(node)[slot_index(at, level)])?;
+            #[cfg(all(test, not(shuttle)))]
+            if level == ROOT_LEVEL {
+                crate::space::midway::reached(crate::space::midway::Point::Walk);
+            }
             exclusive &= !self.is_held_twice(node);
         }
         Some(Leaf {

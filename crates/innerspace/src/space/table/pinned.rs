@@ -84,7 +84,7 @@ impl Nodes<'_> {
     }
 
     /// Pins the pages of `start..end`, all of which must be as a store leaves them. In a section, with the gate's writer
-    /// held: no fork or restore is under way, and faults do not take such a page away.
+    /// and `paths` held: no fork or restore is under way, and faults do not take such a page away, nor the leaf.
     pub(in crate::space) fn pin_range(
         self,
         pool: &Arc<Pool>,

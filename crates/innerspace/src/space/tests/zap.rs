@@ -150,3 +150,66 @@ fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over(
     drop((storer, space));
     assert_nothing_left(&pool);
 }
+
+#[test]
+fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
+    let pool = pool(64);
+    let (space, at) = numbered(&pool);
+    let snapshot = space.freeze().unwrap();
+    let mut a = space.accessor();
+    for _ in 0..2 {
+        // The page that is dropped is borrowed: no record of stores has it.
+        a.store(at, 99u64).unwrap();
+        space.advise(at + PAGE, PAGE, Advice::DontNeed).unwrap();
+        space.restore(&snapshot).unwrap();
+        assert_eq!(shown(&space, at), without(0..0));
+    }
+}
+
+/// With one accessor a fault lets the leaf go that it has copied at once: then it is the fork's alone.
+// spec: F3
+#[test]
+fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
+    let pool = pool(64);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(PAGE)).unwrap();
+    space.accessor().store(at, 7u64).unwrap();
+    let child = space.fork().unwrap();
+    let (hand_over, storing) = mpsc::channel();
+    let storer = space.clone();
+    let _there = midway::then(Point::Walk, move || {
+        let kept_out = storer.0.paths.try_lock().is_none();
+        let storing = thread::spawn(move || storer.accessor().store(at, 8u64).unwrap());
+        while !kept_out && !storing.is_finished() {
+            thread::yield_now();
+        }
+        hand_over.send(storing).unwrap();
+    });
+    space.advise(at, PAGE, Advice::DontNeed).unwrap();
+    storing.recv().unwrap().join().unwrap();
+    assert_eq!(child.accessor().load(at), Ok(7u64));
+    space.validate();
+    child.validate();
+    drop((space, child));
+    assert_nothing_left(&pool);
+}
+
+/// A page of zeros is going to be dropped; a store puts another there first.
+#[test]
+fn what_a_store_puts_there_beside_the_drop_is_dropped() {
+    let pool = pool(64);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(at + PAGE, 1u64).unwrap();
+    assert_eq!(a.load(at), Ok(0u64));
+    let _there = midway::then(Point::Zap, move || {
+        let storing = thread::spawn(move || a.store(at, 7u64).unwrap());
+        storing.join().unwrap();
+    });
+    space.advise(at, PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(space.accessor().load(at), Ok(0u64));
+    space.validate();
+    drop(space);
+    assert_nothing_left(&pool);
+}

@@ -1,6 +1,9 @@
 //! Pinned pages: one test for each rule of `space::pin`.
 
+use std::sync::mpsc;
+
 use super::*;
+use crate::space::midway::{self, Point};
 use crate::space::{Advice, AtFork, Pinned, Remap};
 
 /// A space with `pages` resident pages, whose page n starts with n + 1.
@@ -415,4 +418,33 @@ fn leaves_that_have_no_pins_any_more_are_forgotten() {
     drop(space.fork().unwrap());
     assert_eq!(space.0.gate.write().pins.known(), 1);
     drop(kept);
+}
+
+/// A fork comes before the pin; a store copies the leaf while the pin walks to it, and lets the old one go, with what was valid
+/// before the fork.
+// spec: F1
+#[test]
+fn a_pin_beside_the_copy_of_its_leaf_takes_nothing_of_the_fork() {
+    let pool = pool(64);
+    let (space, at, a) = numbered(&pool, 1);
+    drop(a);
+    let child = space.fork().unwrap();
+    let (hand_over, storing) = mpsc::channel();
+    let storer = space.clone();
+    let _there = midway::then(Point::Walk, move || {
+        let kept_out = storer.0.paths.try_lock().is_none();
+        let storing = thread::spawn(move || storer.accessor().store(at, 8u64).unwrap());
+        while !kept_out && !storing.is_finished() {
+            thread::yield_now();
+        }
+        hand_over.send(storing).unwrap();
+    });
+    let writer = space.0.gate.write();
+    let pinned = space.0.pin_pages(&(at.0..at.0 + PAGE));
+    assert!(pinned.is_err(), "a page that the fork shares");
+    drop(writer);
+    storing.recv().unwrap().join().unwrap();
+    assert_eq!(child.accessor().load(at), Ok(1u64));
+    drop((space, child));
+    assert_nothing_left(&pool);
 }
