@@ -40,7 +40,7 @@ use super::device::{DeviceCall, Inside};
 use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::page_start;
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
-use super::table::{self, Detached, NeedNodes, Nodes, Spares};
+use super::table::{self, Borrower, Detached, NeedNodes, Nodes, Spares};
 use super::translate::{Need, Translator};
 use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
 use super::vma_cache::VmaCache;
@@ -316,7 +316,7 @@ impl<'space> FaultState<'space> {
         let borrowed = old.holds() == Holds::Borrowed;
         if borrowed && self.what.access.writes() && nodes.absorbable_origin(leaf).is_some() {
             let paths = self.space.paths.lock();
-            let _absorbed = nodes.absorb_origin(leaf);
+            let _absorbed = nodes.absorb_origin(leaf, Borrower::Exclusive);
             drop(paths);
             // It may borrow nothing from the next one.
             self.replaced

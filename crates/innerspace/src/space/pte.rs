@@ -221,6 +221,21 @@ pub(super) fn take_alone(slot: &AtomicU64) -> Pte {
     page
 }
 
+/// Makes a borrowed page the leaf's own, in a leaf that others share all the while; false, and nothing is changed, where that takes
+/// a compare-exchange. Nobody stores by such a word, nor takes the page away, nor validity for loads; who gives that meanwhile
+/// gives it in vain, and the next load does again. But validity for fetches is taken away from shared leaves, too, and must not come back.
+#[inline(always)]
+pub(super) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
+    debug_assert_eq!(old.holds(), Holds::Borrowed);
+    if old.has(VALID_X) {
+        return false;
+    }
+    interleave();
+    // Release, as in `replace`.
+    slot.store(old.owned().0, Ordering::Release);
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

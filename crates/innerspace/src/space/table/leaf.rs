@@ -1,5 +1,6 @@
 //! Copying shared nodes, and what a copied leaf borrows: see the module above.
 
+use super::origin::Borrower;
 use super::{MAX_DEPTH, Nodes, child_word};
 use crate::FrameId;
 use crate::reclaim::PoolFrame;
@@ -37,7 +38,7 @@ impl Nodes<'_> {
         // An origin that is kept by `old` alone goes first. Borrowing through it would keep a chain of such leaves alive, one more a
         // fork, and a ref on each page would touch them all.
         let _section = self.pool.domain.reader();
-        while self.absorb_origin(old) {}
+        while self.absorb_origin(old, Borrower::Shared) {}
         let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
         match depth > MAX_DEPTH {
             true => self.copy_flat(old, frame),

@@ -34,6 +34,15 @@ pub(super) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
     origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth)
 }
 
+/// Whose the leaf is that takes over what its origin has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::space) enum Borrower {
+    /// The space's own: faults store by its words meanwhile.
+    Exclusive,
+    /// Shared by others, or borrowed from, until the caller is done with it: nobody stores by its words.
+    Shared,
+}
+
 impl Nodes<'_> {
     /// The leaf that this one borrows from, and through how many.
     pub(super) fn origin(self, leaf: FrameId) -> Option<(FrameId, u64)> {
@@ -129,7 +138,7 @@ impl Nodes<'_> {
     /// Takes over the frames of a leaf's origin if nobody else has a use for it: it has no parent, and this leaf is its one
     /// borrower. Whether it did. The caller keeps the leaf, the space's own or shared, and is in a section: several may try at
     /// once, and the frame of an origin that another has absorbed is nothing else's before the section ends.
-    pub(in crate::space) fn absorb_origin(self, leaf: FrameId) -> bool {
+    pub(in crate::space) fn absorb_origin(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(origin) = self.absorbable_origin(leaf) else {
             return false;
         };
@@ -143,16 +152,17 @@ impl Nodes<'_> {
             return false;
         }
         for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
-            // mutant: F4 (shuttle: a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed)
-            if cfg!(not(mutant = "F4")) && pte::load(from).holds() == Holds::Borrowed {
-                continue; // `trim` may be looking
-            }
-            let theirs = pte::take(from);
+            let theirs = pte::load(from);
             match theirs.holds() {
-                Holds::Own => self.take_over(theirs, to),
-                _ => self.retire_page(theirs),
+                // Nobody looks at what the origin owned, once it is nobody's: the word stays.
+                Holds::Own => self.take_over(theirs, to, borrower),
+                // mutant: F4 (test: a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows)
+                Holds::Borrowed if cfg!(not(mutant = "F4")) => {} // `trim` may be looking
+                _ => self.retire_page(pte::take(from)),
             }
         }
+        #[cfg(all(test, not(shuttle)))]
+        crate::space::midway::reached(crate::space::midway::Point::Absorbed);
         let next = self.origin(origin);
         if let Some((next, _)) = next {
             let meta = self.pool.frames.meta(next);
@@ -184,14 +194,16 @@ impl Nodes<'_> {
     }
 
     /// Moves the origin's ownership of one page to the slot that borrows it, or lets the page go.
-    fn take_over(self, theirs: Pte, to: &AtomicU64) {
+    fn take_over(self, theirs: Pte, to: &AtomicU64, borrower: Borrower) {
         loop {
             let ours = pte::load(to);
             if ours.holds() != Holds::Borrowed || ours.host() != theirs.host() {
                 return self.retire_page(theirs);
             }
-            if pte::replace(to, ours, ours.owned()) {
-                return;
+            match borrower {
+                Borrower::Shared if pte::own_in_shared(to, ours) => return,
+                _ if pte::replace(to, ours, ours.owned()) => return,
+                _ => {}
             }
         }
     }

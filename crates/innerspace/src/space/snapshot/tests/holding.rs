@@ -1,7 +1,10 @@
 //! What the two sides of a fork hold, by count: what nobody can reach any more is given back at once.
 
+use std::sync::mpsc;
+
 use super::cost::resident;
 use super::*;
+use crate::space::midway::{self, Point};
 
 const PAGES: u64 = 600;
 /// Its leaves, the nodes above them, the root, and the accessor.
@@ -122,5 +125,103 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     assert!(used(&pool) <= 512 + TABLES);
     third.validate();
     drop((c, third));
+    assert_nothing_left(&pool);
+}
+
+/// The first leaf asks the second what it is needed for, while the third absorbs the second.
+// spec: F3, F4
+#[test]
+fn a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows() {
+    let pool = pool(64);
+    let (first, at, a) = resident(&pool, 4);
+    let second = first.fork().unwrap();
+    second.accessor().store(at, 10u64).unwrap();
+    let third = second.fork().unwrap();
+    let mut c = third.accessor();
+    c.store(at + PAGE, 11u64).unwrap();
+    drop((a, second));
+    while pool.flush_retired() > 0 {}
+    let (hand_over, ending) = mpsc::channel();
+    let _there = midway::then(Point::Absorbed, move || {
+        let (told, gone) = mpsc::channel();
+        let ending = thread::spawn(move || {
+            let _there = midway::then(Point::TableGone, move || told.send(()).unwrap());
+            drop(first);
+        });
+        gone.recv().unwrap();
+        hand_over.send(ending).unwrap();
+    });
+    c.store(at + 2 * PAGE, 12u64).unwrap();
+    ending.recv().unwrap().join().unwrap();
+    while pool.flush_retired() > 0 {}
+    // What was let go by mistake is somebody else's now.
+    let (others, _, o) = resident(&pool, 8);
+    let seen = [0, 1, 2, 3].map(|page| c.load::<u64>(at + page * PAGE).unwrap());
+    assert_eq!(seen, [10, 11, 12, 3]);
+    third.validate();
+    drop((c, o, third, others));
+    assert_nothing_left(&pool);
+}
+
+// spec: F2
+#[test]
+fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
+    let pool = pool(16 * 1024);
+    let first = space(&pool);
+    let at = first.map(Map::anonymous(64 * PAGE)).unwrap();
+    let before = in_use(&pool);
+    let mut generations = vec![first];
+    for number in 0..64 {
+        let child = generations.last().unwrap().fork().unwrap();
+        child
+            .accessor()
+            .store(at + number * PAGE, number + 1)
+            .unwrap();
+        child.accessor().store(at, 1000 + number).unwrap();
+        generations.push(child);
+    }
+    for (number, space) in generations.iter().enumerate() {
+        let mut a = space.accessor();
+        for page in 1..64 {
+            let written = page < number as u64;
+            let expected = if written { page + 1 } else { 0 };
+            assert_eq!(
+                a.load::<u64>(at + page * PAGE),
+                Ok(expected),
+                "{number} {page}"
+            );
+        }
+        space.validate();
+    }
+    // Page `n` once for each generation from 1 on, and page 0 once for each: every one distinct.
+    let tables: u64 = generations.iter().skip(1).map(|_| 4).sum();
+    let pages = 63 + 64;
+    let leaves_and_pages = in_use(&pool) - before;
+    assert!(
+        leaves_and_pages <= tables + pages + 3,
+        "{leaves_and_pages} frames"
+    );
+    let parent = generations.pop().unwrap();
+    drop(generations);
+    parent.accessor().store(at + PAGE, 77u64).unwrap();
+    // Before it is copied the first time, the leaf takes over what dead ones have that it borrows from.
+    let eldest = parent.fork().unwrap();
+    eldest.accessor().store(at + 2 * PAGE, 0).unwrap();
+    let before = in_use(&pool);
+    let siblings: Vec<Space> = (0..1000)
+        .map(|number| {
+            let child = parent.fork().unwrap();
+            child.accessor().store(at + 2 * PAGE, number).unwrap();
+            child
+        })
+        .collect();
+    for (number, child) in siblings.iter().enumerate() {
+        let mut a = child.accessor();
+        assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(number as u64));
+        assert_eq!(a.load::<u64>(at + PAGE), Ok(77));
+    }
+    // A root, two nodes, a leaf and a page each.
+    assert_eq!(in_use(&pool) - before, 5 * 1000);
+    drop((siblings, eldest, parent));
     assert_nothing_left(&pool);
 }

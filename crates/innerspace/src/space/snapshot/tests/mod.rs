@@ -130,69 +130,6 @@ fn a_snapshot_of_another_space_or_memory_is_refused() {
     assert_eq!(born.accessor().load::<u64>(at), Ok(5));
 }
 
-// spec: F2
-#[test]
-fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
-    let pool = pool(16 * 1024);
-    let first = space(&pool);
-    let at = first.map(Map::anonymous(64 * PAGE)).unwrap();
-    let before = in_use(&pool);
-    let mut generations = vec![first];
-    for number in 0..64 {
-        let child = generations.last().unwrap().fork().unwrap();
-        child
-            .accessor()
-            .store(at + number * PAGE, number + 1)
-            .unwrap();
-        child.accessor().store(at, 1000 + number).unwrap();
-        generations.push(child);
-    }
-    for (number, space) in generations.iter().enumerate() {
-        let mut a = space.accessor();
-        for page in 1..64 {
-            let written = page < number as u64;
-            let expected = if written { page + 1 } else { 0 };
-            assert_eq!(
-                a.load::<u64>(at + page * PAGE),
-                Ok(expected),
-                "{number} {page}"
-            );
-        }
-        space.validate();
-    }
-    // Page `n` once for each generation from 1 on, and page 0 once for each: every one distinct.
-    let tables: u64 = generations.iter().skip(1).map(|_| 4).sum();
-    let pages = 63 + 64;
-    let leaves_and_pages = in_use(&pool) - before;
-    assert!(
-        leaves_and_pages <= tables + pages + 3,
-        "{leaves_and_pages} frames"
-    );
-    let parent = generations.pop().unwrap();
-    drop(generations);
-    parent.accessor().store(at + PAGE, 77u64).unwrap();
-    // Before it is copied the first time, the leaf takes over what dead ones have that it borrows from.
-    let eldest = parent.fork().unwrap();
-    eldest.accessor().store(at + 2 * PAGE, 0).unwrap();
-    let before = in_use(&pool);
-    let siblings: Vec<Space> = (0..1000)
-        .map(|number| {
-            let child = parent.fork().unwrap();
-            child.accessor().store(at + 2 * PAGE, number).unwrap();
-            child
-        })
-        .collect();
-    for (number, child) in siblings.iter().enumerate() {
-        let mut a = child.accessor();
-        assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(number as u64));
-        assert_eq!(a.load::<u64>(at + PAGE), Ok(77));
-    }
-    // A root, two nodes, a leaf and a page each.
-    assert_eq!(in_use(&pool) - before, 5 * 1000);
-    drop((siblings, eldest, parent));
-    assert_nothing_left(&pool);
-}
-
 // spec: F4
 #[test]
 fn forks_and_snapshots_dropped_in_any_order_free_each_frame_once() {
