@@ -1,4 +1,4 @@
-//! Appending, which is one piece among appends: waiting for whatever it needs, or not at all.
+//! Appending, which is one piece among appends and changes of the length: waiting for whatever it needs, or not at all.
 //!
 //! An append that does not wait has all it needs before it changes anything that others see: `append`, the file steady, a frame
 //! for the block that it begins, the lock of the one that it ends. The bytes behind the end of that one are in place before the new

@@ -92,7 +92,7 @@ pub(crate) struct FileCore {
     /// Whether a call of the store may want other files.
     pub(super) uses_files: Arc<AtomicBool>,
     pub(super) syncs: Syncs,
-    /// Serialises appends.
+    /// Serialises appends, and keeps the end where it is meanwhile.
     pub(super) append: Mutex<()>,
     pub(super) ready: ReadyList,
     /// Read-ahead of mappings, which have no handle.

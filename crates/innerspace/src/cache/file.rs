@@ -440,7 +440,8 @@ impl PagedFile {
         self.core().write_at(bytes, offset)
     }
 
-    /// Writes all of `bytes` at the end of the file, in one piece among appends; returns where they are.
+    /// Writes all of `bytes` at the end of the file, in one piece among appends and [`PagedFile::set_len`]; returns where they are. A
+    /// write past the end beside it may take the same place.
     ///
     /// # Errors
     /// As [`PagedFile::write_at`].

@@ -33,7 +33,7 @@
 //! A block in the index that is not locked is up to date. Whoever removes, moves or evicts a block holds its lock, so a
 //! locked block that is in the index stays there (I7). LOCKED and WRITEBACK are waited for in the wait table of `frame`.
 //!
-//! **Locking**, outermost first: a file's `append` > `invalidate` (shared by fills and writes, exclusive for truncate,
+//! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate` (shared by fills and writes, exclusive for truncate,
 //! punch, discard, invalidate: [`Steady`](core::Steady); an append in one step asks under the mutex of the index whether somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf within
 //! this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block locks at once are taken in
 //! ascending order, all but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block

@@ -41,14 +41,18 @@ impl FileCore {
     pub(super) fn set_len(&self, new: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(new, 0)?;
-        self.while_alone(|alone| {
-            let old = self.size();
-            match new.cmp(&old) {
-                Greater => self.extend(old, new),
-                Less => self.truncate(new, alone),
-                Equal => Ok(()),
-            }
-        })
+        // An append goes where the end was when it began, and is over before the end moves.
+        let appending = self.append.lock();
+        let alone = self.alone();
+        let old = self.size();
+        let result = match new.cmp(&old) {
+            Greater => self.extend(old, new),
+            Less => self.truncate(new, &alone),
+            Equal => Ok(()),
+        };
+        drop((alone, appending));
+        self.end_operation();
+        result
     }
 
     /// Does `work` with the file to itself, and then, with nothing held, what comes after an operation.
