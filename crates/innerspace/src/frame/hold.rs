@@ -28,7 +28,7 @@
 //! | CACHED | `try_set_wmapped` / `clear_wmapped` | + / - WMAPPED | views = 0, no WRITER; block lock held; clear: revoked and grace passed |
 //! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
 //! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | CACHED; it holds the frame, like a reference |
-//! | mapped=1 alone | `try_map_beside_one` / `unmap` | mapped=2 / -1 | a leaf with one borrower and no parent |
+//! | mapped=1 alone | `try_map_beside_one` / `unmap_both` | mapped=2 / 0 | a leaf with one borrower and no parent |
 //! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
 //! | CACHED refs=n | `uncache` | refs=n-1, viewed-only if views > 0 | block lock held |
 //!
@@ -433,6 +433,17 @@ impl Hold {
             (now.0 == MAPPED).then_some(2 * MAPPED)
         })
         .is_ok()
+    }
+
+    /// Ends what [`Hold::try_map_beside_one`] began, and counts the other one off with it: with one of them alone somebody else
+    /// would begin. Orderings as in [`Hold::put`].
+    pub(crate) fn unmap_both(&self) -> Dropped {
+        let before = HoldState(self.0.fetch_sub(2 * MAPPED, Ordering::AcqRel));
+        assert!(
+            before.mapped() >= 2,
+            "unmap of what was not counted: {before:?}"
+        );
+        HoldState(before.0 - 2 * MAPPED).after_drop()
     }
 
     /// Counts one installed page less. Orderings as in [`Hold::put`].

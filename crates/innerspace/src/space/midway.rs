@@ -24,6 +24,12 @@ pub(super) enum Point {
     LeafCopied,
     /// In the section of a revocation: the mappings are read, no word is looked at.
     Revocation,
+    /// In a walk up a chain of leaves that borrow: at one that no parent has, and its word is not looked at.
+    Climbing,
+    /// In a leaf that is about to absorb its origin: it was found alone, and is not claimed.
+    FoundAlone,
+    /// In a leaf that has absorbed its origin: nobody counts there any more.
+    Uncounted,
     /// At the end of a revocation: the space was asked, and no section is open.
     Revoked,
     /// In a walk to a leaf: the first node below the root is found, and whether it is shared is not looked at.

@@ -1,6 +1,7 @@
 //! Spaces of anonymous memory, against what they should be; files are tested through the facade.
 
 mod at_once;
+mod chains;
 mod direct;
 mod midway;
 mod old_mappings;

@@ -17,12 +17,13 @@
 //!
 //! The leaf that absorbs may be one that others share (I11: what it shows stays the same, and that it owns a page which it borrowed
 //! is right for each of them). They look up its chain meanwhile ([`Nodes::end_writes_in_place`]): so they do it in a section, and
-//! may find a page on its way from one leaf to the other, whose write validity goes there.
+//! an origin that was absorbed keeps its words and names the next one to the end. Of a page that it owned it is the old word
+//! whose write validity they take, and the new one has none.
 
 use super::{Nodes, SLOTS};
 use crate::FrameId;
 use crate::frame::Dropped;
-use crate::reclaim::Retired;
+use crate::reclaim::{Pool, Retired};
 use crate::space::pte::{self, Holds, Pte};
 use crate::sync::raw::{AtomicU64, Ordering};
 
@@ -142,6 +143,8 @@ impl Nodes<'_> {
         let Some(origin) = self.absorbable_origin(leaf) else {
             return false;
         };
+        #[cfg(all(test, not(shuttle)))]
+        crate::space::midway::reached(crate::space::midway::Point::FoundAlone);
         let counts = &self.pool.frames.meta(origin).hold;
         // mutant: F4-claim (shuttle: two_that_copy_a_leaf_absorb_its_origin_once) both of two that found it alone
         let claimed = match cfg!(mutant = "F4-claim") {
@@ -164,16 +167,26 @@ impl Nodes<'_> {
         #[cfg(all(test, not(shuttle)))]
         crate::space::midway::reached(crate::space::midway::Point::Absorbed);
         let next = self.origin(origin);
-        if let Some((next, _)) = next {
-            let meta = self.pool.frames.meta(next);
-            meta.replace_borrower(origin, leaf);
+        // Of its own it is seen by the next fault (`part_from_origin`); a shared one borrows nothing more.
+        let borrows = |word: &AtomicU64| pte::load(word).holds() == Holds::Borrowed;
+        let in_vain = borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
+        match next {
+            Some((next, _)) if in_vain => {
+                self.pool.frames.meta(next).toggle_borrowers(origin);
+                let put = move |pool: &Pool| Nodes { pool }.put_origin(next);
+                self.pool.retire(Retired::Call(Box::new(put)));
+            }
+            Some((next, _)) => self.pool.frames.meta(next).replace_borrower(origin, leaf),
+            None => {}
         }
-        self.set_origin(leaf, next);
-        self.set_origin(origin, None);
-        let dropped = [counts.unmap(), counts.unmap()];
+        self.set_origin(leaf, next.filter(|_| !in_vain));
+        // The origin still names the next one: somebody may be on his way through it.
+        let dropped = counts.unmap_both();
+        #[cfg(all(test, not(shuttle)))]
+        crate::space::midway::reached(crate::space::midway::Point::Uncounted);
         assert_eq!(
             dropped,
-            [Dropped::Held, Dropped::Last],
+            Dropped::Last,
             "I11: an origin was found by somebody while absorbed"
         );
         self.pool.retire(Retired::Frame(origin));

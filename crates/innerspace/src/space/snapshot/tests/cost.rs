@@ -143,3 +143,28 @@ fn chains_of_borrowing_stay_short() {
         assert_eq!(a.load::<u64>(at + 31 * PAGE), Ok(31));
     }
 }
+
+/// A leaf that takes over its last borrowed page while it is shared has no more use for the one further up.
+// spec: F2
+#[test]
+fn a_shared_leaf_that_borrows_nothing_lets_the_next_origin_go() {
+    let pool = pool(4_096);
+    let (s, at, mut a) = resident(&pool, 16);
+    let c1 = s.fork().unwrap();
+    c1.accessor().store(at, 100u64).unwrap();
+    let c2 = c1.fork().unwrap();
+    let mut b = c2.accessor();
+    (1..16).for_each(|page| b.store(at + page * PAGE, 200u64).unwrap());
+    drop(c1);
+    let c3 = c2.fork().unwrap();
+    // Copies the shared leaf, which absorbs the first child's.
+    b.store(at, 201u64).unwrap();
+    drop((b, c2));
+    pool.flush_retired();
+    let mut c = c3.accessor();
+    (0..16).for_each(|page| c.store(at + page * PAGE, 300u64).unwrap());
+    (0..15).for_each(|page| a.store(at + page * PAGE, 400u64).unwrap());
+    // 16 pages, a root and three nodes each; and the old leaf, whose one page is among them.
+    let used = in_use(&pool);
+    assert!(used <= 2 * (16 + 4) + 1, "{used}");
+}

@@ -1,0 +1,127 @@
+//! A chain of leaves is walked by one and absorbed by another, in the middle of what each does.
+
+use std::sync::mpsc;
+
+use super::*;
+use crate::space::midway::{self, Point};
+
+const LARGE: u64 = 512 * PAGE;
+
+fn numbered(space: &Space, pages: u64) -> VirtAddr {
+    let at = space
+        .map(Map::anonymous(pages * PAGE).at(VirtAddr(1 << 30)))
+        .unwrap();
+    let mut a = space.accessor();
+    (0..pages).for_each(|page| a.store(at + page * PAGE, page).unwrap());
+    at
+}
+
+/// The third space borrows from the second, which is gone, and that from the first. A snapshot shares the third one's leaf: a store there
+/// absorbs the second's beside a view of the snapshot.
+// spec: F6
+#[test]
+fn a_view_stays_when_its_chain_is_absorbed_beside_it() {
+    let pool = pool(512);
+    let first = space(&pool);
+    let at = numbered(&first, 4);
+    let second = first.fork().unwrap();
+    second.accessor().store(at, 10u64).unwrap();
+    let third = second.fork().unwrap();
+    third.accessor().store(at + PAGE, 11u64).unwrap();
+    drop(second);
+    pool.flush_retired();
+    let image = third.freeze().unwrap();
+    let (out, third_back) = mpsc::channel();
+    let there = midway::then(Point::Climbing, move || {
+        let storing = thread::spawn(move || {
+            third.accessor().store(at + 2 * PAGE, 12u64).unwrap();
+            third
+        });
+        out.send(storing.join().unwrap()).unwrap();
+    });
+    let view = image.view(at + 3 * PAGE, 8).unwrap();
+    drop(there);
+    drop(third_back.recv().unwrap());
+    drop(image);
+    pool.flush_retired();
+    pool.flush_retired();
+    first.accessor().store(at + 3 * PAGE, 99u64).unwrap();
+    assert_eq!(*view, 3u64.to_le_bytes(), "a view changed");
+}
+
+/// The same walk by a remap: the page comes to have two owners, neither of which may store to it in place.
+// spec: F3
+#[test]
+fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
+    let pool = pool(512);
+    let first = space(&pool);
+    let at = numbered(&first, 4);
+    let second = first.fork().unwrap();
+    second.accessor().store(at, 10u64).unwrap();
+    let third = second.fork().unwrap();
+    third.accessor().store(at + PAGE, 11u64).unwrap();
+    // Own leaf, borrowing from the one that `third` has.
+    let fourth = third.fork().unwrap();
+    fourth.accessor().store(at + 2 * PAGE, 42u64).unwrap();
+    drop(second);
+    pool.flush_retired();
+    pool.flush_retired();
+    let to = VirtAddr(1 << 35);
+    let (out, third_back) = mpsc::channel();
+    let there = midway::then(Point::Climbing, move || {
+        let storing = thread::spawn(move || {
+            third.accessor().store(at + 2 * PAGE, 12u64).unwrap();
+            third
+        });
+        out.send(storing.join().unwrap()).unwrap();
+    });
+    let moved = fourth.remap(at + 3 * PAGE, PAGE, PAGE, crate::Remap::Replacing(to));
+    drop(there);
+    drop(third_back.recv().unwrap());
+    let to = moved.unwrap();
+    fourth.unmap(at, LARGE).unwrap();
+    pool.flush_retired();
+    pool.flush_retired();
+    first.accessor().store(at + 3 * PAGE, 99u64).unwrap();
+    assert_eq!(
+        fourth.accessor().load::<u64>(to),
+        Ok(3),
+        "another space's store"
+    );
+}
+
+/// Two that copy a leaf have found its origin alone; the second goes on when the first has absorbed it.
+// spec: F4
+#[test]
+fn an_origin_is_absorbed_once() {
+    let pool = pool(512);
+    let first = space(&pool);
+    let at = numbered(&first, 4);
+    let child = first.fork().unwrap();
+    first.accessor().store(at, 10u64).unwrap();
+    drop(child);
+    pool.flush_retired();
+    let second = first.fork().unwrap();
+    let keep = first.clone();
+    let (joined_to, joined) = mpsc::channel();
+    let there = midway::then(Point::FoundAlone, move || {
+        let (between, is_between) = mpsc::channel();
+        let (to_go_on, go_on) = mpsc::channel::<()>();
+        let storing = thread::spawn(move || {
+            let _there = midway::then(Point::Uncounted, move || {
+                between.send(()).unwrap();
+                let _dropped = go_on.recv();
+            });
+            first.accessor().store(at + 2 * PAGE, 12u64).unwrap();
+        });
+        is_between.recv().unwrap();
+        joined_to.send((storing, to_go_on)).unwrap();
+    });
+    second.accessor().store(at + PAGE, 21u64).unwrap();
+    drop(there);
+    let (storing, to_go_on) = joined.recv().unwrap();
+    let _ = to_go_on.send(());
+    storing.join().unwrap();
+    keep.validate();
+    second.validate();
+}
