@@ -64,7 +64,7 @@ impl Drop for BlockRef<'_> {
     fn drop(&mut self) {
         self.file.put(self.frame);
         if self.after == AfterUse::DropUnlessWanted {
-            self.file.drop_unless_wanted(self.frame);
+            self.file.drop_unless_wanted(self.frame, self.block);
         }
     }
 }

@@ -20,8 +20,9 @@ pub(super) enum Evicting {
     All,
     /// The same but for those that are mapped; nobody is waited for.
     Unmapped,
-    /// The same of blocks that were not to be cached: they leave no shadow, for nobody has missed anything when they come back.
-    Passing,
+    /// The same of this block, which was not to be cached: it leaves no shadow, for nobody has missed anything when it comes back. A
+    /// frame that has become another block's meanwhile stays.
+    Passing { block: u64 },
 }
 
 impl FileCore {
@@ -51,9 +52,11 @@ impl FileCore {
             let (flags, hold) = (one.meta().flags.load(), one.meta().hold.load());
             let stays_mapped = hold.mapped() > 0
                 && (which != Evicting::All || self.is_locked_in_memory(one.block()));
+            let is_another = matches!(which, Evicting::Passing { block } if block != one.block());
             !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
                 && hold.views() == 0
                 && !stays_mapped
+                && !is_another
         };
         locked.retain(can_go);
         self.retain_synced(&mut locked);
@@ -92,19 +95,19 @@ impl FileCore {
         }
         let (block, frame) = (locked.block(), locked.frame());
         let pages = PageCount(self.block_pages());
-        let shadow =
-            (which != Evicting::Passing).then(|| self.pool.shadow_pack(self.group.id(), pages));
+        let leaves_shadow = !matches!(which, Evicting::Passing { .. });
+        let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.group.id(), pages));
         self.unlink(block, frame, shadow);
         locked.unlock_frozen();
         self.pool.free(frame);
         Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
     }
 
-    /// Evicts a block that was only passing through, unless it was used meanwhile.
-    pub(super) fn drop_unless_wanted(&self, frame: FrameId) {
+    /// Evicts a block that was only passing through, unless it was used meanwhile, or cut: the frame may be another block's then.
+    pub(super) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
-            self.evict_frames(&[frame], Evicting::Passing);
+            self.evict_frames(&[frame], Evicting::Passing { block });
         }
     }
 

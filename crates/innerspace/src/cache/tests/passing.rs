@@ -109,3 +109,15 @@ fn a_scan_that_does_not_end_well_leaves_nothing_either() {
     assert!(file.stats().filled > 1, "read ahead");
     assert!(cached(&file).is_empty());
 }
+
+#[test]
+fn a_frame_that_is_another_blocks_by_now_stays() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    file.prefetch(5 * 4096..6 * 4096).unwrap();
+    let frame = core(&file).lookup(5).expect("it is cached").frame;
+    core(&file).drop_unless_wanted(frame, 7);
+    assert_eq!(cached(&file), [5]);
+    core(&file).drop_unless_wanted(frame, 5);
+    assert!(cached(&file).is_empty());
+}
