@@ -117,6 +117,12 @@ impl<'file> LaterCalls<'file> {
         self.call(move |file| file.invalidate(range?))
     }
 
+    /// [`PagedFile::evict`].
+    pub fn evict(&self, range: impl RangeBounds<u64>) -> Later<PageCount> {
+        let range = self.0.bytes(range);
+        self.call(move |file| file.evict(range?))
+    }
+
     /// [`PagedFile::prefetch`].
     pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Later<()> {
         let range = self.0.bytes(range);

@@ -109,7 +109,7 @@ impl PagedFile {
     }
 
     /// Like [`PagedFile::evict`], but never waits: blocks that are mapped stay, for it would wait until no access uses them. What is
-    /// left so is no error.
+    /// left so is no error, and goes by [`LaterCalls::evict`](super::LaterCalls::evict).
     ///
     /// # Errors
     /// [`FileError::BadRange`].

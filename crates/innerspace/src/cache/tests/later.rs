@@ -228,6 +228,16 @@ fn all_other_calls_are_made_as_well() {
         "{forgotten:?}"
     );
     assert_eq!(stored(&store)[..4096], [9; 4096]);
+    file.view(..4096).unwrap();
+    let mut evict = pin!(later.evict(..4096));
+    assert!(poll(evict.as_mut(), &bell).is_pending());
+    cache.tick();
+    let evicted = poll(evict.as_mut(), &bell);
+    assert!(
+        matches!(evicted, Poll::Ready(Ok(pages)) if pages.0 == 1),
+        "{evicted:?}"
+    );
+    assert!(core(&file).lookup(0).is_none());
     assert_eq!(contents(&file)[8192..], pattern(8192..65_536));
 }
 
