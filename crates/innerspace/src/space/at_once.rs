@@ -1,7 +1,7 @@
 //! Accesses that never wait: the `try_` forms.
 //!
 //! They are the others, by another [`Sectioned`]: the hit is the same, and what is missed is had if that takes no waiting, by the
-//! same steps (`fault`). So each access there is has such a form.
+//! same steps (`fault`). So each access has such a form but `gather`, `copy_from` and `watch_code`.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -74,13 +74,20 @@ macro_rules! tries {
         ///
         /// What takes no waiting is done: a page of zeros, a new page or a copy where a frame is free, a page of a file that is
         /// cached. What would take some is a [`Fault`] of the kind [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), with
-        /// nothing changed at and after its address: what a store has to be asked for; memory that has to be evicted first; a
+        /// no byte changed at and after its address: what a store has to be asked for; memory that has to be evicted first; a
         /// block that somebody has locked, that is being written, or that is viewed, for a store; a store to a hole; a change of
         /// the mappings that is under way; what a direct access file has to ask its device, or to prepare for a store.
-        /// [`Space::ready`](crate::Space::ready) is a future that waits for it.
+        /// [`Space::ready`](crate::Space::ready) is a future that waits for it. A store that would block may leave its block marked as
+        /// changed, so that it is written to its file once more than it had to be.
+        ///
+        /// [`Accessor::gather`](crate::Accessor::gather), [`Accessor::copy_from`](crate::Accessor::copy_from) and
+        /// [`Accessor::watch_code`](crate::Accessor::watch_code) have no such form.
         ///
         /// The calls of a [`Device`](crate::Device), or of a file with [`OnShrink::Error`](crate::OnShrink::Error), are made as
-        /// ever, and take what they take.
+        /// ever, and take what they take. Two more things are done rather than refused. Where a group is near its limit, what other
+        /// threads have charged ahead is taken back before a frame is refused: that waits a moment for those in the middle of a
+        /// charge. And where a direct access file was kept open by nothing but a mapping that somebody unmaps during the access, the
+        /// access closes it: gives its blocks back, or unmaps and closes the host file.
         impl $type {
             /// [`Self::load`] that never waits.
             ///

@@ -246,7 +246,9 @@ impl<'space> FaultState<'space> {
 
     /// One step, inside a section with the gate open at the address.
     fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
-        let mut named = None; // may be the last to keep a file open: dropped with no section open
+        // May be the last to keep a file open: dropped with no section open. A direct access file is closed by that, in a `try_` form,
+        // too: who opens it again waits for its end, and may be where nobody would do what was deferred.
+        let mut named = None;
         translator.enter_and_drain();
         let section = &translator.sections;
         let at = self.at.0;
