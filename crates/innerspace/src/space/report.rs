@@ -207,7 +207,8 @@ impl Space {
         })
     }
 
-    /// Checks everything the space keeps against what it can be computed from. At rest: no other thread works in it.
+    /// Checks everything the space keeps against what it can be computed from. At rest: no other thread works in it, nor in
+    /// another space that shares leaves with it, as forks do: a store there may absorb in a shared leaf meanwhile.
     ///
     /// # Panics
     /// When an invariant is broken.
