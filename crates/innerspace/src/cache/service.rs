@@ -1,7 +1,6 @@
 //! What the files of one memory share: the error list, dirty counts per group, and the work that a service thread, or
 //! `tick()`, does for them.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use super::core::FileCore;
 use super::errors::{ErrorLog, FileError};
 use super::later::Run;
 use super::ready::Request;
+use super::serving::{Serving, Turn};
 use super::write::DirtyLevel;
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step};
@@ -35,47 +35,6 @@ const TICK_FLUSHES: usize = 16;
 /// Told of failures that no handle can report.
 // Not the shim's `Arc`: a model checker's makes no trait objects of closures.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
-
-crate::sync::thread_local! {
-    /// The caches whose work this thread is doing, by address.
-    static SERVED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// While it lives, this thread does the work of a cache.
-#[must_use = "the work ends when this is dropped"]
-struct Serving;
-
-impl Serving {
-    fn begin(cache: &Cache) -> Serving {
-        let cache = std::ptr::from_ref(cache) as usize;
-        // A thread that is ending has no list.
-        let _ = SERVED.try_with(|served| served.borrow_mut().push(cache));
-        Serving
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = SERVED.try_with(|served| served.borrow_mut().pop());
-    }
-}
-
-/// While it lives, nobody else makes the calls of futures, so that they are made in their order.
-#[must_use = "the turn ends when this is dropped"]
-struct Turn<'a>(&'a AtomicBool);
-
-impl<'a> Turn<'a> {
-    fn take(taken: &'a AtomicBool) -> Option<Turn<'a>> {
-        // Acquire, and Release at the end: whoever makes the next call has what the last one did.
-        (!taken.swap(true, Ordering::Acquire)).then_some(Turn(taken))
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
 
 /// A file that is not closed. What it is open as can be told with locks held, where a reference must not be taken: it might become the
 /// last one.
@@ -450,14 +409,6 @@ impl Cache {
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn queued(&self) -> usize {
         self.requests.lock().len() + self.calls.lock().len()
-    }
-
-    /// Whether this thread is doing the work of this cache: who waits for that work here waits for ever.
-    pub(super) fn is_served_here(&self) -> bool {
-        let here = std::ptr::from_ref(self) as usize;
-        SERVED
-            .try_with(|served| served.borrow().contains(&here))
-            .unwrap_or(false)
     }
 
     /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held. Who panics on the way
