@@ -6,11 +6,13 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    AccessKind, Advice, AtFork, Device, DeviceError, FaultKind, FileAccess, KIB, MIB, Map, Memory,
-    MemoryOptions, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
+    AccessKind, Advice, AtFork, Device, DeviceError, FaultKind, FileAccess, KIB, Later, MIB, Map,
+    Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Threads,
+    VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -427,4 +429,80 @@ fn who_serves_futures_need_not_wait_for_them() {
         !polled.is_empty() && polled.iter().all(|ready| *ready),
         "{polled:?}"
     );
+}
+
+/// A device whose handler waits for a call of a file.
+struct Syncs(PagedFile);
+
+impl Device for Syncs {
+    fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.fill(3);
+        // The bound is for the case that there is no end.
+        let synced = self
+            .0
+            .later()
+            .sync_all()
+            .wait_timeout(Duration::from_secs(60));
+        synced.unwrap().unwrap();
+        Ok(())
+    }
+
+    fn store(&self, _offset: u64, _bytes: &[u8]) -> Result<(), DeviceError> {
+        Err(DeviceError::new("read-only"))
+    }
+}
+
+#[test]
+fn who_waits_in_a_device_makes_no_calls_of_others() {
+    let memory = memory(8 * MIB);
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.open(MemoryStore::from_bytes(&[1; 10000])).unwrap();
+    let space = memory.space().unwrap();
+    let device = space.map(Map::device(Syncs(file), PAGE)).unwrap();
+    let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
+    let bell = Arc::new(Bell::default());
+    let mut unmap = pin!(space.later().unmap(at, PAGE));
+    assert!(poll(unmap.as_mut(), &bell).is_pending());
+    assert_eq!(space.accessor().load::<u8>(device).unwrap(), 3);
+    assert_eq!(bell.rung(), 0);
+    memory.tick();
+    assert!(matches!(poll(unmap, &bell), Poll::Ready(Ok(()))));
+}
+
+/// A device whose handler wants something of its space taken away, and does not wait for it.
+#[derive(Clone, Default)]
+struct Unmaps {
+    wanted: Arc<Mutex<Option<(Space, VirtAddr)>>>,
+    call: Arc<Mutex<Option<Later<(), SpaceError>>>>,
+}
+
+impl Device for Unmaps {
+    fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.fill(3);
+        let (space, at) = self.wanted.lock().unwrap().take().unwrap();
+        let mut call = space.later().unmap(at, PAGE);
+        assert!(poll(Pin::new(&mut call), &Arc::default()).is_pending());
+        *self.call.lock().unwrap() = Some(call);
+        Ok(())
+    }
+
+    fn store(&self, _offset: u64, _bytes: &[u8]) -> Result<(), DeviceError> {
+        Err(DeviceError::new("read-only"))
+    }
+}
+
+#[test]
+fn a_device_has_its_space_changed_later() {
+    let memory = memory(8 * MIB);
+    let space = memory.space().unwrap();
+    let unmaps = Unmaps::default();
+    let device = space.map(Map::device(unmaps.clone(), PAGE)).unwrap();
+    let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
+    *unmaps.wanted.lock().unwrap() = Some((space.clone(), at));
+    assert_eq!(space.accessor().load::<u8>(device).unwrap(), 3);
+    memory.tick();
+    let call = unmaps.call.lock().unwrap().take().unwrap();
+    at_once(call).unwrap();
+    let fault = space.accessor().load::<u8>(at).unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::NotMapped);
 }

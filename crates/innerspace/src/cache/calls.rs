@@ -28,6 +28,25 @@ crate::sync::thread_local! {
     static HOLDING: Cell<u32> = const { Cell::new(0) };
     /// How often this thread has passed over a file whose store it may not call.
     static PASSED_OVER: Cell<u64> = const { Cell::new(0) };
+    /// In how many callbacks of spaces this thread is: it needs no destructor, so that reading it costs a load.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// In how many callbacks of spaces this thread is, as the layer above says: those of devices, and those of stores for a fault or a
+/// change. There that space refuses to be used.
+#[inline(always)]
+pub(crate) fn depth_in_spaces() -> usize {
+    // A thread that is ending counts as in one.
+    DEPTH.try_with(Cell::get).unwrap_or(1)
+}
+
+pub(crate) fn set_depth_in_spaces(depth: usize) {
+    let _ = DEPTH.try_with(|known| known.set(depth));
+}
+
+/// Whether this thread is in a callback of a space and in none of a store, as a device's handler is.
+pub(super) fn is_below_device() -> bool {
+    depth_in_spaces() > 0 && !is_in_any()
 }
 
 /// A file whose store is being called.

@@ -227,6 +227,7 @@ impl<T: Send + 'static, E: Send + 'static> Later<T, E> {
     ///
     /// With [`Threads::None`](crate::Threads::None) this thread makes the call, and those that were polled before, unless another is
     /// in a `tick()`; a store that hangs in a call of its own keeps it for longer.
+    /// In the handler of a [`Device`](crate::Device) it makes its own call alone, if that was not polled before.
     ///
     /// ```
     /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};

@@ -109,7 +109,7 @@ pub use array::{Array, Element};
 pub(crate) use asked::Asked;
 pub(crate) use beside::Beside;
 pub use blocks::BlockReader;
-pub(crate) use calls::{Holding, with_room};
+pub(crate) use calls::{Holding, depth_in_spaces, set_depth_in_spaces, with_room};
 pub use cursor::Cursor;
 pub use dirty::WriteOrder;
 pub(crate) use errors::{ErrorCursor, ErrorSequence};

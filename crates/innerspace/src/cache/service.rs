@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
+use super::calls;
 use super::core::FileCore;
 use super::errors::{ErrorLog, FileError};
 use super::later::Run;
@@ -498,10 +499,10 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Makes so many calls, unless somebody else is at it, or this thread is in a call of a store, whose file would refuse them. Another
-    /// step is asked for if some are left.
+    /// Makes so many calls, unless somebody else is at it, or this thread is in a callback of a store or of a space, where they would be
+    /// refused. Another step is asked for if some are left.
     fn run_calls(&self, max: usize) {
-        if self.pool.in_store_scope() {
+        if self.pool.in_store_scope() || calls::depth_in_spaces() > 0 {
             return;
         }
         let Some(turn) = Turn::take(&self.making_calls) else {

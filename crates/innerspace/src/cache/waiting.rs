@@ -3,6 +3,9 @@
 //! The thread sleeps until the future wakes it or its time is over. Where no service thread makes the calls of futures, it makes
 //! them itself, and then sleeps only if another thread is at it (in a `tick()`): nobody tells it when that one is done with the
 //! rest, so it looks again now and then. A store that it calls itself keeps it as long as that takes.
+//!
+//! In a device's handler it makes no calls of others, whom the space below would refuse what is theirs elsewhere: there it makes that of its
+//! own future alone, at the first poll.
 
 use std::future::Future;
 use std::io;
@@ -12,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use super::calls;
 use super::service::Cache;
+use super::serving::Serving;
 use crate::frame::{SleepEnd, Sleeper, deadline};
 use crate::sync::Arc;
 
@@ -52,11 +57,15 @@ pub(crate) fn wait_for<F: Future + Unpin>(
 ) -> Result<F::Output, TimedOut> {
     let end = deadline(timeout);
     let mut is_over = false;
+    let is_alone = !cache.is_served() && calls::is_below_device();
     loop {
         // A new one each time: the last may have been woken already.
         let sleeper = Sleeper::new();
         let waker = Waker::from(std::sync::Arc::new(Bell(sleeper.clone())));
-        let polled = Pin::new(&mut *future).poll(&mut Context::from_waker(&waker));
+        let polled = {
+            let _here = is_alone.then(|| Serving::begin(cache));
+            Pin::new(&mut *future).poll(&mut Context::from_waker(&waker))
+        };
         if let Poll::Ready(output) = polled {
             return Ok(output);
         }

@@ -9,7 +9,7 @@
 //! space: its accesses fail, and so do changes of the mappings. To find out, the space's other accessors are asked to look at
 //! their mail, which leads their next access past [`is_inside`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 
 use super::SpaceInner;
@@ -18,6 +18,7 @@ use super::error::{AccessKind, Cause, Fault, FaultKind};
 use super::session::Interrupted;
 use super::vma::Protection;
 use crate::VirtAddr;
+use crate::cache::{depth_in_spaces, set_depth_in_spaces};
 use crate::dax::DaxFile;
 use crate::sync::Arc;
 
@@ -180,15 +181,12 @@ pub(super) struct DeviceCall {
 crate::sync::thread_local! {
     /// The spaces in whose callbacks this thread is.
     static INSIDE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-
-    /// How many they are: it needs no destructor, so that reading it costs a load.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Whether this thread is in a callback of the space.
 #[inline(always)]
 pub(super) fn is_inside(space: &SpaceInner) -> bool {
-    DEPTH.try_with(Cell::get).unwrap_or(1) != 0 && is_listed(space)
+    depth_in_spaces() != 0 && is_listed(space)
 }
 
 #[cold]
@@ -216,7 +214,7 @@ impl Inside {
     pub(super) fn quiet(space: &SpaceInner) -> Inside {
         let _ = INSIDE.try_with(|inside| {
             inside.borrow_mut().push(space.id);
-            DEPTH.with(|depth| depth.set(inside.borrow().len()));
+            set_depth_in_spaces(inside.borrow().len());
         });
         Inside(space.id)
     }
@@ -228,7 +226,7 @@ impl Drop for Inside {
             let mut inside = inside.borrow_mut();
             let place = inside.iter().rposition(|id| *id == self.0);
             inside.remove(place.expect("left once, by the thread that entered"));
-            DEPTH.with(|depth| depth.set(inside.len()));
+            set_depth_in_spaces(inside.len());
         });
     }
 }
