@@ -506,3 +506,25 @@ fn a_device_has_its_space_changed_later() {
     let fault = space.accessor().load::<u8>(at).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::NotMapped);
 }
+
+#[test]
+fn calls_and_views_come_without_the_memory() {
+    let memory = memory(8 * MIB);
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.open(MemoryStore::from_bytes(&[7; 10000])).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
+    let bell = Arc::new(Bell::default());
+    let mut populate = pin!(space.later().populate(at, PAGE));
+    let mut view = pin!(file.ready(..10));
+    assert!(poll(populate.as_mut(), &bell).is_pending());
+    assert!(poll(view.as_mut(), &bell).is_pending());
+    drop(memory);
+    assert_eq!(bell.rung(), 2);
+    at_once(populate).unwrap();
+    assert_eq!(&*at_once(view).unwrap(), [7; 10]);
+
+    at_once(space.later().unmap(at, PAGE)).unwrap();
+    at_once(file.later().invalidate(..)).unwrap();
+    assert_eq!(&*at_once(file.ready(8192..8202)).unwrap(), [7; 10]);
+}

@@ -24,7 +24,8 @@ use crate::units::PageCount;
 ///
 /// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one after another in the order
 /// in which they were first polled. Nothing happens before that. A call that waits long, for a slow store, keeps the
-/// thread from the others. An open end of a range is the end of the file when the future is made.
+/// thread from the others. An open end of a range is the end of the file when the future is made. With
+/// [`Threads::None`](crate::Threads::None), when the `Memory` is gone, the calls are made by whoever polls one.
 ///
 /// What the service thread itself runs (a store, an error hook, a waker) may poll a future for the first time, which makes the
 /// call there and then, but must not wait for one that was polled elsewhere: that waits for this thread.
@@ -175,6 +176,32 @@ impl<T: Send, E: Send> Run for Call<T, E> {
     }
 }
 
+impl<T, E> Call<T, E> {
+    /// What it gave, or who is to be woken.
+    fn look(&self, context: &mut Context<'_>) -> Poll<Result<T, E>> {
+        // Foreign code, too: cloned and dropped outside the lock.
+        let waker = context.waker().clone();
+        let before = {
+            let mut state = self.state.lock();
+            match std::mem::replace(&mut state.stage, Stage::Taken) {
+                Stage::Done(Ok(result)) => return Poll::Ready(result),
+                Stage::Done(Err(panic)) => {
+                    drop(state);
+                    resume_unwind(panic);
+                }
+                Stage::Taken => {
+                    drop(state);
+                    panic!("polled after it was done");
+                }
+                stage => state.stage = stage,
+            }
+            state.waker.replace(waker)
+        };
+        drop(before);
+        Poll::Pending
+    }
+}
+
 /// A call of a file, or of a space, as a future; see [`LaterCalls`] and [`LaterSpaceCalls`](crate::LaterSpaceCalls).
 ///
 /// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along; a call under way runs to
@@ -264,28 +291,16 @@ impl<T: Send + 'static, E: Send + 'static> Future for Later<T, E> {
         if is_first && (self.cache.is_served_here() || calls::is_below_others(self.file)) {
             self.call.run(&self.cache);
         }
-        let waker = context.waker().clone();
-        let before = {
-            let mut state = self.call.state.lock();
-            match std::mem::replace(&mut state.stage, Stage::Taken) {
-                Stage::Done(Ok(result)) => return Poll::Ready(result),
-                Stage::Done(Err(panic)) => {
-                    drop(state);
-                    resume_unwind(panic);
-                }
-                Stage::Taken => {
-                    drop(state);
-                    panic!("polled after it was done");
-                }
-                stage => state.stage = stage,
-            }
-            state.waker.replace(waker)
-        };
-        drop(before);
+        if let Poll::Ready(result) = self.call.look(context) {
+            return Poll::Ready(result);
+        }
         if is_first {
             let call: std::sync::Arc<dyn Run> = self.call.clone();
             self.cache.queue_call(std::sync::Arc::downgrade(&call));
         }
-        Poll::Pending
+        match self.cache.serve_waiting_if_abandoned() {
+            true => self.call.look(context),
+            false => Poll::Pending,
+        }
     }
 }

@@ -299,7 +299,8 @@ impl Future for Ready {
             self.request = Some(request.clone());
             self.handle.core.cache.queue(&request);
         }
-        // What was filled, or closed, between the first look and the registration.
+        // What was filled, or closed, between the first look and the registration; or here, with nobody left to do it.
+        self.handle.core.cache.serve_waiting_if_abandoned();
         match self.look(&range) {
             Poll::Ready(result) => {
                 self.forget_request();

@@ -207,11 +207,20 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Calls out for the last time: from now on whoever closes a file does.
+    /// Serves the futures and calls out for the last time: from now on whoever polls a future, or closes a file, does.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the lock of `unheard` is between. Who adds an error after `call_out` has looked there sees this.
+        // Relaxed: the locks of the queues and of `unheard` are between. Who adds to one after it was looked at sees this.
         self.abandoned.store(true, Ordering::Relaxed);
-        self.call_out();
+        self.serve_waiting();
+    }
+
+    /// [`Cache::serve_waiting`], if nobody else will, for who has queued a future; whether it was done.
+    pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
+        let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
+        if wanted {
+            self.serve_waiting();
+        }
+        wanted
     }
 
     /// [`Cache::call_out`], if nobody else will.
@@ -500,33 +509,39 @@ impl Cache {
     }
 
     /// Makes so many calls, unless somebody else is at it, or this thread is in a callback of a store or of a space, where they would be
-    /// refused. Another step is asked for if some are left.
+    /// refused. Another step is asked for if some are left; where nobody comes by for it, they are made here.
     fn run_calls(&self, max: usize) {
         if self.pool.in_store_scope() || calls::depth_in_spaces() > 0 {
             return;
         }
-        let Some(turn) = Turn::take(&self.making_calls) else {
-            return;
-        };
         let mut panics = Panics::default();
-        for _ in 0..max {
-            let Some(call) = self.calls.lock().pop_front() else {
+        while let Some(turn) = Turn::take(&self.making_calls) {
+            // At least the one for which it goes round again.
+            for _ in 0..max.max(1) {
+                let Some(call) = self.calls.lock().pop_front() else {
+                    break;
+                };
+                if let Some(call) = call.upgrade() {
+                    panics.catch(|| call.run(self));
+                }
+            }
+            // First the turn: who queues a call after the look has a step that finds it free. One before may have passed it over.
+            drop(turn);
+            // Relaxed, and after the look: who set it and found the turn taken had the lock of the queue before.
+            if !self.kick_for(&self.calls) || !self.abandoned.load(Ordering::Relaxed) {
                 break;
-            };
-            if let Some(call) = call.upgrade() {
-                panics.catch(|| call.run(self));
             }
         }
-        // First the turn: who queues a call after the look has a step that finds it free. One before may have passed it over.
-        drop(turn);
-        self.kick_for(&self.calls);
         panics.go_on();
     }
 
-    fn kick_for<T>(&self, queue: &Mutex<VecDeque<T>>) {
-        if !queue.lock().is_empty() {
+    /// Whether there was something to ask a step for.
+    fn kick_for<T>(&self, queue: &Mutex<VecDeque<T>>) -> bool {
+        let is_wanted = !queue.lock().is_empty();
+        if is_wanted {
             self.pool.kick();
         }
+        is_wanted
     }
 
     /// Recomputes what is counted here; nobody may be using the files.
