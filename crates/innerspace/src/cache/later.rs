@@ -253,7 +253,7 @@ impl<T: Send + 'static, E: Send + 'static> Later<T, E> {
     /// ends as it says above. For who must not wait for ever for a store that hangs.
     ///
     /// With [`Threads::None`](crate::Threads::None) this thread makes the call, and those that were polled before, unless another is
-    /// in a `tick()`; a store that hangs in a call of its own keeps it for longer.
+    /// in a `tick()`, and calls the wakers and the error hook that are due; a store that hangs in a call of its own keeps it for longer.
     /// In the handler of a [`Device`](crate::Device) it makes its own call alone, if that was not polled before.
     ///
     /// ```
@@ -276,7 +276,8 @@ impl<T: Send + 'static, E: Send + 'static> Later<T, E> {
     /// When the time is over; inside, those of the call.
     ///
     /// # Panics
-    /// When the call panicked, and when waited for again after it gave its result.
+    /// When the call panicked, and when waited for again after it gave its result. With [`Threads::None`](crate::Threads::None) also
+    /// when a waker of another future, or the error hook, panicked that this thread called.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<T, E>, TimedOut> {
         let cache = self.cache.clone();
         wait_for(self, &cache, timeout)

@@ -231,6 +231,12 @@ impl Memory {
     /// dropped and, with [`Threads::None`], after that in the thread that drops the file. The latest 64 wait for their call; how many
     /// went before it is in [`Totals::error_untold`](crate::Totals::error_untold).
     ///
+    /// With [`Threads::None`] it also runs in a thread that waits for a future in place
+    /// ([`Later::wait_timeout`](crate::Later::wait_timeout)), and a panic of it comes out there.
+    ///
+    /// The memory keeps the hook. So a hook that has a `Memory`, a file, a space or an accessor keeps the memory alive for ever, and itself
+    /// with it: let it have a name for them, or a [`Weak`](std::sync::Weak) reference to what has them.
+    ///
     /// ```
     /// # use innerspace::{MIB, Memory};
     /// # let memory = Memory::with_limit(MIB).unwrap();

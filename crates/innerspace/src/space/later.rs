@@ -10,6 +10,10 @@ use crate::cache::Later;
 /// files ([`LaterCalls`](crate::LaterCalls)), in the order in which they were first polled. Nothing happens before that. A call
 /// that waits long, for a slow store, keeps the thread from the others.
 ///
+/// A call that is first polled in a callback of a store is made there and then, and refused where it would come back to the space or the
+/// file that the callback is for ([`SpaceError::Reentered`], or the file's of that name). In the handler of a device it waits for its turn;
+/// with [`Threads::None`](crate::Threads::None), who waits for it there in place ([`Later::wait_timeout`]) makes it there.
+///
 /// What they may wait for, besides their turn:
 ///
 /// | call | a store | memory | other changes of the space, and open sections |
@@ -29,13 +33,20 @@ impl Space {
     /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or `tick()`) makes the calls.
     ///
     /// ```
-    /// # use innerspace::{Accessor, SpaceError, VirtAddr};
-    /// async fn save(a: &mut Accessor, at: VirtAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+    /// # use innerspace::{Accessor, VirtAddr};
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// async fn save(a: &mut Accessor, at: VirtAddr, bytes: &[u8]) -> Result<(), Error> {
     ///     let (space, len) = (a.space(), bytes.len() as u64);
-    ///     while let Err(fault) = a.try_write(at, bytes) {
-    ///         space.ready(fault.address(), 1, fault.access()).await?;
+    ///     loop {
+    ///         match a.try_write(at, bytes) {
+    ///             Err(fault) if fault.would_block() => {
+    ///                 space.ready(fault.address(), 1, fault.access()).await?;
+    ///             }
+    ///             written => break written?,
+    ///         }
     ///     }
-    ///     space.later().sync(at, len).await
+    ///     Ok(space.later().sync(at, len).await?)
     /// }
     /// ```
     pub fn later(&self) -> LaterSpaceCalls<'_> {
