@@ -26,8 +26,6 @@ crate::sync::thread_local! {
     static CALLS: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
     /// How many locks of files that may be slept on this thread holds, those of blocks not counted.
     static HOLDING: Cell<u32> = const { Cell::new(0) };
-    /// How often this thread has passed over a file whose store it may not call.
-    static PASSED_OVER: Cell<u64> = const { Cell::new(0) };
     /// In how many callbacks of spaces this thread is: it needs no destructor, so that reading it costs a load.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
@@ -178,7 +176,7 @@ impl FileCore {
     pub(super) fn may_call_unasked(&self) -> bool {
         let may = !self.uses_files.load(Ordering::Relaxed) || is_free();
         if !may {
-            let _ = PASSED_OVER.try_with(|passed| passed.set(passed.get() + 1));
+            Pool::pass_over();
         }
         may
     }
@@ -205,16 +203,15 @@ pub(crate) fn with_room<T, E>(
     is_full: impl Fn(&E) -> Option<GroupId>,
     mut work: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    let passed_over = || PASSED_OVER.try_with(Cell::get).unwrap_or(0);
     for _ in 0..ROOMS {
-        let before = passed_over();
+        let before = Pool::passed_over();
         let trial = pool.trial();
         let result = work();
         let Some(group) = result.as_ref().err().and_then(&is_full) else {
             trial.forget();
             return result;
         };
-        if passed_over() == before
+        if Pool::passed_over() == before
             || !is_free()
             || pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0)
         {

@@ -20,6 +20,9 @@ const HIGH_PAGES: u64 = 128;
 /// Pages over `high` up to which requests that may not wait are let pass; an eighth of it in small groups.
 const HIGH_SLACK: u64 = 64;
 
+/// Pages over a limit up to which single pages are had for calls of stores of other memories: what one takes before it can be freed.
+const STORE_SLACK: u64 = 16;
+
 /// How far a request for memory may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AllocMode {
@@ -166,11 +169,6 @@ enum Effort {
     Refuse,
     Must,
     Reclaim(Io),
-}
-
-/// Whether a request that reclaim did not help comes from a call of a store, of whatever pool, which could not be made again.
-fn is_for_store(io: Io) -> bool {
-    io == Io::Allowed && Pool::in_any_store_scope()
 }
 
 impl Pool {
@@ -363,11 +361,17 @@ impl Pool {
             Effort::Must => self.alloc_must(group, order),
             Effort::Refuse => Err(self.would_block(stuck, want)),
             Effort::Reclaim(io) => {
+                let passed_over = Pool::passed_over();
                 let got = self.reclaiming(want, io, stuck, || self.attempt_again(group, order));
-                match got {
-                    Err(_) if is_for_store(io) => self.alloc_must(group, order),
-                    got => got.map_err(|stuck| self.refusal(stuck, want)),
-                }
+                got.or_else(|stuck| {
+                    // What was passed over may be all that could be freed, and stand above this very call.
+                    let may_go_over = io == Io::Allowed
+                        && order == 0
+                        && Pool::in_any_store_scope()
+                        && Pool::passed_over() != passed_over;
+                    let over = may_go_over.then(|| self.alloc_over(group)).flatten();
+                    over.ok_or_else(|| self.refusal(stuck, want))
+                })
             }
         }
     }
@@ -402,10 +406,7 @@ impl Pool {
                         let charged = self.groups.try_charge_again(group, pages);
                         charged.map_err(stuck)
                     });
-                    match charged {
-                        Err(_) if is_for_store(io) => Ok(self.groups.charge_must(group, pages)),
-                        charged => charged.map_err(|stuck| self.refusal(stuck, want)),
-                    }
+                    charged.map_err(|stuck| self.refusal(stuck, want))
                 }
             },
         }
@@ -457,7 +458,7 @@ impl Pool {
     }
 
     /// What a request that did not succeed at once may do. A store's own requests to another pool may reclaim there, but files that may
-    /// stand above the store are passed over: if that is not enough, they have the reserve as well ([`is_for_store`]).
+    /// stand above the store are passed over: if that is not enough, a few single pages come from the reserve ([`Pool::alloc_over`]).
     fn effort(&self, mode: AllocMode) -> Effort {
         match mode {
             AllocMode::NoWait => Effort::Refuse,
@@ -479,21 +480,34 @@ impl Pool {
     }
 
     fn alloc_must(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, LimitError> {
-        let charge = self.groups.charge_must(group, PageCount(1 << order));
+        let pages = PageCount(1 << order);
+        let charge = self.groups.charge_must(group, pages);
+        let frame = self.alloc_charged(charge, order);
+        frame.ok_or_else(|| self.limit_error(GroupId::ROOT, pages, LimitReason::ReserveEmpty))
+    }
+
+    /// One page, though a limit is met, if it is then over none by more than [`STORE_SLACK`].
+    fn alloc_over(&self, group: GroupId) -> Option<PoolFrame<'_>> {
+        // Charged before it is looked at: of several who come to the last of it, some may get none, but never too many some.
+        let charge = self.groups.charge_must(group, PageCount(1));
+        let is_too_much = |group| {
+            let max = self.groups.max(group);
+            max.is_some_and(|max| self.groups.charged(group).0 > max.0 + STORE_SLACK)
+        };
+        if self.groups.path(group).any(is_too_much) {
+            return None;
+        }
+        self.alloc_charged(charge, 0)
+    }
+
+    /// A block for this charge, from the reserve if there is no other.
+    fn alloc_charged<'p>(&'p self, charge: Charge<'p>, order: u8) -> Option<PoolFrame<'p>> {
         if let Some(frame) = self.frames.alloc(order, Source::Ordinary) {
-            return Ok(self.wrap(frame, charge));
+            return Some(self.wrap(frame, charge));
         }
-        match self.frames.alloc(order, Source::Reserve) {
-            Some(frame) => {
-                self.counters.add(Event::ReserveUse, 1 << order);
-                Ok(self.wrap(frame, charge))
-            }
-            None => {
-                drop(charge);
-                let pages = PageCount(1 << order);
-                Err(self.limit_error(GroupId::ROOT, pages, LimitReason::ReserveEmpty))
-            }
-        }
+        let frame = self.frames.alloc(order, Source::Reserve)?;
+        self.counters.add(Event::ReserveUse, 1 << order);
+        Some(self.wrap(frame, charge))
     }
 
     /// Frees memory where the request is stuck and attempts it again, in bounded rounds.

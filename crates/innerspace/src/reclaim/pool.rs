@@ -1,6 +1,6 @@
 //! The pool itself: its parts, freeing, and the small calls of the layers above.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::background::Background;
 use super::batch::own_batch;
@@ -267,6 +267,16 @@ impl Pool {
         open.unwrap_or(true)
     }
 
+    /// Notes that this thread has passed over what it may not call a store for.
+    pub(crate) fn pass_over() {
+        let _ = PASSED_OVER.try_with(|passed| passed.set(passed.get() + 1));
+    }
+
+    /// How often this thread has.
+    pub(crate) fn passed_over() -> u64 {
+        PASSED_OVER.try_with(Cell::get).unwrap_or(0)
+    }
+
     /// Which share of the uses so far would have missed with more or less memory; `None` without a sample.
     pub(crate) fn miss_curve(&self) -> Option<MissCurve> {
         self.sampler.as_ref().map(Sampler::curve)
@@ -338,6 +348,8 @@ impl Reclaimer for Pool {
 crate::sync::thread_local! {
     /// The pools in whose store calls this thread is.
     static SCOPES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// How often this thread has passed over a file whose store it may not call.
+    static PASSED_OVER: Cell<u64> = const { Cell::new(0) };
 }
 
 /// While it lives, this thread calls a store for the pool. Not `Send`.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
     DaxDevice, DaxFile, DirectOpener, FileAccess, MIB, Map, Memory, MemoryOptions, OnShrink,
-    PAGE_SIZE, PagedFile, Threads,
+    PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
 };
 
 use crate::PAGE;
@@ -372,4 +372,65 @@ fn a_store_in_a_full_memory_is_written_through_though_files_there_are_stored_in_
         assert!(found.iter().all(|byte| *byte == 6));
         near.validate();
     });
+}
+
+/// Keeps what is written in private memory.
+struct InSpace {
+    space: Space,
+    at: VirtAddr,
+}
+
+impl Store for InSpace {
+    fn len(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let mut a = self.space.accessor();
+        for page in 0..bytes.len() as u64 / PAGE {
+            let stored = a.store(self.at + offset + page * PAGE, 7_u8);
+            stored.map_err(io::Error::other)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_limit_of_another_memory_holds_for_a_store_but_for_a_few_pages_where_files_were_passed_over() {
+    const MAX: u64 = 16;
+    const SLACK: u64 = 16;
+    for beside in [false, true] {
+        let (near, far) = (memory(), memory());
+        let group = far.group("small", MAX * PAGE).unwrap();
+        let below = open(&near, MemoryStore::new());
+        let options = far.options().access(FileAccess::ReadWrite).group(&group);
+        let passed_over = options.open(over(&below, None)).unwrap();
+        if beside {
+            passed_over.write_at(&[1; PAGE_SIZE], 0).unwrap();
+        }
+        let space = far.space_in(&group).unwrap();
+        let at = space.map(Map::anonymous(MIB)).unwrap();
+        let file = open(&near, InSpace { space, at });
+        for part in 0..4 {
+            file.write_at(&[1; 16 * PAGE_SIZE], part * 16 * PAGE)
+                .unwrap();
+            let _ = file.sync_data();
+        }
+        let most = if beside { MAX + SLACK } else { MAX };
+        assert!(
+            group.usage() <= most * PAGE,
+            "{} pages",
+            group.usage() / PAGE
+        );
+        assert!(group.events().oom > 0);
+        file.discard().unwrap();
+    }
 }
