@@ -99,6 +99,17 @@ impl Drop for Running<'_> {
     }
 }
 
+/// A call that may change the store, and has when this is dropped, also if it panics: before anybody is told that it is over.
+#[must_use = "the change is noted when this is dropped"]
+pub(super) struct Changing<'s>(&'s Syncs);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the load of the next sync, which covers the change.
+        self.0.changes.0.fetch_add(1, Ordering::Release);
+    }
+}
+
 impl Syncs {
     /// Begins a sync when none is running; `None` when another did meanwhile what is wanted, or took longer than `patience`.
     fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
@@ -128,10 +139,9 @@ impl Syncs {
         })
     }
 
-    /// The store was called, and may have changed. Before anybody is told that the call is over.
-    pub(super) fn note_change(&self) {
-        // Release: pairs with the load of the next sync, which covers the change.
-        self.changes.0.fetch_add(1, Ordering::Release);
+    /// Begins a call that may change the store.
+    pub(super) fn changing(&self) -> Changing<'_> {
+        Changing(self)
     }
 
     fn changes(&self) -> u64 {

@@ -74,9 +74,11 @@ impl FileCore {
     }
 
     fn resize_store(&self, new: u64) -> Result<(), FileError> {
+        let store = self.store()?;
         let _call = self.store_call();
-        let result = self.store()?.set_len(new);
-        self.syncs.note_change();
+        let changing = self.syncs.changing();
+        let result = store.set_len(new);
+        drop(changing);
         result.map_err(|error| self.store_error(StoreAction::Resize, new, 0, error))?;
         self.stored.store(new, Ordering::Release);
         Ok(())
@@ -173,9 +175,11 @@ impl FileCore {
             };
             let end = (next * bytes).min(known).min(self.size());
             if end > start {
+                let store = self.store()?;
                 let _call = self.store_call();
-                let punched = self.store()?.punch(start, end - start);
-                self.syncs.note_change();
+                let changing = self.syncs.changing();
+                let punched = store.punch(start, end - start);
+                drop(changing);
                 punched.map_err(|error| {
                     self.store_error(StoreAction::Punch, start, end - start, error)
                 })?;

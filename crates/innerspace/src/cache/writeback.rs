@@ -431,9 +431,9 @@ impl FileCore {
             let mut slices: Vec<IoSlice<'_>> =
                 run.iter().map(|one| IoSlice::new(one.bytes())).collect();
             let _call = self.store_call();
+            let _changing = self.syncs.changing();
             write_all_vectored_at(&*store, &mut slices, offset)
         };
-        self.syncs.note_change();
         // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile may reach over it.
         self.extents.lock().cut_hole(&(offset..offset + len));
         result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;

@@ -12,6 +12,8 @@ pub(super) struct Times {
     pub(super) writes: u32,
     pub(super) syncs: u32,
     pub(super) drops: u32,
+    /// These are done first.
+    pub(super) cuts: u32,
 }
 
 #[derive(Debug)]
@@ -20,6 +22,7 @@ pub(super) struct Panicking {
     writes: AtomicU32,
     syncs: AtomicU32,
     drops: AtomicU32,
+    cuts: AtomicU32,
 }
 
 impl Panicking {
@@ -29,6 +32,7 @@ impl Panicking {
             writes: times.writes.into(),
             syncs: times.syncs.into(),
             drops: times.drops.into(),
+            cuts: times.cuts.into(),
         })
     }
 
@@ -60,6 +64,12 @@ impl Store for Panicking {
     fn sync(&self, what: SyncWhat) -> std::io::Result<()> {
         Panicking::may_panic(&self.syncs);
         self.store.sync(what)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.store.set_len(len)?;
+        Panicking::may_panic(&self.cuts);
+        Ok(())
     }
 
     fn identity(&self) -> Option<Identity> {

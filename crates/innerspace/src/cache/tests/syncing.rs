@@ -208,6 +208,28 @@ fn a_store_that_panics_has_failed() {
     }
 }
 
+#[test]
+fn a_cut_that_panics_has_changed_the_store() {
+    let cache = memory(64);
+    let times = Times {
+        cuts: 1,
+        ..Times::default()
+    };
+    let file = open(
+        &cache,
+        &Panicking::new(&patterned(2 * 4096), times),
+        &options(4096),
+    );
+    file.sync_all().unwrap();
+    file.try_sync_all().unwrap();
+    let cut = std::panic::AssertUnwindSafe(|| file.set_len(4096));
+    std::panic::catch_unwind(cut).unwrap_err();
+    let error = file.try_sync_all().unwrap_err();
+    assert!(matches!(error, FileError::WouldBlock { .. }), "{error}");
+    file.sync_all().unwrap();
+    file.try_sync_all().unwrap();
+}
+
 /// A file with one block that the store has lost, and that is in doubt.
 fn doubted_file(cache: &Arc<Cache>, faulty: &Arc<Faulty>) -> PagedFile {
     let times = Times {
