@@ -36,6 +36,10 @@ impl FileCore {
             Ok(offset)
         })?;
         if let Some(error) = failed {
+            if let FileError::Limit(full) = &error {
+                // It was taken for one that is mended.
+                self.pool.note_failure(full.details().id);
+            }
             return Err(error);
         }
         self.end_operation();

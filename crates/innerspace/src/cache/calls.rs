@@ -203,7 +203,8 @@ pub(crate) fn with_room<T, E>(
     is_full: impl Fn(&E) -> Option<GroupId>,
     mut work: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    for _ in 0..ROOMS {
+    let mut rooms = 0;
+    loop {
         let before = Pool::passed_over();
         let trial = pool.trial();
         let result = work();
@@ -211,13 +212,14 @@ pub(crate) fn with_room<T, E>(
             trial.forget();
             return result;
         };
-        if Pool::passed_over() == before
+        if rooms == ROOMS
+            || Pool::passed_over() == before
             || !is_free()
             || pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0)
         {
             return result;
         }
         trial.forget();
+        rooms += 1;
     }
-    work()
 }

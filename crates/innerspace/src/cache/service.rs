@@ -13,7 +13,7 @@ use super::ready::Request;
 use super::serving::{Serving, Turn};
 use super::write::DirtyLevel;
 use crate::group::{Group, GroupId, Slab};
-use crate::reclaim::{Pool, Step};
+use crate::reclaim::{Pool, Step, Untried};
 use crate::stats::Event;
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,6 +177,7 @@ impl Cache {
         }
         may_call_out();
         let wakers = std::mem::take(&mut *self.wakes.lock());
+        let _untried = Untried::begin();
         let mut panics = Panics::default();
         for waker in wakers {
             panics.catch(|| waker.wake());
@@ -254,6 +255,7 @@ impl Cache {
             self.pool.kick();
         } else {
             may_call_out();
+            let _untried = Untried::begin();
             waker.wake();
         }
     }

@@ -123,7 +123,10 @@ impl FileCore {
     /// Makes a range read as zeros. What lies past the end of the file is left out.
     pub(super) fn punch(&self, range: Range<u64>) -> Result<(), FileError> {
         self.check_writable()?;
-        self.with_room(|| self.while_alone(|alone| self.punch_alone(range.clone(), alone)))
+        let result = self.with_room(|| self.punch_alone(range.clone(), &self.alone()));
+        // Users are woken, whose requests are no part of what is tried.
+        self.end_operation();
+        result
     }
 
     fn punch_alone(&self, range: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {

@@ -83,4 +83,5 @@ pub(crate) use retire::Retired;
 pub(crate) use shadows::{LeftShadow, SHADOW_BYTES_PER_FRAME};
 #[cfg(test)]
 pub(crate) use shrink::Io;
+pub(crate) use trial::Untried;
 pub(crate) use workingset::Refault;

@@ -58,13 +58,14 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// While it lives, refusals are counted at once: this thread is in a call of a store, whose requests have nothing to do with what is
-/// tried around it.
+/// While it lives, refusals are counted at once: this thread is in a call of a store or of a user, whose requests have nothing to do
+/// with what is tried around it.
+#[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
-pub(super) struct Untried(Refusals);
+pub(crate) struct Untried(Refusals);
 
 impl Untried {
-    pub(super) fn begin() -> Untried {
+    pub(crate) fn begin() -> Untried {
         let before = now();
         become_now(Refusals::Counted);
         Untried(before)
@@ -89,7 +90,7 @@ impl Pool {
     }
 
     /// A request has failed: counts that, or keeps it back.
-    pub(super) fn note_failure(&self, group: GroupId) {
+    pub(crate) fn note_failure(&self, group: GroupId) {
         match now() {
             Refusals::Counted => self.count_failure(group),
             Refusals::Kept(_) => become_now(Refusals::Kept(Some((self.domain.id(), group)))),

@@ -1,8 +1,11 @@
 //! Files in a memory that is too small for them.
 
 use super::*;
+use crate::cache::calls::ROOMS;
 use crate::cache::index::Word;
-use crate::reclaim::Step;
+use crate::cache::{FileError, with_room};
+use crate::group::GroupId;
+use crate::reclaim::{AllocMode, Step};
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
@@ -359,4 +362,58 @@ fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
     assert_eq!(dirty(), PageCount(0));
     drop((file, other));
     assert_empty(&cache);
+}
+
+#[test]
+fn the_limit_of_an_append_that_stopped_half_way_is_counted_once() {
+    let cache = memory(256);
+    let group = cache.root_group().child("both", 64 * PAGE as u64).unwrap();
+    let store = patterned(0);
+    let file = open(&cache, &store, &options(4096).group(&group));
+    let charge = cache
+        .pool()
+        .charge(group.id(), PageCount(50), AllocMode::Wait)
+        .unwrap();
+    store.add(fail(OperationKind::Write).forever());
+    let failed = || (group.events().oom, cache.pool().totals().limit_error);
+    assert_eq!(failed(), (0, 0));
+    let refused = file.append(&[2; 30 * PAGE]).unwrap_err();
+    assert!(matches!(refused, FileError::Limit(_)), "{refused}");
+    assert!(!file.is_empty());
+    assert_eq!(failed(), (1, 1));
+    store.heal();
+    drop(charge);
+}
+
+#[test]
+fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
+    let cache = memory(256);
+    let file = open(&cache, &patterned(200 * 4096), &options(4096));
+    contents(&file);
+    let (pool, full) = (
+        cache.pool(),
+        cache.root_group().child("full", 16 * 4096).unwrap(),
+    );
+    for good in [true, false] {
+        let mut times = 0;
+        let result = with_room(
+            pool,
+            PageCount(0),
+            |()| Some(GroupId::ROOT),
+            || {
+                times += 1;
+                // Refused on the way, also where it succeeds in the end.
+                pool.charge(full.id(), PageCount(17), AllocMode::Wait)
+                    .unwrap_err();
+                Pool::pass_over();
+                if good && times == ROOMS + 1 {
+                    Ok(())
+                } else {
+                    Err(())
+                }
+            },
+        );
+        assert_eq!((result.is_ok(), times), (good, ROOMS + 1));
+        assert_eq!(full.events().oom, u64::from(!good));
+    }
 }

@@ -292,3 +292,31 @@ fn the_service_does_not_sleep_on_a_call_that_is_queued_late_in_its_step() {
     cache.step();
     assert_eq!(file.len(), 10);
 }
+
+#[test]
+fn what_is_refused_in_a_waker_is_counted_whoever_wakes() {
+    let works: [fn(&PagedFile); 2] = [
+        |file| file.punch(0..2 * 4096).unwrap(),
+        |file| file.set_len(0).unwrap(),
+    ];
+    for work in works {
+        let cache = memory(256);
+        let group = cache.root_group().child("full", 16 * 4096).unwrap();
+        let (_store, file) = a_file(&cache);
+        let at_once = AtOnce::new({
+            let (cache, group) = (cache.clone(), group.clone());
+            move || {
+                let charge = cache
+                    .pool()
+                    .charge(group.id(), PageCount(17), AllocMode::Wait);
+                charge.unwrap_err();
+            }
+        });
+        let waker = Waker::from(at_once.clone());
+        let mut ready = pin!(file.ready(0..4096));
+        let polled = ready.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        work(&file);
+        assert_eq!((at_once.woken(), group.events().oom), (1, 1));
+    }
+}
