@@ -207,6 +207,9 @@ impl Pool {
                 if shrunk.freed.0 > 0 && over(self) > 0 {
                     self.background.high_wanted.store(true, Ordering::Relaxed);
                     step = Step::More;
+                } else if over(self) > 0 && Pool::in_any_store_scope() {
+                    // What was passed over can be freed as soon as the call ends.
+                    self.want_under_high();
                 }
             }
         }
@@ -235,7 +238,12 @@ impl Pool {
         }
         let free = self.free_with_stocks(|free| free.0 >= background.high).0;
         let more = shrunk.freed.0 > 0 && free < background.high;
-        background.evicting.store(more, Ordering::Relaxed);
+        // What was passed over in a call of a store can be freed as soon as it ends.
+        let later = !more && free < background.high && Pool::in_any_store_scope();
+        background.evicting.store(more || later, Ordering::Relaxed);
+        if later {
+            self.kick();
+        }
         if more { Step::More } else { Step::Idle }
     }
 

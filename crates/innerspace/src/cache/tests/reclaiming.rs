@@ -417,3 +417,22 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
         assert_eq!(full.events().oom, u64::from(!good));
     }
 }
+
+#[test]
+fn a_tick_in_a_store_call_forgets_no_high() {
+    let cache = memory(1024);
+    let group = cache.root_group().child("both", 256 * PAGE as u64).unwrap();
+    let options = options(4096).group(&group);
+    let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
+    core(&file).uses_files.store(true, Ordering::Relaxed);
+    file.write_at(&[1; 40 * PAGE], 0).unwrap();
+    group.set_high(Some(10 * PAGE as u64)).unwrap();
+    let charge = |mode| cache.pool().charge(group.id(), PageCount(1), mode);
+    charge(AllocMode::NoWait).unwrap_err();
+    let call = core(&other).store_call();
+    cache.tick();
+    drop(call);
+    assert!(cache.pool().is_kicked());
+    while cache.step() == Step::More {}
+    assert!(group.usage() <= 10 * PAGE as u64, "{}", group.usage());
+}
