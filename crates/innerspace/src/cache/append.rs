@@ -1,9 +1,8 @@
 //! Appending, which is one piece among appends and changes of the length: waiting for whatever it needs, or not at all.
 //!
-//! An append that does not wait has all it needs before it changes anything that others see: `append`, the file steady, a frame
-//! for the block that it begins, the lock of the one that it ends. The bytes behind the end of that one are in place before the new
-//! block enters the index, which makes the file longer in the same step; should that fail, they are cleared again. No more
-//! than a block's worth is appended so: of several new blocks some might find their places, and others not.
+//! An append that does not wait is one step for others: bytes in the file's last block, under its lock, where the end is still the
+//! end; or a new block, complete before it enters the index, which makes the file longer in the same step. What goes on from one
+//! block into the next would be two.
 
 use super::block::Locked;
 use super::calls::{Holding, ROOMS};
@@ -82,21 +81,42 @@ impl FileCore {
             return Err(would_block());
         }
         self.try_dirty_room(offset)?;
-        let in_last = match self.inside_block(offset) {
-            0 => 0,
-            _ => bytes.len().min(self.left_in_block(offset)),
-        };
-        let (old, new) = bytes.split_at(in_last);
-        if new.is_empty() {
-            self.append_both(offset, old, 0, None)?;
-            return Ok(offset);
-        }
-        let begun = self.begin_block(offset + in_last as u64, new)?;
-        if let Err(error) = self.append_both(offset, old, new.len(), Some(begun)) {
-            self.take_back(begun);
-            return Err(error);
+        match self.inside_block(offset) {
+            _ if bytes.is_empty() => {}
+            0 => self.append_block(offset, bytes)?,
+            _ if bytes.len() <= self.left_in_block(offset) => self.append_inside(offset, bytes)?,
+            _ => return Err(would_block()),
         }
         Ok(offset)
+    }
+
+    fn append_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        let begun = self.begin_block(offset, bytes)?;
+        let put = self.put_behind(begun, offset, offset + bytes.len() as u64);
+        if put.is_err() {
+            self.take_back(begun);
+        }
+        put
+    }
+
+    fn append_inside(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Appending);
+        let last = self.try_lock_last(offset)?;
+        // A write may have gone there since, and made the file longer.
+        if self.size() != offset {
+            return Err(self.would_block(offset));
+        }
+        let Some(mut writing) = Writing::begin(self.frames(), last.frame()) else {
+            return Err(self.would_block(offset));
+        };
+        let inside = self.inside_block(offset) as usize;
+        writing.write(inside, bytes);
+        drop(writing);
+        self.written_in_place(&last, &(inside..inside + bytes.len()));
+        self.mark_dirty(last.block(), last.frame());
+        self.grow_to(offset + bytes.len() as u64);
+        Ok(())
     }
 
     /// A complete block with these bytes, which nobody can find yet.
@@ -116,40 +136,6 @@ impl FileCore {
         // Reclaim may find it from here on, and see that it is not (yet) what the index says.
         self.pool.lru_add(frame);
         Ok(frame)
-    }
-
-    /// Writes `old` into the file's last block, and puts `begun`, which has `new` bytes of the file, behind it.
-    fn append_both(
-        &self,
-        offset: u64,
-        old: &[u8],
-        new: usize,
-        begun: Option<FrameId>,
-    ) -> Result<(), FileError> {
-        let behind = offset + old.len() as u64;
-        let end = behind + new as u64;
-        let put = || match begun {
-            Some(frame) => self.put_behind(frame, behind, end),
-            None => Ok(()),
-        };
-        if old.is_empty() {
-            return put();
-        }
-        let last = self.try_lock_last(offset)?;
-        let Some(mut writing) = Writing::begin(self.frames(), last.frame()) else {
-            return Err(self.would_block(offset));
-        };
-        let inside = self.inside_block(offset) as usize;
-        writing.write(inside, old);
-        if let Err(error) = put() {
-            writing.zero(inside..inside + old.len());
-            return Err(error);
-        }
-        drop(writing);
-        self.written_in_place(&last, &(inside..inside + old.len()));
-        self.mark_dirty(last.block(), last.frame());
-        self.grow_to(end);
-        Ok(())
     }
 
     /// The file's last block, if it is there and its lock free. Nothing was stored past the end of the file through a mapping, and

@@ -23,6 +23,8 @@ pub(crate) enum Point {
     NotCached,
     /// The same: the store has a hole there, and the block has not been made.
     HoleFound,
+    /// In an append into the last block that does not wait: where it goes is known, and the block is not locked.
+    Appending,
     /// In an invalidation: the store has told its length.
     LengthTold,
     /// In a write back: its blocks are locked and pinned, their lengths known, and its write has not begun.

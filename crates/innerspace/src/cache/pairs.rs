@@ -128,7 +128,7 @@ fn view(file: &PagedFile) {
 
 /// Behind the third page, or, when the file was cut, into the first and on; without waiting, as soon as that goes.
 fn append(file: &PagedFile) {
-    while let Err(error) = file.try_append(&[4; 3000]) {
+    while let Err(error) = file.try_append(&[4; 1000]) {
         assert!(error.would_block(), "{error}");
         // Brings the last block; by now there may be another.
         let last = file.len().saturating_sub(1);

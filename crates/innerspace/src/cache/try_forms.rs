@@ -63,8 +63,8 @@ impl PagedFile {
         self.core().try_write_at(bytes, offset)
     }
 
-    /// Like [`PagedFile::append`], but never waits: writes a block's worth ([`PagedFile::block_size`]) at most, to the end of the
-    /// last block, if that is cached, and into the next one; or nothing. What would block is for
+    /// Like [`PagedFile::append`], but never waits: writes into one block ([`PagedFile::block_size`]), the last one, if that is cached
+    /// and has room for all of it, or a new one, if the file ends with a block; or nothing. What would block is for
     /// [`LaterCalls::append`](super::LaterCalls::append).
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use super::blocking::{Bell, poll};
 use super::*;
 use crate::cache::FileError;
 use crate::cache::lookup::Get;
+use crate::cache::midway::{self, Point};
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
@@ -121,22 +122,23 @@ fn an_append_goes_where_nothing_has_to_be_waited_for() {
         store.clear_log();
         assert_eq!(file.try_append(&[]).unwrap(), at);
         assert_eq!(file.try_append(&[1; 10]).unwrap(), at);
-        // On into a new block, and on in that; and one that begins where a block ends.
-        assert_eq!(file.try_append(&[2; 100]).unwrap(), at + 10);
-        assert_eq!(file.try_append(&vec![3; size as usize]).unwrap(), at + 110);
-        let left = vec![4; (size - 60) as usize];
-        assert_eq!(file.try_append(&left).unwrap(), at + 110 + size);
+        // Not on into a new block; up to its beginning, and from there on.
+        would_block(file.try_append(&[2; 41]), at + 10);
+        assert_eq!(file.try_append(&[2; 40]).unwrap(), at + 10);
+        assert_eq!(file.try_append(&vec![3; size as usize]).unwrap(), 2 * size);
+        assert_eq!(file.try_append(&[4; 60]).unwrap(), 3 * size);
+        let left = vec![5; (size - 60) as usize];
+        assert_eq!(file.try_append(&left).unwrap(), 3 * size + 60);
         assert_eq!(file.len(), 4 * size);
-        assert_eq!(file.try_append(&[5; 10]).unwrap(), 4 * size);
-        would_block(file.try_append(&vec![6; size as usize + 1]), 4 * size + 10);
+        would_block(file.try_append(&vec![6; size as usize + 1]), 4 * size);
         assert!(store.log().is_empty());
         let mut expected = pattern(0..at);
         for (byte, len) in [
             (1, 10),
-            (2, 100),
+            (2, 40),
             (3, size as usize),
-            (4, left.len()),
-            (5, 10),
+            (4, 60),
+            (5, left.len()),
         ] {
             expected.resize(expected.len() + len, byte);
         }
@@ -170,39 +172,57 @@ fn an_append_that_would_block_has_changed_nothing() {
         };
         // The lock of the last block, a view of it, another append, a cut.
         let locked = core(&file).find_lock(2).unwrap().unwrap();
-        would_block(file.try_append(&[7; 100]), 2 * size);
+        would_block(file.try_append(&[7; 50]), 2 * size);
         drop(locked);
         unchanged();
         let view = file.view(2 * size..2 * size + 10).unwrap();
-        would_block(file.try_append(&[7; 100]), at);
+        would_block(file.try_append(&[7; 50]), at);
         drop(view);
         unchanged();
         let appending = core(&file).append.lock();
-        would_block(file.try_append(&[7; 100]), at);
+        would_block(file.try_append(&[7; 50]), at);
         drop(appending);
         let alone = core(&file).alone();
-        would_block(file.try_append(&[7; 100]), at);
+        would_block(file.try_append(&[7; 50]), at);
         drop(alone);
         unchanged();
-        // The place behind is taken, after the bytes in the last block were written.
+        assert_eq!(file.try_append(&[7; 50]).unwrap(), at);
+        // The place behind is taken.
         let new = core(&file).create(3, Get::CREATE).unwrap().unwrap();
-        would_block(file.try_append(&[7; 100]), 3 * size);
+        would_block(file.try_append(&[8; 100]), 3 * size);
         drop(new);
-        unchanged();
         // A full group.
         let (pool, order) = (cache.pool(), core(&file).order);
         let mut taken = Vec::new();
         while let Ok(frame) = pool.alloc(group.id(), order, AllocMode::NoWait) {
             taken.push(frame);
         }
-        let error = file.try_append(&[7; 100]).unwrap_err();
+        let error = file.try_append(&[8; 100]).unwrap_err();
         assert!(error.would_block(), "{error}");
         drop(taken);
-        unchanged();
-        assert_eq!(file.try_append(&[7; 100]).unwrap(), at);
+        assert_eq!((file.len(), core(&file).dirty_blocks()), (3 * size, 1));
+        assert!(core(&file).lookup(3).is_none());
+        assert_eq!(file.try_append(&[8; 100]).unwrap(), 3 * size);
         drop(file);
         assert_empty(&cache);
     }
+}
+
+/// A write makes the file longer before the append has locked the last block.
+// spec: P29
+#[test]
+fn an_append_that_does_not_wait_writes_over_nobody() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(100), &options(4096));
+    file.view(..).unwrap();
+    let other = file.clone();
+    let there = midway::then(Point::Appending, move || {
+        let writing = thread::spawn(move || other.write_at(&[2; 4096], 100).unwrap());
+        writing.join().unwrap();
+    });
+    would_block(file.try_append(&[1; 50]), 100);
+    drop(there);
+    assert!(contents(&file)[100..] == [2; 4096]);
 }
 
 // spec: P29
