@@ -1,6 +1,6 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
-//! A magazine is a stack of up to 32 free frames on cache lines of its own. A thread has the one of its number, which it alone uses, with
+//! A magazine is a stack of up to 128 free frames on cache lines of its own. A thread has the one of its number, which it alone uses, with
 //! plain loads and stores (`sync::owned` has the protocol); threads beyond those share a few, each with a mutex. The magazines
 //! outlive all threads: the next thread with a number finds what the last one left, so a thread that ends loses nothing and needs
 //! no destructor. Frames come back last in, first out, while they are warm in the processor's cache. A full magazine gives its colder half away as one *load*, an empty one takes
@@ -344,8 +344,9 @@ impl Allocator {
             magazine.take_coldest(self.half(), |id| {
                 *places.next().expect("a load is half a magazine") = id;
             });
-            if let Err(mut load) = lists.loads.push(number, load) {
-                lists.buddy.give_singles(metas, &mut load[..self.half()]);
+            match lists.loads.is_full() {
+                true => lists.buddy.give_singles(metas, &mut load[..self.half()]),
+                false => lists.loads.push(number, load),
             }
         });
     }
