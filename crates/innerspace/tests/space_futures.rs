@@ -331,6 +331,39 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
     memory.validate();
 }
 
+// spec: P29
+#[test]
+fn many_reads_and_a_watch_are_made_by_a_tick() {
+    let memory = memory(8 * MIB);
+    let (file, space, at) = mapped(&memory);
+    let later = space.later();
+    let mut a = space.accessor();
+    assert_eq!(file.stats().cached.0, 0);
+    let wanted = [2, 0, 9].map(|page| (at + page * PAGE, vec![0; 3]));
+    let got = after_a_tick(&memory, later.gather(wanted.into())).unwrap();
+    assert_eq!(got, [[3; 3], [1; 3], [10; 3]]);
+    assert_eq!(file.stats().cached.0, 3);
+    let gone = vec![(at, vec![0]), (VirtAddr(MIB), vec![0])];
+    let error = after_a_tick(&memory, later.gather(gone)).unwrap_err();
+    assert!(
+        matches!(error, SpaceError::Access { what: "gather", .. }),
+        "{error}"
+    );
+
+    let error = after_a_tick(&memory, later.watch_code(at)).unwrap_err();
+    assert!(
+        matches!(error, SpaceError::Access { what: "watch", .. }),
+        "{error}"
+    );
+    let code = space
+        .map(Map::anonymous(PAGE).protection(Protection::READ_WRITE | Protection::EXECUTE))
+        .unwrap();
+    let page = at_once_after(&memory, later.watch_code(code));
+    assert!(page.is_current());
+    a.store(code, 7_u8).unwrap();
+    assert!(!page.is_current());
+}
+
 /// As [`after_a_tick`], of what has to succeed.
 #[track_caller]
 fn at_once_after<T, E: std::fmt::Debug>(

@@ -1,6 +1,8 @@
 //! The calls of a space that may wait, as futures: [`LaterSpaceCalls`], each as a [`Later`] of the cache below.
 
-use super::{Advice, AtFork, Map, Pinned, Protection, Remap, Snapshot, Space, SpaceError};
+use super::{
+    Advice, AtFork, CodePage, Fault, Map, Pinned, Protection, Remap, Snapshot, Space, SpaceError,
+};
 use crate::VirtAddr;
 use crate::cache::Later;
 
@@ -19,13 +21,13 @@ use crate::cache::Later;
 /// | call | a store | memory | other changes of the space, and open sections |
 /// |---|---|---|---|
 /// | `sync`; `advise` to read or to evict | yes | | |
-/// | `populate`, `lock`, `pin`, `copy` | yes | yes | yes |
+/// | `populate`, `lock`, `pin`, `copy`, `gather`, `watch_code` | yes | yes | yes |
 /// | `unmap`, `map` in place of something, `remap`, `restore` | if they are the last to keep a file open | yes | yes |
 /// | `protect`, `fork`, `freeze` | | yes | yes |
 ///
 /// Waiting for memory is waiting for a store where it has to be written first. Sections are open for the time of an access, or of a
 /// [`Session`](crate::Session) up to its next safepoint. So where groups have room a fork or a restore takes microseconds, and is
-/// best called as it is: these calls have no `try_` forms.
+/// best called as it is: these calls have no `try_` forms, but for those of accessors, which [`Accessor`](crate::Accessor) has.
 #[derive(Debug)]
 pub struct LaterSpaceCalls<'space>(&'space Space);
 
@@ -60,6 +62,14 @@ impl Space {
     ) -> Later<T, SpaceError> {
         let space = self.clone();
         Later::new(self.0.cache.clone(), None, move || work(&space))
+    }
+
+    /// An access that such a call made has failed.
+    pub(super) fn refused(&self, what: &'static str, fault: Fault) -> SpaceError {
+        SpaceError::Access {
+            what,
+            explanation: self.explain(fault),
+        }
     }
 }
 
@@ -102,13 +112,28 @@ impl LaterSpaceCalls<'_> {
         self.0.call(move |space| {
             let (mut here, mut there) = (space.accessor(), source.accessor());
             let copied = here.copy_from(to, &mut there, from, len);
-            copied.map_err(|fault| SpaceError::Access {
-                what: "copy",
-                explanation: match fault.access().writes() {
-                    true => space.explain(fault),
-                    false => source.explain(fault),
-                },
+            copied.map_err(|fault| match fault.access().writes() {
+                true => space.refused("copy", fault),
+                false => source.refused("copy", fault),
             })
+        })
+    }
+
+    /// [`Accessor::gather`](crate::Accessor::gather) into buffers of its own, which come back full, in the order given.
+    pub fn gather(&self, mut reads: Vec<(VirtAddr, Vec<u8>)>) -> Later<Vec<Vec<u8>>, SpaceError> {
+        self.0.call(move |space| {
+            let buffers = reads.iter_mut().map(|(at, buffer)| (*at, &mut buffer[..]));
+            let gathered = space.accessor().gather(&mut buffers.collect::<Vec<_>>());
+            gathered.map_err(|fault| space.refused("gather", fault))?;
+            Ok(reads.into_iter().map(|(_, buffer)| buffer).collect())
+        })
+    }
+
+    /// [`Accessor::watch_code`](crate::Accessor::watch_code).
+    pub fn watch_code(&self, at: VirtAddr) -> Later<CodePage, SpaceError> {
+        self.0.call(move |space| {
+            let watched = space.accessor().watch_code(at);
+            watched.map_err(|fault| space.refused("watch", fault))
         })
     }
 

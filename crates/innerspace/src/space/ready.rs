@@ -119,10 +119,7 @@ impl Future for SpaceReady {
             call,
         } = &mut *self;
         let (at, len, access) = (*at, *len, *access);
-        let error = |space: &Space, fault| SpaceError::Access {
-            what: "ready",
-            explanation: space.explain(fault),
-        };
+        let error = |space: &Space, fault| space.refused("ready", fault);
         let call = match call {
             Some(call) => call,
             None => match space.have_ready::<AtOnce<Single>>(at, len, access) {
