@@ -183,6 +183,82 @@ fn each_access_has_such_a_form_and_sessions_have_them_too() {
     });
 }
 
+// spec: P29
+#[test]
+fn many_reads_end_at_the_first_that_would_block_and_ask_no_store() {
+    let memory = memory(8 * MIB);
+    let (file, space, at) = half_cached(&memory);
+    let reads = file.stats().store_reads;
+    let mut a = space.accessor();
+    let gather = |a: &mut Accessor, pages: [u64; 3]| {
+        let mut words = [[0; 8]; 3];
+        let buffers = words.iter_mut().map(|word| &mut word[..]);
+        let places = pages.iter().map(|page| at + page * PAGE);
+        let mut reads: Vec<_> = places.zip(buffers).collect();
+        let gathered = a.try_gather(&mut reads);
+        (gathered, words.map(|word| word[7]))
+    };
+    assert_eq!(gather(&mut a, [7, 0, 3]), (Ok(()), [8, 1, 4]));
+    let (gathered, words) = gather(&mut a, [7, 12, 9]);
+    assert_would_block(gathered, at + 12 * PAGE);
+    assert_eq!(words, [8, 0, 0], "what comes before, and no more");
+    assert_eq!(file.stats().store_reads, reads);
+    let mut words = [0; 8];
+    let mut both = [(at + 12 * PAGE, &mut words[..4]), (at, &mut [0; 4][..])];
+    a.gather(&mut both).unwrap();
+    assert_eq!(words, [13, 13, 13, 13, 0, 0, 0, 0]);
+    let (gathered, words) = gather(&mut a, [7, 12, 0]);
+    assert_eq!((gathered, words), (Ok(()), [8, 13, 1]));
+    let gone = a.try_gather(&mut [(at + 16 * PAGE, &mut [0])]).unwrap_err();
+    assert_eq!(gone.kind(), FaultKind::NotMapped);
+}
+
+// spec: P29
+#[test]
+fn a_copy_between_spaces_ends_where_either_would_block() {
+    let memory = memory(8 * MIB);
+    let (file, space, at) = half_cached(&memory);
+    let other = memory.space().unwrap();
+    let own = other.map(Map::anonymous(64 * PAGE)).unwrap();
+    let reads = file.stats().store_reads;
+    let (mut here, mut there) = (other.accessor(), space.accessor());
+    // The source's page 8 is not cached.
+    let copied = here.try_copy_from(own + 5, &mut there, at + 6 * PAGE, 4 * PAGE_SIZE);
+    let fault = copied.unwrap_err();
+    assert_eq!(
+        (fault.access(), fault.would_block()),
+        (AccessKind::Load, true)
+    );
+    assert_eq!(fault.address(), at + 8 * PAGE);
+    assert_eq!(
+        here.compare(own + 5, &numbers(16)[6 * PAGE_SIZE..8 * PAGE_SIZE]),
+        Ok(Equal)
+    );
+    assert_eq!(here.load::<u8>(own + 5 + 2 * PAGE), Ok(0), "and no more");
+    // Nor is it as a target.
+    let copied = there.try_copy_from(at + 7 * PAGE, &mut here, own + 5, 2 * PAGE_SIZE);
+    let fault = copied.unwrap_err();
+    assert_eq!(
+        (fault.access(), fault.would_block()),
+        (AccessKind::Store, true)
+    );
+    assert_eq!(fault.address(), at + 8 * PAGE);
+    assert_eq!(there.load::<u8>(at + 7 * PAGE), Ok(7), "the prefix");
+    assert_eq!(file.stats().store_reads, reads);
+    assert_eq!(
+        there.load::<u8>(at + 8 * PAGE),
+        Ok(9),
+        "as the store has it"
+    );
+    assert_eq!(
+        there.try_copy_from(at + 7 * PAGE, &mut here, own + 5, 2 * PAGE_SIZE),
+        Ok(())
+    );
+    assert_eq!(there.load::<u8>(at + 8 * PAGE), Ok(8));
+    drop((here, there));
+    memory.validate();
+}
+
 const PAGE_I64: i64 = PAGE as i64;
 
 // spec: P6

@@ -1,7 +1,7 @@
 //! Accesses that never wait: the `try_` forms.
 //!
 //! They are the others, by another [`Sectioned`]: the hit is the same, and what is missed is had if that takes no waiting, by the
-//! same steps (`fault`). So each access has such a form but `gather`, `copy_from` and `watch_code`.
+//! same steps (`fault`). So each access has such a form. `watch_code`, which is more than an access, has none.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -79,9 +79,6 @@ macro_rules! tries {
         /// the mappings that is under way; what a direct access file has to ask its device, or to prepare for a store.
         /// [`Space::ready`](crate::Space::ready) is a future that waits for it. A store that would block may leave its block marked as
         /// changed, so that it is written to its file once more than it had to be.
-        ///
-        /// [`Accessor::gather`](crate::Accessor::gather), [`Accessor::copy_from`](crate::Accessor::copy_from) and
-        /// [`Accessor::watch_code`](crate::Accessor::watch_code) have no such form.
         ///
         /// The calls of a [`Device`](crate::Device), or of a file with [`OnShrink::Error`](crate::OnShrink::Error), are made as
         /// ever, and take what they take. Two more things are done rather than refused. Where a group is near its limit, what other
@@ -228,3 +225,31 @@ macro_rules! tries {
 
 tries!(Accessor, Single);
 tries!(Session<'_>, InSession);
+
+/// The accesses of an accessor alone.
+impl Accessor {
+    /// [`Accessor::gather`] that never waits: no store is asked, and what comes before the fault's address, in the order given, is in
+    /// its buffer. [`LaterSpaceCalls::gather`](crate::LaterSpaceCalls::gather) has all that is missing asked for together.
+    ///
+    /// # Errors
+    /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+    pub fn try_gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
+        self.core.gather::<AtOnce<Single>>(reads)
+    }
+
+    /// [`Accessor::copy_from`] that never waits, in neither space: what was copied before the fault stays.
+    /// [`LaterSpaceCalls::copy`](crate::LaterSpaceCalls::copy) does the rest.
+    ///
+    /// # Errors
+    /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock) of either space.
+    pub fn try_copy_from(
+        &mut self,
+        to: VirtAddr,
+        source: &mut Accessor,
+        from: VirtAddr,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let source = &mut source.core;
+        self.core.copy_from::<AtOnce<Single>>(to, source, from, len)
+    }
+}

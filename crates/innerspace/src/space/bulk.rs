@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::access::{Core, Sectioned, What};
+use super::access::{Core, Sectioned, Single, What};
 use super::accessor::Accessor;
 use super::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
@@ -21,22 +21,33 @@ impl Accessor {
         from: VirtAddr,
         len: usize,
     ) -> Result<(), Fault> {
-        let mut buffer = [0; PAGE_SIZE];
-        let mut done = 0;
-        while done < len {
-            // To the end of a page of the source, so that a fault there leaves nothing out.
-            let start = source.core.space.after(from, done as u64);
-            let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
-            source.read(start, &mut buffer[..piece])?;
-            let there = self.core.space.after(to, done as u64);
-            self.write(there, &buffer[..piece])?;
-            done += piece;
-        }
-        Ok(())
+        self.core
+            .copy_from::<Single>(to, &mut source.core, from, len)
     }
 }
 
 impl Core {
+    pub(super) fn copy_from<S: Sectioned>(
+        &mut self,
+        to: VirtAddr,
+        source: &mut Core,
+        from: VirtAddr,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let mut buffer = [0; PAGE_SIZE];
+        let mut done = 0;
+        while done < len {
+            // To the end of a page of the source, so that a fault there leaves nothing out.
+            let start = source.space.after(from, done as u64);
+            let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
+            source.read::<S>(start, &mut buffer[..piece])?;
+            let there = self.space.after(to, done as u64);
+            self.write::<S>(there, &buffer[..piece])?;
+            done += piece;
+        }
+        Ok(())
+    }
+
     #[inline]
     pub(super) fn read<S: Sectioned>(
         &mut self,

@@ -1,6 +1,6 @@
 //! Many reads at once: what is not in memory is asked for together, before the first is waited for.
 
-use super::access::{Core, Single};
+use super::access::{Core, Sectioned, Single};
 use super::accessor::Accessor;
 use super::device::{self, Inside};
 use super::error::Fault;
@@ -8,7 +8,7 @@ use super::page_start;
 use super::translate::Need;
 use super::vma::{MappedFile, Protection};
 use crate::VirtAddr;
-use crate::cache::FileInner;
+use crate::cache::{FileInner, Wait};
 use crate::sync::Arc;
 
 impl Accessor {
@@ -30,16 +30,25 @@ impl Accessor {
     /// # Errors
     /// The [`Fault`] of the first byte, in the order given, that cannot be read; everything before it is in its buffer.
     pub fn gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
-        let ranges = reads.iter().map(|(at, buffer)| (*at, buffer.len()));
-        self.core.ask_together(ranges);
-        for (at, buffer) in reads {
-            self.core.read::<Single>(*at, buffer)?;
-        }
-        Ok(())
+        self.core.gather::<Single>(reads)
     }
 }
 
 impl Core {
+    pub(super) fn gather<S: Sectioned>(
+        &mut self,
+        reads: &mut [(VirtAddr, &mut [u8])],
+    ) -> Result<(), Fault> {
+        if S::WAIT == Wait::Yes {
+            let ranges = reads.iter().map(|(at, buffer)| (*at, buffer.len()));
+            self.ask_together(ranges);
+        }
+        for (at, buffer) in reads {
+            self.read::<S>(*at, buffer)?;
+        }
+        Ok(())
+    }
+
     /// Has what these ranges show of files read, as far as it is not in memory. A hint.
     fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
         let mut missing = Vec::new();

@@ -39,7 +39,8 @@
 //! | who | may wait | says that it would | waits as a future |
 //! |---|---|---|---|
 //! | an access | `load`, `store`, `read`, ... | `try_load`, `try_store`, `try_read`, ... (`at_once`) | [`Space::ready`] |
-//! | a change, a sync, a copy | `unmap`, `sync`, `populate`, ... | - | [`Space::later`] |
+//! | many accesses | `gather`, `copy_from` | `try_gather`, `try_copy_from` | [`Space::later`] |
+//! | a change, a sync, a watch | `unmap`, `sync`, `populate`, `watch_code`, ... | - | the same |
 //!
 //! An access that hits is the same code in either form. What is missed is looked for by the same steps (`fault`); where a step
 //! would have to sleep, a `try_` form ends. Both futures are calls of the blocking kind, in the queue that the cache has for those
