@@ -11,11 +11,13 @@ use super::extents::ExtentMap;
 use super::open::HostFile;
 use super::pins::Pins;
 use super::stripes::{Counts, DirtyRanges};
-use crate::cache::{ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke, with_room};
+use crate::cache::{
+    ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke, Wait, with_room,
+};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Rank, RwLock, Weak};
+use crate::sync::{Arc, Mutex, Rank, RwLock, RwLockReadGuard, Weak};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// What a range takes in the set of dirty ones: nodes have room for 11 and are two thirds full.
@@ -240,6 +242,29 @@ impl DaxCore {
             offset,
             len,
             most: self.most,
+        }
+    }
+
+    /// The error of who may not wait.
+    pub(super) fn would_block(&self, offset: u64) -> DaxError {
+        DaxError::WouldBlock {
+            file: self.name.clone(),
+            offset,
+        }
+    }
+
+    /// Keeps cuts away, for what is done at `offset`.
+    pub(super) fn share_layout(
+        &self,
+        offset: u64,
+        wait: Wait,
+    ) -> Result<RwLockReadGuard<'_, ()>, DaxError> {
+        match wait {
+            Wait::Yes => Ok(self.layout.read()),
+            Wait::No => {
+                let shared = self.layout.try_read();
+                shared.ok_or_else(|| self.would_block(offset))
+            }
         }
     }
 

@@ -206,6 +206,14 @@ pub enum DaxError {
     /// The file's group has no room for what the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// The operation would have to wait, and may not.
+    #[error("{file}: the operation would block at {}", Grouped(*offset))]
+    WouldBlock {
+        /// The file.
+        file: Arc<str>,
+        /// Where: the byte, or the beginning of its page.
+        offset: u64,
+    },
     /// The file would become longer than it can be here.
     #[error("{file}: {len} bytes at {} reach past {}, the most this file can have", Grouped(*offset), Grouped(*most))]
     TooLong {
@@ -265,6 +273,15 @@ impl fmt::Display for Asked {
 }
 
 impl DaxError {
+    /// A `try_` form met something it would have had to wait for.
+    pub fn would_block(&self) -> bool {
+        match self {
+            DaxError::WouldBlock { .. } => true,
+            DaxError::Limit(limit) => limit.would_block(),
+            _ => false,
+        }
+    }
+
     /// The nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
@@ -283,6 +300,7 @@ impl DaxError {
             DaxError::OpenOtherwise { .. } | DaxError::NotEmptied { .. } => ErrorKind::ResourceBusy,
             DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
             DaxError::Limit(_) => ErrorKind::OutOfMemory,
+            DaxError::WouldBlock { .. } => ErrorKind::WouldBlock,
             DaxError::TooLong { .. } => ErrorKind::FileTooLarge,
             #[cfg(not(target_family = "wasm"))]
             DaxError::Open(error) => error.kind(),
@@ -319,7 +337,7 @@ mod tests {
     use super::*;
     use crate::store::{Holder, OpenError};
 
-    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 16] {
+    fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 17] {
         use io::ErrorKind::*;
         let file: Arc<str> = "data.bin".into();
         let full = io::Error::new(StorageFull, "no space left");
@@ -430,6 +448,14 @@ mod tests {
                 PermissionDenied,
             ),
             (
+                DaxError::WouldBlock {
+                    file: file.clone(),
+                    offset: 4096,
+                },
+                "data.bin: the operation would block at 4,096",
+                WouldBlock,
+            ),
+            (
                 DaxError::TooLong {
                     file: file.clone(),
                     offset: 1_048_576,
@@ -461,6 +487,7 @@ mod tests {
         for (error, text, kind) in all_but_limits() {
             assert_eq!(error.to_string(), text);
             assert_eq!(error.kind(), kind, "{text}");
+            assert_eq!(error.would_block(), kind == io::ErrorKind::WouldBlock);
             let error = io::Error::from(error.clone());
             assert_eq!((error.kind(), error.to_string().as_str()), (kind, text));
         }

@@ -17,7 +17,7 @@ use super::open::HostFile;
 use super::stripes::Count;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
-use crate::cache::{ErrorCursor, FaultKind, Holding};
+use crate::cache::{ErrorCursor, FaultKind, Holding, Wait};
 use crate::frame::deadline;
 use crate::group::Group;
 use crate::reclaim::Pool;
@@ -219,7 +219,7 @@ impl DaxFile {
     /// # Errors
     /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::OnShrink::Error), [`DaxError::Shrank`] for what another process has cut off.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
-        self.0.core.read_at(buf, offset)
+        self.0.core.read_at(buf, offset, Wait::Yes)
     }
 
     /// Reads exactly `buf.len()` bytes.
@@ -227,10 +227,8 @@ impl DaxFile {
     /// # Errors
     /// As [`DaxFile::read_at`], and [`DaxError::PastEnd`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DaxError> {
-        match self.read_at(buf, offset)? {
-            got if got == buf.len() => Ok(()),
-            _ => Err(self.0.core.past_end(offset, buf.len() as u64)),
-        }
+        let got = self.read_at(buf, offset)?;
+        self.0.core.check_whole(got, buf, offset)
     }
 
     /// Writes `buf` at `offset`, lengthening the file where needed, and says how much was written: less than all when the

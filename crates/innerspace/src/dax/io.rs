@@ -14,7 +14,7 @@ use super::entry::{Content, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
-use crate::cache::{FaultKind, Holding};
+use crate::cache::{FaultKind, Holding, Wait};
 use crate::store::KnownSince;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -56,18 +56,33 @@ pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usiz
 
 impl DaxCore {
     /// Reads up to `buf.len()` bytes; fewer at the end of the file alone.
-    pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
-        let _layout = self.layout.read();
+    pub(super) fn read_at(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        wait: Wait,
+    ) -> Result<usize, DaxError> {
+        let _layout = self.share_layout(offset, wait)?;
         let len = self.size().saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut left = &mut buf[..len];
         let mut at = offset;
         while !left.is_empty() {
             let (page, inside) = (at >> PAGE_SHIFT, at % PAGE);
             let wanted = (inside + left.len() as u64).div_ceil(PAGE);
-            let extent = self
-                .extents
-                .lookup(page, wanted)
-                .map_err(|error| self.host_error(DaxAction::Query, at, error))?;
+            let extent = match wait {
+                Wait::Yes => self
+                    .extents
+                    .lookup(page, wanted)
+                    .map_err(|error| self.host_error(DaxAction::Query, at, error))?,
+                Wait::No => {
+                    // Each access to a guarded one is a call of the host.
+                    let known = match self.is_guarded() {
+                        true => None,
+                        false => self.extents.known(page, wanted),
+                    };
+                    known.ok_or_else(|| self.would_block(at))?
+                }
+            };
             let part = (extent.pages * PAGE - inside).min(left.len() as u64) as usize;
             let (now, rest) = std::mem::take(&mut left).split_at_mut(part);
             match extent.at {
@@ -83,6 +98,14 @@ impl DaxCore {
             at += part as u64;
         }
         Ok(len)
+    }
+
+    /// Whether a read of so many bytes got all that it wanted.
+    pub(super) fn check_whole(&self, got: usize, buf: &[u8], offset: u64) -> Result<(), DaxError> {
+        match got == buf.len() {
+            true => Ok(()),
+            false => Err(self.past_end(offset, buf.len() as u64)),
+        }
     }
 
     /// Writes all of `buf`, and lengthens the file where needed. What was written before an error stays, and is counted if
@@ -361,7 +384,7 @@ impl DaxCore {
     pub(crate) fn load_guarded(&self, to: &mut [u8], offset: u64) -> Result<(), DaxError> {
         self.check_page(offset, to.len())?;
         to.fill(0);
-        self.read_at(to, offset).map(drop)
+        self.read_at(to, offset, Wait::Yes).map(drop)
     }
 
     /// The same for a store; what goes past the end is lost, as in any mapping.

@@ -13,7 +13,7 @@
 //! | `entries` | a file's entries, in nodes of the arena |
 //! | `core`, `file` | a file's state; the handle, and pins |
 //! | `fault`, `at_once` | what a page fault maps; the same without waiting |
-//! | `io` | reads and writes by call |
+//! | `io`, `try_forms` | reads and writes by call; the forms that never wait |
 //! | `flush` | sync |
 //! | `cut` | truncate, punch, invalidate |
 //! | `pins` | ranges that foreign code has the addresses of |
@@ -88,6 +88,8 @@ mod reference;
 mod stripes;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
+#[cfg(not(loom))]
+mod try_forms;
 mod waits;
 
 #[cfg(all(test, not(loom), not(shuttle)))]

@@ -54,6 +54,16 @@ struct Run {
     content: Content,
 }
 
+impl Run {
+    /// What begins at one of its pages.
+    fn extent(&self, page: u64, most: u64) -> Extent {
+        Extent {
+            at: (self.content == Content::Data).then_some(page),
+            pages: (self.pages.end - page).min(most),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {
     Data,
@@ -191,24 +201,25 @@ impl IdentityMap {
 impl ExtentMap for IdentityMap {
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
         debug_assert!(most > 0);
-        let answer = |run: &Run| Extent {
-            at: (run.content == Content::Data).then_some(page),
-            pages: (run.pages.end - page).min(most),
-        };
         let changes = {
             let known = self.known.lock();
             if let Some(run) = known.find(page) {
-                return Ok(answer(run));
+                return Ok(run.extent(page, most));
             }
             known.changes
         };
         let run = self.ask(page)?;
-        let extent = answer(&run);
+        let extent = run.extent(page, most);
         let mut known = self.known.lock();
         if known.changes == changes {
             known.add(run);
         }
         Ok(extent)
+    }
+
+    fn known(&self, page: u64, most: u64) -> Option<Extent> {
+        let known = self.known.lock();
+        known.find(page).map(|run| run.extent(page, most))
     }
 
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64> {

@@ -59,6 +59,11 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// The extent that begins at `page`, of at most `most` (at least 1) pages; it need not be all there is.
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent>;
 
+    /// The same, if nobody else has to be asked.
+    fn known(&self, page: u64, most: u64) -> Option<Extent> {
+        self.lookup(page, most).ok()
+    }
+
     /// Gives the hole of 1 or [`LARGE_PAGES`] pages at `page` zeroed blocks one behind the other, and answers with the
     /// first. A large run starts at a multiple of its size on the device.
     ///

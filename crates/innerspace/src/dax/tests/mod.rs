@@ -10,6 +10,7 @@ mod reminding;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod room;
 mod syncing;
+mod try_forms;
 
 use std::ops::Range;
 

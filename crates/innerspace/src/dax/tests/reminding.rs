@@ -22,7 +22,7 @@ pub(super) fn create(path: &Path, setup: DaxSetup) -> DaxFile {
     DaxFile::over_host(&pool, &pool.root_group(), locked, setup).unwrap()
 }
 
-fn create_guarded(path: &Path) -> DaxFile {
+pub(super) fn create_guarded(path: &Path) -> DaxFile {
     let on_shrink = OnShrink::Error;
     create(
         path,
