@@ -82,6 +82,16 @@ pub(crate) enum Wait {
     No,
 }
 
+impl Wait {
+    /// How memory is had.
+    pub(crate) fn alloc_mode(self) -> AllocMode {
+        match self {
+            Wait::Yes => AllocMode::Wait,
+            Wait::No => AllocMode::NoWait,
+        }
+    }
+}
+
 /// What a second look at the index said of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
@@ -239,11 +249,7 @@ impl Handle {
         }
         let pages = len.div_ceil(PAGE_SIZE as u64).next_power_of_two();
         let order = pages.trailing_zeros() as u8;
-        let mode = match wait {
-            Wait::Yes => AllocMode::Wait,
-            Wait::No => AllocMode::NoWait,
-        };
-        let mut copy = core.pool.alloc(core.group.id(), order, mode)?;
+        let mut copy = core.pool.alloc(core.group.id(), order, wait.alloc_mode())?;
         let mut done = 0;
         while done < len {
             let offset = range.start + done;

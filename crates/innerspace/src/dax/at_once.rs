@@ -1,9 +1,10 @@
-//! Faults that must not wait: what an entry tells of already.
+//! What must not wait: faults, by what an entry tells of already; and of calls, which entries they find ready.
 //!
-//! Whatever asks the device or its file system, makes an entry, or takes translations away is left to who may wait (`fault`). An
-//! entry that somebody has locked is, too.
+//! Of a fault, whatever asks the device or its file system, makes an entry, or takes translations away is left to who may wait
+//! (`fault`). An entry that somebody has locked is, too.
 
 use super::core::DaxCore;
+use super::device::Durability;
 use super::entry::{Content, Entry, Size};
 use super::error::DaxError;
 use super::fault::DaxPages;
@@ -11,6 +12,20 @@ use super::reference::DaxRef;
 use super::stripes::Count;
 use crate::cache::FaultKind;
 use crate::units::PAGE_SIZE;
+
+impl DaxCore {
+    /// Whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the host nor for those who see a hole there.
+    pub(super) fn is_put_at_once(&self, entry: Entry) -> bool {
+        match entry.content() {
+            Content::Block(_) => {
+                self.is_storable(entry) || self.device.durability() == Durability::Lines
+            }
+            Content::Empty => self.host.is_none(),
+            // mutant: P29-zero (test: a_hole_that_a_mapping_may_show_is_not_written) a grace period is no waiting
+            Content::Zero => cfg!(mutant = "P29-zero"),
+        }
+    }
+}
 
 impl DaxRef {
     /// What to map at `page` of the file if that takes no waiting: a block, or for a load a hole.

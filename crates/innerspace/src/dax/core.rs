@@ -4,15 +4,16 @@ use std::io;
 use std::ops::Range;
 
 use super::device::DaxDevice;
-use super::entries::Entries;
+use super::entries::{Entries, Found, Locked};
 use super::entry::{Content, Entry, Size};
 use super::error::{DaxAction, DaxError};
 use super::extents::ExtentMap;
+use super::grab::Wanted;
 use super::open::HostFile;
 use super::pins::Pins;
-use super::stripes::{Counts, DirtyRanges};
+use super::stripes::{Count, Counts, DirtyRanges};
 use crate::cache::{
-    ErrorSequence, FileAccess, MapperId, MapperList, Mappers, Revoke, Wait, with_room,
+    ErrorSequence, FaultKind, FileAccess, MapperId, MapperList, Mappers, Revoke, Wait, with_room,
 };
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
@@ -334,14 +335,14 @@ impl DaxCore {
 
     /// Charges for what the extent map and the set of dirty ranges take, and for the next few that come: asked by whoever is to
     /// add to them, with nothing locked, for it may wait for memory.
-    pub(super) fn pay_ahead(&self) -> Result<(), LimitError> {
+    pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
         if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::SeqCst) {
             return Ok(());
         }
         let (group, short) = self.heap.lock().short_of(self.heap_bytes());
         if short.0 > 0 {
             // With `heap` unlocked: closing files run in here, and they may pay, too.
-            let _group = self.pool.charge(group, short, AllocMode::Wait)?.commit();
+            let _group = self.pool.charge(group, short, wait.alloc_mode())?.commit();
             let mut heap = self.heap.lock();
             heap.add(short);
             self.paid.store(heap.pages().0, Ordering::SeqCst);
@@ -402,6 +403,68 @@ impl DaxCore {
     /// Waits until no cut is under way. No entry is locked.
     pub(super) fn wait_for_cut(&self) {
         drop(self.layout.read());
+    }
+
+    /// Locks what covers a page of the file that is not being cut out.
+    pub(super) fn lock_page(
+        &self,
+        page: u64,
+        kind: FaultKind,
+        wait: Wait,
+    ) -> Result<Locked<'_>, DaxError> {
+        let wanted = match kind {
+            FaultKind::Read => Wanted::Cover,
+            FaultKind::Write => {
+                self.pay_ahead(wait)?;
+                Wanted::Change
+            }
+        };
+        loop {
+            // Asked before, too: a look past the end makes no node.
+            if page >= self.pages() {
+                return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
+            }
+            let locked = self.lock_for_change(page, wanted, wait)?;
+            // The length and the cuts are looked at with the entry locked: see `cut`.
+            if page >= self.pages() {
+                return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
+            }
+            if !self.is_being_cut(&locked.pages()) {
+                return Ok(locked);
+            }
+            if wait == Wait::No {
+                return Err(self.would_block(DaxCore::offset(page)));
+            }
+            drop(locked);
+            self.wait_for_cut();
+        }
+    }
+
+    /// Locks what covers a page, whatever the file's length; large holes in the way become small ones, after a grace period.
+    pub(super) fn lock_for_change(
+        &self,
+        page: u64,
+        wanted: Wanted,
+        wait: Wait,
+    ) -> Result<Locked<'_>, DaxError> {
+        loop {
+            match self.entries.find(page, wanted, wait)? {
+                Found::Locked(locked) => return Ok(locked),
+                Found::InTheWay(hole) if wait == Wait::Yes => {
+                    let pages = hole.pages();
+                    self.revoke(pages, Entry::new(Size::Large, Content::Zero));
+                    self.grace();
+                    self.counts.count(Count::Downgrades);
+                    hole.finish();
+                }
+                Found::InTheWay(_) | Found::Taken => {
+                    return Err(self.would_block(DaxCore::offset(page)));
+                }
+                Found::Conflict | Found::Absent => {
+                    unreachable!("an entry is made where there is none")
+                }
+            }
+        }
     }
 
     /// The offset of a page.

@@ -21,7 +21,7 @@ use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
-use crate::cache::Holding;
+use crate::cache::{Holding, Wait};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -153,7 +153,7 @@ impl DaxCore {
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, ..)| {
-            let mut locked = self.lock_for_change(page, Wanted::Cover)?;
+            let mut locked = self.lock_for_change(page, Wanted::Cover, Wait::Yes)?;
             self.look_up(&mut locked, page)?;
             let has_block = matches!(locked.content(), Content::Block(_));
             match has_block && !self.is_storable(locked.entry()) {
@@ -167,7 +167,7 @@ impl DaxCore {
     fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, inside, part)| {
-            let mut locked = self.lock_for_change(page, Wanted::Cover)?;
+            let mut locked = self.lock_for_change(page, Wanted::Cover, Wait::Yes)?;
             self.look_up(&mut locked, page)?;
             self.clear_in(&mut locked, page, inside..inside + part)
         })

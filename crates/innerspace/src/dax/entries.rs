@@ -10,10 +10,10 @@
 use std::ops::Range;
 
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Word};
-use super::grab::{self, Held, Place, RangeWords, Step, Wanted, range_start};
+use super::grab::{self, Held, Place, RangeWords, Step, Wanted, WhenLocked, range_start};
 use super::waits::Waits;
-use crate::cache::SpareNodes;
 use crate::cache::index::{Index, Inserted, Word as IndexWord};
+use crate::cache::{SpareNodes, Wait};
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +56,8 @@ pub(super) enum Found<'e> {
     Conflict,
     /// There is nothing.
     Absent,
+    /// Somebody has it, and nobody is waited for.
+    Taken,
 }
 
 /// A locked large hole, and the node to put in its place.
@@ -99,14 +101,33 @@ impl Entries {
     /// # Errors
     /// When a node cannot be had.
     pub(super) fn lock(&self, page: u64, wanted: Wanted) -> Result<Found<'_>, LimitError> {
-        order::may_wait(Rank::Block);
+        self.find(page, wanted, Wait::Yes)
+    }
+
+    /// The same, or without sleeping, and with memory that is free alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn find(
+        &self,
+        page: u64,
+        wanted: Wanted,
+        wait: Wait,
+    ) -> Result<Found<'_>, LimitError> {
+        let when_locked = match wait {
+            Wait::Yes => {
+                order::may_wait(Rank::Block);
+                WhenLocked::Queue
+            }
+            Wait::No => WhenLocked::Leave,
+        };
         let mut spare = self.no_spares();
         let mut backoff = Backoff::new();
         let mut woken_by = None;
         loop {
-            match self.step(page, wanted, spare.nodes()) {
+            match self.step(page, (wanted, when_locked), spare.nodes()) {
                 None if wanted == Wanted::Present => return Ok(Found::Absent),
-                None => self.add_upper(page)?,
+                None => self.add_upper(page, wait.alloc_mode())?,
                 Some(Step::Held(held)) => return Ok(Found::Locked(self.locked(held))),
                 Some(Step::HeldInPlaceOf(held, node)) => {
                     self.retire(node);
@@ -128,7 +149,7 @@ impl Entries {
                     }
                 }
                 Some(Step::NeedNode) => {
-                    if let Err(error) = spare.have(1, AllocMode::Wait) {
+                    if let Err(error) = spare.have(1, wait.alloc_mode()) {
                         if let Some(key) = woken_by {
                             self.waits.pass_on(key);
                         }
@@ -137,6 +158,7 @@ impl Entries {
                 }
                 Some(Step::Conflict) => return Ok(Found::Conflict),
                 Some(Step::Absent) => return Ok(Found::Absent),
+                Some(Step::Taken) => return Ok(Found::Taken),
                 Some(Step::Again) => backoff.snooze(),
             }
         }
@@ -158,8 +180,10 @@ impl Entries {
         match self.lock(page, Wanted::Present) {
             Ok(Found::Locked(locked)) => Some(locked),
             Ok(Found::Absent) => None,
-            Ok(Found::InTheWay(_) | Found::Conflict) | Err(_) => {
-                unreachable!("what is there takes no node and is in nobody's way")
+            Ok(Found::InTheWay(_) | Found::Conflict | Found::Taken) | Err(_) => {
+                unreachable!(
+                    "what is there takes no node and is in nobody's way, and is waited for"
+                )
             }
         }
     }
@@ -224,7 +248,12 @@ impl Entries {
     }
 
     /// One step in a section; `None`: the range has no word yet.
-    fn step(&self, page: u64, wanted: Wanted, spare: &mut Vec<FrameId>) -> Option<Step> {
+    fn step(
+        &self,
+        page: u64,
+        wanted: (Wanted, WhenLocked),
+        spare: &mut Vec<FrameId>,
+    ) -> Option<Step> {
         let had = spare.len();
         let _section = self.pool.domain.reader();
         let range = self.range_word(page)?;
@@ -242,7 +271,7 @@ impl Entries {
     /// A place in the queue of a page's locked entry.
     #[cfg(test)]
     pub(super) fn queue_for(&self, page: u64) -> super::waits::Asleep {
-        match self.step(page, Wanted::Cover, &mut Vec::new()) {
+        match self.step(page, (Wanted::Cover, WhenLocked::Queue), &mut Vec::new()) {
             Some(Step::Wait(asleep, _)) => asleep,
             _ => panic!("the entry of page {page} is not locked"),
         }
@@ -263,10 +292,10 @@ impl Entries {
     }
 
     /// Makes the node that the word of the page's range is in.
-    fn add_upper(&self, page: u64) -> Result<(), LimitError> {
+    fn add_upper(&self, page: u64, mode: AllocMode) -> Result<(), LimitError> {
         let key = page >> LARGE_SHIFT >> UPPER_SHIFT;
         let (mut own, mut spares) = (self.no_spares(), self.no_spares());
-        own.have(1, AllocMode::Wait)?;
+        own.have(1, mode)?;
         let node = own.nodes()[0];
         loop {
             let mut writer = self.upper.write();
@@ -278,7 +307,7 @@ impl Entries {
                     return Ok(());
                 }
                 Inserted::Occupied(_) => return Ok(()),
-                Inserted::NeedNodes(count) => spares.have(count, AllocMode::Wait)?,
+                Inserted::NeedNodes(count) => spares.have(count, mode)?,
             }
         }
     }

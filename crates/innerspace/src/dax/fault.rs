@@ -17,7 +17,7 @@ use super::extents::Used;
 use super::grab::{Held, Wanted, range_start};
 use super::reference::DaxRef;
 use super::stripes::Count;
-use crate::cache::FaultKind;
+use crate::cache::{FaultKind, Wait};
 use crate::sync::atomic::Ordering;
 use crate::sys::memory::host_page_size;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -167,7 +167,7 @@ impl DaxCore {
             },
             pages => pages,
         };
-        let mut locked = self.lock_page(page, kind)?;
+        let mut locked = self.lock_page(page, kind, Wait::Yes)?;
         match kind {
             FaultKind::Read => self.look_up(&mut locked, page)?,
             FaultKind::Write => self.make_block(&mut locked, page, |_| Ok(()))?,
@@ -185,56 +185,6 @@ impl DaxCore {
             }
         }
         Ok((locked.into_held(), around))
-    }
-
-    /// Locks what covers a page of the file that is not being cut out.
-    pub(super) fn lock_page(&self, page: u64, kind: FaultKind) -> Result<Locked<'_>, DaxError> {
-        let wanted = match kind {
-            FaultKind::Read => Wanted::Cover,
-            FaultKind::Write => {
-                self.pay_ahead()?;
-                Wanted::Change
-            }
-        };
-        loop {
-            // Asked before, too: a look past the end makes no node.
-            if page >= self.pages() {
-                return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
-            }
-            let locked = self.lock_for_change(page, wanted)?;
-            // The length and the cuts are looked at with the entry locked: see `cut`.
-            if page >= self.pages() {
-                return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
-            }
-            if !self.is_being_cut(&locked.pages()) {
-                return Ok(locked);
-            }
-            drop(locked);
-            self.wait_for_cut();
-        }
-    }
-
-    /// Locks what covers a page, whatever the file's length; large holes in the way become small ones.
-    pub(super) fn lock_for_change(
-        &self,
-        page: u64,
-        wanted: Wanted,
-    ) -> Result<Locked<'_>, DaxError> {
-        loop {
-            match self.entries.lock(page, wanted)? {
-                Found::Locked(locked) => return Ok(locked),
-                Found::InTheWay(hole) => {
-                    let pages = hole.pages();
-                    self.revoke(pages, Entry::new(Size::Large, Content::Zero));
-                    self.grace();
-                    self.counts.count(Count::Downgrades);
-                    hole.finish();
-                }
-                Found::Conflict | Found::Absent => {
-                    unreachable!("an entry is made where there is none")
-                }
-            }
-        }
     }
 
     /// Finds out what is at an entry that is empty.

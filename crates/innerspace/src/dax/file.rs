@@ -349,7 +349,7 @@ impl DaxFile {
             pages.start
         };
         while page < pages.end {
-            let mut locked = core.lock_page(page, FaultKind::Write)?;
+            let mut locked = core.lock_page(page, FaultKind::Write, Wait::Yes)?;
             core.make_block(&mut locked, page, |_| Ok(()))?;
             let Content::Block(block) = locked.content() else {
                 unreachable!("made above");

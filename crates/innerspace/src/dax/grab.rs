@@ -44,6 +44,15 @@ pub(super) enum Wanted {
     Large,
 }
 
+/// What to do about an entry that somebody has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WhenLocked {
+    /// Queue for it.
+    Queue,
+    /// Leave it to them.
+    Leave,
+}
+
 /// Where a locked word is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
@@ -100,6 +109,8 @@ pub(super) enum Step {
     HeldInPlaceOf(Held, FrameId),
     /// Somebody has it: sleep, and try again.
     Wait(Asleep, u64),
+    /// Somebody has it, and is left to it.
+    Taken,
     /// A node is wanted.
     NeedNode,
     /// Some page of the range has an entry.
@@ -120,7 +131,7 @@ pub(super) fn step(
     words: &impl RangeWords,
     waits: &Waits,
     page: u64,
-    wanted: Wanted,
+    (wanted, when_locked): (Wanted, WhenLocked),
     spare: &mut Vec<FrameId>,
 ) -> Step {
     let range = words.range();
@@ -151,7 +162,7 @@ pub(super) fn step(
                 true => page,
                 false => range_start(page),
             };
-            wait(waits, range, key)
+            wait(waits, range, key, when_locked)
         }
         Word::Entry {
             locked: false,
@@ -169,7 +180,9 @@ pub(super) fn step(
         }
         Word::Node { locked: true, .. } => Step::Again,
         Word::Node { frame, .. } if wanted == Wanted::Large => whole(words, now, frame, page),
-        Word::Node { frame, .. } => one_page(words, waits, now, frame, page, wanted),
+        Word::Node { frame, .. } => {
+            one_page(words, waits, now, (frame, page), (wanted, when_locked))
+        }
     }
 }
 
@@ -187,7 +200,10 @@ fn take(word: &impl SharedWord, now: u64, entry: Entry, place: Place, first: u64
     }
 }
 
-fn wait(waits: &Waits, word: &impl SharedWord, key: u64) -> Step {
+fn wait(waits: &Waits, word: &impl SharedWord, key: u64, when_locked: WhenLocked) -> Step {
+    if when_locked == WhenLocked::Leave {
+        return Step::Taken;
+    }
     match waits.enqueue(word, key) {
         Some(asleep) => Step::Wait(asleep, key),
         None => Step::Again,
@@ -199,9 +215,8 @@ fn one_page(
     words: &impl RangeWords,
     waits: &Waits,
     now: u64,
-    node: FrameId,
-    page: u64,
-    wanted: Wanted,
+    (node, page): (FrameId, u64),
+    (wanted, when_locked): (Wanted, WhenLocked),
 ) -> Step {
     let pages = words.pages(node);
     let word = &pages[page as usize % pages.len()];
@@ -209,7 +224,7 @@ fn one_page(
     let entry = match Word::decode(before) {
         Word::Absent if wanted == Wanted::Present => return Step::Absent,
         Word::Absent => Entry::new(Size::Small, Content::Empty),
-        Word::Entry { locked: true, .. } => return wait(waits, word, page),
+        Word::Entry { locked: true, .. } => return wait(waits, word, page, when_locked),
         Word::Entry { entry, .. } => entry,
         Word::Node { .. } => panic!("I1: a node in place of a page's entry"),
     };

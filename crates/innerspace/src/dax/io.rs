@@ -115,13 +115,10 @@ impl DaxCore {
         if buf.is_empty() {
             return Ok(0);
         }
-        let end = offset
-            .checked_add(buf.len() as u64)
-            .filter(|end| *end <= self.most)
-            .ok_or_else(|| self.too_long(offset, buf.len() as u64))?;
+        let end = self.end_of_write(buf, offset)?;
         let written = self.with_room(|| {
             let (_layout, _holding) = (self.layout.read(), Holding::begin());
-            self.write_pages(buf, offset, end)
+            self.write_pages(buf, offset, end, Wait::Yes)
         });
         // Blocks past the end are nobody's.
         if !matches!(written, Ok(done) if done == buf.len()) {
@@ -130,8 +127,38 @@ impl DaxCore {
         written
     }
 
-    /// The same with `layout` shared.
-    fn write_pages(&self, buf: &[u8], offset: u64, end: u64) -> Result<usize, DaxError> {
+    /// The same of what needs no waiting: from the beginning on, inside the file.
+    pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
+        self.check_writable(offset)?;
+        let end = self.end_of_write(buf, offset)?;
+        let _layout = self.share_layout(offset, Wait::No)?;
+        let _holding = Holding::begin();
+        let end = end.min(self.size());
+        match end.checked_sub(offset) {
+            _ if buf.is_empty() => Ok(0),
+            // Each access to a guarded one is a call of the host.
+            Some(len @ 1..) if !self.is_guarded() => {
+                self.write_pages(&buf[..len as usize], offset, end, Wait::No)
+            }
+            _ => Err(self.would_block(offset)),
+        }
+    }
+
+    fn end_of_write(&self, buf: &[u8], offset: u64) -> Result<u64, DaxError> {
+        offset
+            .checked_add(buf.len() as u64)
+            .filter(|end| *end <= self.most)
+            .ok_or_else(|| self.too_long(offset, buf.len() as u64))
+    }
+
+    /// The same with `layout` shared. Who may not wait does not make the file longer.
+    fn write_pages(
+        &self,
+        buf: &[u8],
+        offset: u64,
+        end: u64,
+        wait: Wait,
+    ) -> Result<usize, DaxError> {
         let growth = (end > self.size()).then(|| self.growth.lock());
         if growth.is_some() && end > self.size() {
             self.clear_tail(self.size())?;
@@ -141,11 +168,11 @@ impl DaxCore {
         }
         let mut done = 0;
         while done < buf.len() {
-            let paid = self.pay_ahead().map_err(DaxError::from);
+            let paid = self.pay_ahead(wait).map_err(DaxError::from);
             let (left, at) = (&buf[done..], offset + done as u64);
-            let written = paid.and_then(|()| match self.write_large(left, at)? {
+            let written = paid.and_then(|()| match self.write_large(left, at, wait)? {
                 Some(written) => Ok(written),
-                None => self.write_run(left, at),
+                None => self.write_run(left, at, wait),
             });
             match written {
                 Ok(written) => done += written,
@@ -160,20 +187,32 @@ impl DaxCore {
     }
 
     /// Writes all of 2 MiB at once, if they are asked for, and are one block or become one; `None`: write page by page. How many bytes.
-    fn write_large(&self, bytes: &[u8], offset: u64) -> Result<Option<usize>, DaxError> {
+    fn write_large(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+        wait: Wait,
+    ) -> Result<Option<usize>, DaxError> {
         let Some(bytes) = bytes.get(..LARGE_BYTES) else {
             return Ok(None);
         };
         if !offset.is_multiple_of(LARGE_BYTES as u64) || self.is_guarded() {
             return Ok(None);
         }
+        // The host would be asked for the block.
+        if wait == Wait::No && self.host.is_some() {
+            return Ok(None);
+        }
         let first = offset >> PAGE_SHIFT;
         if !self.may_store_large(first, first)? {
             return Ok(None);
         }
-        let Found::Locked(mut locked) = self.entries.lock(first, Wanted::Large)? else {
+        let Found::Locked(mut locked) = self.entries.find(first, Wanted::Large, wait)? else {
             return Ok(None);
         };
+        if wait == Wait::No && !self.is_put_at_once(locked.entry()) {
+            return Ok(None);
+        }
         if !self.find_large(&mut locked, first, FaultKind::Write)? {
             return Ok(None);
         }
@@ -207,7 +246,7 @@ impl DaxCore {
     /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their entries are locked together: by one
     /// descent, and so that the bytes are copied without an atomic operation in between, each of which would wait until the
     /// stores before it are done.
-    fn write_run(&self, bytes: &[u8], offset: u64) -> Result<usize, DaxError> {
+    fn write_run(&self, bytes: &[u8], offset: u64, wait: Wait) -> Result<usize, DaxError> {
         let first = offset >> PAGE_SHIFT;
         if self.is_guarded() {
             let inside = (offset % PAGE) as usize;
@@ -223,10 +262,10 @@ impl DaxCore {
             first,
             ..Run::default()
         };
-        self.lock_run(&mut run, first..(offset + len as u64).div_ceil(PAGE))?;
+        self.lock_run(&mut run, first..(offset + len as u64).div_ceil(PAGE), wait)?;
         let mut failed = None;
         for (page, inside, part) in pieces(offset, len) {
-            match self.put_in_run(&mut run, page) {
+            match self.put_in_run(&mut run, page, wait) {
                 Ok(at) => run.places.push((at + inside as u64, part)),
                 Err(error) => {
                     failed = Some(error);
@@ -246,8 +285,14 @@ impl DaxCore {
         }
     }
 
-    /// Locks the entries of a run: neighbours by one descent, where nobody has them.
-    fn lock_run<'e>(&'e self, run: &mut Run<'e>, pages: Range<u64>) -> Result<(), DaxError> {
+    /// Locks the entries of a run: neighbours by one descent, where nobody has them. Who may not wait has those before one that
+    /// somebody has.
+    fn lock_run<'e>(
+        &'e self,
+        run: &mut Run<'e>,
+        pages: Range<u64>,
+        wait: Wait,
+    ) -> Result<(), DaxError> {
         let mut next = pages.start;
         while next < pages.end {
             let left = next..pages.end;
@@ -256,7 +301,10 @@ impl DaxCore {
                 .entries
                 .lock_run(left, |_| true, |entry| locked.push(entry));
             if reached == next {
-                let locked = self.lock_for_change(next, Wanted::Change)?;
+                let locked = match self.lock_for_change(next, Wanted::Change, wait) {
+                    Err(_) if wait == Wait::No && next > pages.start => return Ok(()),
+                    locked => locked?,
+                };
                 next = locked.pages().end;
                 run.locked.push(locked);
             } else {
@@ -267,13 +315,18 @@ impl DaxCore {
     }
 
     /// Makes the entry of a page of a run a dirty block; where the page is on the device.
-    fn put_in_run(&self, run: &mut Run<'_>, page: u64) -> Result<u64, DaxError> {
+    fn put_in_run(&self, run: &mut Run<'_>, page: u64, wait: Wait) -> Result<u64, DaxError> {
         let covers = |locked: &&mut Locked<'_>| locked.pages().contains(&page);
         let locked = match run.locked.len() {
             1 => run.locked.first_mut(),
             _ => run.locked.get_mut((page - run.first) as usize),
         };
-        let locked = locked.filter(covers).expect("locked with the run");
+        let may_be_put =
+            |locked: &&mut Locked<'_>| wait == Wait::Yes || self.is_put_at_once(locked.entry());
+        let Some(locked) = locked.filter(covers).filter(may_be_put) else {
+            assert_eq!(wait, Wait::No, "locked with the run");
+            return Err(self.would_block(DaxCore::offset(page)));
+        };
         let (block, became) = self.put_block(locked, page, |_| Ok(()))?;
         run.became_dirty |= became == BecameDirty::Now;
         Ok((block + (page - locked.first())) * PAGE)
@@ -281,7 +334,7 @@ impl DaxCore {
 
     /// Writes to one page, which gets a block if it has none.
     fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
-        let mut locked = self.lock_for_change(page, Wanted::Change)?;
+        let mut locked = self.lock_for_change(page, Wanted::Change, Wait::Yes)?;
         let first = locked.first();
         self.make_block(&mut locked, page, |block| {
             let at = (block + (page - first)) * PAGE + inside as u64;
@@ -353,7 +406,7 @@ impl DaxCore {
             return Ok(());
         }
         let page = size >> PAGE_SHIFT;
-        let mut locked = self.lock_for_change(page, Wanted::Cover)?;
+        let mut locked = self.lock_for_change(page, Wanted::Cover, Wait::Yes)?;
         self.look_up(&mut locked, page)?;
         self.clear_in(&mut locked, page, (size % PAGE) as usize..PAGE_SIZE)
     }
@@ -395,7 +448,7 @@ impl DaxCore {
             // With the layout held the file does not become shorter, so this does not make it longer.
             let (_layout, _holding) = (self.layout.read(), Holding::begin());
             let inside = self.size().saturating_sub(offset).min(from.len() as u64);
-            self.write_pages(&from[..inside as usize], offset, offset + inside)
+            self.write_pages(&from[..inside as usize], offset, offset + inside, Wait::Yes)
         });
         written.map(drop)
     }

@@ -5,7 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 
 use super::entry::{Content, Entry, Size, Word};
-use super::grab::{self, Held, Place, RangeWords, Step, Wanted};
+use super::grab::{self, Held, Place, RangeWords, Step, Wanted, WhenLocked};
 use super::waits::Waits;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, hint, thread};
@@ -54,6 +54,7 @@ impl World {
     fn lock(&self, page: u64, wanted: Wanted, spare: u32) -> Option<Held> {
         let mut spare = vec![FrameId(spare)];
         loop {
+            let wanted = (wanted, WhenLocked::Queue);
             match grab::step(self, &self.waits, page, wanted, &mut spare) {
                 Step::Held(held) | Step::HeldInPlaceOf(held, _) => return Some(held),
                 Step::Downgrade(held) => {
@@ -62,6 +63,7 @@ impl World {
                 }
                 Step::Wait(asleep, _) => asleep.sleep(),
                 Step::Conflict | Step::Absent => return None,
+                Step::Taken => unreachable!("it queues"),
                 Step::NeedNode => panic!("each thread needs one node"),
                 Step::Again => {
                     hint::spin_loop();

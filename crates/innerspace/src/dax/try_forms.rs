@@ -29,4 +29,17 @@ impl DaxFile {
         let got = self.try_read_at(buf, offset)?;
         self.core().check_whole(got, buf, offset)
     }
+
+    /// Like [`DaxFile::write_at`], but never waits: writes pages from the beginning on, up to the first that would have to wait, and
+    /// the end of the file, and says how much that was. It would block where none is: at the end of the file; beside a
+    /// [`DaxFile::set_len`] or [`DaxFile::punch`]; at a page that somebody else writes, maps or syncs at the moment; at a hole that a
+    /// mapping may show; over a host file, at pages that were not written since the last sync; and where memory has to be evicted first.
+    ///
+    /// There is no such form of [`DaxFile::write_all_at`], which could not say how far it came.
+    ///
+    /// # Errors
+    /// As [`DaxFile::write_at`], and [`DaxError::WouldBlock`] when nothing was written.
+    pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
+        self.core().try_write_at(buf, offset)
+    }
 }

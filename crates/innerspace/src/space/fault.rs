@@ -49,7 +49,7 @@ use crate::cache::{
     Reading, Wait,
 };
 use crate::dax::{DaxPages, DaxRef, Reach};
-use crate::reclaim::{AllocMode, PoolFrame};
+use crate::reclaim::PoolFrame;
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
@@ -205,10 +205,7 @@ impl<'space> FaultState<'space> {
     }
 
     fn allocate(&self) -> Result<PoolFrame<'space>, Fault> {
-        let mode = match self.wait {
-            Wait::Yes => AllocMode::Wait,
-            Wait::No => AllocMode::NoWait,
-        };
+        let mode = self.wait.alloc_mode();
         let allocated = self.space.pool.alloc(self.space.group_id(), 0, mode);
         allocated.map_err(|error| self.error_of(Cause::Limit(error)))
     }

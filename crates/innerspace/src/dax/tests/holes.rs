@@ -55,7 +55,10 @@ fn a_load_from_a_hole_stops_at_an_entry_that_somebody_has() {
     let device = device(16);
     let file = file(&pool, &device, 16);
     drop(load(&file, 0));
-    let other = file.core().lock_page(7, FaultKind::Write).unwrap();
+    let other = file
+        .core()
+        .lock_page(7, FaultKind::Write, Wait::Yes)
+        .unwrap();
     assert_eq!(load(&file, 3).pages(), 3..7);
     drop(other);
     assert_eq!(load(&file, 3).pages(), 3..16);

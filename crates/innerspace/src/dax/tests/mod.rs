@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
 use super::extents::{Extent, ExtentMap, ScatteredMap, Used};
 use super::{DaxDevice, DaxError, DaxFile, DaxPages, DaxRef, Reach};
-use crate::cache::FaultKind;
+use crate::cache::{FaultKind, Wait};
 use crate::group::GroupId;
 use crate::reclaim::{Pool, PoolOptions};
 use crate::sync::Arc;
