@@ -325,12 +325,13 @@ impl DaxFile {
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         core.check_writable(bytes.start)?;
-        core.with_room(|| self.pin_pages(bytes.clone()))
+        core.with_room(|| self.pin_pages(bytes.clone(), Wait::Yes))
     }
 
-    fn pin_pages(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
+    pub(super) fn pin_pages(&self, bytes: Range<u64>, wait: Wait) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
-        let (_layout, _holding) = (core.layout.read(), Holding::begin());
+        let _layout = core.share_layout(bytes.start, wait)?;
+        let _holding = Holding::begin();
         if bytes.start > bytes.end || bytes.end > core.size() {
             let len = bytes.end.saturating_sub(bytes.start);
             return Err(core.past_end(bytes.start, len));
@@ -349,7 +350,10 @@ impl DaxFile {
             pages.start
         };
         while page < pages.end {
-            let mut locked = core.lock_page(page, FaultKind::Write, Wait::Yes)?;
+            let mut locked = core.lock_page(page, FaultKind::Write, wait)?;
+            if wait == Wait::No && !core.is_put_at_once(locked.entry()) {
+                return Err(core.would_block(DaxCore::offset(page)));
+            }
             core.make_block(&mut locked, page, |_| Ok(()))?;
             let Content::Block(block) = locked.content() else {
                 unreachable!("made above");

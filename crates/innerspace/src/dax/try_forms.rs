@@ -3,8 +3,10 @@
 //! They are the calls themselves, told not to wait ([`Wait`]): neither for a cut or another's entry, nor for memory, a grace period
 //! or the host. Where nothing else is said, a form that would block has changed nothing.
 
+use std::ops::Range;
+
 use super::error::DaxError;
-use super::file::DaxFile;
+use super::file::{DaxFile, DaxPin};
 use crate::cache::Wait;
 
 /// Forms that never wait. What would have to is an error for which [`DaxError::would_block`] holds.
@@ -41,5 +43,15 @@ impl DaxFile {
     /// As [`DaxFile::write_at`], and [`DaxError::WouldBlock`] when nothing was written.
     pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.core().try_write_at(buf, offset)
+    }
+
+    /// Like [`DaxFile::pin_raw`], but never waits. It would block where [`DaxFile::try_write_at`] would, at any of the pages; holes before
+    /// that one may have blocks then.
+    ///
+    /// # Errors
+    /// As [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
+    pub fn try_pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
+        self.core().check_writable(bytes.start)?;
+        self.pin_pages(bytes, Wait::No)
     }
 }

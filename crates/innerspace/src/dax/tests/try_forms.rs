@@ -197,6 +197,36 @@ fn memory_that_would_have_to_be_waited_for_is_not_had() {
     assert_nothing_left(&pool);
 }
 
+// spec: P29
+#[test]
+fn a_range_is_pinned_whole_or_not_at_all() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 600);
+    let core = file.core();
+    let pin = file.try_pin_raw(PAGE + 10..3 * PAGE).unwrap();
+    let lens: u64 = pin.parts().map(|(_, len)| len as u64).sum();
+    assert_eq!((lens, pin.bytes()), (2 * PAGE - 10, PAGE + 10..3 * PAGE));
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 2, "as long as it is pinned");
+    drop(pin);
+    drop(
+        core.fault(4, FaultKind::Read, Reach::Pages { end: 5 }, 0)
+            .unwrap(),
+    );
+    assert_would_block(file.try_pin_raw(3 * PAGE..6 * PAGE), 4 * PAGE);
+    let held = core.entries.lock(2, Wanted::Cover).unwrap();
+    assert_would_block(file.try_pin_raw(PAGE..3 * PAGE), 2 * PAGE);
+    drop(held);
+    let cut = core.layout.write();
+    assert_would_block(file.try_pin_raw(PAGE + 1..3 * PAGE), PAGE + 1);
+    drop(cut);
+    assert_eq!((file.stats().pins, core.entries.waits.len()), (0, 0));
+    let past = file.try_pin_raw(0..601 * PAGE);
+    assert!(matches!(past, Err(DaxError::PastEnd { .. })), "{past:?}");
+    drop(file.try_pin_raw(PAGE..3 * PAGE).unwrap());
+}
+
 /// Over host files.
 #[cfg(all(target_os = "linux", not(miri)))]
 mod host {
@@ -247,6 +277,7 @@ mod host {
         file.sync_all().unwrap();
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
         assert_would_block(file.try_write_at(&[9; 6], PAGE + 5), PAGE);
+        assert_would_block(file.try_pin_raw(PAGE..PAGE + 5), PAGE);
         assert_eq!(file.stats().dirty, 0);
         let mut byte = [0];
         file.try_read_at(&mut byte, PAGE + 5).unwrap();
