@@ -134,7 +134,7 @@ pub use cache::{
 #[cfg(not(loom))]
 pub use dax::{
     DaxAction, DaxDevice, DaxError, DaxFeature, DaxFile, DaxPin, DaxStats, Durability, HoleWrites,
-    OnShrink, PinHolder,
+    LaterDaxCalls, OnShrink, PinHolder,
 };
 #[cfg(not(loom))]
 pub use group::{

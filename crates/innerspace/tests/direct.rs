@@ -1,8 +1,13 @@
 //! Direct access files through the public calls: what is refused, and how.
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
 use innerspace::{
-    DaxError, DaxFile, Fault, FaultKind, FileAccess, MIB, Map, MappingKind, Memory, MemoryOptions,
-    OnShrink, SpaceError, Threads,
+    DaxDevice, DaxError, DaxFile, Fault, FaultKind, FileAccess, MIB, Map, MappingKind, Memory,
+    MemoryOptions, OnShrink, PAGE_SIZE, PinHolder, SpaceError, Threads,
 };
 
 #[test]
@@ -344,4 +349,104 @@ fn a_guarded_mapping_fails_as_a_file_does() {
         FaultKind::Forbidden,
         &format!("{name} rw shared"),
     );
+}
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// What a call gives that is made by the next tick and not before.
+#[track_caller]
+fn after_a_tick<T>(
+    memory: &Memory,
+    call: impl Future<Output = Result<T, DaxError>>,
+) -> Result<T, DaxError> {
+    let mut call = pin!(call);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    memory.tick();
+    match call.poll(&mut context) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("a tick does it"),
+    }
+}
+
+fn unserved() -> Memory {
+    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    options.build().unwrap()
+}
+
+// spec: P29
+#[test]
+fn calls_are_made_by_a_tick() {
+    let memory = unserved();
+    let device = DaxDevice::memory(16 * PAGE).unwrap();
+    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let later = file.later();
+    drop(later.write_all_at(*b"dropped before its turn", 0));
+    let refused = file.try_write_at(b"hello", 3).unwrap_err();
+    assert!(refused.would_block(), "{refused}");
+    after_a_tick(&memory, later.write_all_at(*b"hello", 3)).unwrap();
+    assert_eq!(
+        after_a_tick(&memory, later.read(1..)).unwrap(),
+        b"\0\0hello"
+    );
+    assert_eq!(after_a_tick(&memory, later.read(..9000)).unwrap().len(), 8);
+    after_a_tick(&memory, later.sync_range(..PAGE)).unwrap();
+    assert_eq!((file.stats().dirty, file.stats().present), (0, 1));
+    after_a_tick(&memory, later.invalidate(..)).unwrap();
+    assert_eq!(file.stats().present, 0, "it is known again by an access");
+    after_a_tick(&memory, later.set_len(8 * PAGE)).unwrap();
+    let pin = after_a_tick(&memory, later.pin_raw(PAGE..3 * PAGE)).unwrap();
+    assert_eq!((pin.bytes(), file.stats().dirty), (PAGE..3 * PAGE, 3));
+    drop(pin);
+    after_a_tick(&memory, later.sync_all()).unwrap();
+    assert_eq!(file.stats().dirty, 0);
+    after_a_tick(&memory, later.punch(PAGE..8 * PAGE)).unwrap();
+    assert_eq!(device.free_pages(), 15);
+    let long = after_a_tick(&memory, later.set_len(1 << 60)).unwrap_err();
+    assert!(matches!(long, DaxError::TooLong { .. }), "{long}");
+    // It keeps the file open.
+    let last = later.read(3..8);
+    drop(file);
+    assert_eq!(after_a_tick(&memory, last).unwrap(), b"hello");
+    memory.tick();
+    assert_eq!(device.free_pages(), 16);
+    memory.validate();
+}
+
+// spec: D16
+#[test]
+fn a_cut_as_a_future_waits_for_no_pin() {
+    let memory = unserved();
+    let device = DaxDevice::memory(16 * PAGE).unwrap();
+    let file = memory.direct_file(&device, "data.bin").unwrap();
+    file.write_all_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
+    let pin = || file.pin_raw(PAGE..2 * PAGE).unwrap();
+    let pin = std::thread::scope(|scope| scope.spawn(pin).join().unwrap());
+    for cut in [file.later().set_len(0), file.later().punch(0..2 * PAGE)] {
+        let busy = after_a_tick(&memory, cut).unwrap_err();
+        let DaxError::Busy { holder, .. } = busy else {
+            panic!("{busy}")
+        };
+        assert_eq!(holder, PinHolder::Other);
+    }
+    assert_eq!((file.len(), file.stats().present), (2 * PAGE, 2));
+    drop(pin);
+    after_a_tick(&memory, file.later().set_len(0)).unwrap();
+    assert_eq!(device.free_pages(), 16);
+}
+
+#[test]
+fn the_service_thread_makes_the_calls_of_a_file_whose_memory_is_gone() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let device = DaxDevice::memory(16 * PAGE).unwrap();
+    let file = memory.direct_file(&device, "data.bin").unwrap();
+    drop(memory);
+    let mut write = file.later().write_all_at([7; 100], PAGE);
+    write
+        .wait_timeout(Duration::from_secs(600))
+        .unwrap()
+        .unwrap();
+    let mut bytes = [0; 100];
+    assert_eq!(file.try_read_at(&mut bytes, PAGE).unwrap(), 100);
+    assert_eq!(bytes, [7; 100]);
 }

@@ -1,4 +1,4 @@
-//! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`]. The layer above has its own.
+//! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`]. The layers above have their own.
 //!
 //! Where a [`Ready`](super::Ready) asks for bytes that anybody may bring, a `Later` is a call of its own: queued with the
 //! service ([`super::service`]) at the first poll, run there in the blocking way, once. A future that is dropped before
@@ -202,7 +202,8 @@ impl<T, E> Call<T, E> {
     }
 }
 
-/// A call of a file, or of a space, as a future; see [`LaterCalls`] and [`LaterSpaceCalls`](crate::LaterSpaceCalls).
+/// A call of a file, or of a space, as a future; see [`LaterCalls`], [`LaterDaxCalls`](crate::LaterDaxCalls) and
+/// [`LaterSpaceCalls`](crate::LaterSpaceCalls).
 ///
 /// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along; a call under way runs to
 /// its end. Dropped before its turn, it closes the file if no other handle is left, as a handle does.

@@ -13,7 +13,8 @@ use super::open::HostFile;
 use super::pins::Pins;
 use super::stripes::{Count, Counts, DirtyRanges};
 use crate::cache::{
-    ErrorSequence, FaultKind, FileAccess, MapperId, MapperList, Mappers, Revoke, Wait, with_room,
+    Cache, ErrorSequence, FaultKind, FileAccess, MapperId, MapperList, Mappers, Revoke, Wait,
+    with_room,
 };
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
@@ -86,6 +87,8 @@ pub enum OnShrink {
 pub(crate) struct DaxCore {
     pub(super) name: Arc<str>,
     pub(super) pool: Arc<Pool>,
+    /// Who makes its calls that are futures.
+    pub(super) cache: Arc<Cache>,
     pub(super) device: DaxDevice,
     pub(super) extents: Box<dyn ExtentMap>,
     pub(super) access: FileAccess,
@@ -128,7 +131,7 @@ pub(crate) struct DaxCore {
 
 impl DaxCore {
     pub(super) fn new(
-        pool: &Arc<Pool>,
+        cache: &Arc<Cache>,
         group: &Group,
         parts: Parts,
         setup: DaxSetup,
@@ -147,9 +150,11 @@ impl DaxCore {
             on_shrink,
             capacity: _,
         } = setup;
+        let pool = cache.pool();
         Arc::new(DaxCore {
             name,
             pool: pool.clone(),
+            cache: cache.clone(),
             device,
             extents,
             access,

@@ -17,10 +17,9 @@ use super::open::HostFile;
 use super::stripes::Count;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
-use crate::cache::{ErrorCursor, FaultKind, Holding, Wait};
+use crate::cache::{Cache, ErrorCursor, FaultKind, Holding, Wait};
 use crate::frame::deadline;
 use crate::group::Group;
-use crate::reclaim::Pool;
 #[cfg(not(target_family = "wasm"))]
 use crate::store::Locked;
 use crate::sync::Arc;
@@ -134,7 +133,7 @@ impl DaxFile {
     /// # Errors
     /// When the device is a host file's, which has no blocks to give.
     pub(crate) fn on_device(
-        pool: &Arc<Pool>,
+        cache: &Arc<Cache>,
         group: &Group,
         device: &DaxDevice,
         name: &str,
@@ -156,13 +155,13 @@ impl DaxFile {
             most: MAX_SIZE,
             host: None,
         };
-        Ok(DaxFile::new(DaxCore::new(pool, group, parts, setup)))
+        Ok(DaxFile::new(DaxCore::new(cache, group, parts, setup)))
     }
 
     /// A host file: its own bytes. It was opened for the access that `setup` says, and is emptied last.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn over_host(
-        pool: &Arc<Pool>,
+        cache: &Arc<Cache>,
         group: &Group,
         locked: Locked<'_>,
         setup: DaxSetup,
@@ -186,7 +185,7 @@ impl DaxFile {
             device,
             host: Some(host),
         };
-        Ok(DaxFile::new(DaxCore::new(pool, group, parts, setup)))
+        Ok(DaxFile::new(DaxCore::new(cache, group, parts, setup)))
     }
 
     pub(crate) fn core(&self) -> &Arc<DaxCore> {
@@ -243,6 +242,8 @@ impl DaxFile {
 
     /// Writes all of `buf`.
     ///
+    /// There is no `try_` form, which could not say how far it came: [`DaxFile::try_write_at`] does.
+    ///
     /// # Errors
     /// As [`DaxFile::write_at`]; what was written before the error stays.
     pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<(), DaxError> {
@@ -256,6 +257,9 @@ impl DaxFile {
 
     /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes what was cut off. Waits up to
     /// ten seconds for pins there.
+    ///
+    /// There is no `try_` form: a cut waits for a grace period, by which nobody is in what goes, and any change of the length of a host
+    /// file is a call of the host. [`LaterDaxCalls::set_len`](crate::LaterDaxCalls::set_len) does it without waiting.
     ///
     /// # Errors
     /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own; [`DaxError::ReadOnly`],
@@ -277,14 +281,28 @@ impl DaxFile {
     /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits for pins as
     /// [`DaxFile::set_len`] does.
     ///
+    /// There is no `try_` form, as there is none of [`DaxFile::set_len`]. [`LaterDaxCalls::punch`](crate::LaterDaxCalls::punch) does it
+    /// without waiting.
+    ///
     /// # Errors
     /// As [`DaxFile::set_len`].
     pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        let (core, until) = (&self.0.core, deadline(PATIENCE));
+        self.punch_within(bytes, PATIENCE)
+    }
+
+    pub(super) fn punch_within(
+        &self,
+        bytes: Range<u64>,
+        patience: Duration,
+    ) -> Result<(), DaxError> {
+        let (core, until) = (&self.0.core, deadline(patience));
         core.with_room(|| core.punch(bytes.clone(), until))
     }
 
     /// Makes everything that was stored durable: flushes the cache lines of what is dirty, or has the host write it.
+    ///
+    /// There is no `try_` form, here or of [`DaxFile::sync_range`]: what is dirty waits for a grace period, by which the stores to it are
+    /// over, or for the host. [`LaterDaxCalls::sync_all`](crate::LaterDaxCalls::sync_all) does it without waiting.
     ///
     /// # Errors
     /// [`DaxError::Io`]: what could not be made durable stays dirty, and the next sync tries again. Each handle (opened by itself,
@@ -308,6 +326,9 @@ impl DaxFile {
 
     /// Forgets what is known about bytes that are not dirty, so that the next access asks the host file again where its holes
     /// are. Dirty pages stay.
+    ///
+    /// There is no `try_` form: it waits for a grace period. [`LaterDaxCalls::invalidate`](crate::LaterDaxCalls::invalidate) does it
+    /// without waiting.
     ///
     /// # Errors
     /// [`DaxError::Io`].
@@ -403,7 +424,7 @@ impl DaxFile {
         stats
     }
 
-    fn clip(&self, bytes: &impl RangeBounds<u64>) -> Range<u64> {
+    pub(super) fn clip(&self, bytes: &impl RangeBounds<u64>) -> Range<u64> {
         let start = match bytes.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start.saturating_add(1),

@@ -13,7 +13,8 @@
 //! | `entries` | a file's entries, in nodes of the arena |
 //! | `core`, `file` | a file's state; the handle, and pins |
 //! | `fault`, `at_once` | what a page fault maps; the same without waiting |
-//! | `io`, `try_forms` | reads and writes by call; the forms that never wait |
+//! | `io` | reads and writes by call |
+//! | `try_forms`, `later` | the calls that never wait; those that may, as futures |
 //! | `flush` | sync |
 //! | `cut` | truncate, punch, invalidate |
 //! | `pins` | ranges that foreign code has the addresses of |
@@ -39,6 +40,10 @@
 //! leaves. A fault takes no lock but its entry's; how it and a cut see each other is in `cut`. Faults in different ranges of 2 MiB
 //! write next to nothing that the other writes: the extent map and the set of dirty ranges are in stripes by the range, counts and
 //! the free list by the thread (`stripes`, `extents`), and each has a count of its own on the open file (`reference`).
+//!
+//! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms, which are the same code with
+//! [`Wait::No`](crate::cache::Wait): it leaves locks to those who have them, takes what memory is free, and passes by whatever asks
+//! the host or needs a grace period. Cuts and syncs are made of the latter, so they have none. All of them are to be had as futures.
 //!
 //! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors; `cache` has the index and
 //! the list of mappers; `reclaim` gives nodes. Above: `space` maps files; the facade opens them.
@@ -71,6 +76,8 @@ mod flush;
 mod grab;
 #[cfg(not(loom))]
 mod io;
+#[cfg(not(loom))]
+mod later;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(all(test, not(loom), not(shuttle)))]
@@ -108,5 +115,7 @@ pub use error::{DaxAction, DaxError, DaxFeature, PinHolder};
 pub(crate) use fault::{DaxPages, Reach};
 #[cfg(not(loom))]
 pub use file::{DaxFile, DaxPin, DaxStats};
+#[cfg(not(loom))]
+pub use later::LaterDaxCalls;
 #[cfg(not(loom))]
 pub(crate) use reference::{DaxRef, WeakDaxRef};

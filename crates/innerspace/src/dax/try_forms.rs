@@ -9,7 +9,7 @@ use super::error::DaxError;
 use super::file::{DaxFile, DaxPin};
 use crate::cache::Wait;
 
-/// Forms that never wait. What would have to is an error for which [`DaxError::would_block`] holds.
+/// Forms that never wait. What would have to is an error for which [`DaxError::would_block`] holds, and is for [`DaxFile::later`].
 ///
 /// Over a host file, the system may still have to fetch a page that is read or written, as with any mapping. Whatever the system is
 /// asked by a call counts as waiting: so of a file with [`OnShrink::Error`](crate::OnShrink::Error) nothing is had.

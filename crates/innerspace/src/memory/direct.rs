@@ -95,7 +95,7 @@ impl DirectOpener {
     /// As [`Memory::direct_file`].
     pub fn on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.check_group()?;
-        DaxFile::on_device(&self.memory.0.pool, &self.group, device, name, self.setup)
+        DaxFile::on_device(&self.memory.0.cache, &self.group, device, name, self.setup)
     }
 
     /// An existing host file.
@@ -117,7 +117,7 @@ impl DirectOpener {
         };
         let same = |listed| self.same_file(listed, create);
         let make = |locked: Locked<'_>| {
-            let file = DaxFile::over_host(&inner.pool, &self.group, locked, self.setup.clone())?;
+            let file = DaxFile::over_host(&inner.cache, &self.group, locked, self.setup.clone())?;
             let core = file.core();
             let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
             Ok((file, open))

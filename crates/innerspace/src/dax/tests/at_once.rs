@@ -54,7 +54,7 @@ fn a_large_block_that_was_synced_is_dirty_again_and_is_synced_again() {
         ..DaxSetup::default()
     };
     let root = pool.root_group();
-    let file = DaxFile::on_device(&pool, &root, &device, "data.bin", setup).unwrap();
+    let file = DaxFile::on_device(&Cache::new(&pool), &root, &device, "data.bin", setup).unwrap();
     file.set_len(LARGE * PAGE).unwrap();
     let core = file.core();
     drop(core.fault(7, FaultKind::Write, Reach::Leaf, 0).unwrap());

@@ -279,7 +279,7 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     let device = device(4_000);
     let group = pool.root_group().child("tenant", 11 * PAGE).unwrap();
     let setup = DaxSetup::default();
-    let file = DaxFile::on_device(&pool, &group, &device, "data.bin", setup).unwrap();
+    let file = DaxFile::on_device(&Cache::new(&pool), &group, &device, "data.bin", setup).unwrap();
     file.set_len(1 << 30).unwrap();
     // No two of them lie one behind the other on the device.
     let mut written = 0;
@@ -434,7 +434,8 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
             ..DaxSetup::default()
         };
         let root = pool.root_group();
-        let file = DaxFile::on_device(&pool, &root, &device, "data.bin", setup).unwrap();
+        let file =
+            DaxFile::on_device(&Cache::new(&pool), &root, &device, "data.bin", setup).unwrap();
         file.set_len(BYTES).unwrap();
         // A hole that a mapping shows: its translations go first.
         let shown = file

@@ -116,7 +116,14 @@ fn a_pinned_part_of_a_large_block_keeps_it_from_being_cut() {
         hole_writes: HoleWrites::Large,
         ..DaxSetup::default()
     };
-    let file = DaxFile::on_device(&pool, &pool.root_group(), &device, "data.bin", large).unwrap();
+    let file = DaxFile::on_device(
+        &Cache::new(&pool),
+        &pool.root_group(),
+        &device,
+        "data.bin",
+        large,
+    )
+    .unwrap();
     file.set_len(LARGE * PAGE).unwrap();
     drop(
         file.core()

@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
 use super::extents::{Extent, ExtentMap, ScatteredMap, Used};
 use super::{DaxDevice, DaxError, DaxFile, DaxPages, DaxRef, Reach};
-use crate::cache::{FaultKind, Wait};
+use crate::cache::{Cache, FaultKind, Wait};
 use crate::group::GroupId;
 use crate::reclaim::{Pool, PoolOptions};
 use crate::sync::Arc;
@@ -38,7 +38,7 @@ fn device(pages: u64) -> DaxDevice {
 fn file(pool: &Arc<Pool>, device: &DaxDevice, pages: u64) -> DaxFile {
     let root = pool.root_group();
     let setup = DaxSetup::default();
-    let file = DaxFile::on_device(pool, &root, device, "data.bin", setup).unwrap();
+    let file = DaxFile::on_device(&Cache::new(pool), &root, device, "data.bin", setup).unwrap();
     file.set_len(pages * PAGE).unwrap();
     file
 }
@@ -59,7 +59,12 @@ fn file_over(
         most: MAX_SIZE,
         host: None,
     };
-    DaxFile::new(DaxCore::new(pool, &pool.root_group(), parts, setup))
+    DaxFile::new(DaxCore::new(
+        &Cache::new(pool),
+        &pool.root_group(),
+        parts,
+        setup,
+    ))
 }
 
 impl<T: ExtentMap> ExtentMap for Arc<T> {

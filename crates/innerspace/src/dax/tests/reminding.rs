@@ -19,7 +19,7 @@ pub(super) fn path_in(folder: &tempfile::TempDir) -> PathBuf {
 pub(super) fn create(path: &Path, setup: DaxSetup) -> DaxFile {
     let opened = Opened::begin(path, Access::ReadWrite, Create::Truncate).unwrap();
     let (pool, locked) = (pool(64), opened.lock_any().unwrap());
-    DaxFile::over_host(&pool, &pool.root_group(), locked, setup).unwrap()
+    DaxFile::over_host(&Cache::new(&pool), &pool.root_group(), locked, setup).unwrap()
 }
 
 pub(super) fn create_guarded(path: &Path) -> DaxFile {

@@ -149,7 +149,7 @@ fn a_large_hole_becomes_one_block_where_that_was_chosen() {
         ..DaxSetup::default()
     };
     let root = pool.root_group();
-    let file = DaxFile::on_device(&pool, &root, &device, "data.bin", setup).unwrap();
+    let file = DaxFile::on_device(&Cache::new(&pool), &root, &device, "data.bin", setup).unwrap();
     file.set_len(2 * LARGE * PAGE).unwrap();
     assert_eq!(
         file.try_write_at(&vec![7; BYTES + 9], 0).unwrap(),

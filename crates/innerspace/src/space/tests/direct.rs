@@ -30,7 +30,14 @@ pub(super) fn hole_with(
         hole_writes,
         ..DaxSetup::default()
     };
-    let file = DaxFile::on_device(pool, &pool.root_group(), device, "data.bin", setup).unwrap();
+    let file = DaxFile::on_device(
+        &Cache::new(pool),
+        &pool.root_group(),
+        device,
+        "data.bin",
+        setup,
+    )
+    .unwrap();
     file.set_len(bytes).unwrap();
     file
 }
