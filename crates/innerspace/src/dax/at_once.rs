@@ -39,7 +39,7 @@ impl DaxRef {
             self.check_writable(offset)?;
         }
         let is_enough = |entry: Entry| match (entry.content(), kind) {
-            (Content::Block(_), FaultKind::Write) => self.is_storable(entry),
+            (Content::Block(_), FaultKind::Write) => self.is_put_at_once(entry),
             (Content::Block(_) | Content::Zero, FaultKind::Read) => true,
             (Content::Empty, _) | (Content::Zero, FaultKind::Write) => false,
         };

@@ -30,6 +30,11 @@ fn an_entry_that_somebody_has_or_that_is_being_cut_is_not_waited_for() {
     }
     assert_eq!(core.entries.waits.len(), 0, "nobody is in a queue");
     drop(had);
+    file.sync_all().unwrap();
+    let had = core.try_fault(1, FaultKind::Write).unwrap();
+    assert!(had.is_dirty(), "of memory, nobody has to make room");
+    drop(had);
+    assert_eq!(file.stats().dirty, 1);
     core.cut.lock().push(1..4);
     core.cuts.fetch_add(1, Ordering::SeqCst);
     assert!(core.try_fault(1, FaultKind::Read).is_none());
