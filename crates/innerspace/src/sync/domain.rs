@@ -17,7 +17,8 @@
 //! words; the revoker writes the words and then reads `state`. With a full barrier in between on both sides at least one
 //! sees the other: either the reader finds the words changed (and the post), or the revoker finds it in a section and
 //! waits. The reader's barrier is free where `membarrier` exists, because the revoker's then acts on both sides
-//! (`sys::barrier`). Elsewhere, and under the race detector, *enter*, *leave* and the revoker's read of `state` are all
+//! (`sys::barrier`); where grace periods follow one another so closely that this is too dear, readers fence after all
+//! ([`fencing`]). Elsewhere, and under the race detector, *enter*, *leave* and the revoker's read of `state` are all
 //! read-modify-writes: each takes what the one before it in the word's modification order released, so a section that
 //! comes after the revoker's read has seen the revocation, and no lone fence is needed. (*leave* too: a plain store there
 //! would cut the chain between the revoker's read and the reader's next section.)
@@ -44,7 +45,7 @@
 
 use std::hint::cold_path;
 
-use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
 
@@ -79,8 +80,13 @@ pub(crate) struct Participant {
     state: AtomicU64,
     /// [`PENDING`] while there are posts and requests to pass a safepoint that the owner has not seen yet, else 0.
     pending: AtomicU64,
+    /// Whether the owner is to fence when it enters ([`fencing`]).
+    fenced: AtomicBool,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
+    /// Fences so far, and the grace periods that there were at the last look; touched by the owner alone.
+    fences: AtomicU32,
+    graces_seen: AtomicU64,
     /// Goes with its one [`Reader`].
     passing: bool,
     /// What the owner has to forget.
@@ -107,7 +113,10 @@ impl Participant {
         Participant {
             state: AtomicU64::new(0),
             pending: AtomicU64::new(0),
+            fenced: AtomicBool::new(false),
             depth: AtomicU32::new(0),
+            fences: AtomicU32::new(0),
+            graces_seen: AtomicU64::new(0),
             passing: false,
             mailbox: Mutex::ranked(
                 Rank::Mailbox,
@@ -176,13 +185,24 @@ impl Participant {
     }
 }
 
+/// The readers of a domain.
+#[derive(Debug, Default)]
+struct Participants {
+    list: Vec<Arc<Participant>>,
+    pace: fencing::Pace,
+}
+
 /// The readers of one `Memory`, and the grace periods between them.
 #[derive(Debug)]
 pub(crate) struct Domain {
     mode: BarrierMode,
     /// Tells domains apart in a thread's own list of readers; never reused.
     id: u64,
-    participants: Mutex<Vec<Arc<Participant>>>,
+    participants: Mutex<Participants>,
+    /// Whether readers fence when they enter; changed with the participants locked ([`fencing`]).
+    fenced: AtomicBool,
+    /// What a heavy barrier took when they were told to, in nanoseconds.
+    barrier_cost: AtomicU64,
     /// Grace periods begun so far; the number of each.
     grace_periods: AtomicU64,
     /// The highest number of one that is over.
@@ -204,7 +224,9 @@ impl Domain {
         Arc::new(Domain {
             mode,
             id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
-            participants: Mutex::ranked(Rank::Participants, Vec::new()),
+            participants: Mutex::ranked(Rank::Participants, Participants::default()),
+            fenced: AtomicBool::new(false),
+            barrier_cost: AtomicU64::new(0),
             grace_periods: AtomicU64::new(0),
             passed: AtomicU64::new(0),
         })
@@ -213,7 +235,7 @@ impl Domain {
     /// Adds a reader; it starts outside a section with an empty mailbox.
     pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
         let participant = Arc::new(Participant::new());
-        domain.participants.lock().push(participant.clone());
+        domain.add(participant.clone());
         Sections {
             participant,
             mode: domain.mode,
@@ -222,10 +244,16 @@ impl Domain {
         }
     }
 
+    fn add(&self, participant: Arc<Participant>) {
+        let mut participants = self.participants.lock();
+        let fenced = self.fenced.load(Ordering::Relaxed);
+        participant.fenced.store(fenced, Ordering::Relaxed);
+        participants.list.push(participant);
+    }
+
     fn unregister(&self, participant: &Arc<Participant>) {
-        self.participants
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, participant));
+        let is_other = |other: &Arc<Participant>| !Arc::ptr_eq(other, participant);
+        self.participants.lock().list.retain(is_other);
     }
 
     /// Waits until every section that was open at the call has been left. What was made unreachable before the call can
@@ -241,12 +269,15 @@ impl Domain {
         order::may_wait(Rank::Paths);
         #[cfg(not(loom))]
         suspend_sessions();
-        self.barrier();
         // The list may change once unlocked: who registers later starts with nothing cached and, having taken this lock
         // after us, reads the words as we left them.
         let waiting: Vec<(Arc<Participant>, u64)> = {
-            let participants = self.participants.lock();
-            let odd = participants.iter().filter_map(|p| {
+            let participants = match self.mode {
+                BarrierMode::Membarrier => self.ordered(),
+                // The read-modify-writes on `state` order everything.
+                BarrierMode::Fences => self.participants.lock(),
+            };
+            let odd = participants.list.iter().filter_map(|p| {
                 let seen = self.read_state(p);
                 (seen & 1 == 1).then(|| (p.clone(), seen))
             });
@@ -269,14 +300,6 @@ impl Domain {
     /// Whether a grace period with a number above `begun` is over. Acquire: so are, for the caller, the sections it waited for.
     pub(crate) fn has_passed(&self, begun: u64) -> bool {
         self.passed.load(Ordering::Acquire) > begun
-    }
-
-    fn barrier(&self) {
-        match self.mode {
-            BarrierMode::Membarrier => barrier::heavy(),
-            // The read-modify-writes on `state` order everything.
-            BarrierMode::Fences => {}
-        }
     }
 
     /// Acquire: pairs with the release store in `Sections::leave`.
@@ -345,7 +368,7 @@ impl Sections {
         self.last += 2;
         self.participant.set_state(self.last, self.mode);
         if self.mode == BarrierMode::Membarrier {
-            self.mode.light();
+            self.participant.order(&self.domain);
         }
     }
 
@@ -459,6 +482,8 @@ pub(crate) fn suspend_sessions() {
         }
     });
 }
+
+mod fencing;
 
 #[cfg(not(loom))]
 pub(crate) use reader::Reader;

@@ -36,7 +36,8 @@
 //! sides are `SeqCst` fences and the argument is the C++ memory model's. ThreadSanitizer models
 //! neither, so code it is to check asks for the [`BarrierMode`] and uses read-modify-writes in
 //! `Fences` mode. The mode is decided once in a process and never changes: half of the threads with
-//! light fences and a revoker without membarrier would be silent corruption.
+//! light fences and a revoker without membarrier would be silent corruption. (`sync::domain` has readers fence for a time, by a
+//! protocol of its own that begins with membarrier.)
 //!
 //! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu,
 //! by description. It knows nothing of sections and grace periods: those are `sync`'s.
@@ -67,7 +68,8 @@ impl BarrierMode {
 
     /// The dear side: between revoking and looking who has announced themselves.
     ///
-    /// About 0.4 us when no other thread runs, 8 us when one does: batch what can be batched.
+    /// About 0.4 us when no other thread runs, 8 to 25 us when one does, which loses some us by it as well: batch what can be
+    /// batched, and fence on the light side, too, where much of the time goes here (`sync::domain` does).
     ///
     /// # Panics
     /// When the kernel granted membarrier at the start and refuses it now (a seccomp policy that was

@@ -86,7 +86,7 @@ impl Domain {
             "a look inside a section"
         );
         participant.step(Ordering::Release);
-        BarrierMode::Membarrier.light();
+        participant.order(self);
         Some(Look {
             participant: pointer,
             _domain: PhantomData,
@@ -120,7 +120,7 @@ impl Domain {
 
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
         let participant = Arc::new(Participant::new());
-        self.participants.lock().push(participant.clone());
+        self.add(participant.clone());
         let pointer = Arc::as_ptr(&participant);
         let domain = Arc::downgrade(self);
         OWN.with(|own| {
@@ -144,14 +144,14 @@ impl Domain {
             ..Participant::new()
         });
         let pointer = Arc::as_ptr(&participant);
-        self.participants.lock().push(participant);
+        self.add(participant);
         pointer
     }
 
     #[cold]
     fn unregister_passing(&self, participant: *const Participant) {
         let is_other = |other: &Arc<Participant>| Arc::as_ptr(other) != participant;
-        self.participants.lock().retain(is_other);
+        self.participants.lock().list.retain(is_other);
     }
 }
 
@@ -183,7 +183,7 @@ impl Reader<'_> {
         debug_assert!(state & 1 == 0, "a section inside a look");
         participant.set_state(state + 1, mode);
         if mode == BarrierMode::Membarrier {
-            mode.light();
+            participant.order(self.domain);
         }
     }
 }

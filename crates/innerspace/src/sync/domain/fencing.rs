@@ -1,0 +1,166 @@
+//! Who puts a section's beginning in order: the revoker by an interrupt of every processor, or each reader by a fence.
+//!
+//! The asymmetric barrier (`sys::barrier`) makes *enter* free and a grace period dear: 10 to 25 us where threads run on other
+//! processors, and some us of theirs. Where one follows another that is most of what anybody does. Then the readers are told to
+//! fence: each enter takes a full fence, some ns, and a grace period a fence as well, with nobody interrupted. Where grace periods have
+//! become few for what the readers do, the next reader to notice tells all of them to stop.
+//!
+//! | | readers do not fence | readers fence |
+//! |---|---|---|
+//! | *enter* | `state` := odd; look at its `fenced` | `state` := odd; look at its `fenced`; full fence |
+//! | *synchronize*, after the change of words | heavy barrier; lock the list; read every `state` | lock the list; full fence; read every `state` |
+//!
+//! | change, with the list locked | steps |
+//! |---|---|
+//! | they are to fence | each `fenced` := true; heavy barrier; the domain's := true |
+//! | they are to stop | the domain's := false; each `fenced` := false |
+//! | a reader is added | its `fenced` := the domain's |
+//!
+//! **Why a grace period without a heavy barrier is one.** It finds the domain's `fenced` with the list locked, so the change to fencing is
+//! over, and nobody is told to stop until it has read every `state`. Take any reader's enter, and the point F at which the heavy barrier of that change
+//! made the reader's memory accesses be in program order. The look at `fenced` stands after `state` := odd in program order.
+//! - F before the look: it finds true, and a full fence follows. With that of the revoker this is Dekker's with a fence on
+//!   both sides: the revoker finds `state` odd, or the reader finds the words changed.
+//! - F after the look: `state` := odd stands before F, and is seen by whoever locks the list after the change.
+//!
+//! A reader that finds true where it need not fences in vain. A heavy barrier is right whatever the readers do, so who has looked at the
+//! domain's without the list, and was told that they do not fence, need not look again; who was told that they do looks again under the lock.
+//!
+//! The models that enumerate this are in `fencing/models.rs`, with the processor's store buffers in them, which no checker has.
+
+use std::hint::cold_path;
+use std::time::{Duration, Instant};
+
+use super::{Domain, Participant, Participants};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::{Ordering, fence};
+use crate::sys::barrier;
+
+/// Fences of a reader after which it looks whether grace periods are worth them.
+const LOOK_EVERY: u32 = 4096;
+
+/// What a fence costs, about, in nanoseconds.
+const FENCE: u64 = 6;
+
+/// Heavy barriers that are judged together.
+const WINDOW: u32 = 16;
+
+/// They are dear if they take more than one in so many parts of the time in which they follow each other.
+const DEAR: u32 = 8;
+
+/// What one is taken for at most: who called it may have lost its processor meanwhile.
+const LONGEST: Duration = Duration::from_micros(50);
+
+/// How much of the time heavy barriers take.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// When the first of this window began.
+    since: Option<Instant>,
+    count: u32,
+    spent: Duration,
+}
+
+impl Pace {
+    /// Counts one that began at `begun` and took `took`; what each takes, if they are too dear.
+    fn count(&mut self, begun: Instant, took: Duration) -> Option<Duration> {
+        let since = *self.since.get_or_insert(begun);
+        self.count += 1;
+        self.spent += took.min(LONGEST);
+        if self.count < WINDOW {
+            return None;
+        }
+        let whole = (begun + took).saturating_duration_since(since);
+        let spent = std::mem::take(self).spent;
+        (spent * DEAR > whole).then_some(spent / WINDOW)
+    }
+}
+
+impl Participant {
+    /// The end of *enter* where the barrier is asymmetric.
+    #[inline(always)]
+    pub(super) fn order(&self, domain: &Domain) {
+        barrier::BarrierMode::Membarrier.light();
+        // Under loom the light side is a fence, and nobody is told.
+        if cfg!(not(loom)) && self.fenced.load(Ordering::Relaxed) {
+            cold_path();
+            self.fence(domain);
+        }
+    }
+
+    #[inline(never)]
+    fn fence(&self, domain: &Domain) {
+        fence(Ordering::SeqCst);
+        // Relaxed: touched by the owner alone.
+        let fences = self.fences.load(Ordering::Relaxed).wrapping_add(1);
+        self.fences.store(fences, Ordering::Relaxed);
+        if fences.is_multiple_of(LOOK_EVERY) {
+            domain.judge_fences(self);
+        }
+    }
+}
+
+impl Domain {
+    /// The revoker's barrier, and the list locked: whose `state` is even there has left its sections, or finds the words as the
+    /// caller has changed them.
+    pub(super) fn ordered(&self) -> MutexGuard<'_, Participants> {
+        if self.fenced.load(Ordering::Relaxed) {
+            let participants = self.participants.lock();
+            if self.fenced.load(Ordering::Relaxed) {
+                fence(Ordering::SeqCst);
+                return participants;
+            }
+        }
+        if cfg!(any(loom, shuttle)) {
+            barrier::heavy();
+            return self.participants.lock();
+        }
+        let begun = Instant::now();
+        barrier::heavy();
+        let took = begun.elapsed();
+        let mut participants = self.participants.lock();
+        if let Some(each) = participants.pace.count(begun, took) {
+            self.have_readers_fence(&participants, each);
+        }
+        participants
+    }
+
+    /// Tells the readers to fence; a heavy barrier takes `each`.
+    pub(super) fn have_readers_fence(&self, participants: &Participants, each: Duration) {
+        let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
+        self.barrier_cost.store(nanoseconds, Ordering::Relaxed);
+        for participant in &participants.list {
+            participant.fenced.store(true, Ordering::Relaxed);
+        }
+        barrier::heavy();
+        self.fenced.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the readers to stop if the caller's fences since it last came here took more time than heavy barriers would have.
+    #[cold]
+    fn judge_fences(&self, own: &Participant) {
+        let now = self.grace_periods.load(Ordering::Relaxed);
+        let since = own.graces_seen.load(Ordering::Relaxed);
+        own.graces_seen.store(now, Ordering::Relaxed);
+        let barriers = (now - since).saturating_mul(self.barrier_cost.load(Ordering::Relaxed));
+        if barriers >= u64::from(LOOK_EVERY) * FENCE {
+            return;
+        }
+        // In a section: it is not worth a wait.
+        if let Some(participants) = self.participants.try_lock() {
+            self.have_readers_stop(&participants);
+        }
+    }
+
+    fn have_readers_stop(&self, participants: &Participants) {
+        self.fenced.store(false, Ordering::Relaxed);
+        for participant in &participants.list {
+            participant.fenced.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod models;
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
