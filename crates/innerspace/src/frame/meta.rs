@@ -264,7 +264,8 @@ impl Meta {
 
     #[inline]
     pub(super) fn set_group(&self, group: u16) {
-        self.group.store(group, Ordering::Relaxed);
+        // Release: who sees it sees that the frame has left where it was in the life before.
+        self.group.store(group, Ordering::Release);
     }
 
     #[inline]

@@ -135,12 +135,8 @@ impl Pool {
         let activated = match place {
             Place::None | Place::List(ListKind::Unevictable | ListKind::Active) => false,
             Place::Batch(number) if number != batch => false,
-            Place::Batch(number) => {
-                let batch = &self.lru.batches[usize::from(number)];
-                batch.with(meta, number, || set_active(meta))
-            }
-            // Whoever isolated it puts it back to the list its flags say.
-            Place::Isolated => match self.lru.lock_at(meta, place) {
+            // Whoever isolated it puts it back to the list its flags say, and so does who drains the batch.
+            Place::Batch(_) | Place::Isolated => match self.lru.lock_at(meta, place) {
                 Some(_locked) => {
                     set_active(meta);
                     true

@@ -1,95 +1,137 @@
-//! Add-batches: a new frame waits with fourteen others before the list lock is taken for all of them.
+//! Add-batches: a new frame waits with fifteen others before the list lock is taken for all of them.
+//!
+//! A thread has the batch of its number, to which it alone adds, with plain stores; threads beyond those share a few, each with a mutex.
+//! `sync::pending` has the protocol: the mark is `Place::Batch`, and the lock under which it is changed back is that of the lists of
+//! the frame's group. So a frame is taken out of a batch, or changed there, as it would be on a list; its number stays behind, and means
+//! nothing.
+//!
+//! A frame that was freed may wait again, for another group, while somebody drains for its number's sake: as [`Lru::lock_at`] has it,
+//! place and group are looked at again under the lock.
 
-use super::lru::{LockedLists, Lru, Place, list_by_flags};
+use super::lru::{LockedLists, Lru, Place, group_of, list_by_flags};
 use crate::frame::{Frames, Meta};
 use crate::group::GroupId;
 use crate::stats::thread_number;
+use crate::sync::owned::OWNED;
+use crate::sync::pending::{Pending, Room};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::FrameId;
 
-/// Batches of one pool; a thread uses the one of its number. Two threads may share one: its mutex keeps them right.
-pub(super) const BATCHES: usize = 16;
+/// Batches that all further threads share.
+const SHARED: usize = 4;
+
+/// Batches of one pool.
+pub(super) const BATCHES: usize = OWNED + SHARED;
 
 /// Frames of a full batch.
-pub(super) const BATCH_LEN: usize = 15;
+pub(super) const BATCH_LEN: usize = 16;
 
-/// Frames on their way to a list. A frame in a batch says so (`Place::Batch`), under the batch's mutex.
+/// Frames on their way to a list, on a line of their own with its neighbour.
 #[repr(align(128))]
 pub(super) struct Batch {
-    entries: Mutex<Entries>,
-}
-
-#[derive(Default)]
-struct Entries {
-    ids: [u32; BATCH_LEN],
-    len: usize,
+    frames: Pending<BATCH_LEN>,
+    /// Of one that threads share: held by who adds.
+    adding: Mutex<()>,
 }
 
 /// The number of the calling thread's batch.
 #[inline]
 pub(super) fn own_batch() -> u8 {
-    (thread_number() % BATCHES) as u8
+    match thread_number() {
+        own if own < OWNED => own as u8,
+        many => (OWNED + many % SHARED) as u8,
+    }
 }
 
 impl Batch {
     pub(super) fn new() -> Batch {
         Batch {
-            entries: Mutex::ranked(Rank::Batch, Entries::default()),
+            frames: Pending::new(),
+            adding: Mutex::ranked(Rank::Batch, ()),
         }
     }
 
-    /// Takes a frame out; false when it is not in this batch any more.
-    pub(super) fn remove(&self, meta: &Meta, number: u8, id: FrameId) -> bool {
-        let mut entries = self.entries.lock();
-        if Place::load(meta) != Place::Batch(number) {
-            return false;
-        }
-        let len = entries.len;
-        let at = entries.ids[..len].iter().position(|entry| *entry == id.0);
-        let at = at.expect("a frame is in the batch that its place names");
-        entries.ids.copy_within(at + 1..len, at);
-        entries.len -= 1;
-        Place::None.store(meta);
-        true
+    /// Who adds to the batch with this number is alone until the result is dropped.
+    #[inline(always)]
+    fn begin(&self, number: u8) -> Option<MutexGuard<'_, ()>> {
+        (usize::from(number) >= OWNED).then(|| self.adding.lock())
     }
 
-    /// Runs `change` on a frame with the batch locked, if the frame is still in it.
-    pub(super) fn with(&self, meta: &Meta, number: u8, change: impl FnOnce()) -> bool {
-        let _entries = self.entries.lock();
-        let here = Place::load(meta) == Place::Batch(number);
-        if here {
-            change();
+    /// The frames that may wait here, for `validate`.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = FrameId> {
+        self.frames.iter().map(FrameId)
+    }
+}
+
+/// The lists of one group after the other, as frames come for them: one list lock at a time, released before the next is taken.
+struct Filling<'l> {
+    lru: &'l Lru,
+    metas: &'l [Meta],
+    kept: Option<(u16, LockedLists<'l>)>,
+}
+
+impl<'l> Filling<'l> {
+    fn new(lru: &'l Lru, frames: &'l Frames) -> Filling<'l> {
+        Filling {
+            lru,
+            metas: frames.metas(),
+            kept: None,
         }
-        here
     }
 
-    /// The frames waiting, for `validate`.
-    pub(super) fn waiting(&self) -> Vec<FrameId> {
-        let entries = self.entries.lock();
-        entries.ids[..entries.len]
-            .iter()
-            .map(|id| FrameId(*id))
-            .collect()
+    /// Puts a frame on its list if it waits in the batch with this number.
+    #[inline(always)]
+    fn list(&mut self, id: FrameId, number: u8) {
+        let meta = &self.metas[id.index()];
+        let place = Place::Batch(number);
+        if Place::load(meta) != place {
+            return;
+        }
+        let group = group_of(meta);
+        if self.kept.as_ref().is_none_or(|(of, _)| *of != group) {
+            drop(self.kept.take());
+            self.kept = Some((group, self.lru.group(GroupId(group)).lock()));
+        }
+        if let Some((_, locked)) = &mut self.kept
+            && Place::load(meta) == place
+            && meta.group() == group
+        {
+            locked.insert(self.metas, id, list_by_flags(meta));
+        }
     }
 }
 
 impl Lru {
     /// Adds a frame that is in no place to a batch; a full batch is drained.
+    #[inline]
     pub(super) fn add(&self, frames: &Frames, id: FrameId, number: u8) {
         let meta = frames.meta(id);
-        let mut entries = self.batches[usize::from(number)].entries.lock();
         assert_eq!(
             Place::load(meta),
             Place::None,
             "{id:?} is added to the LRU twice"
         );
-        let len = entries.len;
-        entries.ids[len] = id.0;
-        entries.len += 1;
-        Place::Batch(number).store(meta);
-        if entries.len == BATCH_LEN {
+        match usize::from(number) < OWNED {
+            true => self.add_alone(frames, id, number),
+            false => self.add_to_shared(frames, id, number),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_to_shared(&self, frames: &Frames, id: FrameId, number: u8) {
+        let _alone = self.batches[usize::from(number)].begin(number);
+        self.add_alone(frames, id, number);
+    }
+
+    #[inline(always)]
+    fn add_alone(&self, frames: &Frames, id: FrameId, number: u8) {
+        let meta = frames.meta(id);
+        let batch = &self.batches[usize::from(number)].frames;
+        let room = batch.add(id.0, || Place::Batch(number).store(meta));
+        if room == Room::None {
             self.aging_due.set(meta.group());
-            self.drain_locked(frames, &mut entries);
+            self.drain_own(frames, number);
         }
     }
 
@@ -100,8 +142,8 @@ impl Lru {
             return;
         };
         let group = metas[first.index()].group();
-        let mut entries = self.batches[usize::from(number)].entries.lock();
-        self.drain_locked(frames, &mut entries);
+        let _alone = self.batches[usize::from(number)].begin(number);
+        self.drain_own(frames, number);
         self.aging_due.set(group);
         let mut lists = self.group(GroupId(group)).lock();
         for id in ids {
@@ -117,26 +159,20 @@ impl Lru {
 
     /// Moves the frames of every batch to their lists.
     pub(super) fn drain_batches(&self, frames: &Frames) {
-        for batch in &self.batches {
-            self.drain_locked(frames, &mut batch.entries.lock());
+        let mut seen = self.seen.lock();
+        let mut filling = Filling::new(self, frames);
+        for (number, (batch, seen)) in (0..).zip(self.batches.iter().zip(&mut *seen)) {
+            let list = |id| filling.list(FrameId(id), number);
+            batch.frames.drain(seen, list);
         }
     }
 
-    fn drain_locked(&self, frames: &Frames, entries: &mut MutexGuard<'_, Entries>) {
-        let metas = frames.metas();
-        let mut kept: Option<(u16, LockedLists<'_>)> = None;
-        let len = std::mem::take(&mut entries.len);
-        for id in entries.ids[..len].iter().map(|id| FrameId(*id)) {
-            let meta = &metas[id.index()];
-            let group = meta.group();
-            if kept.as_ref().is_none_or(|(of, _)| *of != group) {
-                // One list lock at a time: released before the next is taken.
-                drop(kept.take());
-                kept = Some((group, self.group(GroupId(group)).lock()));
-            }
-            if let Some((_, locked)) = &mut kept {
-                locked.insert(metas, id, list_by_flags(meta));
-            }
-        }
+    /// Moves the frames of the caller's batch to their lists.
+    #[cold]
+    #[inline(never)]
+    fn drain_own(&self, frames: &Frames, number: u8) {
+        let mut filling = Filling::new(self, frames);
+        let batch = &self.batches[usize::from(number)].frames;
+        batch.drain_own(|id| filling.list(FrameId(id), number));
     }
 }

@@ -4,7 +4,8 @@ use super::aging::AgingDue;
 use super::batch::{BATCHES, Batch};
 use crate::frame::{FlagSet, FrameList, Frames, Meta};
 use crate::group::{GroupId, Slab};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::pending::Seen;
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::{FrameId, PageCount};
 
@@ -76,6 +77,15 @@ impl Place {
         };
         meta.lru.store(byte, Ordering::Release);
     }
+}
+
+/// The group a frame is charged to. Acquire: who reads it after a place, and finds that place again, has both of one life; what the
+/// frame was before it came to the group is seen.
+#[inline]
+pub(super) fn group_of(meta: &Meta) -> u16 {
+    let group = meta.group();
+    fence(Ordering::Acquire);
+    group
 }
 
 /// Pages of the block that starts at this frame.
@@ -152,10 +162,12 @@ impl LockedLists<'_> {
     }
 
     /// Puts a frame that is in no list at the head of one.
+    #[inline]
     pub(super) fn insert(&mut self, metas: &[Meta], id: FrameId, kind: ListKind) {
         self.insert_at(metas, id, kind, End::Head);
     }
 
+    #[inline]
     pub(super) fn insert_at(&mut self, metas: &[Meta], id: FrameId, kind: ListKind, end: End) {
         let meta = &metas[id.index()];
         let list = &mut self.lists.lists[kind as usize];
@@ -186,6 +198,8 @@ pub(super) fn list_by_flags(meta: &Meta) -> ListKind {
 pub(super) struct Lru {
     groups: Slab<GroupLists>,
     pub(super) batches: Box<[Batch]>,
+    /// What was seen of each of them by who drained all.
+    pub(super) seen: Mutex<[Seen; BATCHES]>,
     pub(super) aging_due: AgingDue,
 }
 
@@ -194,6 +208,7 @@ impl Lru {
         Lru {
             groups: Slab::new(),
             batches: (0..BATCHES).map(|_| Batch::new()).collect(),
+            seen: Mutex::ranked(Rank::Batch, [Seen::default(); BATCHES]),
             aging_due: AgingDue::default(),
         }
     }
@@ -204,12 +219,12 @@ impl Lru {
         self.groups.get_or_make(id.0, GroupLists::new)
     }
 
-    /// Locks the lists of the group a frame is charged to, if the frame is at `place` (a list, or isolated) once they are locked.
+    /// Locks the lists of the group a frame is charged to, if the frame is at `place` (not nowhere) once they are locked.
     ///
     /// The place is read before the group: a place of a later life of the frame brings that life's group with it (see
     /// [`Place::load`]), and a place of this group's cannot change while its lists are locked.
     pub(super) fn lock_at(&self, meta: &Meta, place: Place) -> Option<LockedLists<'_>> {
-        let group = meta.group();
+        let group = group_of(meta);
         let locked = self.group(GroupId(group)).lock();
         (Place::load(meta) == place && meta.group() == group).then_some(locked)
     }
@@ -219,47 +234,48 @@ impl Lru {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         loop {
-            match Place::load(meta) {
-                Place::None => return,
-                Place::Batch(number) => {
-                    if self.batches[usize::from(number)].remove(meta, number, id) {
-                        return;
-                    }
-                }
-                place => {
-                    let Some(mut locked) = self.lock_at(meta, place) else {
-                        continue;
-                    };
-                    match place {
-                        Place::List(kind) => locked.take(metas, id, kind),
-                        _ => locked.lists.isolated -= pages_of(meta),
-                    }
-                    Place::None.store(meta);
-                    return;
-                }
+            let place = Place::load(meta);
+            if place == Place::None {
+                return;
             }
+            let Some(mut locked) = self.lock_at(meta, place) else {
+                continue;
+            };
+            match place {
+                Place::List(kind) => locked.take(metas, id, kind),
+                Place::Isolated => locked.lists.isolated -= pages_of(meta),
+                Place::Batch(_) | Place::None => {}
+            }
+            Place::None.store(meta);
+            return;
         }
     }
 
-    /// Moves a frame between the unevictable list and the one its flags say. In a batch it stays until the batch is
-    /// drained; returns whether it was moved.
+    /// Moves a frame between the unevictable list and the one its flags say, to which it comes from a batch anyway. Returns whether it was
+    /// moved.
     pub(super) fn move_listed(&self, frames: &Frames, id: FrameId, to: Evictable) -> bool {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         loop {
             let place = Place::load(meta);
-            let Place::List(kind) = place else {
-                return false;
-            };
             let target = match to {
                 Evictable::Yes => list_by_flags(meta),
                 Evictable::No => ListKind::Unevictable,
             };
-            if kind == target || (to == Evictable::Yes && kind != ListKind::Unevictable) {
+            let stays = match place {
+                Place::List(kind) => {
+                    kind == target || (to == Evictable::Yes && kind != ListKind::Unevictable)
+                }
+                Place::Batch(_) => to == Evictable::Yes,
+                Place::Isolated | Place::None => true,
+            };
+            if stays {
                 return false;
             }
             if let Some(mut locked) = self.lock_at(meta, place) {
-                locked.take(metas, id, kind);
+                if let Place::List(kind) = place {
+                    locked.take(metas, id, kind);
+                }
                 locked.insert(metas, id, target);
                 return true;
             }
@@ -331,7 +347,7 @@ impl Lru {
             if Place::load(meta) != Place::Isolated {
                 continue;
             }
-            let group = meta.group();
+            let group = group_of(meta);
             if kept.as_ref().is_none_or(|(of, _)| *of != group) {
                 drop(kept.take());
                 kept = Some((group, self.group(GroupId(group)).lock()));

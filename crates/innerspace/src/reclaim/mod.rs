@@ -7,8 +7,8 @@
 //! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period; [`deferred`]:
 //! what may be done only where no lock is held; [`Freeing`]: references dropped in runs.
 //!
-//! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per stripe of threads, and are
-//! moved to their list fifteen at a time. `Meta::lru` says where a frame is ([`Place`](lru::Place)); the flag ACTIVE says which list it is on,
+//! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per thread, and are moved to
+//! their list sixteen at a time ([`batch`]). `Meta::lru` says where a frame is ([`Place`](lru::Place)); the flag ACTIVE says which list it is on,
 //! or will be put on.
 //!
 //! ```text
@@ -27,14 +27,16 @@
 //!
 //! **Accessed state** ([`accessed`]): inactive -> inactive, referenced -> active -> active, referenced. Reclaim goes the other way.
 //!
-//! **Locking.** A batch's mutex, then a group's list mutex; both held for a few frames' worth of work, never while an owner is
-//! called, a grace period is waited for, or a store is written. `Meta::lru` changes under the lock of the place it names:
-//! the batch's mutex, or the list mutex of the frame's group. The retire queue and the owner table have a mutex each, innermost.
+//! **Locking.** A group's list mutex, held for a few frames' worth of work, never while an owner is called, a grace period is waited
+//! for, or a store is written; outside it the mutex of a batch that threads share, or of who drains all batches. `Meta::lru` changes
+//! under the list mutex of the frame's group, but for a frame that comes: that is in nobody's way. The retire queue and the owner
+//! table have a mutex each, innermost.
 //! A frame that reclaim has isolated is named, not held: the owner re-checks under the block's lock that it is still its own.
 //!
 //! | operation | beside | made safe by |
 //! |---|---|---|
 //! | `free`, `lru_remove` | isolation by reclaim | list lock: `Isolated` becomes `None`, put-back then passes the frame over |
+//! | `lru_add` | drain of all batches | `sync::pending`: the place is set before the number is there to be found |
 //! | `mark_accessed` | `lru_remove`, drain | the caller's hold keeps the frame's life; the place is checked again under its lock |
 //! | `shrink` | `shrink` | isolation: a frame is in one reclaimer's hands |
 //! | group deletion | `shrink` | lists are never moved; a deleted group's lists are found through the tree until they are empty |

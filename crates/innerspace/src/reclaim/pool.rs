@@ -197,7 +197,10 @@ impl Pool {
     /// The caller holds the block.
     #[inline]
     pub(crate) fn lru_add(&self, id: FrameId) {
-        self.lru_add_run(&[id]);
+        if let Some(sampler) = &self.sampler {
+            sampler.mark(self.frames.meta(id));
+        }
+        self.lru.add(&self.frames, id, own_batch());
     }
 
     /// Lists blocks that the caller has published for one group, in this order.
@@ -220,10 +223,6 @@ impl Pool {
 
     /// Has reclaim pass a listed block over, or look at it again. The caller holds the block.
     pub(crate) fn lru_set(&self, id: FrameId, evictable: Evictable) {
-        let meta = self.frames.meta(id);
-        if let Place::Batch(_) = Place::load(meta) {
-            self.lru.drain_batches(&self.frames);
-        }
         self.lru.move_listed(&self.frames, id, evictable);
     }
 

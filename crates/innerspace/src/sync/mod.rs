@@ -54,6 +54,7 @@ pub(crate) mod midway;
 pub(crate) mod order;
 pub(crate) mod owned;
 pub(crate) mod panics;
+pub(crate) mod pending;
 pub(crate) mod published;
 mod shim;
 

@@ -50,7 +50,7 @@ ranks! {
     Dirty,
     /// Another index.
     Index,
-    /// One batch of frames that are not listed yet.
+    /// A batch of frames that are not listed yet, if threads share it; or all, to be drained.
     Batch,
     /// The LRU lists of a group.
     Lists,

@@ -1,0 +1,256 @@
+//! What one thread collects with plain stores, a few entries at a time, and anybody may deal with meanwhile: add-batches of frames.
+//!
+//! An entry is a hint: it names something whose *mark* says whether it is still pending, and the mark is changed back under a lock of the
+//! user's, by whoever deals with what is marked, or wants it out. So nobody takes entries out: that of what was dealt with or taken out
+//! finds no mark, or that of a later time, which has an entry of its own, too.
+//!
+//! ```text
+//!   owner: add                             owner: drain, at least        others: drain, one at a time
+//!   mark                                   before each N-th add          n := number, Acquire
+//!   entries[number mod N] := it, Release   for the last N entries:       for those of the last N that nobody of them has seen:
+//!   number + 1, Release                      lock; marked? deal with it    entry, Acquire; lock; marked? deal with it
+//!                                                                        seen := n
+//! ```
+//!
+//! **Nothing is lost.** The owner comes to each entry before it puts another in its place. Whoever finds an entry sees the mark that
+//! came before it, or what became of that (Acquire, Release).
+//!
+//! **Nothing is dealt with twice.** Who is at an entry second finds no mark under the lock.
+//!
+//! **A drain is complete**: what was added before it began (in the order of happens-before) has been dealt with when it ends, by whoever.
+//! It sees the number that came after the entry. The entry was seen before, then it was dealt with (those who drain come one after
+//! another); or it is found; or a later one is found in its place, then the owner had drained before (Acquire, Release).
+//!
+//! *The owner* is one thread at a time, as in [`super::owned`], or whoever has a mutex.
+
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The last `N` entries, a power of two.
+#[derive(Debug)]
+pub(crate) struct Pending<const N: usize> {
+    /// How many there were. Written by the owner alone, as they are.
+    number: AtomicU64,
+    entries: [AtomicU32; N],
+}
+
+/// What those who drain have seen of a [`Pending`]; under the lock that has them come one after another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen(u64);
+
+/// Whether the owner has to drain before it adds more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Room {
+    Left,
+    None,
+}
+
+impl<const N: usize> Pending<N> {
+    pub(crate) fn new() -> Pending<N> {
+        const { assert!(N.is_power_of_two()) }
+        Pending {
+            number: AtomicU64::new(0),
+            entries: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self, number: u64) -> &AtomicU32 {
+        &self.entries[number as usize % N]
+    }
+
+    /// Adds an entry; `mark` marks what it names. By the owner.
+    #[inline(always)]
+    pub(crate) fn add(&self, entry: u32, mark: impl FnOnce()) -> Room {
+        let number = self.number.load(Ordering::Relaxed);
+        // mutant: P17 (loom: what_is_added_beside_a_drain_is_not_lost) the entry can be found before the mark
+        if cfg!(mutant = "P17") {
+            self.place(number).store(entry, Ordering::Release);
+            self.number.store(number + 1, Ordering::Release);
+            mark();
+        } else {
+            mark();
+            self.place(number).store(entry, Ordering::Release);
+            self.number.store(number + 1, Ordering::Release);
+        }
+        match (number as usize + 1) % N {
+            0 => Room::None,
+            _ => Room::Left,
+        }
+    }
+
+    /// Hands the last entries to `each`, in order. By the owner.
+    #[inline]
+    pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
+        let number = self.number.load(Ordering::Relaxed);
+        // Those before the last that was a multiple of `N` were drained then.
+        let first = number.saturating_sub(1) / N as u64 * N as u64;
+        (first..number)
+            .map(|at| self.place(at).load(Ordering::Relaxed))
+            .for_each(each);
+    }
+
+    /// Hands entries that were not `seen` to `each`, in order. By anybody.
+    pub(crate) fn drain(&self, seen: &mut Seen, each: impl FnMut(u32)) {
+        let number = self.number.load(Ordering::Acquire);
+        self.entries_from(seen.0, number).for_each(each);
+        seen.0 = number;
+    }
+
+    /// The last entries, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.entries_from(0, self.number.load(Ordering::Acquire))
+    }
+
+    fn entries_from(&self, first: u64, number: u64) -> impl Iterator<Item = u32> {
+        let first = first.max(number.saturating_sub(N as u64));
+        (first..number).map(|at| self.place(at).load(Ordering::Acquire))
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::model::Builder;
+
+    use super::*;
+    use crate::sync::atomic::AtomicU8;
+    use crate::sync::{Arc, Mutex, MutexGuard, thread};
+
+    const NOWHERE: u8 = 0;
+    const MARKED: u8 = 1;
+    const LISTED: u8 = 2;
+
+    struct World {
+        pending: Pending<2>,
+        /// Of the things with these numbers, of which 0 is none.
+        marks: [AtomicU8; 4],
+        list: Mutex<Vec<u32>>,
+        seen: Mutex<Seen>,
+    }
+
+    impl World {
+        fn mark(&self, thing: u32) -> &AtomicU8 {
+            &self.marks[thing as usize]
+        }
+
+        fn add(&self, thing: u32) {
+            assert_eq!(self.mark(thing).load(Ordering::Acquire), NOWHERE);
+            let room = self.pending.add(thing, || {
+                self.mark(thing).store(MARKED, Ordering::Release);
+            });
+            if room == Room::None {
+                self.pending.drain_own(|entry| self.deal_with(entry));
+            }
+        }
+
+        fn deal_with(&self, thing: u32) {
+            if self.mark(thing).load(Ordering::Acquire) == MARKED {
+                self.if_marked(thing, LISTED, |list| list.push(thing));
+            }
+        }
+
+        fn if_marked(&self, thing: u32, next: u8, work: impl Fn(&mut MutexGuard<'_, Vec<u32>>)) {
+            let mut list = self.list.lock();
+            if self.mark(thing).load(Ordering::Relaxed) == MARKED {
+                work(&mut list);
+                self.mark(thing).store(next, Ordering::Release);
+            }
+        }
+
+        /// Takes it out, wherever it is, as who frees it would.
+        fn remove(&self, thing: u32) {
+            let mut list = self.list.lock();
+            list.retain(|other| *other != thing);
+            self.mark(thing).store(NOWHERE, Ordering::Release);
+        }
+
+        fn drain(&self) {
+            let mut seen = self.seen.lock();
+            self.pending.drain(&mut seen, |entry| self.deal_with(entry));
+        }
+
+        fn validate(&self, expected: &[u32]) {
+            let mut list = self.list.lock().clone();
+            list.sort_unstable();
+            assert_eq!(list, expected);
+            for thing in expected {
+                assert_eq!(self.mark(*thing).load(Ordering::Relaxed), LISTED);
+            }
+        }
+    }
+
+    /// An owner beside one that drains, twice. Afterwards all of `expected` is listed, once.
+    fn owner_beside_drainer(owner: fn(&World), expected: &'static [u32]) {
+        let mut builder = Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let world = Arc::new(World {
+                pending: Pending::new(),
+                marks: std::array::from_fn(|_| AtomicU8::new(NOWHERE)),
+                list: Mutex::new(Vec::new()),
+                seen: Mutex::new(Seen::default()),
+            });
+            let theirs = world.clone();
+            let drainer = thread::spawn(move || {
+                theirs.drain();
+                theirs.drain();
+            });
+            owner(&world);
+            // Complete whoever else drains.
+            world.drain();
+            world.validate(expected);
+            drainer.join().unwrap();
+            world.validate(expected);
+        });
+    }
+
+    #[test]
+    fn what_is_added_beside_a_drain_is_not_lost() {
+        owner_beside_drainer(|world| world.add(1), &[1]);
+    }
+
+    #[test]
+    fn what_two_drain_at_once_is_dealt_with_once() {
+        owner_beside_drainer(
+            |world| {
+                world.add(1);
+                world.add(2);
+            },
+            &[1, 2],
+        );
+    }
+
+    #[test]
+    fn what_is_written_over_was_dealt_with() {
+        owner_beside_drainer(
+            |world| (1..4).for_each(|thing| world.add(thing)),
+            &[1, 2, 3],
+        );
+    }
+
+    #[test]
+    fn what_is_taken_out_and_comes_again_is_there_once() {
+        owner_beside_drainer(
+            |world| {
+                world.add(1);
+                world.remove(1);
+                world.add(1);
+            },
+            &[1],
+        );
+    }
+
+    #[test]
+    fn an_entry_of_an_earlier_time_does_no_harm() {
+        owner_beside_drainer(
+            |world| {
+                world.add(1);
+                world.add(2);
+                world.remove(1);
+                world.add(1);
+                world.remove(2);
+            },
+            &[1],
+        );
+    }
+}
