@@ -413,6 +413,33 @@ fn calls_are_made_by_a_tick() {
     memory.validate();
 }
 
+// spec: D11
+#[test]
+fn ranges_of_calls_reach_what_was_written_by_calls_before_them() {
+    let memory = unserved();
+    let device = DaxDevice::memory(16 * PAGE).unwrap();
+    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let later = file.later();
+    let mut context = Context::from_waker(Waker::noop());
+    // Made while the file has no bytes.
+    let mut write = pin!(later.write_all_at(*b"hello", 0));
+    let mut read = pin!(later.read(1..PAGE));
+    let mut sync = pin!(later.sync_range(0..5));
+    let mut forget = pin!(later.invalidate(0..5));
+    assert!(write.as_mut().poll(&mut context).is_pending());
+    assert!(read.as_mut().poll(&mut context).is_pending());
+    assert!(sync.as_mut().poll(&mut context).is_pending());
+    memory.tick();
+    assert!(matches!(write.poll(&mut context), Poll::Ready(Ok(()))));
+    assert!(matches!(read.poll(&mut context), Poll::Ready(Ok(bytes)) if bytes == b"ello"));
+    assert!(matches!(sync.poll(&mut context), Poll::Ready(Ok(()))));
+    assert_eq!((file.stats().dirty, file.stats().present), (0, 1));
+    assert!(forget.as_mut().poll(&mut context).is_pending());
+    memory.tick();
+    assert!(matches!(forget.poll(&mut context), Poll::Ready(Ok(()))));
+    assert_eq!(file.stats().present, 0);
+}
+
 // spec: D16
 #[test]
 fn a_cut_as_a_future_waits_for_no_pin() {

@@ -424,17 +424,24 @@ impl DaxFile {
         stats
     }
 
-    pub(super) fn clip(&self, bytes: &impl RangeBounds<u64>) -> Range<u64> {
-        let start = match bytes.start_bound() {
+    /// The bytes meant: an open end is the end of the file.
+    pub(super) fn bytes(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
+        let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start.saturating_add(1),
             Bound::Unbounded => 0,
         };
-        let end = match bytes.end_bound() {
+        let end = match range.end_bound() {
             Bound::Included(end) => end.saturating_add(1),
             Bound::Excluded(end) => *end,
-            Bound::Unbounded => u64::MAX,
+            Bound::Unbounded => self.len(),
         };
+        start..end
+    }
+
+    /// Those of them that the file has now.
+    pub(super) fn clip(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
+        let Range { start, end } = self.bytes(range);
         let end = end.min(self.len());
         start.min(end)..end
     }

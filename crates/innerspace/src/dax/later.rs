@@ -56,10 +56,12 @@ impl LaterDaxCalls<'_> {
         Later::new(file.core().cache.clone(), None, move || work(&file))
     }
 
-    /// The bytes of a range, clipped to the file, as [`DaxFile::read_exact_at`] reads them; any length, in memory of the caller's own.
+    /// The bytes of a range, as far as the file has them when the call is made, as [`DaxFile::read_exact_at`] reads them; any length, in
+    /// memory of the caller's own.
     pub fn read(&self, range: impl RangeBounds<u64>) -> Later<Vec<u8>, DaxError> {
-        let Range { start, end } = self.0.clip(&range);
+        let bytes = self.0.bytes(&range);
         self.call(move |file| {
+            let Range { start, end } = file.clip(&bytes);
             let mut bytes = Vec::new();
             let len = usize::try_from(end - start).unwrap_or(usize::MAX);
             if bytes.try_reserve_exact(len).is_err() {
@@ -95,13 +97,13 @@ impl LaterDaxCalls<'_> {
 
     /// [`DaxFile::sync_range`].
     pub fn sync_range(&self, bytes: impl RangeBounds<u64>) -> Later<(), DaxError> {
-        let bytes = self.0.clip(&bytes);
+        let bytes = self.0.bytes(&bytes);
         self.call(move |file| file.sync_range(bytes))
     }
 
     /// [`DaxFile::invalidate`].
     pub fn invalidate(&self, bytes: impl RangeBounds<u64>) -> Later<(), DaxError> {
-        let bytes = self.0.clip(&bytes);
+        let bytes = self.0.bytes(&bytes);
         self.call(move |file| file.invalidate(bytes))
     }
 
