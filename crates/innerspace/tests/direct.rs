@@ -449,17 +449,26 @@ fn a_cut_as_a_future_waits_for_no_pin() {
     file.write_all_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
     let pin = || file.pin_raw(PAGE..2 * PAGE).unwrap();
     let pin = std::thread::scope(|scope| scope.spawn(pin).join().unwrap());
+    assert_busy_for_others(&memory, &file);
+    drop(pin);
+    // Made by the thread that makes the cuts, for whoever gets it.
+    let pin = after_a_tick(&memory, file.later().pin_raw(PAGE..2 * PAGE)).unwrap();
+    assert_busy_for_others(&memory, &file);
+    drop(pin);
+    after_a_tick(&memory, file.later().set_len(0)).unwrap();
+    assert_eq!(device.free_pages(), 16);
+}
+
+#[track_caller]
+fn assert_busy_for_others(memory: &Memory, file: &DaxFile) {
     for cut in [file.later().set_len(0), file.later().punch(0..2 * PAGE)] {
-        let busy = after_a_tick(&memory, cut).unwrap_err();
+        let busy = after_a_tick(memory, cut).unwrap_err();
         let DaxError::Busy { holder, .. } = busy else {
             panic!("{busy}")
         };
         assert_eq!(holder, PinHolder::Other);
     }
     assert_eq!((file.len(), file.stats().present), (2 * PAGE, 2));
-    drop(pin);
-    after_a_tick(&memory, file.later().set_len(0)).unwrap();
-    assert_eq!(device.free_pages(), 16);
 }
 
 #[test]

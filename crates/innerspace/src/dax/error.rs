@@ -84,7 +84,7 @@ pub enum PinHolder {
     /// The thread that asks made the pin: if it has it still, it would wait for itself. A pin that was handed to another thread
     /// counts as that of the thread which made it.
     ThisThread,
-    /// Another thread made it, and nobody has unpinned it in time.
+    /// Another thread made it, or a future, and nobody has unpinned it in time.
     Other,
 }
 

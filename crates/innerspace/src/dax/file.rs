@@ -14,6 +14,7 @@ use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
 #[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
+use super::pins::Owner;
 use super::stripes::Count;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
@@ -344,12 +345,21 @@ impl DaxFile {
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`], [`DaxError::Limit`], [`DaxError::Io`].
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
-        let core = &self.0.core;
-        core.check_writable(bytes.start)?;
-        core.with_room(|| self.pin_pages(bytes.clone(), Wait::Yes))
+        self.pin_for(bytes, Owner::ThisThread)
     }
 
-    pub(super) fn pin_pages(&self, bytes: Range<u64>, wait: Wait) -> Result<DaxPin, DaxError> {
+    pub(super) fn pin_for(&self, bytes: Range<u64>, owner: Owner) -> Result<DaxPin, DaxError> {
+        let core = &self.0.core;
+        core.check_writable(bytes.start)?;
+        core.with_room(|| self.pin_pages(bytes.clone(), owner, Wait::Yes))
+    }
+
+    pub(super) fn pin_pages(
+        &self,
+        bytes: Range<u64>,
+        owner: Owner,
+        wait: Wait,
+    ) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         let _layout = core.share_layout(bytes.start, wait)?;
         let _holding = Holding::begin();
@@ -360,7 +370,7 @@ impl DaxFile {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         // Registered first: a sync that looks for pins after this leaves its pages dirty, and one that looked before has locked them.
         let mut pin = DaxPin {
-            id: core.pins.add(pages.clone()),
+            id: core.pins.add(pages.clone(), owner),
             file: core.clone(),
             bytes,
             parts: Vec::new(),

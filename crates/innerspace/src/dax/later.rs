@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::error::{DaxAction, DaxError};
 use super::file::{DaxFile, DaxPin};
+use super::pins::Owner;
 use crate::cache::Later;
 
 /// The calls of a direct access file that may wait, as futures; see [`DaxFile::later`].
@@ -107,8 +108,8 @@ impl LaterDaxCalls<'_> {
         self.call(move |file| file.invalidate(bytes))
     }
 
-    /// [`DaxFile::pin_raw`]. The pin counts as that of the thread that makes the call.
+    /// [`DaxFile::pin_raw`]. The pin counts as no thread's own: a cut cannot tell that it would wait for whoever asks for it.
     pub fn pin_raw(&self, bytes: Range<u64>) -> Later<DaxPin, DaxError> {
-        self.call(move |file| file.pin_raw(bytes))
+        self.call(move |file| file.pin_for(bytes, Owner::Unknown))
     }
 }

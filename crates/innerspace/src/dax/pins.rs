@@ -16,7 +16,17 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct State {
     next: u64,
-    pins: BTreeMap<u64, (Range<u64>, thread::ThreadId)>,
+    /// Each with the thread that would wait for itself in a cut there, if that is known.
+    pins: BTreeMap<u64, (Range<u64>, Option<thread::ThreadId>)>,
+}
+
+/// Whose a pin is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    /// The calling thread's.
+    ThisThread,
+    /// Whoever gets it from the calling thread.
+    Unknown,
 }
 
 pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
@@ -32,12 +42,16 @@ impl State {
 }
 
 impl Pins {
-    /// Adds a pin of the calling thread.
-    pub(super) fn add(&self, pages: Range<u64>) -> u64 {
+    /// Adds a pin.
+    pub(super) fn add(&self, pages: Range<u64>, owner: Owner) -> u64 {
+        let thread = match owner {
+            Owner::ThisThread => Some(thread::current().id()),
+            Owner::Unknown => None,
+        };
         let mut state = self.state.lock();
         let id = state.next;
         state.next += 1;
-        state.pins.insert(id, (pages, thread::current().id()));
+        state.pins.insert(id, (pages, thread));
         id
     }
 
@@ -63,7 +77,7 @@ impl Pins {
         let own = thread::current().id();
         let state = self.state.lock();
         let mut pins = state.pins.values();
-        pins.any(|(pin, by)| *by == own && overlap(pin, pages))
+        pins.any(|(pin, by)| *by == Some(own) && overlap(pin, pages))
     }
 
     /// Waits until no pin has any of these pages; false if the deadline, should there be one, passes first.

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::error::DaxError;
 use super::file::{DaxFile, DaxPin};
+use super::pins::Owner;
 use crate::cache::Wait;
 
 /// Forms that never wait. What would have to is an error for which [`DaxError::would_block`] holds, and is for [`DaxFile::later`].
@@ -52,6 +53,6 @@ impl DaxFile {
     /// As [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
     pub fn try_pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         self.core().check_writable(bytes.start)?;
-        self.pin_pages(bytes, Wait::No)
+        self.pin_pages(bytes, Owner::ThisThread, Wait::No)
     }
 }
