@@ -130,12 +130,14 @@ impl DaxCore {
     /// The same of what needs no waiting: from the beginning on, inside the file.
     pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
+        if buf.is_empty() {
+            return Ok(0);
+        }
         let end = self.end_of_write(buf, offset)?;
         let _layout = self.share_layout(offset, Wait::No)?;
         let _holding = Holding::begin();
         let end = end.min(self.size());
         match end.checked_sub(offset) {
-            _ if buf.is_empty() => Ok(0),
             // Each access to a guarded one is a call of the host.
             Some(len @ 1..) if !self.is_guarded() => {
                 self.write_pages(&buf[..len as usize], offset, end, Wait::No)

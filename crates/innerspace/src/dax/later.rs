@@ -14,7 +14,8 @@ use crate::cache::Later;
 /// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one after another with those of
 /// other files and of spaces ([`LaterCalls`](crate::LaterCalls)), in the order in which they were first polled. Nothing happens before
 /// that. A call that waits long, for a slow host, keeps the thread from the others. So none of them waits for pins, whose holder may
-/// itself wait for such a call: it is [`DaxError::Busy`] at once. An open end of a range is the end of the file when the future is
+/// itself wait for such a call: it is [`DaxError::Busy`] at once. Most wait for accesses that are under way, and so for a
+/// [`Session`](crate::Session) up to its next safepoint: a session must not wait for one in place. An open end of a range is the end of the file when the future is
 /// made.
 ///
 /// A call that is first polled in a callback of a store is made there and then.

@@ -13,7 +13,7 @@ use crate::cache::Wait;
 /// Forms that never wait. What would have to is an error for which [`DaxError::would_block`] holds, and is for [`DaxFile::later`].
 ///
 /// Over a host file, the system may still have to fetch a page that is read or written, as with any mapping. Whatever the system is
-/// asked by a call counts as waiting: so of a file with [`OnShrink::Error`](crate::OnShrink::Error) nothing is had.
+/// asked by a call counts as waiting: so of a file with [`OnShrink::Error`](crate::OnShrink::Error) nothing is read or written.
 impl DaxFile {
     /// Like [`DaxFile::read_at`], but never waits. It would block beside a [`DaxFile::set_len`] or [`DaxFile::punch`], and where the
     /// host has to be asked for its holes: of that, some answers are remembered.

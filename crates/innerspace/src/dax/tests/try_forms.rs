@@ -99,6 +99,8 @@ fn a_write_makes_no_file_longer_and_meets_no_cut() {
     assert_eq!((file.len(), file.stats().present), (PAGE + 100, 1));
     let layout = file.core().layout.write();
     assert_would_block(file.try_write_at(&[7; 9], 5), 5);
+    assert_eq!(file.try_write_at(&[], 5).unwrap(), 0);
+    assert_eq!(file.try_write_at(&[], MAX_SIZE + 1).unwrap(), 0);
     drop(layout);
     let long = file.try_write_at(&[7; 9], MAX_SIZE - 8);
     assert!(matches!(long, Err(DaxError::TooLong { .. })), "{long:?}");
@@ -285,12 +287,15 @@ mod host {
     }
 
     #[test]
-    fn of_a_guarded_file_nothing_is_had() {
+    fn of_a_guarded_file_nothing_is_read_or_written() {
         let folder = tempfile::tempdir().unwrap();
         let file = create_guarded(&path_in(&folder));
         file.write_all_at(&[7; 10], 0).unwrap();
         assert_would_block(file.try_read_at(&mut [0; 10], 3), 3);
         assert_would_block(file.try_write_at(&[0; 10], 3), 3);
         assert_eq!(file.try_read_at(&mut [0; 10], 10).unwrap(), 0, "its end");
+        // As without waiting for it: no call of the host.
+        let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
+        drop(file.try_pin_raw(0..10).unwrap());
     }
 }
