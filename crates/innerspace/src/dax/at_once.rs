@@ -10,7 +10,7 @@ use super::error::DaxError;
 use super::fault::DaxPages;
 use super::reference::DaxRef;
 use super::stripes::Count;
-use crate::cache::FaultKind;
+use crate::cache::{FaultKind, Wait};
 use crate::units::PAGE_SIZE;
 
 impl DaxCore {
@@ -57,6 +57,10 @@ impl DaxRef {
         if self.is_being_cut(&locked.pages()) {
             return Ok(None);
         }
+        let becomes_dirty = kind == FaultKind::Write && !locked.entry().is_dirty();
+        if becomes_dirty && self.pay_ahead(Wait::No).is_err() {
+            return Ok(None);
+        }
         self.counts.count(Count::Faults);
         if locked.entry().size() == Size::Large {
             self.counts.count(Count::LargeFaults);
@@ -64,7 +68,7 @@ impl DaxRef {
         if locked.content() == Content::Zero {
             self.counts.count(Count::ZeroMaps);
         }
-        if kind == FaultKind::Write && !locked.entry().is_dirty() {
+        if becomes_dirty {
             locked.become_locked(locked.entry().dirty());
             self.note_dirty(page);
         }

@@ -339,7 +339,7 @@ impl DaxCore {
     }
 
     /// Charges for what the extent map and the set of dirty ranges take, and for the next few that come: asked by whoever is to
-    /// add to them, with nothing locked, for it may wait for memory.
+    /// add to them, with nothing locked if it may wait for memory.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
         if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::SeqCst) {
             return Ok(());

@@ -6,6 +6,7 @@ use super::super::core::HoleWrites;
 use super::super::entry::{Content, Size};
 use super::super::grab::Wanted;
 use super::*;
+use crate::reclaim::AllocMode;
 
 impl DaxCore {
     /// [`DaxRef::try_fault`] by whoever has the file.
@@ -86,4 +87,35 @@ fn a_large_block_that_was_synced_is_dirty_again_and_is_synced_again() {
         core.entries.peek(0).unwrap().content(),
         Content::Block(_)
     ));
+}
+
+// spec: P6
+#[test]
+fn what_becomes_dirty_is_paid_for_within_the_limit() {
+    const RANGES: u64 = 600;
+    let pool = pool(1_024);
+    let device = device(RANGES);
+    let group = pool.root_group().child("tenant", 800 * PAGE).unwrap();
+    let setup = DaxSetup::default();
+    let file = DaxFile::on_device(&Cache::new(&pool), &group, &device, "data.bin", setup).unwrap();
+    file.set_len(RANGES * LARGE * PAGE).unwrap();
+    for range in 0..RANGES {
+        file.write_all_at(&[7], range * LARGE * PAGE).unwrap();
+    }
+    file.sync_all().unwrap();
+    let mut all = Vec::new();
+    while let Ok(frame) = pool.alloc(group.id(), 0, AllocMode::NoWait) {
+        all.push(frame);
+    }
+    let (usage, core) = (|| group.stats().usage.0, file.core());
+    let full = usage();
+    let store = |range: u64| core.try_fault(range * LARGE, FaultKind::Write);
+    let stored = (0..RANGES).filter(|range| store(*range).is_some()).count();
+    assert!((1..RANGES as usize).contains(&stored), "{stored}");
+    assert_eq!((usage(), file.stats().dirty), (full, stored as u64));
+    assert_eq!(core.entries.waits.len(), 0);
+    // What is dirty takes no more room.
+    assert!(store(0).is_some());
+    drop(all);
+    assert!(store(RANGES - 1).is_some());
 }
