@@ -90,6 +90,7 @@ impl Word {
 /// Where nodes live.
 pub(crate) trait Nodes {
     /// The words of a node.
+    #[inline]
     fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS] {
         let words = self.words_at(FrameOffset::of(node));
         words.unwrap_or_else(|| panic!("node {node:?} is outside the arena"))

@@ -103,9 +103,6 @@ impl FileCore {
     }
 
     /// Makes a block of one page: what `fill` makes of a frame, put where it belongs by `insert`.
-    ///
-    /// The next frame is fetched in quarters while there is other work to do: fetched in one go, its lines would be waited for. The
-    /// first two come after a page was filled, the others before the next is.
     #[inline(always)]
     fn write_new_page(
         &self,
@@ -113,16 +110,45 @@ impl FileCore {
         fill: impl FnOnce(&mut [u8]),
         insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
     ) -> Result<bool, FileError> {
+        // Two ways from here, so that what is at hand stays in registers.
+        match self.pool.alloc_page_at_hand(self.group.id()) {
+            Some((page, next)) => self.fill_new_page(page, next, block, fill, insert),
+            None => self.write_new_page_otherwise(block, fill, insert),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_new_page_otherwise(
+        &self,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+    ) -> Result<bool, FileError> {
+        let page = self.pool.alloc(self.group.id(), 0, AllocMode::Wait)?;
+        let next = self.frames().next_single();
+        self.fill_new_page(page, next, block, fill, insert)
+    }
+
+    /// The `next` frame is fetched in quarters while there is other work to do: fetched in one go, its lines would be waited for. The
+    /// first two come after a page was filled, the others before the next is.
+    #[inline(always)]
+    fn fill_new_page(
+        &self,
+        mut page: PoolFrame<'_>,
+        next: Option<FrameId>,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+    ) -> Result<bool, FileError> {
         let frames = self.frames();
-        frames.prefetch_next(Quarter::Third);
-        let mut owned = self.pool.alloc_page(self.group.id())?;
-        frames.prefetch_free(owned.id(), Quarter::Fourth);
-        fill(owned.bytes_mut());
-        let next = frames.next_single();
+        page.prefetch(Quarter::Third);
+        page.prefetch(Quarter::Fourth);
+        fill(page.bytes_mut());
         if let Some(next) = next {
             frames.prefetch_free(next, Quarter::First);
         }
-        let made = insert(self.publish_complete(owned, block));
+        let made = insert(self.publish_complete(page, block));
         if let Some(next) = next {
             frames.prefetch_free(next, Quarter::Second);
         }
@@ -241,7 +267,7 @@ impl FileCore {
     }
 
     /// Publishes a block that has its bytes. Nobody finds it yet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
         let referenced = !marks_after_publishing();
         owned.set_flags(match referenced {

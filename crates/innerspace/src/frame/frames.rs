@@ -230,14 +230,6 @@ impl Frames {
         }
     }
 
-    /// [`Frames::prefetch_free`] of the frame that this thread gets next.
-    #[inline]
-    pub(crate) fn prefetch_next(&self, quarter: Quarter) {
-        if let Some(id) = self.next_single() {
-            self.prefetch_free(id, quarter);
-        }
-    }
-
     /// Has a quarter of a free frame on its way to the processor, to be written, and with the first its metadata.
     #[inline(always)]
     pub(crate) fn prefetch_free(&self, id: FrameId, quarter: Quarter) {

@@ -225,6 +225,8 @@ impl<'f> OwnedFrame<'f> {
 }
 
 impl Drop for OwnedFrame<'_> {
+    // As that of a charge (`group::charge`).
+    #[inline(always)]
     fn drop(&mut self) {
         self.frames.free(self.id);
     }

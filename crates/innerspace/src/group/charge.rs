@@ -87,19 +87,13 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
+    // Compiled into who drops it, and what it calls is given values: one whose address was taken lies in memory, and is read back from
+    // there each time it moves.
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.pages.0 == 0 {
-            // All of it was split off.
-        } else if self.over_high.is_none() {
-            self.tree.uncharge(self.group, self.pages);
-        } else {
-            // Not in stock: from there it would be had again without a look at the mark.
-            let given_back = self
-                .tree
-                .uncharge_past_stock(thread_number(), self.group, self.pages);
-            if let Err(underflow) = given_back {
-                panic!("{underflow}");
-            }
+        // Else all of it was split off.
+        if self.pages.0 > 0 {
+            self.tree.give_back(self.group, self.pages, self.over_high);
         }
     }
 }
@@ -462,6 +456,19 @@ impl GroupTree {
             let node = self.node(id);
             checked_take(&node.usage, pages.0, |_| ()).expect("the level was charged just now");
             next = node.parent();
+        }
+    }
+
+    /// Gives back what was charged and not committed.
+    #[cold]
+    #[inline(never)]
+    fn give_back(&self, group: GroupId, pages: PageCount, over_high: Option<GroupId>) {
+        if over_high.is_none() {
+            return self.uncharge(group, pages);
+        }
+        // Not in stock: from there it would be had again without a look at the mark.
+        if let Err(underflow) = self.uncharge_past_stock(thread_number(), group, pages) {
+            panic!("{underflow}");
         }
     }
 

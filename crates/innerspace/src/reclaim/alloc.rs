@@ -212,18 +212,15 @@ impl Pool {
         }
     }
 
-    /// [`Pool::alloc`] of one page, which may wait: what succeeds at once is compiled into the caller.
-    ///
-    /// # Errors
-    /// As there.
+    /// [`Pool::alloc_at_hand`] for who may wait: [`Pool::alloc`] of one page has it, if this has none.
     #[inline(always)]
-    pub(crate) fn alloc_page(&self, group: GroupId) -> Result<PoolFrame<'_>, LimitError> {
+    pub(crate) fn alloc_page_at_hand(
+        &self,
+        group: GroupId,
+    ) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
         AllocMode::Wait.check_order();
         self.age_if_due();
-        match self.attempt(group, 0) {
-            Ok(frame) if frame.charge.over_high().is_none() => Ok(frame),
-            attempted => self.settle(group, 0, AllocMode::Wait, attempted),
-        }
+        self.alloc_at_hand(group)
     }
 
     /// A frame, if the charge stays below every limit and mark and one is free, with nothing freed and nothing waited for: may be
