@@ -182,7 +182,7 @@ impl Frames {
     /// Takes one frame from this thread's magazine, and tells which it gets after it, if that is known: a hint.
     #[inline(always)]
     pub(crate) fn alloc_at_hand(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
-        let (id, next) = self.allocator.take_at_hand()?;
+        let (id, next) = self.allocator.take_at_hand(&self.metas)?;
         Some((self.begin(id, 0), next))
     }
 

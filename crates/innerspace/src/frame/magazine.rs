@@ -185,12 +185,14 @@ impl Allocator {
         self.take_listed(metas, order, source)
     }
 
-    /// Takes a single frame as [`Allocator::take`] does, if there is one in the calling thread's magazine, and tells which the thread
-    /// gets after it, if that is known.
+    /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of its own with one in it, or a load is to
+    /// be had, and tells which the thread gets after it, if that is known.
     #[inline(always)]
-    pub(super) fn take_at_hand(&self) -> Option<(FrameId, Option<FrameId>)> {
-        let magazine = self.owned.get(magazine_number())?.enter(&self.drains)?;
-        let id = magazine.pop()?;
+    pub(super) fn take_at_hand(&self, metas: &[Meta]) -> Option<(FrameId, Option<FrameId>)> {
+        let number = magazine_number();
+        let magazine = self.owned.get(number)?.enter(&self.drains)?;
+        let popped = magazine.pop();
+        let id = popped.or_else(|| self.take_load(metas, &magazine, number))?;
         Some((id, magazine.top()))
     }
 
