@@ -20,7 +20,7 @@ use crate::cache::Wait;
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
 use crate::sync::Arc;
-use crate::sync::domain::Domain;
+use crate::sync::domain::{Domain, Mail};
 use crate::sys::copy::Scalar;
 use crate::{PAGE_SIZE, PageCount, VirtAddr};
 
@@ -145,6 +145,12 @@ pub(super) trait Sectioned {
     const WAIT: Wait;
     /// Before an access.
     fn enter(translator: &mut Translator);
+    /// Before an access that begins with a look whether it hits, at `mail`; if it does not, `order` comes before all else.
+    fn enter_to_hit(translator: &mut Translator);
+    /// What there is that such a look has to see.
+    fn mail(translator: &Translator) -> Mail;
+    /// The rest of `enter` after `enter_to_hit`.
+    fn order(translator: &mut Translator);
     /// After an access.
     fn leave(translator: &mut Translator);
     /// Before anything that may take a lock: the section is open and stays so until we leave it. Passes a safepoint if
@@ -167,6 +173,21 @@ impl Sectioned for Single {
     #[inline(always)]
     fn enter(translator: &mut Translator) {
         translator.sections.enter();
+    }
+
+    #[inline(always)]
+    fn enter_to_hit(translator: &mut Translator) {
+        translator.sections.enter_alone();
+    }
+
+    #[inline(always)]
+    fn mail(translator: &Translator) -> Mail {
+        translator.sections.lone_mail()
+    }
+
+    #[inline(always)]
+    fn order(translator: &mut Translator) {
+        translator.sections.order();
     }
 
     #[inline(always)]
@@ -247,11 +268,12 @@ impl Core {
         next: Option<VirtAddr>,
         act: impl FnOnce(Page) -> T,
     ) -> Result<T, Fault> {
-        S::enter(&mut self.translator);
+        S::enter_to_hit(&mut self.translator);
         let (size, need) = (what.size(), what.need());
+        let mail = S::mail(&self.translator);
         let hit = match what.is_buffer() {
-            true => self.translator.hit(at.0, size, need),
-            false => self.translator.hit_past_beginning(at.0, size, need),
+            true => self.translator.hit_if(mail, at.0, size, need),
+            false => self.translator.hit_past_beginning(mail, at.0, size, need),
         };
         let page = match hit {
             Some(page) => page,
@@ -275,6 +297,7 @@ impl Core {
     /// section before and after.
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        S::order(&mut self.translator);
         let (size, need) = (what.size(), what.need());
         match self.translator.hit_and_fetch_ahead(at.0, size, need) {
             Some(page) => Some(page),
@@ -306,7 +329,7 @@ impl Core {
                     // The mail is read, and nobody waited for the gate: the next access has to look at it, too.
                     // mutant: P29-gate (test: while_the_mappings_change_it_would_block_each_time) it does not
                     if cfg!(not(mutant = "P29-gate")) {
-                        self.translator.sections.participant().request();
+                        self.translator.sections.participant().call_in();
                     }
                     self.fault = what.fault(FaultKind::WouldBlock, at);
                     return None;
@@ -413,9 +436,9 @@ impl Core {
 
     #[inline(always)]
     pub(super) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        S::enter(&mut self.translator);
+        S::enter_to_hit(&mut self.translator);
         let (translator, size) = (&self.translator, size_of::<T>());
-        match translator.hit_past_beginning(at.0, size, Need::Read) {
+        match translator.hit_past_beginning(S::mail(translator), at.0, size, Need::Read) {
             Some(page) => {
                 let value = page.load();
                 S::leave(&mut self.translator);
@@ -454,9 +477,9 @@ impl Core {
         at: VirtAddr,
         value: T,
     ) -> Result<(), Fault> {
-        S::enter(&mut self.translator);
+        S::enter_to_hit(&mut self.translator);
         let (translator, size) = (&self.translator, size_of::<T>());
-        match translator.hit_past_beginning(at.0, size, Need::Write) {
+        match translator.hit_past_beginning(S::mail(translator), at.0, size, Need::Write) {
             Some(page) => {
                 page.store(value);
                 S::leave(&mut self.translator);

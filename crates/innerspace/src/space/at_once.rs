@@ -3,6 +3,7 @@
 //! They are the others, by another [`Sectioned`]: the hit is the same, and what is missed is had if that takes no waiting, by the
 //! same steps (`fault`). So each access has such a form. `watch_code`, which is more than an access, has none.
 
+use crate::sync::domain::Mail;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
@@ -24,6 +25,21 @@ impl<S: Sectioned> Sectioned for AtOnce<S> {
     #[inline(always)]
     fn enter(translator: &mut Translator) {
         S::enter(translator);
+    }
+
+    #[inline(always)]
+    fn enter_to_hit(translator: &mut Translator) {
+        S::enter_to_hit(translator);
+    }
+
+    #[inline(always)]
+    fn mail(translator: &Translator) -> Mail {
+        S::mail(translator)
+    }
+
+    #[inline(always)]
+    fn order(translator: &mut Translator) {
+        S::order(translator);
     }
 
     #[inline(always)]

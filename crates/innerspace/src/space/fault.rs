@@ -162,7 +162,7 @@ impl<'space> FaultState<'space> {
                     // The mail is read, and nobody waits for the gate: the next access has to look at it, too.
                     // mutant: P29-step (test: a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access) it does not
                     if cfg!(not(mutant = "P29-step")) {
-                        translator.sections.participant().request();
+                        translator.sections.participant().call_in();
                     }
                     return Err(self.error(FaultKind::WouldBlock, None));
                 }

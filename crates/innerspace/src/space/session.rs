@@ -1,5 +1,6 @@
 //! Sessions: one section over many accesses.
 
+use crate::sync::domain::Mail;
 use std::marker::PhantomData;
 
 use super::access::{Core, Sectioned};
@@ -51,6 +52,17 @@ impl Sectioned for InSession {
     fn enter(_: &mut Translator) {}
 
     #[inline(always)]
+    fn enter_to_hit(_: &mut Translator) {}
+
+    #[inline(always)]
+    fn mail(translator: &Translator) -> Mail {
+        translator.sections.mail()
+    }
+
+    #[inline(always)]
+    fn order(_: &mut Translator) {}
+
+    #[inline(always)]
     fn leave(_: &mut Translator) {}
 
     fn pause(translator: &mut Translator) {
@@ -65,7 +77,7 @@ impl Sectioned for InSession {
     fn resume(translator: &mut Translator) {
         if !translator.sections.is_open() {
             // A panic came out of a fault, which may have read the mail and found the gate closed: the next access looks again.
-            translator.sections.participant().request();
+            translator.sections.participant().call_in();
             translator.sections.enter();
         }
         translator.sections.begin_session();

@@ -250,7 +250,13 @@ impl Translator {
     /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
     #[inline(always)]
     pub(super) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
-        let entry = self.leaves.find(at, need, self.sections.mail())?;
+        self.hit_if(self.sections.mail(), at, size, need)
+    }
+
+    /// The same, with `mail` to look at.
+    #[inline(always)]
+    pub(super) fn hit_if(&self, mail: Mail, at: u64, size: usize, need: Need) -> Option<Page> {
+        let entry = self.leaves.find(at, need, mail)?;
         // A session that was suspended meanwhile has mail.
         debug_assert!(self.sections.is_open());
         let offset = at as usize % PAGE_SIZE;
@@ -261,11 +267,17 @@ impl Translator {
         Some(Page::at(entry, offset))
     }
 
-    /// As `hit`, but for the first bytes of a page: those are for [`Translator::hit_and_fetch_ahead`].
+    /// As `hit_if`, but for the first bytes of a page: those are for [`Translator::hit_and_fetch_ahead`].
     #[inline(always)]
-    pub(super) fn hit_past_beginning(&self, at: u64, size: usize, need: Need) -> Option<Page> {
+    pub(super) fn hit_past_beginning(
+        &self,
+        mail: Mail,
+        at: u64,
+        size: usize,
+        need: Need,
+    ) -> Option<Page> {
         let offset = offset_past_beginning(at, size)?;
-        let entry = self.leaves.find(at, need, self.sections.mail())?;
+        let entry = self.leaves.find(at, need, mail)?;
         debug_assert!(self.sections.is_open());
         Some(Page::at(entry, offset))
     }

@@ -58,6 +58,9 @@ const CLOSED: u64 = 0;
 /// What `pending` is while something is: a bit that no number has under which something is cached.
 const PENDING: u64 = 1 << 63;
 
+/// What `alone` is, too, while the owner is to fence: another such bit.
+const FENCED: u64 = 1 << 62;
+
 /// Whether something was pending for a reader when it looked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mail(u64);
@@ -67,7 +70,7 @@ impl Mail {
     /// both.
     #[inline(always)]
     pub(crate) fn mark(self, number: u64) -> u64 {
-        debug_assert_eq!(number & PENDING, 0);
+        debug_assert_eq!(number & (PENDING | FENCED), 0);
         number | self.0
     }
 }
@@ -80,8 +83,9 @@ pub(crate) struct Participant {
     state: AtomicU64,
     /// [`PENDING`] while there are posts and requests to pass a safepoint that the owner has not seen yet, else 0.
     pending: AtomicU64,
-    /// Whether the owner is to fence when it enters ([`fencing`]).
-    fenced: AtomicBool,
+    /// [`PENDING`] while there are posts and calls to come the long way, [`FENCED`] while the owner is to fence when it enters
+    /// ([`fencing`]): what an access that has a section of its own looks at.
+    alone: AtomicU64,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
     /// Fences so far, and the grace periods that there were at the last look; touched by the owner alone.
@@ -113,7 +117,7 @@ impl Participant {
         Participant {
             state: AtomicU64::new(0),
             pending: AtomicU64::new(0),
-            fenced: AtomicBool::new(false),
+            alone: AtomicU64::new(0),
             depth: AtomicU32::new(0),
             fences: AtomicU32::new(0),
             graces_seen: AtomicU64::new(0),
@@ -140,8 +144,18 @@ impl Participant {
                 mailbox.flush = true;
             }
         }
-        // Under the lock, so that a drain which takes this away has seen the message too. Release: pairs with the
-        // load in `Sections::has_mail` where that is followed by the lock; for A6 the poster's later data store carries it.
+        self.mark(&mailbox);
+    }
+
+    /// Has the owner's next access of any kind, in a session or not, come the long way, where it reads its mail.
+    pub(crate) fn call_in(&self) {
+        self.mark(&self.mailbox.lock());
+    }
+
+    /// Under the lock, so that a drain which takes this away has seen the message too, and takes both. Release: pairs with the
+    /// load in `Sections::has_mail` where that is followed by the lock; for A6 the poster's later data store carries it.
+    fn mark(&self, _mailbox: &Mailbox) {
+        self.alone.fetch_or(PENDING, Ordering::Release);
         self.pending.fetch_or(PENDING, Ordering::Release);
     }
 
@@ -159,7 +173,7 @@ impl Participant {
         }
     }
 
-    /// Asks an open session to pass a safepoint.
+    /// Asks an open session to pass a safepoint. An access that has a section of its own leaves it soon.
     pub(crate) fn request(&self) {
         self.pending.fetch_or(PENDING, Ordering::Release);
     }
@@ -246,8 +260,9 @@ impl Domain {
 
     fn add(&self, participant: Arc<Participant>) {
         let mut participants = self.participants.lock();
-        let fenced = self.fenced.load(Ordering::Relaxed);
-        participant.fenced.store(fenced, Ordering::Relaxed);
+        if self.fenced.load(Ordering::Relaxed) {
+            participant.alone.fetch_or(FENCED, Ordering::Relaxed);
+        }
         participants.list.push(participant);
     }
 
@@ -360,6 +375,14 @@ impl Sections {
     /// Opens a section. Must be outside one.
     #[inline(always)]
     pub(crate) fn enter(&mut self) {
+        self.enter_alone();
+        self.order();
+    }
+
+    /// Opens a section for one access, which looks at [`Sections::lone_mail`] before it uses anything, and calls [`Sections::order`]
+    /// if there is any: where readers are told to fence, this one has not yet.
+    #[inline(always)]
+    pub(crate) fn enter_alone(&mut self) {
         // Not under loom, where every look at `state` is one more thing to explore.
         debug_assert!(
             cfg!(loom) || !self.is_open(),
@@ -368,8 +391,23 @@ impl Sections {
         self.last += 2;
         self.participant.set_state(self.last, self.mode);
         if self.mode == BarrierMode::Membarrier {
-            self.participant.order(&self.domain);
+            self.mode.light();
         }
+    }
+
+    /// The end of [`Sections::enter`].
+    #[inline(always)]
+    pub(crate) fn order(&mut self) {
+        if self.mode == BarrierMode::Membarrier && self.participant.order() {
+            self.domain.judge_fences(&self.participant);
+        }
+    }
+
+    /// Something other than none if there is mail, or the section is yet to be put in order.
+    #[inline(always)]
+    pub(crate) fn lone_mail(&self) -> Mail {
+        // Relaxed: as in `Participant::mail`.
+        Mail(self.participant.alone.load(Ordering::Relaxed))
     }
 
     /// Closes the section; that of a session may have been left already, when it was suspended. Release: what was done
@@ -409,6 +447,9 @@ impl Sections {
         let mut mailbox = self.participant.mailbox.lock();
         // Acquire: pairs with the release of who posted or asked.
         self.participant.pending.swap(0, Ordering::Acquire);
+        self.participant
+            .alone
+            .fetch_and(!PENDING, Ordering::Acquire);
         if mailbox.flush {
             forget(Post::All);
         }

@@ -10,6 +10,10 @@
 //! | *enter* | `state` := odd; look at its `fenced` | `state` := odd; look at its `fenced`; full fence |
 //! | *synchronize*, after the change of words | heavy barrier; lock the list; read every `state` | lock the list; full fence; read every `state` |
 //!
+//! The reader's `fenced` is a bit of a word on the line of its `state`. An access with a section of its own looks at the whole word as it
+//! compares what it has cached, since mail is told of there, too: telling readers costs such an access nothing, and where they are told it goes the long way
+//! and fences there ([`Sections::enter_alone`](super::Sections::enter_alone)).
+//!
 //! | change, with the list locked | steps |
 //! |---|---|
 //! | they are to fence | each `fenced` := true; heavy barrier; the domain's := true |
@@ -31,7 +35,7 @@
 use std::hint::cold_path;
 use std::time::{Duration, Instant};
 
-use super::{Domain, Participant, Participants};
+use super::{Domain, FENCED, Participant, Participants};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::{Ordering, fence};
 use crate::sys::barrier;
@@ -76,26 +80,20 @@ impl Pace {
 }
 
 impl Participant {
-    /// The end of *enter* where the barrier is asymmetric.
+    /// The end of *enter* where the barrier is asymmetric; whether [`Domain::judge_fences`] is due.
     #[inline(always)]
-    pub(super) fn order(&self, domain: &Domain) {
+    pub(super) fn order(&self) -> bool {
         barrier::BarrierMode::Membarrier.light();
         // Under loom the light side is a fence, and nobody is told.
-        if cfg!(not(loom)) && self.fenced.load(Ordering::Relaxed) {
-            cold_path();
-            self.fence(domain);
+        if cfg!(loom) || self.alone.load(Ordering::Relaxed) & FENCED == 0 {
+            return false;
         }
-    }
-
-    #[inline(never)]
-    fn fence(&self, domain: &Domain) {
+        cold_path();
         fence(Ordering::SeqCst);
         // Relaxed: touched by the owner alone.
-        let fences = self.fences.load(Ordering::Relaxed).wrapping_add(1);
+        let fences = self.fences.load(Ordering::Relaxed) + 1;
         self.fences.store(fences, Ordering::Relaxed);
-        if fences.is_multiple_of(LOOK_EVERY) {
-            domain.judge_fences(self);
-        }
+        fences >= LOOK_EVERY
     }
 }
 
@@ -129,23 +127,29 @@ impl Domain {
         let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
         self.barrier_cost.store(nanoseconds, Ordering::Relaxed);
         for participant in &participants.list {
-            participant.fenced.store(true, Ordering::Relaxed);
+            participant.alone.fetch_or(FENCED, Ordering::Relaxed);
         }
         barrier::heavy();
         self.fenced.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the readers to stop if the caller's fences since it last came here took more time than heavy barriers would have.
+    /// Tells the readers to stop if the fences of the caller since it last came here took more time than heavy barriers would
+    /// have; nothing, if those were few.
     #[cold]
-    fn judge_fences(&self, own: &Participant) {
+    pub(super) fn judge_fences(&self, own: &Participant) {
+        let fences = own.fences.load(Ordering::Relaxed);
+        if fences < LOOK_EVERY {
+            return;
+        }
+        own.fences.store(0, Ordering::Relaxed);
         let now = self.grace_periods.load(Ordering::Relaxed);
         let since = own.graces_seen.load(Ordering::Relaxed);
         own.graces_seen.store(now, Ordering::Relaxed);
         let barriers = (now - since).saturating_mul(self.barrier_cost.load(Ordering::Relaxed));
-        if barriers >= u64::from(LOOK_EVERY) * FENCE {
+        if barriers >= u64::from(fences) * FENCE {
             return;
         }
-        // In a section: it is not worth a wait.
+        // It may be in a section, and is not worth a wait.
         if let Some(participants) = self.participants.try_lock() {
             self.have_readers_stop(&participants);
         }
@@ -154,7 +158,7 @@ impl Domain {
     fn have_readers_stop(&self, participants: &Participants) {
         self.fenced.store(false, Ordering::Relaxed);
         for participant in &participants.list {
-            participant.fenced.store(false, Ordering::Relaxed);
+            participant.alone.fetch_and(!FENCED, Ordering::Relaxed);
         }
     }
 }

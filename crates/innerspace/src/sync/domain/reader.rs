@@ -71,7 +71,7 @@ impl Participant {
 impl Domain {
     /// Opens a section of the calling thread for a short look: until it is over the thread opens no other, so that nothing
     /// has to be counted. `None` where that takes more than two plain stores: the thread has a section open, had its
-    /// last one in another domain, or there is no asymmetric barrier. Then open a [`Reader`].
+    /// last one in another domain, there is no asymmetric barrier, or its fences are to be judged. Then open a [`Reader`].
     #[inline(always)]
     pub(crate) fn look(self: &Arc<Domain>) -> Option<Look<'_>> {
         let (domain, pointer) = LAST.with(Cell::get);
@@ -86,7 +86,11 @@ impl Domain {
             "a look inside a section"
         );
         participant.step(Ordering::Release);
-        participant.order(self);
+        if participant.order() {
+            // A reader judges.
+            participant.step(Ordering::Release);
+            return None;
+        }
         Some(Look {
             participant: pointer,
             _domain: PhantomData,
@@ -182,8 +186,8 @@ impl Reader<'_> {
         let state = participant.state.load(Ordering::Relaxed);
         debug_assert!(state & 1 == 0, "a section inside a look");
         participant.set_state(state + 1, mode);
-        if mode == BarrierMode::Membarrier {
-            participant.order(self.domain);
+        if mode == BarrierMode::Membarrier && participant.order() {
+            self.domain.judge_fences(participant);
         }
     }
 }

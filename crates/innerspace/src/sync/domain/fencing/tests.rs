@@ -14,7 +14,7 @@ fn tell_to_fence(domain: &Domain) {
 
 fn told(domain: &Domain) -> Vec<bool> {
     let participants = domain.participants.lock();
-    let told = |one: &Arc<Participant>| one.fenced.load(Ordering::Relaxed);
+    let told = |one: &Arc<Participant>| one.alone.load(Ordering::Relaxed) & FENCED != 0;
     participants.list.iter().map(told).collect()
 }
 
