@@ -406,8 +406,7 @@ impl Sections {
     /// Something other than none if there is mail, or the section is yet to be put in order.
     #[inline(always)]
     pub(crate) fn lone_mail(&self) -> Mail {
-        // Relaxed: as in `Participant::mail`.
-        Mail(self.participant.alone.load(Ordering::Relaxed))
+        Mail(self.participant.lone_word())
     }
 
     /// Closes the section; that of a session may have been left already, when it was suspended. Release: what was done

@@ -7,7 +7,7 @@
 //!
 //! | | readers do not fence | readers fence |
 //! |---|---|---|
-//! | *enter* | `state` := odd; look at its `fenced` | `state` := odd; look at its `fenced`; full fence |
+//! | *enter* | `state` := odd; look at its `fenced`, acquire | `state` := odd; look at its `fenced`; full fence |
 //! | *synchronize*, after the change of words | heavy barrier; lock the list; read every `state` | lock the list; full fence; read every `state` |
 //!
 //! The reader's `fenced` is a bit of a word on the line of its `state`. An access with a section of its own looks at the whole word as it
@@ -17,14 +17,17 @@
 //! | change, with the list locked | steps |
 //! |---|---|
 //! | they are to fence | each `fenced` := true; heavy barrier; the domain's := true |
-//! | they are to stop | the domain's := false; each `fenced` := false |
+//! | they are to stop | the domain's := false; each `fenced` := false, release |
 //! | a reader is added | its `fenced` := the domain's |
 //!
 //! **Why a grace period without a heavy barrier is one.** It finds the domain's `fenced` with the list locked, so the change to fencing is
 //! over, and nobody is told to stop until it has read every `state`. Take any reader's enter, and the point F at which the heavy barrier of that change
 //! made the reader's memory accesses be in program order. The look at `fenced` stands after `state` := odd in program order.
-//! - F before the look: it finds true, and a full fence follows. With that of the revoker this is Dekker's with a fence on
+//! - F before the look, which finds true: a full fence follows. With that of the revoker this is Dekker's with a fence on
 //!   both sides: the revoker finds `state` odd, or the reader finds the words changed.
+//! - F before the look, which finds false: so they were told to stop meanwhile, by one who locked the list after the revoker, whose read of
+//!   `state` may have missed the reader. The look acquires what that one released, and with it the change of the words. So the words must
+//!   be loaded after the look, though nothing else asks for that: neither the compiler nor the processor may load them ahead.
 //! - F after the look: `state` := odd stands before F, and is seen by whoever locks the list after the change.
 //!
 //! A reader that finds true where it need not fences in vain. A heavy barrier is right whatever the readers do, so who has looked at the
@@ -80,12 +83,24 @@ impl Pace {
 }
 
 impl Participant {
+    /// The look at `fenced`, and at what else there is.
+    #[inline(always)]
+    pub(super) fn lone_word(&self) -> u64 {
+        let word = self.alone.load(Ordering::Relaxed);
+        if cfg!(not(loom)) {
+            // Pairs with `have_readers_stop`. Not a load that acquires: where those are in order after stores that release, as on ARM, it
+            // would wait for that of `state`.
+            fence(Ordering::Acquire);
+        }
+        word
+    }
+
     /// The end of *enter* where the barrier is asymmetric; whether [`Domain::judge_fences`] is due.
     #[inline(always)]
     pub(super) fn order(&self) -> bool {
         barrier::BarrierMode::Membarrier.light();
         // Under loom the light side is a fence, and nobody is told.
-        if cfg!(loom) || self.alone.load(Ordering::Relaxed) & FENCED == 0 {
+        if cfg!(loom) || self.lone_word() & FENCED == 0 {
             return false;
         }
         cold_path();
@@ -158,7 +173,8 @@ impl Domain {
     fn have_readers_stop(&self, participants: &Participants) {
         self.fenced.store(false, Ordering::Relaxed);
         for participant in &participants.list {
-            participant.alone.fetch_and(!FENCED, Ordering::Relaxed);
+            // Release: pairs with `lone_word`, for those who held the list before us.
+            participant.alone.fetch_and(!FENCED, Ordering::Release);
         }
     }
 }
