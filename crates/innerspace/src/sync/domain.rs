@@ -263,6 +263,8 @@ impl Domain {
         if self.fenced.load(Ordering::Relaxed) {
             participant.alone.fetch_or(FENCED, Ordering::Relaxed);
         }
+        let graces = self.grace_periods();
+        participant.graces_seen.store(graces, Ordering::Relaxed);
         participants.list.push(participant);
     }
 

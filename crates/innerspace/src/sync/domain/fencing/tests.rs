@@ -89,6 +89,27 @@ fn readers_stop_when_there_are_few_grace_periods_for_their_fences() {
     assert!(!domain.fenced.load(Ordering::Relaxed));
 }
 
+#[test]
+fn who_comes_while_readers_fence_judges_by_the_grace_periods_since() {
+    let Some(domain) = asymmetric() else { return };
+    tell_to_fence(&domain);
+    (0..100).for_each(|_| domain.synchronize());
+    let mut sections = Domain::register(&domain);
+    for _ in 0..LOOK_EVERY {
+        sections.enter();
+        sections.leave();
+    }
+    assert_eq!(told(&domain), [false]);
+}
+
+/// How a reader of the test below opens its sections.
+#[derive(Clone, Copy)]
+enum Enter {
+    Whole,
+    Alone,
+    Look,
+}
+
 /// Readers use what a word leads to; a revoker replaces it, and spoils the old thing after a grace period; a third thread
 /// changes who fences all the while.
 // spec: A2
@@ -100,7 +121,7 @@ fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
     let things: Arc<Vec<AtomicU64>> = Arc::new((0..2).map(AtomicU64::new).collect());
     let word = Arc::new(AtomicU64::new(0));
     let over = Arc::new(AtomicBool::new(false));
-    let reader = |looks: bool| {
+    let reader = |enter: Enter| {
         let (domain, word, things, over) =
             (domain.clone(), word.clone(), things.clone(), over.clone());
         thread::spawn(move || {
@@ -112,23 +133,33 @@ fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
                     let seen = things[at as usize].load(Ordering::Relaxed);
                     assert_ne!(seen, SPOILT, "used after a grace period");
                 };
-                match looks.then(|| domain.look()).flatten() {
-                    Some(_look) => used_one(),
-                    None if looks => {
-                        let _reader = domain.reader();
-                        used_one();
-                    }
-                    None => {
+                match enter {
+                    Enter::Whole => {
                         sections.enter();
                         used_one();
                         sections.leave();
                     }
+                    Enter::Alone => {
+                        sections.enter_alone();
+                        if sections.lone_mail().0 != 0 {
+                            sections.order();
+                        }
+                        used_one();
+                        sections.leave();
+                    }
+                    Enter::Look => match domain.look() {
+                        Some(_look) => used_one(),
+                        None => {
+                            let _reader = domain.reader();
+                            used_one();
+                        }
+                    },
                 }
                 used += 1;
             }
         })
     };
-    let readers = [reader(false), reader(true)];
+    let readers = [Enter::Whole, Enter::Alone, Enter::Look].map(reader);
     let teller = {
         let (domain, over) = (domain.clone(), over.clone());
         thread::spawn(move || {
