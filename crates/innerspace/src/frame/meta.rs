@@ -18,6 +18,7 @@ use std::fmt;
 
 use super::flags::{FlagSet, Flags};
 use super::hold::{Hold, HoldState};
+use super::listing::Listed;
 use super::tag::Tag;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -122,14 +123,14 @@ pub(crate) struct Meta {
     pub(crate) flags: Flags,
     kind: AtomicU8,
     order: AtomicU8,
-    /// For the LRU: which list or batch the frame is in.
-    pub(crate) lru: AtomicU8,
-    group: AtomicU16,
     /// For the LRU: what it remembers of uses besides the flags.
     pub(crate) uses: Uses,
+    group: AtomicU16,
     fresh: AtomicU8,
     owner: AtomicU32,
     pub(super) links: Links,
+    /// For the LRU: which list or batch the frame is in.
+    pub(crate) lru: Listed,
     index: AtomicU64,
     /// Who keeps the frame.
     pub(crate) hold: Hold,
@@ -150,15 +151,15 @@ impl Meta {
             flags: Flags::new(FlagSet::EMPTY),
             kind: AtomicU8::new(Kind::Part as u8),
             order: AtomicU8::new(0),
-            lru: AtomicU8::new(0),
-            group: AtomicU16::new(0),
             uses: Uses::default(),
+            group: AtomicU16::new(0),
             fresh: AtomicU8::new(0),
             owner: AtomicU32::new(0),
             links: Links {
                 prev: AtomicU32::new(0),
                 next: AtomicU32::new(0),
             },
+            lru: Listed::default(),
             index: AtomicU64::new(0),
             hold: Hold::new(HoldState::NONE),
             extra: AtomicU64::new(0),
@@ -264,8 +265,7 @@ impl Meta {
 
     #[inline]
     pub(super) fn set_group(&self, group: u16) {
-        // Release: who sees it sees that the frame has left where it was in the life before.
-        self.group.store(group, Ordering::Release);
+        self.group.store(group, Ordering::Relaxed);
     }
 
     #[inline]
@@ -293,7 +293,7 @@ impl Meta {
     #[inline(always)]
     pub(super) fn begin(&self, order: u8) {
         self.flags.store_owned(FlagSet::EMPTY);
-        self.lru.store(0, Ordering::Relaxed);
+        self.lru.begin();
         self.uses.0.store(0, Ordering::Relaxed);
         self.set_group(0);
         self.set_owner(0);

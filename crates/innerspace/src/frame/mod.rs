@@ -8,9 +8,9 @@
 //! |---|---|
 //! | `frames` | the layer's interface: all below for the frames of one arena, and the check of it |
 //! | `arena` | the mapping; numbers to addresses and back |
-//! | `buddy`, `magazine`, `stack` | free blocks; free single frames per thread, and their stack; the reserve |
+//! | `buddy`, `magazine`, `stack`, `loads` | free blocks; free single frames per thread, their stack, and many of them on their way; the reserve |
 //! | `meta`, `zeroed_array` | one cache line per frame; all of them |
-//! | `flags`, `hold`, `list` | the flags byte and the hold word in it; lists threaded through it |
+//! | `flags`, `hold`, `listing`, `list` | the flags byte, the hold word and the LRU's word in it; lists threaded through it |
 //! | `tag`, `lookaside` | which block of which file a frame is; where blocks were last found |
 //! | `owned`, `singles` | the frame nobody else can see; several of them at once |
 //! | `pinned` | slices and stores on published frames, kept apart by the hold word |
@@ -48,6 +48,7 @@ mod frames;
 mod hold;
 #[cfg(not(loom))]
 mod list;
+mod listing;
 mod loads;
 mod lock;
 #[cfg(not(loom))]
@@ -85,6 +86,7 @@ pub(crate) use hold::touched;
 pub(crate) use hold::{Dropped, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;
+pub(crate) use listing::Listing;
 #[cfg(feature = "tables")]
 pub(crate) use lock::FrameLock;
 pub(crate) use lock::{ReadEnd, deadline};

@@ -131,19 +131,19 @@ impl Pool {
     pub(super) fn activate(&self, id: FrameId, batch: u8) {
         let metas = self.frames.metas();
         let meta = &metas[id.index()];
-        let place = Place::load(meta);
-        let activated = match place {
+        let seen = meta.lru.load();
+        let activated = match Place::of(seen) {
             Place::None | Place::List(ListKind::Unevictable | ListKind::Active) => false,
             Place::Batch(number) if number != batch => false,
             // Whoever isolated it puts it back to the list its flags say, and so does who drains the batch.
-            Place::Batch(_) | Place::Isolated => match self.lru.lock_at(meta, place) {
+            Place::Batch(_) | Place::Isolated => match self.lru.lock_at(meta, seen) {
                 Some(_locked) => {
                     set_active(meta);
                     true
                 }
                 None => false,
             },
-            Place::List(ListKind::Inactive) => match self.lru.lock_at(meta, place) {
+            Place::List(ListKind::Inactive) => match self.lru.lock_at(meta, seen) {
                 Some(mut locked) => {
                     set_active(meta);
                     locked.take(metas, id, ListKind::Inactive);

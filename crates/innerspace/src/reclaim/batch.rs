@@ -5,10 +5,9 @@
 //! the frame's group. So a frame is taken out of a batch, or changed there, as it would be on a list; its number stays behind, and means
 //! nothing.
 //!
-//! A frame that was freed may wait again, for another group, while somebody drains for its number's sake: as [`Lru::lock_at`] has it,
-//! place and group are looked at again under the lock.
+//! A frame that was freed may wait again, for another group, while somebody drains for its number's sake: that is told by `frame::listing`.
 
-use super::lru::{LockedLists, Lru, Place, group_of, list_by_flags};
+use super::lru::{Kept, Lru, Place, list_by_flags};
 use crate::frame::{Frames, Meta};
 use crate::group::GroupId;
 use crate::stats::thread_number;
@@ -63,19 +62,17 @@ impl Batch {
     }
 }
 
-/// The lists of one group after the other, as frames come for them: one list lock at a time, released before the next is taken.
+/// Puts frames that wait on their lists.
 struct Filling<'l> {
-    lru: &'l Lru,
     metas: &'l [Meta],
-    kept: Option<(u16, LockedLists<'l>)>,
+    kept: Kept<'l>,
 }
 
 impl<'l> Filling<'l> {
     fn new(lru: &'l Lru, frames: &'l Frames) -> Filling<'l> {
         Filling {
-            lru,
             metas: frames.metas(),
-            kept: None,
+            kept: Kept::new(lru),
         }
     }
 
@@ -83,18 +80,9 @@ impl<'l> Filling<'l> {
     #[inline(always)]
     fn list(&mut self, id: FrameId, number: u8) {
         let meta = &self.metas[id.index()];
-        let place = Place::Batch(number);
-        if Place::load(meta) != place {
-            return;
-        }
-        let group = group_of(meta);
-        if self.kept.as_ref().is_none_or(|(of, _)| *of != group) {
-            drop(self.kept.take());
-            self.kept = Some((group, self.lru.group(GroupId(group)).lock()));
-        }
-        if let Some((_, locked)) = &mut self.kept
-            && Place::load(meta) == place
-            && meta.group() == group
+        let seen = meta.lru.load();
+        if Place::of(seen) == Place::Batch(number)
+            && let Some(locked) = self.kept.lock_at(meta, seen)
         {
             locked.insert(self.metas, id, list_by_flags(meta));
         }

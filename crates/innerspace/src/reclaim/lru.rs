@@ -2,9 +2,9 @@
 
 use super::aging::AgingDue;
 use super::batch::{BATCHES, Batch};
-use crate::frame::{FlagSet, FrameList, Frames, Meta};
+use crate::frame::{FlagSet, FrameList, Frames, Listing, Meta};
 use crate::group::{GroupId, Slab};
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::pending::Seen;
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::{FrameId, PageCount};
@@ -53,10 +53,15 @@ const BATCH: u8 = 0x40;
 const _: () = assert!(BATCHES <= BATCH as usize);
 
 impl Place {
-    /// Release in `store` and Acquire here: who reads a place also reads the group of the frame's life it was written in.
     #[inline]
     pub(super) fn load(meta: &Meta) -> Place {
-        match meta.lru.load(Ordering::Acquire) {
+        Place::of(meta.lru.load())
+    }
+
+    /// The place in what was read.
+    #[inline]
+    pub(super) fn of(listing: Listing) -> Place {
+        match listing.place {
             0 => Place::None,
             byte @ 1..=3 => Place::List(ListKind::ALL[usize::from(byte) - 1]),
             ISOLATED => Place::Isolated,
@@ -67,25 +72,18 @@ impl Place {
         }
     }
 
+    /// By who has the frame, or its group's lists locked: the group does not change.
     #[inline]
     pub(super) fn store(self, meta: &Meta) {
-        let byte = match self {
+        let place = match self {
             Place::None => 0,
             Place::List(list) => list as u8 + 1,
             Place::Isolated => ISOLATED,
             Place::Batch(number) => BATCH | number,
         };
-        meta.lru.store(byte, Ordering::Release);
+        let group = meta.group();
+        meta.lru.store(Listing { place, group });
     }
-}
-
-/// The group a frame is charged to. Acquire: who reads it after a place, and finds that place again, has both of one life; what the
-/// frame was before it came to the group is seen.
-#[inline]
-pub(super) fn group_of(meta: &Meta) -> u16 {
-    let group = meta.group();
-    fence(Ordering::Acquire);
-    group
 }
 
 /// Pages of the block that starts at this frame.
@@ -186,6 +184,29 @@ impl LockedLists<'_> {
     }
 }
 
+/// The lists of one group after the other, as frames come for them: one list lock at a time, kept from one frame to the next while the
+/// group is the same, and released before the next is taken.
+pub(super) struct Kept<'l> {
+    lru: &'l Lru,
+    locked: Option<(u16, LockedLists<'l>)>,
+}
+
+impl<'l> Kept<'l> {
+    pub(super) fn new(lru: &'l Lru) -> Kept<'l> {
+        Kept { lru, locked: None }
+    }
+
+    /// As [`Lru::lock_at`].
+    #[inline]
+    pub(super) fn lock_at(&mut self, meta: &Meta, seen: Listing) -> Option<&mut LockedLists<'l>> {
+        meta.lru.lock_at(seen, |group| {
+            self.locked.take_if(|(of, _)| *of != group);
+            let lock = || (group, self.lru.group(GroupId(group)).lock());
+            &mut self.locked.get_or_insert_with(lock).1
+        })
+    }
+}
+
 /// The list a frame belongs on by its flags.
 pub(super) fn list_by_flags(meta: &Meta) -> ListKind {
     match meta.flags.load().contains(FlagSet::ACTIVE) {
@@ -219,14 +240,10 @@ impl Lru {
         self.groups.get_or_make(id.0, GroupLists::new)
     }
 
-    /// Locks the lists of the group a frame is charged to, if the frame is at `place` (not nowhere) once they are locked.
-    ///
-    /// The place is read before the group: a place of a later life of the frame brings that life's group with it (see
-    /// [`Place::load`]), and a place of this group's cannot change while its lists are locked.
-    pub(super) fn lock_at(&self, meta: &Meta, place: Place) -> Option<LockedLists<'_>> {
-        let group = group_of(meta);
-        let locked = self.group(GroupId(group)).lock();
-        (Place::load(meta) == place && meta.group() == group).then_some(locked)
+    /// Locks the lists of the group a frame is charged to, if the frame is still where it was `seen` (not nowhere) once they are locked.
+    pub(super) fn lock_at(&self, meta: &Meta, seen: Listing) -> Option<LockedLists<'_>> {
+        meta.lru
+            .lock_at(seen, |group| self.group(GroupId(group)).lock())
     }
 
     /// Takes a frame off whatever it is on; the caller holds it, or is the one who frees it.
@@ -234,11 +251,12 @@ impl Lru {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         loop {
-            let place = Place::load(meta);
+            let seen = meta.lru.load();
+            let place = Place::of(seen);
             if place == Place::None {
                 return;
             }
-            let Some(mut locked) = self.lock_at(meta, place) else {
+            let Some(mut locked) = self.lock_at(meta, seen) else {
                 continue;
             };
             match place {
@@ -257,7 +275,8 @@ impl Lru {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         loop {
-            let place = Place::load(meta);
+            let seen = meta.lru.load();
+            let place = Place::of(seen);
             let target = match to {
                 Evictable::Yes => list_by_flags(meta),
                 Evictable::No => ListKind::Unevictable,
@@ -272,7 +291,7 @@ impl Lru {
             if stays {
                 return false;
             }
-            if let Some(mut locked) = self.lock_at(meta, place) {
+            if let Some(mut locked) = self.lock_at(meta, seen) {
                 if let Place::List(kind) = place {
                     locked.take(metas, id, kind);
                 }
@@ -340,25 +359,16 @@ impl Lru {
         kind: impl Fn(&Meta) -> ListKind,
     ) {
         let metas = frames.metas();
-        // The lock is kept from one frame to the next while the group is the same.
-        let mut kept: Option<(u16, LockedLists<'_>)> = None;
+        let mut kept = Kept::new(self);
         for id in ids {
             let meta = &metas[id.index()];
-            if Place::load(meta) != Place::Isolated {
+            let seen = meta.lru.load();
+            if Place::of(seen) != Place::Isolated {
                 continue;
             }
-            let group = group_of(meta);
-            if kept.as_ref().is_none_or(|(of, _)| *of != group) {
-                drop(kept.take());
-                kept = Some((group, self.group(GroupId(group)).lock()));
-            }
-            let Some((_, locked)) = &mut kept else {
+            let Some(locked) = kept.lock_at(meta, seen) else {
                 continue;
             };
-            // Under the lock now; the order of the two reads is that of `lock_at`.
-            if Place::load(meta) != Place::Isolated || meta.group() != group {
-                continue;
-            }
             locked.lists.isolated -= pages_of(meta);
             locked.insert_at(metas, *id, kind(meta), end);
         }

@@ -36,6 +36,7 @@
 //! | operation | beside | made safe by |
 //! |---|---|---|
 //! | `free`, `lru_remove` | isolation by reclaim | list lock: `Isolated` becomes `None`, put-back then passes the frame over |
+//! | who finds a frame by its number in a batch, or isolated it | the frame's next life, on other lists | `frame::listing`: place and group are one word, read again under the list lock |
 //! | `lru_add` | drain of all batches | `sync::pending`: the place is set before the number is there to be found |
 //! | `mark_accessed` | `lru_remove`, drain | the caller's hold keeps the frame's life; the place is checked again under its lock |
 //! | `shrink` | `shrink` | isolation: a frame is in one reclaimer's hands |

@@ -1,0 +1,139 @@
+//! What the LRU says of a frame: where it is, and on whose lists, in one word.
+//!
+//! Lists and batches name frames that may have been freed meanwhile, and be others' by now, or be where they were once more, for another
+//! group. Who comes to one by such a name reads the word, locks the lists of the group that is in it, and reads it again. A frame leaves
+//! its place under the lock of its group's lists alone, so the same word says that this is where the frame is, and that it stays there while
+//! they are locked: had it left before, then that came before the lock, and what is read is of a later stay in the same place of the same
+//! group. Place and group in words of their own would not say so: the place may be that of one life, and the group that of the next.
+
+use crate::sync::atomic::{AtomicU32, Ordering};
+
+const GROUP_SHIFT: u32 = 8;
+
+/// A place, of which 0 is none, and the group under whose lock the frame leaves it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Listing {
+    pub(crate) place: u8,
+    pub(crate) group: u16,
+}
+
+/// The word. All-zero metadata says that the frame is nowhere.
+pub(crate) struct Listed(AtomicU32);
+
+impl Default for Listed {
+    fn default() -> Listed {
+        Listed(AtomicU32::new(0))
+    }
+}
+
+impl Listed {
+    /// Acquire: pairs with `store`.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> Listing {
+        let word = self.0.load(Ordering::Acquire);
+        Listing {
+            place: word as u8,
+            group: (word >> GROUP_SHIFT) as u16,
+        }
+    }
+
+    /// Under the lock of the lists of the frame's group, but where the frame is nowhere: by who brings it. Release: who sees it there sees
+    /// what was set before.
+    #[inline(always)]
+    pub(crate) fn store(&self, Listing { place, group }: Listing) {
+        let word = u32::from(group) << GROUP_SHIFT | u32::from(place);
+        self.0.store(word, Ordering::Release);
+    }
+
+    /// A life begins: nowhere.
+    #[inline(always)]
+    pub(super) fn begin(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Locks the lists of the group that `seen` says, which is not nowhere; `None` if the frame is not there any more.
+    #[inline]
+    pub(crate) fn lock_at<L>(&self, seen: Listing, lock: impl FnOnce(u16) -> L) -> Option<L> {
+        let locked = lock(seen.group);
+        (self.load() == seen).then_some(locked)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::model::Builder;
+
+    use super::*;
+    use crate::sync::{Arc, Mutex, thread};
+
+    const WAITS: u8 = 1;
+    const ON_LIST: u8 = 2;
+
+    #[derive(Default)]
+    struct World {
+        listed: Listed,
+        /// The frames on the lists of two groups.
+        lists: [Mutex<u32>; 2],
+    }
+
+    impl World {
+        fn add(&self, group: u16) {
+            assert_eq!(self.listed.load().place, 0, "it is in nobody's hands");
+            let place = WAITS;
+            self.listed.store(Listing { place, group });
+        }
+
+        /// As who frees it.
+        fn remove(&self) {
+            loop {
+                let seen = self.listed.load();
+                let locked = self.listed.lock_at(seen, |group| self.list(group).lock());
+                if let Some(mut list) = locked {
+                    *list -= u32::from(seen.place == ON_LIST);
+                    self.listed.store(Listing { place: 0, ..seen });
+                    return;
+                }
+            }
+        }
+
+        /// As who drains the batch for the sake of its number.
+        fn drain(&self) {
+            let seen = self.listed.load();
+            if seen.place != WAITS {
+                return;
+            }
+            let locked = self.listed.lock_at(seen, |group| self.list(group).lock());
+            if let Some(mut list) = locked {
+                *list += 1;
+                let place = ON_LIST;
+                self.listed.store(Listing { place, ..seen });
+            }
+        }
+
+        fn list(&self, group: u16) -> &Mutex<u32> {
+            &self.lists[usize::from(group)]
+        }
+    }
+
+    // It waits for the first group, for the second, and is about to come to the first again.
+    #[test]
+    fn a_frame_of_three_lives_is_never_taken_for_one_of_another() {
+        let mut builder = Builder::new();
+        builder.preemption_bound = Some(4);
+        builder.check(|| {
+            let world = Arc::new(World::default());
+            world.add(0);
+            let theirs = world.clone();
+            let drainer = thread::spawn(move || theirs.drain());
+            world.remove();
+            world.add(1);
+            world.remove();
+            world.listed.begin();
+            drainer.join().unwrap();
+            assert_eq!(world.listed.load().place, 0);
+            for list in &world.lists {
+                assert_eq!(*list.lock(), 0, "listed in nobody's hands");
+            }
+        });
+    }
+}
