@@ -179,7 +179,8 @@ impl Frames {
         Some(self.begin(id, order))
     }
 
-    /// Takes one frame from this thread's magazine, and tells which it gets after it, if that is known: a hint.
+    /// Takes one frame from this thread's magazine, which is filled if it is empty, and tells which it gets after it, if that is known: a
+    /// hint.
     #[inline(always)]
     pub(crate) fn alloc_at_hand(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
         let (id, next) = self.allocator.take_at_hand(&self.metas)?;

@@ -235,8 +235,8 @@ impl Pool {
         Some(self.wrap(frame, charge))
     }
 
-    /// The same, if the charge is in this thread's stock and the frame in its magazine, as most are; and the frame that this thread
-    /// gets after it, if it is known: a hint.
+    /// The same, if the charge is in this thread's stock and the frame in its magazine, as most are, or a load for that is to be had; and
+    /// the frame that this thread gets after it, if it is known: a hint.
     #[inline(always)]
     pub(crate) fn alloc_at_hand(&self, group: GroupId) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
         let charge = self.groups.try_charge_stocked(group)?;
