@@ -71,6 +71,8 @@ impl Pool {
 
     /// One look at the tail of the inactive list.
     fn age_tail(&self, group: GroupId) {
+        // Of a small group all may be in these hands: who finds nothing on its lists waits for us, and is not refused.
+        let _working = self.progress.begin();
         // Owners may ask for nothing meanwhile that comes back here.
         let _scope = self.store_scope();
         let mut hands = Hands::default();
