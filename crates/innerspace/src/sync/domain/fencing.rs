@@ -179,7 +179,8 @@ impl Domain {
     }
 }
 
-#[cfg(all(test, not(loom), not(shuttle)))]
+// Some hundred thousand states, and no memory of the library's to look at.
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod models;
 
 #[cfg(all(test, not(loom), not(shuttle)))]
