@@ -17,8 +17,8 @@ const VAIN_ROUNDS: u32 = 3;
 /// How long one round waits for other threads that are freeing memory: a store may hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// Who is freeing memory right now, or looks at pages (`aging`): a request that finds nothing to free waits for them before it fails, because the frames they have
-/// isolated are on no list.
+/// Who is freeing memory right now, or looks at pages (`aging`): a request that finds nothing to free waits for them before it
+/// fails, because the frames they have isolated are on no list.
 #[derive(Default)]
 pub(super) struct Progress {
     state: Mutex<State>,

@@ -3,7 +3,6 @@
 //! They are the others, by another [`Sectioned`]: the hit is the same, and what is missed is had if that takes no waiting, by the
 //! same steps (`fault`). So each access has such a form. `watch_code`, which is more than an access, has none.
 
-use crate::sync::domain::Mail;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
@@ -14,6 +13,7 @@ use super::session::{InSession, Session};
 use super::translate::Translator;
 use crate::VirtAddr;
 use crate::cache::Wait;
+use crate::sync::domain::Mail;
 use crate::sys::copy::{AtomicScalar, Modify, Scalar};
 
 /// As in `S`, but that nothing is waited for.

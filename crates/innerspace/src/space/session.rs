@@ -1,6 +1,5 @@
 //! Sessions: one section over many accesses.
 
-use crate::sync::domain::Mail;
 use std::marker::PhantomData;
 
 use super::access::{Core, Sectioned};
@@ -9,6 +8,7 @@ use super::error::Fault;
 use super::translate::{AtHand, Need, Page, Translator};
 use crate::VirtAddr;
 use crate::cache::Wait;
+use crate::sync::domain::Mail;
 use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
