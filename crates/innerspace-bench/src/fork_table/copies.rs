@@ -5,7 +5,7 @@ use std::error::Error;
 use innerspace::{Accessor, VirtAddr};
 
 use super::{Resident, new_space};
-use crate::harness::{Budget, Contender, Outcome, Row, Unit, thread_time};
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Unit, thread_time};
 use crate::host::{Child, PAGE, Region};
 use crate::translation::HostPages;
 
@@ -94,6 +94,50 @@ fn row<'a>(
         subject: "innerspace",
         baseline: "kernel",
         budget,
+    })
+}
+
+/// Forks that come and go, one page of each leaf stored to in the life of each: what a leaf costs, with its share of both ends.
+pub(super) fn come_and_go<'a>(
+    plan: Plan,
+    resident: &'a Resident,
+) -> Result<Row<'a>, Box<dyn Error>> {
+    let bytes = resident.bytes();
+    let leaves = bytes.div_ceil(LEAF);
+    let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
+    // Other pages each time: after as many turns all leaves have been copied as often as they have pages.
+    let mut turn = 0;
+    let turns = plan.operations(8);
+    let ours = move || -> Outcome {
+        thread_time(turns * leaves, || {
+            for _ in 0..turns {
+                let child = space.fork()?;
+                let page = turn % (LEAF / PAGE as u64) * PAGE as u64;
+                store_every(&mut accessor, at + page, bytes - page, LEAF)?;
+                turn += 1;
+                drop(child);
+            }
+            Ok(())
+        })
+    };
+    let kernel = move || -> Outcome {
+        thread_time(leaves, || {
+            let child = Child::that_stays()?;
+            resident.region.borrow_mut().write_every(LEAF as usize, 2);
+            drop(child);
+            Ok(())
+        })
+    };
+    Ok(Row {
+        name: "forks that come and go, a page of each leaf stored to, a leaf".into(),
+        unit: Unit::Nanoseconds,
+        contenders: vec![
+            Contender::new("innerspace", ours),
+            Contender::new("fork(2)", kernel),
+        ],
+        subject: "innerspace",
+        baseline: "fork(2)",
+        budget: Budget::None,
     })
 }
 

@@ -3,7 +3,7 @@
 //! | file | rows |
 //! |---|---|
 //! | `forks` | fork, fork and drop, a full copy in its place |
-//! | `copies` | copy-on-write faults: the mean over all pages, the first in each leaf |
+//! | `copies` | copy-on-write faults: the mean over all pages, the first in each leaf, with forks that come and go |
 //! | `branches` | the memory of many forks of one snapshot |
 //! | `fuzz` | the loop of a snapshot fuzzer: stores, restore |
 //!
@@ -45,6 +45,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     rows.add(forks::fork_and_drop(plan, &resident))?;
     rows.add(copies::first_in_each_leaf(&resident)?)?;
     rows.add(copies::every_page(&resident)?)?;
+    rows.add(copies::come_and_go(plan, &resident)?)?;
     for stores in [Where::OneLeaf, Where::ManyLeaves, Where::Elsewhere] {
         rows.add(fuzz::turn(plan, &resident, stores)?)?;
     }
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn every_row_runs() {
         let table = table(Plan::smoke(), "").unwrap();
-        assert_eq!(table.rows.len(), 10);
+        assert_eq!(table.rows.len(), 11);
         assert!(table.rows.iter().all(|row| row.ratio().is_some()));
     }
 }

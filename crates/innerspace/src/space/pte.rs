@@ -110,6 +110,25 @@ impl Pte {
         }
     }
 
+    /// Whether it is an anonymous page of the leaf's own. Asked in place of [`Pte::holds`] where all words of a leaf are gone through:
+    /// one test a word.
+    #[inline(always)]
+    pub(super) fn is_own(self) -> bool {
+        self.0 & OWNED != 0
+    }
+
+    /// Whether it is borrowed; as `is_own`.
+    #[inline(always)]
+    pub(super) fn is_borrowed(self) -> bool {
+        self.0 & BORROWED != 0
+    }
+
+    /// Whether it is a file's; as `is_own`.
+    #[inline(always)]
+    pub(super) fn is_of_file(self) -> bool {
+        self.0 & FILE != 0
+    }
+
     /// Whether whoever takes the page out of its slot has to let something go.
     #[inline(always)]
     pub(super) fn needs_letting_go(self) -> bool {

@@ -325,9 +325,10 @@ impl<'pool> Nodes<'pool> {
     pub(super) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
         let mut freeing = Freeing::new(self.pool);
         for page in pages {
-            match page.holds() {
-                Holds::Own => freeing.put(self.frame_of(page)),
-                _ => self.put_page(page),
+            if page.is_own() {
+                freeing.put(self.frame_of(page));
+            } else if page.is_of_file() {
+                self.pool.unmap(self.frame_of(page));
             }
         }
     }
@@ -364,13 +365,18 @@ impl<'pool> Nodes<'pool> {
                 }
             }
         } else {
-            self.put_pages(words.iter().map(|word| match pte::load(word) {
-                // Nobody else is there who would change such a word.
-                page if matches!(page.holds(), Holds::Nothing | Holds::Own | Holds::Borrowed) => {
-                    page
+            // Most leaves that end hold little: a line of the processor's cache at a time.
+            let (lines, _) = words.as_chunks::<8>();
+            let holding = lines.iter().filter(|line| {
+                let all = line.iter().fold(0, |all, word| all | pte::load(word).0);
+                Pte(all).needs_letting_go()
+            });
+            self.put_pages(holding.flatten().map(|word| {
+                let page = pte::load(word);
+                match page.is_of_file() {
+                    true => pte::take(word), // a revoker may be in here still; one of us lets go
+                    false => page,
                 }
-                // A revoker may be in here still; one of us lets go.
-                _ => pte::take(word),
             }));
             if let Some(origin) = self.part(node) {
                 self.put_origin(origin);

@@ -24,7 +24,7 @@ use super::{Nodes, SLOTS};
 use crate::FrameId;
 use crate::frame::Dropped;
 use crate::reclaim::{Pool, Retired};
-use crate::space::pte::{self, Holds, Pte};
+use crate::space::pte::{self, Pte};
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// The bits of a leaf's origin that say how many leaves it borrows through.
@@ -94,8 +94,7 @@ impl Nodes<'_> {
         let meta = self.pool.frames.meta(leaf);
         let words = self.words(leaf);
         let from = meta.borrowed_from();
-        let next =
-            (from..SLOTS).find(|slot| pte::load_in_order(&words[*slot]).holds() == Holds::Borrowed);
+        let next = (from..SLOTS).find(|slot| pte::load_in_order(&words[*slot]).is_borrowed());
         // Somebody else may set a lower one: as right, and a longer way.
         if next != Some(from) {
             meta.set_borrowed_from(next.unwrap_or(SLOTS));
@@ -123,14 +122,12 @@ impl Nodes<'_> {
         let borrower = meta.borrowers().filter(|_| alone);
         let borrower = borrower.map(|borrower| self.words(borrower));
         for (slot, word) in self.words(leaf).iter().enumerate() {
-            let needed = match pte::load(word).holds() {
-                Holds::File => false,
-                Holds::Own => {
-                    borrower.is_none_or(|words| pte::load(&words[slot]).holds() == Holds::Borrowed)
-                }
-                _ => true,
+            let page = pte::load(word);
+            let needless = match page.is_own() {
+                true => borrower.is_some_and(|words| !pte::load(&words[slot]).is_borrowed()),
+                false => page.is_of_file(),
             };
-            if !needed {
+            if needless {
                 self.retire_page(pte::take(word));
             }
         }
@@ -156,30 +153,17 @@ impl Nodes<'_> {
         }
         for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
             let theirs = pte::load(from);
-            match theirs.holds() {
+            if theirs.is_own() {
                 // Nobody looks at what the origin owned, once it is nobody's: the word stays.
-                Holds::Own => self.take_over(theirs, to, borrower),
-                // mutant: F4 (test: a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows)
-                Holds::Borrowed if cfg!(not(mutant = "F4")) => {} // `trim` may be looking
-                _ => self.retire_page(pte::take(from)),
+                self.take_over(theirs, to, borrower);
+            } else if theirs.is_of_file() || cfg!(mutant = "F4") {
+                // mutant: F4 (test: a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows) what it borrows, too
+                self.retire_page(pte::take(from)); // else stays: `trim` may be looking
             }
         }
         #[cfg(all(test, not(shuttle)))]
         crate::space::midway::reached(crate::space::midway::Point::Absorbed);
-        let next = self.origin(origin);
-        // Of its own it is seen by the next fault (`part_from_origin`); a shared one borrows nothing more.
-        let borrows = |word: &AtomicU64| pte::load(word).holds() == Holds::Borrowed;
-        let in_vain = borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
-        match next {
-            Some((next, _)) if in_vain => {
-                self.pool.frames.meta(next).toggle_borrowers(origin);
-                let put = move |pool: &Pool| Nodes { pool }.put_origin(next);
-                self.pool.retire(Retired::Call(Box::new(put)));
-            }
-            Some((next, _)) => self.pool.frames.meta(next).replace_borrower(origin, leaf),
-            None => {}
-        }
-        self.set_origin(leaf, next.filter(|_| !in_vain));
+        self.borrow_from_next(leaf, origin, borrower);
         // The origin still names the next one: somebody may be on his way through it.
         let dropped = counts.unmap_both();
         #[cfg(all(test, not(shuttle)))]
@@ -191,6 +175,27 @@ impl Nodes<'_> {
         );
         self.pool.retire(Retired::Frame(origin));
         true
+    }
+
+    /// Has the leaf borrow from where the origin does that it has absorbed, if it borrows anything. Of a leaf of the space's own that
+    /// is seen by the next fault (`part_from_origin`); a shared one borrows nothing more.
+    fn borrow_from_next(self, leaf: FrameId, origin: FrameId, borrower: Borrower) {
+        let borrows = |word: &AtomicU64| pte::load(word).is_borrowed();
+        let in_vain = || borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
+        let next = self.origin(origin);
+        match next {
+            None => self.set_origin(leaf, None),
+            Some((next, _)) if in_vain() => {
+                self.pool.frames.meta(next).toggle_borrowers(origin);
+                let put = move |pool: &Pool| Nodes { pool }.put_origin(next);
+                self.pool.retire(Retired::Call(Box::new(put)));
+                self.set_origin(leaf, None);
+            }
+            Some((after, _)) => {
+                self.pool.frames.meta(after).replace_borrower(origin, leaf);
+                self.set_origin(leaf, next);
+            }
+        }
     }
 
     /// Leaves that this one borrows through.
@@ -210,7 +215,7 @@ impl Nodes<'_> {
     fn take_over(self, theirs: Pte, to: &AtomicU64, borrower: Borrower) {
         loop {
             let ours = pte::load(to);
-            if ours.holds() != Holds::Borrowed || ours.host() != theirs.host() {
+            if !ours.is_borrowed() || ours.host() != theirs.host() {
                 return self.retire_page(theirs);
             }
             match borrower {
