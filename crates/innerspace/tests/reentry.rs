@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
     Accessor, AtFork, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile,
-    Space, SpaceError, Threads, VirtAddr,
+    Protection, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
+/// Where there is a page to fetch from.
+const CODE: VirtAddr = VirtAddr(1 << 40);
 
 /// Uses a space whenever it is written to, and notes what it is told.
 #[derive(Default)]
@@ -36,6 +38,9 @@ impl Store for Meddling {
                 let refused = space.map(Map::anonymous(PAGE)).unwrap_err();
                 assert!(matches!(refused, SpaceError::Reentered { .. }), "{refused}");
             }
+            // The page is at hand, so the access alone would not be refused.
+            let watched = a.watch_code(CODE);
+            assert_eq!(watched.unwrap_err().kind(), FaultKind::Reentered);
             self.told.lock().unwrap().push(kind);
         }
         self.bytes.write_at(bytes, offset)
@@ -85,7 +90,12 @@ impl Crowded {
             store,
         } = self;
         file.write_at(&[7; 64 * PAGE_SIZE], 0).unwrap();
-        *store.space.lock().unwrap() = Some((space.clone(), space.accessor()));
+        let executable = Protection::READ | Protection::EXECUTE;
+        let code = Map::anonymous(PAGE).at(CODE).protection(executable);
+        space.map(code).unwrap();
+        let mut a = space.accessor();
+        a.fetch::<u8>(CODE).unwrap();
+        *store.space.lock().unwrap() = Some((space.clone(), a));
         let group = space.group();
         group.set_max(group.usage() + room * PAGE).unwrap();
         change(&space);

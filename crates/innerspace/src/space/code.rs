@@ -28,7 +28,8 @@ use std::ops::Range;
 
 use super::access::Single;
 use super::accessor::Accessor;
-use super::error::{AccessKind, Fault};
+use super::device;
+use super::error::{AccessKind, Fault, FaultKind};
 use super::pte::{self, VALID_W};
 use super::table::{Nodes, slot_index};
 use super::vma::Vma;
@@ -150,8 +151,13 @@ impl Accessor {
     /// # Errors
     /// The [`Fault`] of a fetch there.
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
-        self.core.have_in::<Single>(at, AccessKind::Fetch)?;
         let space = self.core.space.clone();
+        if device::is_inside(&space) {
+            // Also where the page is at hand: the change that the callback works for has the writer.
+            let kind = FaultKind::Reentered;
+            return Err(Fault::new(kind, at, AccessKind::Fetch, 0));
+        }
+        self.core.have_in::<Single>(at, AccessKind::Fetch)?;
         let page = page_start(at.0);
         let generation = space.code.watch(page);
         let domain = &space.pool.domain;
