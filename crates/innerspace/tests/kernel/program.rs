@@ -216,13 +216,16 @@ impl Random {
             1 + self.below(4)
         };
         match self.one_in(2) {
-            true => Op::Remap {
-                at,
-                old: 1 + self.below(4),
-                new,
-                to: None,
-            },
-            // One page: it lies in one mapping, whatever has merged.
+            true => {
+                let old = 1 + self.below(4);
+                Op::Remap {
+                    at,
+                    // What grows has to lie in one mapping, and one page does, whatever has merged.
+                    old: if old < new { 1 } else { old },
+                    new,
+                    to: None,
+                }
+            }
             false => Op::Remap {
                 at,
                 old: 1,
