@@ -351,6 +351,27 @@ fn a_guarded_mapping_fails_as_a_file_does() {
     );
 }
 
+#[test]
+fn a_sync_of_the_space_makes_a_guarded_mapping_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Memory::with_limit(MIB).unwrap();
+    let options = memory.direct_options().on_shrink(OnShrink::Error);
+    let file = options.create(folder.path().join("data.bin")).unwrap();
+    file.write_all_at(&[7; 3 * PAGE_SIZE], 0).unwrap();
+    file.sync_all().unwrap();
+    let space = memory.space().unwrap();
+    let map = Map::direct(&file).shared().writable();
+    let at = space.map(map.range(PAGE..8 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 1_u64).unwrap();
+    a.store(at + PAGE, 2_u64).unwrap();
+    assert_eq!(file.stats().dirty, 2);
+    space.sync(at + PAGE, PAGE).unwrap();
+    assert_eq!(file.stats().dirty, 1);
+    space.sync(at, 7 * PAGE).unwrap();
+    assert_eq!(file.stats().dirty, 0);
+}
+
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// What a call gives that is made by the next tick and not before.

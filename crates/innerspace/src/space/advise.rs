@@ -308,7 +308,7 @@ fn shown_in(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) ->
         let (start, end) = (vma.start.max(range.start), vma.end.min(range.end));
         let first = vma.file_page(start);
         let pages = first..first + ((end - start) >> PAGE_SHIFT);
-        Some((vma.file()?.clone(), pages))
+        Some((vma.file_of_bytes()?, pages))
     });
     shown.collect()
 }

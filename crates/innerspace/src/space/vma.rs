@@ -260,6 +260,15 @@ impl Vma {
         }
     }
 
+    /// The file whose bytes are shown, also if it is guarded, so that each access is a call.
+    pub(super) fn file_of_bytes(&self) -> Option<MappedFile> {
+        let guarded = match &self.backing {
+            Backing::Device { device, .. } => device.file(),
+            Backing::File { .. } | Backing::Anonymous => return self.file().cloned(),
+        };
+        guarded.map(|file| MappedFile::Direct(DaxRef::new(file.core().clone())))
+    }
+
     /// Whether what `at` shows is the page of a cached file in this frame. The page's block is locked, and the frame was found in
     /// a page table, in a section.
     pub(super) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
