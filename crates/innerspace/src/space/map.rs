@@ -16,8 +16,10 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 /// The first address that does not exist, in the widest space.
 const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
+/// The largest offset at which a file can end.
+pub(super) const LAST_OFFSET: u64 = i64::MAX as u64;
 /// The largest file offset that can be mapped.
-const MAX_OFFSET: u64 = i64::MAX as u64 - END;
+const MAX_OFFSET: u64 = LAST_OFFSET - END;
 
 /// What to map, and how: a file or anonymous memory. Private and read-only for a file, private and read-write for anonymous
 /// memory, at an address of the space's choice, unless said otherwise.

@@ -7,15 +7,16 @@
 use std::ops::Range;
 
 use super::change::{Leftover, Structure};
+use super::map::LAST_OFFSET;
 use super::mapping::{check_lowest, checked_range, free_place};
 use super::table::{self, Detached, Edit, Nodes, Spares};
 use super::vma::{Backing, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{Space, SpaceError, SpaceInner};
-use crate::VirtAddr;
 use crate::sync::Arc;
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
+use crate::{PAGE_SHIFT, VirtAddr};
 
 /// Where a mapping that is remapped may come to lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +30,7 @@ pub enum Remap {
     Replacing(VirtAddr),
 }
 
+const WHAT: &str = "remap";
 /// Leaves for which nodes are had in one go.
 const LEAVES_A_ROUND: u64 = 64;
 
@@ -51,7 +53,6 @@ impl Space {
         new_len: u64,
         to: Remap,
     ) -> Result<VirtAddr, SpaceError> {
-        const WHAT: &str = "remap";
         let space = &self.0;
         space.check_live(WHAT, at, old_len)?;
         let old = checked_range(WHAT, at, old_len, space.end())?;
@@ -82,9 +83,8 @@ impl Space {
         };
         let kept = old.start..old.end.min(old.start + len);
         let grows = len > old.end - old.start && old.end <= vma.end;
-        if grows && matches!(vma.backing, Backing::Device { .. }) {
-            let mapping = vma.to_string();
-            return Err(SpaceError::DeviceEnds { at, len, mapping });
+        if grows {
+            check_growth(&vma, at, len, space.end())?;
         }
         let done = match to {
             Remap::Replacing(_) => {
@@ -124,6 +124,22 @@ impl Space {
         drop(writer);
         space.finish(done.1);
         Ok(done.0)
+    }
+}
+
+/// Refuses what the mapping cannot show from `at` on.
+fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), SpaceError> {
+    match vma.backing {
+        Backing::Device { .. } => {
+            let mapping = vma.to_string();
+            Err(SpaceError::DeviceEnds { at, len, mapping })
+        }
+        // A part that becomes as long as the whole, again and again, would come to offsets that no file has.
+        Backing::File { .. } if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
+            let what = WHAT;
+            Err(SpaceError::OutOfRange { what, at, len, end })
+        }
+        Backing::File { .. } | Backing::Anonymous => Ok(()),
     }
 }
 

@@ -201,3 +201,27 @@ fn a_region_has_the_length_that_its_space_gives_it() {
     heap.set_len(0).unwrap();
     assert!(same.is_empty());
 }
+
+// spec: V15
+#[test]
+fn no_mapping_of_a_file_comes_to_an_offset_that_no_file_has() {
+    const LEN: u64 = 1 << 46;
+    let memory = memory();
+    let (file, _store) = numbered(&memory, 1);
+    let space = memory.space().unwrap();
+    let first = (i64::MAX as u64 - (1 << 48)) / PAGE * PAGE;
+    let [mut here, mut there] = [1, 2].map(|number| VirtAddr(number * LEN));
+    let map = Map::file(&file).range(first..first + LEN).at(here);
+    space.map(map).unwrap();
+    // Each time the last page becomes the first of as many.
+    let mut longer = || {
+        let moved = space.remap(here + (LEN - PAGE), PAGE, LEN, Remap::Replacing(there))?;
+        (here, there) = (moved, here);
+        Ok::<VirtAddr, SpaceError>(moved)
+    };
+    for _ in 0..3 {
+        longer().unwrap();
+    }
+    let refused = longer();
+    assert!(matches!(refused, Err(SpaceError::OutOfRange { .. })));
+}
