@@ -6,7 +6,9 @@ use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 
 use innerspace::store::{Identity, MemoryStore, Store};
-use innerspace::{DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, OpenError, PagedFile};
+use innerspace::{
+    DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, OpenError, PagedFile, WriteOrder,
+};
 
 fn refused(opened: Result<PagedFile, OpenError>) -> String {
     match opened {
@@ -82,6 +84,32 @@ fn a_store_that_knows_itself_is_one_file_and_others_are_not() {
     let other = memory.options().open(MemoryStore::with_len(8192)).unwrap();
     assert_eq!(other.view(0..10).unwrap()[..], [0; 10]);
     assert_eq!(memory.stats().files.len(), 2);
+}
+
+// spec: P27
+#[test]
+fn a_second_open_does_not_promise_an_order_that_the_file_has_not() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let store = Arc::new(MemoryStore::with_len(8192));
+    let open = |order| {
+        let options = memory.options().access(FileAccess::ReadWrite);
+        options.write_order(order).open_store(store.clone())
+    };
+    for (first, others) in [
+        (WriteOrder::Background, [WriteOrder::OnSync, WriteOrder::Ordered]),
+        (WriteOrder::OnSync, [WriteOrder::Ordered; 2]),
+        (WriteOrder::Ordered, [WriteOrder::OnSync; 2]),
+    ] {
+        let file = open(first).unwrap();
+        for other in others {
+            assert!(refused(open(other)).contains("is open already with another write order"));
+        }
+        // Who asks for none takes the one there is.
+        for order in [first, WriteOrder::Background] {
+            assert_eq!(open(order).unwrap().write_order(), first);
+        }
+        drop(file);
+    }
 }
 
 type Work = Box<dyn FnOnce() + Send + Sync>;

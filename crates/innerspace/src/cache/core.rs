@@ -52,7 +52,7 @@ pub(crate) struct FileCore {
     /// The last byte in a block.
     last_in_block: u64,
     pub(super) access: FileAccess,
-    pub(super) write_order: WriteOrder,
+    pub(crate) write_order: WriteOrder,
     /// The store's length when it was opened.
     pub(super) opened_len: u64,
     pub(super) identity: Option<Identity>,

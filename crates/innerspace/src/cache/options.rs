@@ -85,6 +85,11 @@ impl FileOptions {
         self.block_size
     }
 
+    /// The write order asked for.
+    pub(crate) fn order(&self) -> WriteOrder {
+        self.write_order
+    }
+
     /// The group asked for.
     pub(crate) fn payer(&self) -> Option<&Group> {
         self.group.as_ref()

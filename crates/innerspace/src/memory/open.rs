@@ -111,7 +111,8 @@ pub struct FileOpener {
 impl Memory {
     /// Opens an existing file for reading.
     ///
-    /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one set of dirty blocks.
+    /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one set of dirty blocks. It is
+    /// writable if it was opened so, and the group that pays for it stays the one it was opened in.
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
@@ -161,7 +162,8 @@ impl FileOpener {
         self
     }
 
-    /// When dirty blocks are written.
+    /// When dirty blocks are written. [`WriteOrder::Background`], the default, takes the order of a file that is open already;
+    /// another that it has not is [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
         self.options = self.options.write_order(order);
         self
@@ -286,6 +288,11 @@ impl FileOpener {
         }
         if self.options.bytes_a_block() != open.block_bytes() {
             return refuse(open.name(), "with another block size");
+        }
+        let order = self.options.order();
+        // `Background` holds nothing back, so whoever asks for it is content with any.
+        if order != WriteOrder::Background && order != open.write_order {
+            return refuse(open.name(), "with another write order");
         }
         Ok(PagedFile::new(&open))
     }
