@@ -128,8 +128,8 @@ mod units;
 
 #[cfg(not(loom))]
 pub use cache::{
-    Array, BlockReader, Cursor, Element, FileAccess, FileError, FileOptions, FileStats, HeldReason,
-    Later, LaterCalls, PagedFile, Ready, StoreAction, TimedOut, View, WriteOrder,
+    Array, BlockReader, Cursor, Element, FileAccess, FileError, FileStats, HeldReason, Later,
+    LaterCalls, PagedFile, Ready, StoreAction, TimedOut, View, WriteOrder,
 };
 #[cfg(not(loom))]
 pub use dax::{
@@ -161,7 +161,8 @@ pub use space::{
 pub use stats::Totals;
 #[cfg(not(loom))]
 pub use sys::copy::{AtomicScalar, Scalar};
-pub use units::*;
+pub(crate) use units::FrameId;
+pub use units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount, VirtAddr};
 
 /// The example of README.md, compiled with the documented examples.
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! Units as types: a frame number, a block number, a byte offset, an address and a count of pages are never mixed up.
+//! Units as types: a frame number, an address and a count of pages are never mixed up.
 
 use std::fmt;
 
@@ -16,25 +16,17 @@ pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
 /// Names a frame of the arena. Frame 0 is the zero frame; the number is meaningless outside its `Memory`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FrameId(pub u32);
+pub(crate) struct FrameId(pub(crate) u32);
 
 impl FrameId {
     /// The common zero frame: never written, counted, charged or listed (I4).
-    pub const ZERO: FrameId = FrameId(0);
+    pub(crate) const ZERO: FrameId = FrameId(0);
 
     /// The frame's number as an array index.
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
-
-/// The number of a block inside its file: the block's byte offset divided by the file's block size.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct BlockIndex(pub u64);
-
-/// A byte offset in a file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FileOffset(pub u64);
 
 /// An address in a space. It is not a host address and cannot be dereferenced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

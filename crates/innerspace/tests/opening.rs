@@ -96,7 +96,10 @@ fn a_second_open_does_not_promise_an_order_that_the_file_has_not() {
         options.write_order(order).open_store(store.clone())
     };
     for (first, others) in [
-        (WriteOrder::Background, [WriteOrder::OnSync, WriteOrder::Ordered]),
+        (
+            WriteOrder::Background,
+            [WriteOrder::OnSync, WriteOrder::Ordered],
+        ),
         (WriteOrder::OnSync, [WriteOrder::Ordered; 2]),
         (WriteOrder::Ordered, [WriteOrder::OnSync; 2]),
     ] {

@@ -18,7 +18,7 @@ pub enum FileAccess {
 
 /// Choices for a [`PagedFile`](super::PagedFile); the default is a read-only file of 4 KiB blocks.
 #[derive(Clone, Debug)]
-pub struct FileOptions {
+pub(crate) struct FileOptions {
     pub(super) block_size: u64,
     pub(super) access: FileAccess,
     pub(super) write_order: WriteOrder,
@@ -40,37 +40,37 @@ impl Default for FileOptions {
 
 impl FileOptions {
     /// The defaults.
-    pub fn new() -> FileOptions {
+    pub(crate) fn new() -> FileOptions {
         FileOptions::default()
     }
 
     /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, kept and written as one; views
     /// inside one block are not copied.
-    pub fn block_size(mut self, bytes: u64) -> FileOptions {
+    pub(crate) fn block_size(mut self, bytes: u64) -> FileOptions {
         self.block_size = bytes;
         self
     }
 
     /// Reads alone, or writes too.
-    pub fn access(mut self, access: FileAccess) -> FileOptions {
+    pub(crate) fn access(mut self, access: FileAccess) -> FileOptions {
         self.access = access;
         self
     }
 
     /// When dirty blocks are written.
-    pub fn write_order(mut self, order: WriteOrder) -> FileOptions {
+    pub(crate) fn write_order(mut self, order: WriteOrder) -> FileOptions {
         self.write_order = order;
         self
     }
 
     /// The group that pays for the file's blocks; the whole memory's group by default.
-    pub fn group(mut self, group: &Group) -> FileOptions {
+    pub(crate) fn group(mut self, group: &Group) -> FileOptions {
         self.group = Some(group.clone());
         self
     }
 
     /// The name in messages; the store's own by default.
-    pub fn name(mut self, name: &str) -> FileOptions {
+    pub(crate) fn name(mut self, name: &str) -> FileOptions {
         self.name = Some(name.to_owned());
         self
     }
