@@ -58,6 +58,24 @@ impl std::ops::Add<u64> for VirtAddr {
     }
 }
 
+impl std::ops::Sub<u64> for VirtAddr {
+    type Output = VirtAddr;
+
+    /// The address `bytes` before; wraps at 0, and is then in no space.
+    fn sub(self, bytes: u64) -> VirtAddr {
+        VirtAddr(self.0.wrapping_sub(bytes))
+    }
+}
+
+impl std::ops::Sub for VirtAddr {
+    type Output = u64;
+
+    /// The bytes from `start` up to this address; wraps at 64 bits where it lies before.
+    fn sub(self, start: VirtAddr) -> u64 {
+        self.0.wrapping_sub(start.0)
+    }
+}
+
 impl fmt::Debug for VirtAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
@@ -128,6 +146,14 @@ impl fmt::Display for Grouped {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_and_bytes_between_them() {
+        let (start, end) = (VirtAddr(0x1000), VirtAddr(0x1000) + 5);
+        assert_eq!((end - start, end - 5), (5, start));
+        assert_eq!((start - 0x1001) + 0x1001, start);
+        assert_eq!((start - end).wrapping_add(5), 0);
+    }
 
     #[test]
     fn sizes_and_numbers_print_for_people() {

@@ -379,7 +379,7 @@ fn without_memory_to_note_pages_in_more_is_named() {
         a.store(at + leaf * LEAF, 2_u8).unwrap();
     }
     let named = space.take_dirty(at, LEAVES * LEAF).unwrap();
-    let bytes: u64 = named.iter().map(|range| range.end.0 - range.start.0).sum();
+    let bytes: u64 = named.iter().map(|range| range.end - range.start).sum();
     assert!(bytes > LEAVES * PAGE, "there was no room to note each page");
     assert!(bytes < LEAVES * LEAF, "there was room for some");
     for leaf in 0..LEAVES {
