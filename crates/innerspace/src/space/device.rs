@@ -50,6 +50,28 @@ pub trait Device: Send + Sync + 'static {
     fn restore(&self, _state: &[u8]) {}
 }
 
+macro_rules! forward_device {
+    ($pointer:ident) => {
+        impl<D: Device + ?Sized> Device for $pointer<D> {
+            fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+                (**self).load(offset, bytes)
+            }
+            fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+                (**self).store(offset, bytes)
+            }
+            fn snapshot(&self) -> Vec<u8> {
+                (**self).snapshot()
+            }
+            fn restore(&self, state: &[u8]) {
+                (**self).restore(state)
+            }
+        }
+    };
+}
+
+forward_device!(Arc);
+forward_device!(Box);
+
 /// Why a device refused an access.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]

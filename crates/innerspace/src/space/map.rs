@@ -137,7 +137,7 @@ impl Map {
     }
 
     /// A device of `len` bytes, rounded up to whole pages: loads and stores there are calls of `device`, never cached. Shared
-    /// with forks, readable and writable, never executable.
+    /// with forks, readable and writable, never executable. An `Arc` of a device is one, too: keep a clone to look at it.
     ///
     /// ```
     /// use innerspace::{Device, DeviceError, MIB, Map, Memory};

@@ -479,7 +479,7 @@ struct Register {
     reentered: crate::sync::Mutex<Option<Space>>,
 }
 
-impl crate::Device for Arc<Register> {
+impl crate::Device for Register {
     fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), crate::DeviceError> {
         let value = self.value.lock().to_ne_bytes();
         bytes.copy_from_slice(&value[..bytes.len()]);
