@@ -138,8 +138,12 @@ impl fmt::Display for LimitError {
         let amount = |pages: PageCount| format!("{:.1}", pages.bytes() as f64 / unit as f64);
         let (usage_text, max_text) = (amount(*usage), amount(*max));
         let state = match reason {
-            LimitReason::OverHigh => "over its high mark",
-            _ => "full",
+            LimitReason::OverHigh => "over its high mark".to_string(),
+            // There is some room, but not for a whole block.
+            _ if requested.0 > 1 && usage < max => {
+                format!("too full for {} more", ByteSize(requested.bytes()))
+            }
+            _ => "full".to_string(),
         };
         write!(
             f,
@@ -363,6 +367,18 @@ mod tests {
             "group tenant-a is full: 64.0 of 64.0 MiB, of which 48.0 dirty and failing to be written, 16.0 \
              dirty; nothing can be evicted. See the files' write errors: sync again or discard them, or \
              raise the limit"
+        );
+    }
+
+    #[test]
+    fn a_request_for_more_than_there_is_says_how_much_it_was() {
+        let LimitError(mut details) = full(Holders::default(), LimitReason::NothingEvictable);
+        details.usage = PageCount(1);
+        details.requested = PageCount::floor(128 * MIB);
+        assert_eq!(
+            LimitError(details).to_string(),
+            "group tenant-a is too full for 128.0 MiB more: 0.0 of 64.0 MiB; nothing can be evicted. \
+             Raise the limit"
         );
     }
 
