@@ -115,6 +115,22 @@ fn a_second_open_does_not_promise_an_order_that_the_file_has_not() {
     }
 }
 
+#[test]
+fn a_store_that_takes_no_writes_is_not_opened_for_them() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let refused = options.open(Busy::new(&Arc::default())).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "store: its store takes no writes (Store::writable); open it read-only"
+    );
+    let file = memory.options().open(Busy::new(&Arc::default())).unwrap();
+    assert_eq!(
+        format!("{file:?}"),
+        "PagedFile { name: \"store\", len: 0, access: ReadOnly, .. }"
+    );
+}
+
 type Work = Box<dyn FnOnce() + Send + Sync>;
 
 /// A store that does something of its own when it was asked for its length the first time, and when it is dropped.

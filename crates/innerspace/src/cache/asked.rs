@@ -28,7 +28,7 @@ impl Asked {
         let name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
         let order = options.block_order(&name)?;
         if options.access == FileAccess::ReadWrite && !store.writable() {
-            return Err(FileError::ReadOnly { file: name });
+            return Err(FileError::NotWritable { file: name });
         }
         let len = store.len().map_err(|source| FileError::Store {
             file: name.clone(),

@@ -142,6 +142,12 @@ pub enum FileError {
         /// The file.
         file: Arc<str>,
     },
+    /// The store takes no writes: its [`Store::writable`](crate::store::Store::writable) is false.
+    #[error("{file}: its store takes no writes (Store::writable); open it read-only")]
+    NotWritable {
+        /// The file.
+        file: Arc<str>,
+    },
     /// Offset plus length is past the largest file, 2^63 - 1 bytes.
     #[error("{file}: {len} bytes at {} reach past the largest file", Grouped(*offset))]
     TooLarge {
@@ -211,11 +217,9 @@ pub enum FileError {
         /// The number of elements.
         len: u64,
     },
-    /// Too much is unwritten, and the file's write order forbids writing it now. Nothing was written.
-    #[error(
-        "{file}: {} of unwritten data may not be written yet ({reason}); new writes wait for that",
-        ByteSize(*dirty)
-    )]
+    /// A sync of what the file's write order forbids writing now, or a write when too much of that is unwritten. Nothing was
+    /// written.
+    #[error("{file}: {} of unwritten data may not be written yet; {reason}", ByteSize(*dirty))]
     Held {
         /// The file.
         file: Arc<str>,
@@ -227,7 +231,7 @@ pub enum FileError {
     /// Too much is unwritten, and the store refuses to take it. Nothing was written; what is unwritten is kept, and tried again
     /// now and then, and by each sync.
     #[error(
-        "{file}: {} of unwritten data cannot be written ({source}); new writes wait for that",
+        "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until it is: sync again, or discard it",
         ByteSize(*dirty)
     )]
     Unwritten {
@@ -287,8 +291,8 @@ pub enum HeldReason {
 impl fmt::Display for HeldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HeldReason::UntilSync => f.write_str("it is written on sync"),
-            HeldReason::UntilRelease { barrier } => write!(f, "barrier {barrier} is not released"),
+            HeldReason::UntilSync => f.write_str("sync the file first"),
+            HeldReason::UntilRelease { barrier } => write!(f, "release barrier {barrier} first"),
         }
     }
 }
@@ -315,7 +319,9 @@ impl FileError {
             FileError::Store { source, .. } => source.kind(),
             FileError::Unwritten { source, .. } => source.kind(),
             FileError::Limit(_) | FileError::NoMemory { .. } => ErrorKind::OutOfMemory,
-            FileError::ReadOnly { .. } => ErrorKind::PermissionDenied,
+            FileError::ReadOnly { .. } | FileError::NotWritable { .. } => {
+                ErrorKind::PermissionDenied
+            }
             FileError::TooLarge { .. } => ErrorKind::FileTooLarge,
             FileError::Held { .. } => ErrorKind::ResourceBusy,
             FileError::Reentered { .. } => ErrorKind::Deadlock,
@@ -489,8 +495,7 @@ mod tests {
                     dirty: 1 << 20,
                     reason: HeldReason::UntilRelease { barrier: 7 },
                 },
-                "data.bin: 1.0 MiB of unwritten data may not be written yet (barrier 7 is not released); \
-                 new writes wait for that",
+                "data.bin: 1.0 MiB of unwritten data may not be written yet; release barrier 7 first",
             ),
             (
                 FileError::NotWhole {

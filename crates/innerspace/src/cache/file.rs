@@ -10,6 +10,7 @@
 //! store is let go. Futures keep the [`FileCore`] alone. Views keep nothing
 //! while their file has their block; when it loses the block, or ends, the block and the memory are theirs (`frame::Keeper`).
 
+use std::fmt;
 use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
 
 use super::array::{Array, Element};
@@ -168,11 +169,20 @@ impl FileCore {
 /// Clones are handles of their own on the same file: each hears of a failed write once. All operations may be called from many
 /// threads; a read that overlaps a write of another thread may see part of it (a [`View`] never does). The last handle (and
 /// mapping) to be dropped writes unwritten data back, but does not make it durable: use [`PagedFile::sync_all`].
-#[derive(Debug)]
 pub struct PagedFile {
     /// Taken by `drop` alone.
     inner: Option<Arc<FileInner>>,
     handle: Arc<Handle>,
+}
+
+impl fmt::Debug for PagedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PagedFile")
+            .field("name", &self.name())
+            .field("len", &self.len())
+            .field("access", &self.access())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Clone for PagedFile {

@@ -315,7 +315,7 @@ impl std::error::Error for Explanation {}
 #[non_exhaustive]
 pub enum SpaceError {
     /// A length of zero.
-    #[error("{what} of 0 bytes at {at}")]
+    #[error("{what} of 0 bytes at {at}: the range, or the file, is empty")]
     Empty {
         /// The operation.
         what: &'static str,
