@@ -65,7 +65,11 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
     let first = text.lines().next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    complain(&format!("{first}; see innerspace --help"), 2)
+    let command = match std::env::args_os().nth(1) {
+        Some(name) if name == "tour" => "innerspace tour",
+        _ => "innerspace",
+    };
+    complain(&format!("{first}; see {command} --help"), 2)
 }
 
 /// One line on standard error. If even that is closed, the exit code has to do.

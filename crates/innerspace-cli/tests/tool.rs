@@ -135,22 +135,27 @@ fn bad_arguments_are_one_line_and_exit_code_2() {
         (
             &["tour", "--size", "12 parsecs"],
             format!(
-                "invalid value '12 parsecs' for '--size <SIZE>': {no_size}; see innerspace --help"
+                "invalid value '12 parsecs' for '--size <SIZE>': {no_size}; see innerspace tour --help"
             ),
         ),
         (
             &["tour", "--limit", "8589934592GiB"],
             "invalid value '8589934592GiB' for '--limit <LIMIT>': too large a size; \
-             see innerspace --help"
+             see innerspace tour --help"
                 .to_owned(),
         ),
         (
             &["tour", "--fast"],
-            "unexpected argument '--fast' found; see innerspace --help".to_owned(),
+            "unexpected argument '--fast' found; see innerspace tour --help".to_owned(),
         ),
         (
             &["tour", "one", "two"],
-            "unexpected argument 'two' found; see innerspace --help".to_owned(),
+            "unexpected argument 'two' found; see innerspace tour --help".to_owned(),
+        ),
+        (
+            &["tour", "one", "--size", "4MiB"],
+            "the argument '[FILE]' cannot be used with '--size <SIZE>'; see innerspace tour --help"
+                .to_owned(),
         ),
         (
             &["guide"],
@@ -288,6 +293,35 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
         "{text}"
     );
     assert_eq!(fs::read_dir(disk.folder.path()).unwrap().count(), 0);
+
+    // The stations that need files of their own say so, too.
+    let given = tool.folder.path().join("given.bin");
+    fs::write(&given, "given").unwrap();
+    let mut command = tool.command(&["tour", given.to_str().unwrap(), "--limit", "512KiB"]);
+    let output = command.env("TMPDIR", disk.folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for size in ["4.0 MiB", "64.0 KiB"] {
+        let line = format!(
+            "  NOT VERIFIED: no file of {size} in {}/",
+            disk.folder.path().display()
+        );
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_is_longer_than_it_says_is_told_as_such() {
+    let tool = Tool::new();
+    let output = tool.run(&["tour", "/proc/version", "--limit", "512KiB"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains(" B, and the file system says that the file has 0 B\n"),
+        "{text}"
+    );
+    assert!(text.ends_with("\n5 of 6 verified\n"), "{text}");
 }
 
 /// A file system of 64 KiB.

@@ -48,7 +48,7 @@ pub(crate) struct TourArguments {
     /// Any file you can read; it is neither written nor copied. Without one, a sample is made in a temporary folder
     file: Option<PathBuf>,
     /// Size of the sample
-    #[arg(long, default_value = "256MiB", value_parser = size::parse)]
+    #[arg(long, default_value = "256MiB", value_parser = size::parse, conflicts_with = "file")]
     size: u64,
     /// How much memory the library may use
     #[arg(long, default_value = "16MiB", value_parser = size::parse)]
@@ -244,6 +244,14 @@ impl Tour {
             bar.finish_and_clear();
         }
         Ok(tour)
+    }
+
+    /// Writes a file that is changed to the folder.
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        fs::write(path, bytes).map_err(|error| {
+            let (size, folder) = (ByteSize(bytes.len() as u64), self.folder.display());
+            format!("no file of {size} in {folder}: {error}").into()
+        })
     }
 
     /// A progress bar over bytes; invisible unless on a terminal.

@@ -21,10 +21,10 @@ const _: () = assert!(SHORT < PAST && PAST < LEN && LEN < GIB);
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let mut findings = Findings::default();
     let path = tour.folder.join("data.bin");
-    std::fs::write(&path, vec![7; LEN as usize])?;
+    tour.write(&path, &vec![7; LEN as usize])?;
     here(tour, &path, &mut findings)?;
 
-    std::fs::write(&path, vec![7; LEN as usize])?;
+    tour.write(&path, &vec![7; LEN as usize])?;
     let mut command = Child::command("cut-short")?;
     let status = command
         .arg("--")

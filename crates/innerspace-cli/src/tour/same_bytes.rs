@@ -1,7 +1,7 @@
 //! Station 1: a checksum through a mapping is that of plain reads, and a private mapping keeps its stores to itself.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::time::Instant;
 
 use innerspace::{ByteSize, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile};
@@ -38,11 +38,17 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
 
     let bar = tour.bytes_bar("by plain reads", file.len());
     let start = Instant::now();
-    let plain = checksum_by_reading(&tour.plain_file()?, |bytes| bar.inc(bytes))?;
+    let (plain, read) = checksum_by_reading(&tour.plain_file()?, |bytes| bar.inc(bytes))
+        .map_err(|error| format!("{}: read(2) failed: {error}", tour.name))?;
     let took = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     findings.kernel(format!("checksum {plain} by read(2), in {took:.2} s"));
-    if mapped != plain {
+    if read != file.len() {
+        let read = ByteSize(read);
+        findings.fail(format!(
+            "read(2) gave {read}, and the file system says that the file has {size}"
+        ));
+    } else if mapped != plain {
         findings.fail("the checksums differ");
     }
     Ok(findings)
@@ -88,16 +94,19 @@ pub(super) fn checksum_by_mapping(
     Ok(checksum)
 }
 
-fn checksum_by_reading(mut file: &File, progress: impl Fn(u64)) -> Result<Checksum> {
+/// Reads the file to its end. Returns how many bytes that were, too.
+fn checksum_by_reading(mut file: &File, progress: impl Fn(u64)) -> io::Result<(Checksum, u64)> {
     let mut checksum = Checksum::new();
+    let mut read = 0;
     let mut buffer = Vec::with_capacity(PIECE);
     loop {
         buffer.clear();
         file.by_ref().take(PIECE as u64).read_to_end(&mut buffer)?;
         checksum.add(&buffer);
+        read += buffer.len() as u64;
         progress(buffer.len() as u64);
         if buffer.len() < PIECE {
-            return Ok(checksum);
+            return Ok((checksum, read));
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     // Half of its group's limit, so that its index has room, too.
     let working_set = max / 2 / PAGE * PAGE;
     let path = tour.folder.join("tenant-a.bin");
-    std::fs::write(&path, vec![1; working_set as usize])?;
+    tour.write(&path, &vec![1; working_set as usize])?;
 
     let memory = Memory::with_limit(tour.limit)?;
     let a = memory.group("tenant-a", max)?;
