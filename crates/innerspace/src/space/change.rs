@@ -153,8 +153,9 @@ impl SpaceInner {
         change: impl FnOnce(&mut VmaSet) -> Changed,
     ) -> Result<Leftover, SpaceError> {
         let mapped = writer.vmas.overlapping(range).next().is_some();
-        // What code was made of its pages is stale.
-        let mut shows_other = edit.is_some();
+        if edit.is_some() {
+            self.code.changed(range);
+        }
         let done = self.change_by(writer, change, |writer, vmas, changed| match edit {
             Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
             Some(edit) => {
@@ -163,14 +164,13 @@ impl SpaceInner {
                 Ok(Detached::default())
             }
             None => {
-                shows_other = !vmas.shows_as(&writer.vmas, range);
+                if !vmas.shows_as(&writer.vmas, range) {
+                    self.code.changed(range);
+                }
                 self.publish(vmas, changed);
                 Ok(Detached::default())
             }
         });
-        if shows_other {
-            self.code.changed(range);
-        }
         if edit == Some(Edit::Detach) {
             self.dirty.forget(self, range);
         }
@@ -365,6 +365,7 @@ impl SpaceInner {
             true => Vec::new(),
             false => writer.files.renew(self),
         };
+        self.code.changed(&EVERYWHERE);
         let mut detached = Detached::default();
         let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
         let taken = take_table(&mut detached);
@@ -381,7 +382,6 @@ impl SpaceInner {
         };
         let mut unused = writer.files.remove(gone);
         unused.extend(renewed);
-        self.code.changed(&EVERYWHERE);
         self.dirty.forget(self, &EVERYWHERE);
         (taken, Leftover { detached, unused })
     }

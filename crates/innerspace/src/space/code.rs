@@ -21,7 +21,9 @@
 //! grace period, and then the bytes are there before the watcher fetches them; or it sees that the page is watched, and
 //! counts. It looks whether anybody maps the page once the bytes are there: who maps it later finds them.
 //!
-//! Structural changes, and files that take pages away, count a generation once the page's word is changed.
+//! Structural changes count a generation first, too: who finds a page as they leave it finds its code stale, and their writer
+//! keeps watchers out from before the count until they are over. Files that take pages away count once the page's word is
+//! changed, with its block locked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -169,11 +169,13 @@ impl SpaceInner {
             gone.and(vmas.put(moved))
         };
         writer.pins.move_range(old, new.start);
+        for range in [old, new] {
+            self.code.changed(range);
+        }
         let leftover = self.change_by(writer, change, |writer, vmas, changed| {
             self.move_words(writer, old, new, vmas, changed)
         })?;
         for range in [old, new] {
-            self.code.changed(range);
             self.dirty.forget(self, range);
         }
         Ok((VirtAddr(new.start), leftover))

@@ -36,12 +36,12 @@ impl SpaceInner {
         if has_whole_leaf(range) || !writer.vmas.overlapping(range).all(anonymous) {
             return Err(writer);
         }
+        self.code.changed(range);
         let Some(taken) = self.take_words(range) else {
             return Err(writer);
         };
         // A restore cannot go by what stores alone have changed.
         writer.revision += 1;
-        self.code.changed(range);
         self.dirty.forget(self, range);
         drop(writer);
         if !taken.is_empty() {

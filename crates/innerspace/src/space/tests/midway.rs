@@ -284,6 +284,39 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     assert!(!current || !page.is_current(), "a store that did not count");
 }
 
+/// Before anybody can find a page as a change has left it, code that was made of it is known to be stale.
+// spec: V11
+#[test]
+fn a_change_makes_code_stale_before_it_shows() {
+    type Change = fn(&Space, VirtAddr, &Snapshot) -> Result<(), SpaceError>;
+    let all = Protection::READ_WRITE | Protection::EXECUTE;
+    let changes: [(Point, Change); 5] = [
+        (Point::Change, |space, at, _| space.unmap(at, PAGE)),
+        (Point::Change, |space, at, _| {
+            space.map(Map::anonymous(PAGE).replacing(at)).map(drop)
+        }),
+        (Point::Change, |space, at, _| {
+            space.advise(at, LARGE, Advice::DontNeed)
+        }),
+        (Point::Zap, |space, at, _| {
+            space.advise(at, PAGE, Advice::DontNeed)
+        }),
+        (Point::Change, |space, _, snapshot| space.restore(snapshot)),
+    ];
+    for (point, change) in changes {
+        let space = space(&pool(64));
+        let at = space.map(Map::anonymous(LARGE).protection(all)).unwrap();
+        let mut a = space.accessor();
+        a.store(at, 1u64).unwrap();
+        let snapshot = space.freeze().unwrap();
+        a.store(at, 2u64).unwrap();
+        let page = a.watch_code(at).unwrap();
+        assert!(page.is_current());
+        let _there = midway::then(point, move || assert!(!page.is_current()));
+        change(&space, at, &snapshot).unwrap();
+    }
+}
+
 /// A store faults on a page and has its block, marked with the barrier number; then the number goes up; then the page is made
 /// writable. Stores from then on, which meet no fault, carry the new number.
 // spec: P25
