@@ -150,7 +150,7 @@ impl Faults {
             Contender::new("kernel, huge pages", || self.kernel_writes(HostPages::Huge)),
         ];
         let name = "anonymous write fault, recycled frames, 64 MiB at a time";
-        // What the plan calls cold: zeroing takes as long as memory does. Frames that the kernel has yet to supply are the next row.
+        // Cold in the processor's caches: zeroing takes as long as memory does. Frames that the kernel has yet to supply are the next row.
         Faults::row(name, contenders, Budget::Faster(4.0))
     }
 

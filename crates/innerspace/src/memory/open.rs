@@ -112,7 +112,8 @@ impl Memory {
     /// Opens an existing file for reading.
     ///
     /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one set of dirty blocks. It is
-    /// writable if it was opened so, and the group that pays for it stays the one it was opened in.
+    /// writable if it was opened so, and the group that pays for it stays the one it was opened in. Its length is what the file
+    /// system says: files of /proc say 0, and show nothing.
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
