@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 
 use crate::program::{
     Allowed, BASE, FILES, Op, PAGE, Place, Program, READ_ONLY, SPACES, Source, WINDOW, WRITTEN,
-    digest, first_bytes, pieces,
+    bytes, digest, first_bytes, pieces,
 };
 
 /// Number of the step that shows one page, and then the page.
@@ -146,23 +146,24 @@ impl Host<'_> {
             } => self.map(at, pages, source, allowed, replace),
             Op::Unmap { at, pages } => {
                 // SAFETY: the window is this program's alone, and nothing of Rust's is in it.
-                told(unsafe { libc::munmap(pointer(at), (pages * PAGE) as usize) })
+                told(unsafe { libc::munmap(pointer(at), bytes(at, pages) as usize) })
             }
             Op::Protect { at, pages, allowed } => {
                 // SAFETY: as above.
-                let done =
-                    unsafe { libc::mprotect(pointer(at), (pages * PAGE) as usize, flags(allowed)) };
+                let done = unsafe {
+                    libc::mprotect(pointer(at), bytes(at, pages) as usize, flags(allowed))
+                };
                 told(done)
             }
             Op::Remap { at, old, new, to } => remap(at, old, new, to),
             Op::DontNeed { at, pages } => {
-                let len = (pages * PAGE) as usize;
+                let len = bytes(at, pages) as usize;
                 // SAFETY: as above.
                 told(unsafe { libc::madvise(pointer(at), len, libc::MADV_DONTNEED) })
             }
             Op::Sync { at, pages } => {
                 // SAFETY: as above.
-                told(unsafe { libc::msync(pointer(at), (pages * PAGE) as usize, libc::MS_SYNC) })
+                told(unsafe { libc::msync(pointer(at), bytes(at, pages) as usize, libc::MS_SYNC) })
             }
             Op::Fork => {
                 // The next space that has no process yet.
@@ -176,6 +177,12 @@ impl Host<'_> {
             Op::Truncate { file, pages } => {
                 self.files[file].set_len(pages * PAGE).unwrap();
                 "ok".to_owned()
+            }
+            Op::Punch { file, page, pages } => {
+                let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let (start, len) = ((page * PAGE) as i64, (pages * PAGE) as i64);
+                // SAFETY: no memory of ours is named.
+                told(unsafe { libc::fallocate(self.files[file].as_raw_fd(), how, start, len) })
             }
             Op::WriteFile { file, at, value } => {
                 use std::os::unix::fs::FileExt;
@@ -213,7 +220,7 @@ impl Host<'_> {
         let done = unsafe {
             libc::mmap(
                 pointer(at),
-                (pages * PAGE) as usize,
+                bytes(at, pages) as usize,
                 flags(allowed),
                 how | fixed,
                 file,
@@ -270,7 +277,7 @@ impl Host<'_> {
 }
 
 fn remap(at: Place, old: u64, new: u64, to: Option<Place>) -> String {
-    let (old, new) = ((old * PAGE) as usize, (new * PAGE) as usize);
+    let (old, new) = (bytes(at, old) as usize, bytes(at, new) as usize);
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the window is this program's alone, and nothing of Rust's is in it.
     told_map(unsafe {

@@ -9,8 +9,8 @@ use innerspace::{
 };
 
 use crate::program::{
-    Allowed, FILES, Op, PAGE, Place, Program, READ_ONLY, SPACES, Source, WINDOW, WRITTEN, digest,
-    first_bytes, pieces,
+    Allowed, FILES, Op, PAGE, Place, Program, READ_ONLY, SPACES, Source, WINDOW, WRITTEN, bytes,
+    digest, first_bytes, pieces,
 };
 
 struct World {
@@ -117,14 +117,14 @@ impl World {
                 allowed,
                 replace,
             } => {
-                let bytes = |first: u64| first * PAGE..(first + pages) * PAGE;
+                let shown = |first: u64| first * PAGE..first * PAGE + bytes(place, pages);
                 let map = match source {
-                    Source::Anonymous => Map::anonymous(pages * PAGE),
+                    Source::Anonymous => Map::anonymous(bytes(place, pages)),
                     Source::Private { file, first } => {
-                        Map::file(&self.files[file]).range(bytes(first)).private()
+                        Map::file(&self.files[file]).range(shown(first)).private()
                     }
                     Source::Shared { file, first } => {
-                        Map::file(&self.files[file]).range(bytes(first)).shared()
+                        Map::file(&self.files[file]).range(shown(first)).shared()
                     }
                 };
                 let map = map.protection(protection(allowed));
@@ -134,7 +134,9 @@ impl World {
                 };
                 told(space.map(map), "ENOMEM", "EEXIST")
             }
-            Op::Unmap { at: place, pages } => told(space.unmap(at(place), pages * PAGE), "", ""),
+            Op::Unmap { at: place, pages } => {
+                told(space.unmap(at(place), bytes(place, pages)), "", "")
+            }
             Op::Protect {
                 at: place,
                 pages,
@@ -152,7 +154,7 @@ impl World {
                 to,
             } => {
                 let to = to.map_or(Remap::InPlace, |to| Remap::Replacing(at(to)));
-                let done = space.remap(at(place), old * PAGE, new * PAGE, to);
+                let done = space.remap(at(place), bytes(place, old), bytes(place, new), to);
                 told(done, "EFAULT", "EINVAL")
             }
             Op::DontNeed { at: place, pages } => by_pages(place, pages, Stops::Never, |at, len| {
@@ -187,6 +189,12 @@ impl World {
             }
             Op::Truncate { file, pages } => {
                 self.files[file].set_len(pages * PAGE).unwrap();
+                "ok".to_owned()
+            }
+            Op::Punch { file, page, pages } => {
+                self.files[file]
+                    .punch(page * PAGE..(page + pages) * PAGE)
+                    .unwrap();
                 "ok".to_owned()
             }
             Op::WriteFile { file, at, value } => {
@@ -233,7 +241,7 @@ fn by_pages(
     stops: Stops,
     act: impl Fn(VirtAddr, u64) -> Result<(), SpaceError>,
 ) -> String {
-    let whole = act(at(place), pages * PAGE);
+    let whole = act(at(place), bytes(place, pages));
     if !matches!(
         whole,
         Err(SpaceError::NotMapped { .. } | SpaceError::Forbidden { .. })

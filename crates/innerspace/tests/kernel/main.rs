@@ -5,6 +5,7 @@
 //! | a space, and its forks | a process, and its forks |
 //! | files over a `MemoryStore` | files of a temporary folder |
 //! | map, unmap, protect, remap, advise, sync | mmap, munmap, mprotect, mremap, madvise, msync |
+//! | punch | fallocate |
 //! | a load or store that fails | the signal, and its code, that a child of that process dies of |
 //!
 //! Both sides make the program from the same seed and write down what each step came to: the bytes, or the kind of error.
@@ -12,7 +13,7 @@
 //!
 //! What is left out, because the two differ on purpose or the kernel's answer depends on more than the program: lengths of
 //! zero where the kernel does nothing, writing without reading, executing alone, a file cut short under private mappings
-//! (the kernel takes copied pages with it; here they stay), lengths that are no multiple of the page.
+//! (the kernel takes copied pages with it; here they stay).
 //!
 //! [`RUNS`] programs with fixed seeds; `INNERSPACE_KERNEL_RUNS=10000` runs as many with other seeds, and
 //! `INNERSPACE_KERNEL_SEED=7` that one again.

@@ -90,6 +90,12 @@ pub(crate) enum Op {
         file: usize,
         pages: u64,
     },
+    /// Whole pages, some of them past the file's end.
+    Punch {
+        file: usize,
+        page: u64,
+        pages: u64,
+    },
     WriteFile {
         file: usize,
         at: u64,
@@ -237,7 +243,7 @@ impl Random {
 
     fn op(&mut self) -> Op {
         let pages = 1 + self.below(7);
-        match self.below(40) {
+        match self.below(41) {
             0..9 => self.map(),
             9..12 => Op::Unmap {
                 at: self.place(),
@@ -279,6 +285,11 @@ impl Random {
                 file: self.below(2) as usize,
                 at: self.below(FILE_PAGES * PAGE),
                 value: self.next() as u8,
+            },
+            38 => Op::Punch {
+                file: self.below(2) as usize,
+                page: self.below(FILE_PAGES),
+                pages,
             },
             _ => Op::ReadFile {
                 file: self.below(FILES as u64) as usize,
@@ -334,6 +345,16 @@ pub(crate) fn first_bytes(file: usize) -> Vec<u8> {
     (0..FILE_PAGES * PAGE)
         .map(|at| (at / PAGE * 16 + at % 13 + file as u64 * 5 + 1) as u8)
         .collect()
+}
+
+/// Bytes that so many pages at a place are asked for by: now and then fewer, which both sides round up.
+pub(crate) fn bytes(at: Place, pages: u64) -> u64 {
+    let fewer = if (at.page * 5 + pages).is_multiple_of(7) {
+        1 + at.page * 83
+    } else {
+        0
+    };
+    (pages * PAGE).saturating_sub(fewer)
 }
 
 /// The bytes of one page or piece, short.
