@@ -268,7 +268,9 @@ impl FileCore {
                             }
                             FaultKind::Write => {
                                 let basis = self.hole_basis(block, epoch);
-                                drop(self.create_over_hole(block, basis, |bytes| bytes.fill(0))?);
+                                drop(
+                                    self.create_over_hole(block, 0, basis, |bytes| bytes.fill(0))?,
+                                );
                             }
                         }
                     }

@@ -316,10 +316,12 @@ impl FileCore {
     }
 
     /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when another thread made the block
-    /// first. Mappings of the hole are revoked before the bytes can change.
+    /// first. Mappings of the hole are revoked before the bytes can change. The file is at least `end` bytes long then: who locks the
+    /// block to write it back takes its length from that.
     pub(super) fn create_over_hole(
         &self,
         block: u64,
+        end: u64,
         basis: Basis,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Option<BlockRef<'_>>, FileError> {
@@ -330,7 +332,11 @@ impl FileCore {
         self.end_hole(block..block + 1);
         fill(new.bytes_mut());
         self.mark_dirty(block, new.frame());
-        Ok(Some(new.finish()))
+        self.grow_to(end);
+        let made = new.finish();
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::HoleFilled);
+        Ok(Some(made))
     }
 
     /// Blocks were put where a hole may be mapped: takes the translations of the hole away. Who made them to be filled has not

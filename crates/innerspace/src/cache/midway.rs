@@ -23,6 +23,8 @@ pub(crate) enum Point {
     NotCached,
     /// The same: the store has a hole there, and the block has not been made.
     HoleFound,
+    /// The same, of a file that is mapped: the block is there, and unlocked.
+    HoleFilled,
     /// In an append into the last block that does not wait: where it goes is known, and the block is not locked.
     Appending,
     /// In an invalidation: the store has told its length.

@@ -61,14 +61,11 @@ impl FileCore {
             return self.write_new_block(block, inside, source, basis);
         }
         let end = (block << self.block_shift()) + inside.end as u64;
-        let made = self.create_over_hole(block, basis, |bytes| {
+        let made = self.create_over_hole(block, end, basis, |bytes| {
             bytes[..inside.start].fill(0);
             bytes[inside.end..].fill(0);
             source.store_into(&mut bytes[inside]);
         })?;
-        if made.is_some() {
-            self.grow_to(end);
-        }
         Ok(made.is_some())
     }
 

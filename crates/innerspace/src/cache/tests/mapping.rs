@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::*;
+use crate::cache::midway::{Point, then};
 use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke, Revoked};
 use crate::frame::{Dropped, FlagSet};
 use crate::reclaim::{Aged, Owner};
@@ -333,6 +334,26 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
             FaultPage::Block(_)
         ));
         assert_eq!(file.view(size..size + 8).unwrap()[..], [9; 8]);
+    }
+}
+
+/// Its length is known to whoever writes it back.
+// spec: P16
+#[test]
+fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let store = Arc::new(FaultyStore::new(MemoryStore::with_len(100)));
+        let file = open(&cache, &store, &options(size));
+        let _mapped = Mapped::new(&cache, &file);
+        let other = file.clone();
+        let filled = then(Point::HoleFilled, move || other.sync_all().unwrap());
+        file.write_at(&[7; 50], 200).unwrap();
+        drop(filled);
+        file.sync_all().unwrap();
+        assert_eq!(store.inner().to_vec().len(), 250);
+        file.evict(..).unwrap();
+        assert_eq!(file.view(200..250).unwrap()[..], [7; 50]);
     }
 }
 
