@@ -217,7 +217,12 @@ impl FileCore {
         }
         self.check_outside()?;
         let rules = self.rules(WriteReason::Sync);
-        let first = self.dirty().first_to_sync(blocks.clone(), &rules);
+        // In one look: what is released in between may be written by others then, and not be durable.
+        let (first, held) = {
+            let dirty = self.dirty();
+            let first = dirty.first_to_sync(blocks.clone(), &rules);
+            (first, dirty.held(blocks.clone(), &rules))
+        };
         if let Some(block) = first {
             return Err(self.would_block_in(block));
         }
@@ -225,10 +230,7 @@ impl FileCore {
         if !self.syncs.has_covered_all(what) {
             return Err(self.would_block_in(blocks.start));
         }
-        match self.held_in(blocks, WriteReason::Sync) {
-            Some(held) => Err(held),
-            None => Ok(()),
-        }
+        held.map_or(Ok(()), |held| Err(self.held(held)))
     }
 
     /// Makes what the store has accepted durable. A failure is left in the error sequence, and what it leaves in doubt is dirty

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::block::{BlockRef, Locked};
 use super::core::FileCore;
 use super::dirty::{Dirty, WriteReason, WriteRules};
-use super::errors::{FileError, StoreAction, store_panicked};
+use super::errors::{FileError, HeldReason, StoreAction, store_panicked};
 use super::lookup::{Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
@@ -454,6 +454,8 @@ impl FileCore {
         }
         self.check_outside()?;
         self.take_doubted_back(LockMode::Sleep);
+        // What is released from here on may be written too late for this sync, by whoever.
+        let rules = self.rules(WriteReason::Sync);
         let (cuts, mut unwritten) = {
             let dirty = self.dirty();
             (dirty.cuts(), dirty.unwritten())
@@ -468,6 +470,8 @@ impl FileCore {
             let _steady = self.steady();
             unwritten += self.write_dirty_now(&blocks).failed;
         }
+        // Before the writes of others are waited for: what is not dirty here is written by their end.
+        let mut held = self.held_in(blocks.clone(), &rules);
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::OwnWritten);
         self.wait_written(blocks.clone());
@@ -476,17 +480,15 @@ impl FileCore {
         if self.dirty().unwritten() != unwritten {
             // Writes that others had under way, and that failed. They may have given up where a sync does not.
             self.write_dirty_now(&blocks);
+            held = self.held_in(blocks.clone(), &rules);
             #[cfg(all(test, not(shuttle)))]
             super::midway::reached(super::midway::Point::OwnWritten);
-            self.wait_written(blocks.clone());
+            self.wait_written(blocks);
         }
         if let Some(what) = what {
             self.sync_store(what)?;
         }
-        match self.held_in(blocks, WriteReason::Sync) {
-            Some(held) => Err(held),
-            None => Ok(()),
-        }
+        held.map_or(Ok(()), Err)
     }
 
     /// Writes what is dirty in `blocks` now. What is appended meanwhile is left: it may come as fast as it can be written.
@@ -498,18 +500,22 @@ impl FileCore {
 
     /// The error for a writer that finds everything held back, if that is so.
     pub(super) fn held_error(&self) -> Option<FileError> {
-        self.held_in(0..u64::MAX, WriteReason::Pressure)
+        self.held_in(0..u64::MAX, &self.rules(WriteReason::Pressure))
     }
 
     /// The error for who wants blocks written, and some of them are held back.
-    pub(super) fn held_in(&self, blocks: Range<u64>, reason: WriteReason) -> Option<FileError> {
-        let rules = self.rules(reason);
-        let (held, reason) = self.dirty().held(blocks, &rules)?;
-        Some(FileError::Held {
+    fn held_in(&self, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
+        let held = self.dirty().held(blocks, rules);
+        held.map(|held| self.held(held))
+    }
+
+    /// The same for so many blocks.
+    pub(super) fn held(&self, (blocks, reason): (u64, HeldReason)) -> FileError {
+        FileError::Held {
             file: self.name.clone(),
-            dirty: held << self.block_shift(),
+            dirty: blocks << self.block_shift(),
             reason,
-        })
+        }
     }
 
     /// The error for a writer that finds the store refusing what is unwritten, if that is so.

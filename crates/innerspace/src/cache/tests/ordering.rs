@@ -1,6 +1,7 @@
 //! Write orders: what may be written when, and who is refused meanwhile.
 
 use super::*;
+use crate::cache::midway::{Point, then};
 use crate::cache::{FileError, HeldReason, WriteOrder};
 use crate::reclaim::Owner;
 use crate::store::faulty::OperationKind;
@@ -65,6 +66,26 @@ fn ordered_blocks_wait_for_their_barrier() {
         );
         core(&file).validate();
     }
+}
+
+// spec: P24, P25
+#[test]
+fn a_sync_says_what_was_held_back_though_it_is_released_meanwhile() {
+    let cache = memory(64);
+    let store = patterned(16 * 4096);
+    let ordered = options(4096).write_order(WriteOrder::Ordered);
+    let file = open(&cache, &store, &ordered);
+    file.set_barrier(5);
+    file.write_at(&[2; 4096], 0).unwrap();
+    let other = file.clone();
+    let written = then(Point::OwnWritten, move || other.release_through(5));
+    let outcome = file.sync_all();
+    drop(written);
+    assert_eq!(store.inner().to_vec()[0], byte_at(0));
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, FileError::Held { .. }), "{error}");
+    file.sync_all().unwrap();
+    assert_eq!(store.inner().to_vec()[0], 2);
 }
 
 // spec: P25
