@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::calls;
-use super::errors::FileError;
+use super::errors::{FileError, StoreAction, store_panicked};
 use super::file::Handle;
 use super::view::{View, Wait};
 use super::waiting::{TimedOut, wait_for};
@@ -59,9 +59,19 @@ impl Request {
         self.handle.core.may_call_unasked()
     }
 
-    /// Takes the view, waiting for whatever it needs, and wakes the future.
+    /// Takes the view, waiting for whatever it needs, and wakes the future; also if the store panics, for nobody runs it again.
     pub(super) fn run(&self) {
-        self.settle(self.handle.view(self.range.clone(), Wait::Yes));
+        let (core, range) = (&self.handle.core, self.range.clone());
+        let mut result = None;
+        let mut panics = Panics::default();
+        panics.catch(|| result = Some(self.handle.view(range.clone(), Wait::Yes)));
+        panics.catch(|| {
+            self.settle(result.unwrap_or_else(|| {
+                let (at, len) = (range.start, range.end - range.start);
+                Err(core.store_error(StoreAction::Read, at, len, store_panicked()))
+            }))
+        });
+        panics.go_on();
     }
 
     fn settle(&self, result: Result<View, FileError>) {

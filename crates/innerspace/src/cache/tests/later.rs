@@ -353,6 +353,24 @@ fn a_view_whose_waker_panics_keeps_a_tick_and_a_step_from_no_call() {
     }
 }
 
+// spec: P20, P29
+#[test]
+fn a_view_whose_store_panics_comes_to_an_end() {
+    let cache = memory(64);
+    let odd = open(&cache, &Arc::new(Odd(None)), &FileOptions::new());
+    let bell = Arc::new(Bell::default());
+    let mut bad = pin!(odd.ready(0..10));
+    assert!(poll(bad.as_mut(), &bell).is_pending());
+    let tick = std::panic::AssertUnwindSafe(|| cache.tick());
+    std::panic::catch_unwind(tick).unwrap_err();
+    assert_eq!(bell.rung(), 1);
+    let end = poll(bad.as_mut(), &bell);
+    assert!(
+        matches!(end, Poll::Ready(Err(FileError::Store { .. }))),
+        "{end:?}"
+    );
+}
+
 // spec: P29
 #[test]
 fn only_one_thread_makes_calls_at_a_time() {
