@@ -243,25 +243,30 @@ impl FileCore {
         blocks: Range<u64>,
         _alone: &Steady<'_>,
     ) -> Result<PageCount, FileError> {
-        let mut dropped = 0;
-        let mut next = blocks.start;
-        loop {
-            let mut batch = self.lock_batch(&mut next, blocks.end);
-            if batch.is_empty() {
-                break;
-            }
-            batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
-            // What was written since that sync began, or has come into doubt.
-            self.retain_synced(&mut batch);
-            dropped += batch.len() as u64;
-            self.drop_batch(batch);
-        }
+        let dropped = self.forget_clean(blocks);
         // What is being written: the store may be asked for its length before it has the bytes.
         let kept = self.dirty().last_unwritten().map_or(0, |block| {
             ((block + 1) << self.block_shift()).min(self.size())
         });
         self.adopt_store_len(kept)?;
         Ok(PageCount(dropped << self.order))
+    }
+
+    /// Takes blocks out of the file that the store has as they are, and cannot lose any more; how many.
+    fn forget_clean(&self, blocks: Range<u64>) -> u64 {
+        let mut dropped = 0;
+        let mut next = blocks.start;
+        loop {
+            let mut batch = self.lock_batch(&mut next, blocks.end);
+            if batch.is_empty() {
+                return dropped;
+            }
+            batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
+            // What was written since the last sync began, or has come into doubt.
+            self.retain_synced(&mut batch);
+            dropped += batch.len() as u64;
+            self.drop_batch(batch);
+        }
     }
 
     /// Makes the file as long as the store is now, but at least `kept` bytes.
@@ -278,6 +283,12 @@ impl FileCore {
         self.stored.fetch_max(noted, Ordering::AcqRel);
         again?;
         let new = len.max(kept);
+        if new > old && self.inside_block(old) > 0 {
+            // The store has more of what was the last block than is cached. Where that is unwritten, zeros follow it.
+            let last = old >> self.block_shift();
+            self.forget_clean(last..last + 1);
+            self.clear_tail_before(new)?;
+        }
         self.set_size(new);
         if new < old {
             self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);

@@ -184,6 +184,30 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     assert_eq!(file.view(4096..4100).unwrap()[..], [7; 4]);
 }
 
+// spec: P27
+#[test]
+fn invalidate_of_a_part_shows_what_others_put_behind_the_end() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size + 100);
+        let file = open(&cache, &store, &options(size));
+        file.prefetch(..).unwrap();
+        let (old, new) = (file.len(), file.len() + 50);
+        let inner = store.inner();
+        inner.change_outside(&pattern(old..new), old).unwrap();
+        file.invalidate(0..1).unwrap();
+        assert!(contents(&file) == pattern(0..new));
+        // What is unwritten stays.
+        file.write_at(&[7; 10], new - 10).unwrap();
+        inner.change_outside(&[9; 50], new).unwrap();
+        file.invalidate(0..1).unwrap();
+        let bytes = contents(&file);
+        assert!(bytes[..new as usize - 10] == pattern(0..new - 10));
+        assert!(bytes[new as usize - 10..new as usize] == [7; 10]);
+        assert_eq!(bytes.len() as u64, new + 50);
+    }
+}
+
 #[test]
 fn a_punch_of_unwritten_data_at_the_end_keeps_the_length() {
     for block_size in SIZES {
