@@ -464,7 +464,8 @@ impl PagedFile {
     /// There is no `try_` form: it calls the store. [`LaterCalls::set_len`] does it without waiting.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], or what the store said; then nothing has changed.
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] where a block has to be moved away from its views, or what
+    /// the store said; then nothing has changed.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
         self.core().set_len(len)
     }

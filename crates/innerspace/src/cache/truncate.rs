@@ -7,13 +7,14 @@
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
 
-use super::block::Locked;
+use super::block::{BlockRef, Locked};
 use super::core::{FileCore, MAX_SIZE, Steady};
 use super::errors::{FileError, StoreAction};
 use super::mappers::Revoke;
 use super::write::Source;
 use super::writeback::LockMode;
 use crate::frame::{Dropped, FlagSet};
+use crate::reclaim::{AllocMode, PoolFrame};
 use crate::store::SyncWhat;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SIZE, PageCount};
@@ -96,18 +97,39 @@ impl FileCore {
 
     fn truncate(&self, new: u64, alone: &Steady<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(new >> self.block_shift(), alone);
+        let spare = self.spare_for_tail(new)?;
         self.resize_store(new)?;
         self.extents.lock().clear();
         // From here on nobody reads or faults past the new end.
         self.set_size(new);
         self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
-        self.zero_tail(new)?;
+        let cleared = self.zero_tail(new, spare);
         self.end_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
         self.index
             .write()
             .drop_shadows(self.frames(), new.div_ceil(self.block_bytes()));
         self.ready.changed();
-        Ok(())
+        cleared
+    }
+
+    /// A frame for the block that the file is to end in, if that is viewed and the cache has its only copy: it will have to move.
+    fn spare_for_tail(&self, size: u64) -> Result<Option<PoolFrame<'_>>, FileError> {
+        let block = size >> self.block_shift();
+        let is_only_copy = |held: &BlockRef<'_>| {
+            let flags = held.meta().flags.load();
+            flags.contains(FlagSet::DIRTY) || self.dirty().is_unsynced(block)
+        };
+        match self.lookup(block) {
+            Some(held)
+                if self.inside_block(size) > 0
+                    && held.meta().hold.load().views() > 0
+                    && is_only_copy(&held) =>
+            {
+                let group = self.group.id();
+                Ok(Some(self.pool.alloc(group, self.order, AllocMode::Wait)?))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Takes the mappings of holes in these pages away. The size says already that they are gone.
@@ -253,7 +275,7 @@ impl FileCore {
     }
 
     /// Takes blocks out of the file that the store has as they are, and cannot lose any more; how many.
-    fn forget_clean(&self, blocks: Range<u64>) -> u64 {
+    pub(super) fn forget_clean(&self, blocks: Range<u64>) -> u64 {
         let mut dropped = 0;
         let mut next = blocks.start;
         loop {
@@ -292,7 +314,7 @@ impl FileCore {
         self.set_size(new);
         if new < old {
             self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
-            self.zero_tail(new)?;
+            self.zero_tail(new, None)?;
         }
         self.end_holes(0..u64::MAX);
         self.ready.changed();

@@ -325,19 +325,23 @@ impl FileCore {
     fn clear_tail(&self, size: u64) -> Result<(), FileError> {
         // Where no translation can store, the bytes past the end are zeros already: see `zero_past_end`.
         match self.lookup(size >> self.block_shift()) {
-            Some(held) if held.meta().hold.load().is_wmapped() => self.zero_tail(size),
+            Some(held) if held.meta().hold.load().is_wmapped() => self.zero_tail(size, None),
             _ => Ok(()),
         }
     }
 
-    /// Clears the cached part of the last block past `size`, and takes away the translations of pages wholly past it.
-    pub(super) fn zero_tail(&self, size: u64) -> Result<(), FileError> {
+    /// Clears the cached part of the last block past `size`, and takes away the translations of pages wholly past it. A block that is
+    /// viewed moves to `spare` for that; without one, and without memory, it goes if the store has it.
+    pub(super) fn zero_tail<'p>(
+        &'p self,
+        size: u64,
+        mut spare: Option<PoolFrame<'p>>,
+    ) -> Result<(), FileError> {
         let block = size >> self.block_shift();
         let tail = self.inside_block(size) as usize;
         if tail == 0 {
             return Ok(());
         }
-        let mut spare = None;
         loop {
             let Got::Locked(mut locked) = self.get_page(block, Get::LOCK | Get::STABLE)? else {
                 return Ok(());
@@ -350,8 +354,12 @@ impl FileCore {
                     // Going back is no longer possible: the store is shorter already.
                     let must = self
                         .pool
-                        .alloc(self.group.id(), self.order, AllocMode::Must)?;
-                    spare = Some(must);
+                        .alloc(self.group.id(), self.order, AllocMode::Must);
+                    match must {
+                        Ok(frame) => spare = Some(frame),
+                        Err(_) if self.forget_clean(block..block + 1) > 0 => return Ok(()),
+                        Err(error) => return Err(error.into()),
+                    }
                     continue;
                 };
                 locked = self.move_block(locked, frame);

@@ -184,6 +184,42 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     assert_eq!(file.view(4096..4100).unwrap()[..], [7; 4]);
 }
 
+// spec: P28
+#[test]
+fn a_cut_through_a_viewed_block_needs_no_memory_or_changes_nothing() {
+    let size = 2 << 20;
+    for is_dirty in [false, true] {
+        // For two blocks, and then for none that one could move to.
+        let cache = memory(4 * 512 - 64);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        if is_dirty {
+            file.write_at(&[7; 10], size).unwrap();
+        }
+        let views = [0, size].map(|start| file.view(start..start + 300).unwrap());
+        let mut want = contents(&file);
+        let cut = file.set_len(size + 100);
+        assert_eq!(views[1][..], want[size as usize..size as usize + 300]);
+        drop(views);
+        match cut {
+            Ok(()) => {
+                assert!(!is_dirty);
+                assert_eq!(file.len(), size + 100);
+                file.set_len(2 * size).unwrap();
+                want[size as usize + 100..].fill(0);
+            }
+            Err(error) => {
+                assert!(is_dirty, "{error}");
+                assert_eq!(store.inner().len().unwrap(), 2 * size);
+            }
+        }
+        assert!(contents(&file) == want);
+        drop(file);
+        assert!(store.inner().to_vec() == want);
+        assert_empty(&cache);
+    }
+}
+
 // spec: P27
 #[test]
 fn invalidate_of_a_part_shows_what_others_put_behind_the_end() {
