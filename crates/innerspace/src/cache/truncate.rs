@@ -233,6 +233,8 @@ impl FileCore {
 
     fn discard_alone(&self, alone: &Steady<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(0, alone);
+        // A store that does not answer is met before anything goes: after it, the file would be longer than what it has.
+        self.store_len()?;
         loop {
             let blocks: Vec<u64> = self.dirty().blocks(0..u64::MAX).take(BATCH).collect();
             if blocks.is_empty() {

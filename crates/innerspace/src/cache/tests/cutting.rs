@@ -156,6 +156,22 @@ fn discard_gives_unwritten_data_up() {
     }
 }
 
+// spec: P30
+#[test]
+fn a_discard_to_which_the_store_says_no_length_gives_nothing_up() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(size);
+        let file = open(&cache, &store, &options(size));
+        file.append(&pattern(size..3 * size)).unwrap();
+        store.add(fail(OperationKind::Len));
+        file.discard().unwrap_err();
+        assert!(contents(&file) == pattern(0..3 * size));
+        file.discard().unwrap();
+        assert!(contents(&file) == pattern(0..size));
+    }
+}
+
 // spec: P27
 #[test]
 fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
