@@ -231,7 +231,7 @@ impl Log {
 impl Space {
     /// The pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since they were last taken, as
     /// ranges by address: what a display has to draw again, or what is to be sent once more when a running space is copied
-    /// elsewhere. Parts that are not mapped, and devices, are left out.
+    /// elsewhere. Parts that are not mapped, devices, and files with [`OnShrink::Error`](crate::OnShrink::Error) are left out.
     ///
     /// A store that is over before the call is named by it, or was by one before. One that comes in between is
     /// named by this call or by the next; so bytes that are read after the call are either what they were when it
