@@ -20,6 +20,8 @@ pub(super) enum Point {
     Copied,
     /// In a fault of a file's page: its block is had and locked, and the page is not mapped.
     BlockHad,
+    /// In a fault that has put a copy in the place of a node: those who may remember what was below are not told.
+    Replaced,
     /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.
     LeafCopied,
     /// In the section of a revocation: the mappings are read, no word is looked at.
@@ -34,6 +36,8 @@ pub(super) enum Point {
     Revoked,
     /// In a walk to a leaf: the first node below the root is found, and whether it is shared is not looked at.
     Walk,
+    /// In a load's walk to a leaf that may have to be made: the first node below the root is found.
+    Filling,
     /// In a drop of pages where they are: a word is not empty, and not taken.
     Zap,
     /// In a leaf that absorbs its origin: the pages are its own, and the next one up the chain does not know.

@@ -36,6 +36,8 @@ mod report;
 mod still;
 mod zero_leaf;
 
+use arrayvec::ArrayVec;
+
 use super::pte::{self, Holds, Pte};
 use super::translate::leaf_number;
 use crate::frame::{Dropped, HoldState, Kind};
@@ -130,6 +132,33 @@ pub(super) struct Detached {
     pages: Vec<Pte>,
     /// Leaves that a leaf borrowed from.
     pub(super) origins: Vec<FrameId>,
+}
+
+/// Copies that were put in the place of shared nodes, by who has `paths`. Until those are told who may remember what was below, each
+/// counts twice: a fault that has come to a leaf by itself takes it for shared, and waits for `paths` before it stores there.
+#[derive(Debug, Default)]
+struct Copies {
+    counted_twice: ArrayVec<FrameId, PATH_NODES>,
+    /// What is to be forgotten. When an upper node is replaced that is everything: a sharer may link a leaf into the old node until then,
+    /// which is none of this space's.
+    forget: Option<Post>,
+}
+
+impl Copies {
+    /// A copy at `level` on the way to `at`, before it is put in its place.
+    fn add(&mut self, nodes: Nodes<'_>, copy: FrameId, level: u32, at: u64) {
+        let leaf = Post::One(leaf_number(at));
+        self.forget = Some(match level {
+            0 => self.forget.unwrap_or(leaf),
+            _ => Post::All,
+        });
+        // mutant: A6-told (test: a_store_to_a_leaf_that_was_just_put_in_place_is_seen_by_who_remembers_the_old_one) counts once
+        if cfg!(not(mutant = "A6-told")) {
+            let counted = nodes.pool.frames.meta(copy).hold.try_get();
+            assert!(counted, "a new node has one parent");
+            self.counted_twice.push(copy);
+        }
+    }
 }
 
 /// The operations on nodes of one pool.
@@ -237,6 +266,10 @@ impl<'pool> Nodes<'pool> {
                 Some(child) => child,
                 None => self.link_new(word, spares)?,
             };
+            #[cfg(all(test, not(shuttle)))]
+            if level == ROOT_LEVEL {
+                crate::space::midway::reached(crate::space::midway::Point::Filling);
+            }
         }
         Ok(node)
     }
@@ -258,8 +291,7 @@ impl<'pool> Nodes<'pool> {
 
     /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied. Inside the gate, with
     /// the space's `paths` mutex held. `replaced` gets the parent refs to drop once no accessor of the space can be in
-    /// the old leaf; `moved` is called with what they have to forget before the new leaf can be written to. When an upper node is
-    /// replaced that is everything: a sharer may link a leaf into the old node until then, which is none of this space's.
+    /// the old leaf; `moved` is called with what they have to forget before the new leaf can be written to, whatever the end.
     pub(super) fn own_path(
         self,
         root: FrameId,
@@ -268,8 +300,31 @@ impl<'pool> Nodes<'pool> {
         replaced: &mut Detached,
         moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
+        let mut copies = Copies::default();
+        let leaf = self.copy_shared_of_path(root, at, spares, replaced, &mut copies);
+        #[cfg(all(test, not(shuttle)))]
+        crate::space::midway::reached(crate::space::midway::Point::Replaced);
+        // mutant: A6-failed (test: a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails)
+        let told = leaf.is_ok() || cfg!(not(mutant = "A6-failed"));
+        if let Some(forget) = copies.forget.filter(|_| told) {
+            moved(forget);
+        }
+        for copy in copies.counted_twice {
+            let dropped = self.pool.frames.meta(copy).hold.put();
+            assert_ne!(dropped, Dropped::Last, "I11: a child without a parent");
+        }
+        leaf
+    }
+
+    fn copy_shared_of_path(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Spares<'_>,
+        replaced: &mut Detached,
+        copies: &mut Copies,
+    ) -> Result<FrameId, NeedNodes> {
         let mut node = root;
-        let mut forget = None;
         for level in (1..=ROOT_LEVEL).rev() {
             let word = &self.words(node)[slot_index(at, level)];
             node = match self.child(word) {
@@ -278,22 +333,14 @@ impl<'pool> Nodes<'pool> {
                 Some(child) => {
                     interleave();
                     let copy = self.copy(child, level - 1, spares.take()?);
+                    copies.add(self, copy, level - 1, at);
                     // Release: publishes the copy's words. Nobody else writes a word of a node that is ours alone
                     // and not empty: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);
                     replaced.nodes.push((child, level - 1));
-                    let leaf = Post::One(leaf_number(at));
-                    forget = Some(if level == 1 {
-                        forget.unwrap_or(leaf)
-                    } else {
-                        Post::All
-                    });
                     copy
                 }
             };
-        }
-        if let Some(forget) = forget {
-            moved(forget);
         }
         Ok(node)
     }
