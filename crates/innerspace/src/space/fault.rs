@@ -52,6 +52,7 @@ use crate::dax::{DaxPages, DaxRef, Reach};
 use crate::reclaim::PoolFrame;
 use crate::stats::Event;
 use crate::sync::Arc;
+use crate::sync::domain::{Participant, Post};
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
@@ -106,6 +107,8 @@ struct FaultState<'space> {
     leaf: Option<FrameId>,
     /// Blocks mapped with the page's own, locked until the section is left.
     beside: Beside,
+    /// What the accessor has to forget of what the last step replaced.
+    forget: Option<Post>,
     // What is to be let go when no accessor can be in it.
     replaced: Detached,
 }
@@ -135,6 +138,7 @@ pub(super) fn handle(
         leaf: None,
         around: 0..0,
         beside: Beside::NONE,
+        forget: None,
         replaced: Detached::default(),
     };
     let end = fault.run(translator, vmas);
@@ -261,12 +265,15 @@ impl<'space> FaultState<'space> {
             // The set is read after the sequence: a slot filled from an old set has an old number, and is not used again.
             let tree = || self.space.tables(section).vmas.find_containing(at);
             match vmas.find(&self.space.sequence, at, &mut named, tree) {
-                Some(vma) => self.step(vma),
+                Some(vma) => self.step(vma, section.participant()),
                 None => Step::Denied(FaultKind::NotMapped),
             }
         } else {
             Step::Gate
         };
+        if let Some(post) = self.forget.take() {
+            translator.forget(post);
+        }
         if let (Step::Done, Some(leaf)) = (&step, self.leaf) {
             let need = if self.what.access.writes() {
                 Need::Write
@@ -280,7 +287,7 @@ impl<'space> FaultState<'space> {
         step
     }
 
-    fn step(&mut self, vma: &Vma) -> Step {
+    fn step(&mut self, vma: &Vma, own: &Participant) -> Step {
         let wanted = match self.what.access {
             AccessKind::Load => Protection::READ,
             AccessKind::Store => Protection::WRITE,
@@ -304,7 +311,7 @@ impl<'space> FaultState<'space> {
         if let Some(step) = self.step_without_leaf(vma) {
             return step;
         }
-        let leaf = match self.find_leaf() {
+        let leaf = match self.find_leaf(own) {
             Ok(leaf) => leaf,
             Err(NeedNodes) => return Step::Nodes,
         };
@@ -366,8 +373,9 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// The leaf of the address: any for a load or a fetch, the space's own for a store.
-    fn find_leaf(&mut self) -> Result<FrameId, NeedNodes> {
+    /// The leaf of the address: any for a load or a fetch, the space's own for a store. `own` is the accessor's: who else remembers
+    /// what was replaced is told, and this one forgets it in the same section, before it remembers the leaf.
+    fn find_leaf(&mut self, own: &Participant) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
         if !self.what.access.writes() {
@@ -391,8 +399,9 @@ impl<'space> FaultState<'space> {
         let moved = |forget| {
             // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced
             if cfg!(not(mutant = "A6")) {
-                self.space.post(forget);
+                self.space.post_to_others(forget, own);
             }
+            self.forget = Some(forget);
         };
         nodes.own_path(
             self.space.root,

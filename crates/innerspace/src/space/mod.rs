@@ -336,11 +336,20 @@ impl SpaceInner {
 
     /// Leaves a message for every accessor of the space.
     fn post(&self, post: Post) {
+        self.post_if(post, |_| true);
+    }
+
+    /// The same for those that are not the caller's own, which forgets by itself.
+    fn post_to_others(&self, post: Post, own: &Participant) {
+        self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
+    }
+
+    fn post_if(&self, post: Post, wanted: impl Fn(&Participant) -> bool) {
         let event = match post {
             Post::One(_) => Event::MailboxPost,
             Post::All => Event::MailboxFlush,
         };
-        for accessor in self.accessors.lock().iter() {
+        for accessor in self.accessors.lock().iter().filter(|it| wanted(it)) {
             accessor.post(post);
             self.pool.counters.count(event);
         }

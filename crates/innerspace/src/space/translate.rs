@@ -174,6 +174,19 @@ impl Leaves {
         }
         Some(entry)
     }
+
+    fn forget(&mut self, post: Post) {
+        match post {
+            Post::All => *self = NO_LEAVES,
+            Post::One(leaf) => {
+                let slot = leaf as usize % LEAVES;
+                if self.read_tags[slot] == leaf {
+                    self.read_tags[slot] = NO_LEAF;
+                    self.write_tags[slot] = NO_LEAF;
+                }
+            }
+        }
+    }
 }
 
 /// Where `at` is in its page, if `size` bytes of it lie there and are not its first.
@@ -359,25 +372,16 @@ impl Translator {
         }
     }
 
-    fn forget(&mut self, post: Post) {
-        match post {
-            Post::All => *self.leaves = NO_LEAVES,
-            Post::One(leaf) => {
-                let slot = leaf as usize % LEAVES;
-                if self.leaves.read_tags[slot] == leaf {
-                    self.leaves.read_tags[slot] = NO_LEAF;
-                    self.leaves.write_tags[slot] = NO_LEAF;
-                }
-            }
-        }
+    /// Forgets what the message names, as if it had been read.
+    pub(super) fn forget(&mut self, post: Post) {
+        self.leaves.forget(post);
     }
 
     /// Reads the mail and forgets what it names. In a section, before anything remembered is used.
     #[cold]
     pub(super) fn drain(&mut self) {
-        let mut posts = Vec::new();
-        self.sections.drain(|post| posts.push(post));
-        posts.into_iter().for_each(|post| self.forget(post));
+        let leaves = &mut *self.leaves;
+        self.sections.drain(|post| leaves.forget(post));
     }
 
     /// Opens a section and reads the mail.
