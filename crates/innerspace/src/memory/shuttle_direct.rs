@@ -209,7 +209,10 @@ fn a_large_block_and_small_ones_do_not_meet() {
 /// Schedules in which a thread runs for long and others stand still in the middle of something, as they have to for a flush of whole pages
 /// to come between two steps of a store. Random ones hardly ever do.
 fn explore_in_long_runs(test: impl Fn() + Send + Sync + 'static) {
-    shuttle::check_pct(test, SCHEDULES, 3);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 18; // whole pages lie on it
+    let schedules = shuttle::scheduler::PctScheduler::new(3, SCHEDULES);
+    shuttle::Runner::new(schedules, config).run(test);
 }
 
 /// Stores `value` to all bytes of three pages by one access: one fault for all of them.
