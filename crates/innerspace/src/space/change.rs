@@ -332,12 +332,9 @@ impl SpaceInner {
         let nodes = Nodes { pool: &self.pool };
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
-        let before = detached.nodes();
-        let owned = nodes.own_range(self.root, range, edit, spares, detached);
-        if detached.nodes() > before {
-            // A leaf at an edge may be remembered again, and what hung under an upper node when it was copied.
-            self.post(Post::All);
-        }
+        // A leaf at an edge may be remembered again, and what hung under an upper node when it was copied.
+        let moved = |post| self.post(post);
+        let owned = nodes.own_range(self.root, range, edit, spares, detached, moved);
         owned.is_ok()
     }
 

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use super::{
-    Detached, LEAF_BYTES, NeedNodes, Nodes, ROOT_LEVEL, Spares, child_word, pieces, slot_index,
-    span,
+    Detached, LEAF_BYTES, NeedNodes, Nodes, ROOT_LEVEL, Spares, Untold, child_word, pieces,
+    slot_index, span,
 };
 use crate::FrameId;
 use crate::space::pte::{self, VALID_W, VALID_X};
+use crate::sync::domain::Post;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// What to do to the slots of a range.
@@ -32,7 +33,8 @@ impl Edit {
 /// Changes of a range, in two phases, both with the gate closed: first the paths are made the space's own, which changes
 /// nothing that anybody can see and can be started again with more nodes; then the slots are edited, which needs none.
 impl Nodes<'_> {
-    /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also when it fails.
+    /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also when it fails; `moved` is called as
+    /// by [`Nodes::own_path`]. The space's `paths` mutex is held.
     pub(in crate::space) fn own_range(
         self,
         root: FrameId,
@@ -40,6 +42,7 @@ impl Nodes<'_> {
         edit: Edit,
         spares: &mut Spares<'_>,
         detached: &mut Detached,
+        moved: impl FnOnce(Post),
     ) -> Result<(), NeedNodes> {
         if !edit.needs_own_path() {
             return Ok(());
@@ -48,8 +51,10 @@ impl Nodes<'_> {
             nodes: self,
             edit,
             detached,
+            untold: Untold::new(root),
         };
-        walk.own(root, ROOT_LEVEL, 0, range, spares)
+        let owned = walk.own(root, ROOT_LEVEL, 0, range, spares);
+        walk.untold.tell(self, owned, moved)
     }
 
     /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs that. Opens a section of its own: where
@@ -67,6 +72,7 @@ impl Nodes<'_> {
             nodes: self,
             edit,
             detached,
+            untold: Untold::new(root), // no node is replaced
         }
         .edit(root, ROOT_LEVEL, 0, range);
     }
@@ -76,6 +82,7 @@ struct Walk<'a, 'pool> {
     nodes: Nodes<'pool>,
     edit: Edit,
     detached: &'a mut Detached,
+    untold: Untold,
 }
 
 impl Walk<'_, '_> {
@@ -102,12 +109,14 @@ impl Walk<'_, '_> {
             }
             if self.nodes.is_zero_leaf(child) {
                 // No leaf is right for every edit, and costs none.
+                self.untold.replaces(self.nodes, level - 1, from);
                 word.store(0, Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 continue;
             }
             if self.nodes.keep_if_shared(child, level - 1, self.detached) {
                 let copy = self.nodes.copy(child, level - 1, spares.take()?);
+                self.untold.replaces(self.nodes, level - 1, from);
                 word.store(child_word(copy), Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 child = copy;

@@ -36,8 +36,6 @@ mod report;
 mod still;
 mod zero_leaf;
 
-use arrayvec::ArrayVec;
-
 use super::pte::{self, Holds, Pte};
 use super::translate::leaf_number;
 use crate::frame::{Dropped, HoldState, Kind};
@@ -89,7 +87,7 @@ fn word_child(word: u64) -> Option<FrameId> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
     pub(super) frame: FrameId,
-    /// Whether the whole path is the space's alone and nobody borrows from the leaf.
+    /// Whether the whole path is the space's alone, nobody borrows from the leaf, and whoever remembers another one is told.
     pub(super) exclusive: bool,
 }
 
@@ -134,30 +132,60 @@ pub(super) struct Detached {
     pub(super) origins: Vec<FrameId>,
 }
 
-/// Copies that were put in the place of shared nodes, by who has `paths`. Until those are told who may remember what was below, each
-/// counts twice: a fault that has come to a leaf by itself takes it for shared, and waits for `paths` before it stores there.
-#[derive(Debug, Default)]
-struct Copies {
-    counted_twice: ArrayVec<FrameId, PATH_NODES>,
-    /// What is to be forgotten. When an upper node is replaced that is everything: a sharer may link a leaf into the old node until then,
-    /// which is none of this space's.
+/// What those are still to be told who may remember what was below a node, by who has `paths` and puts something else in its place.
+/// Until then the root counts twice: a fault that has come to a leaf by itself takes it for shared, and waits for `paths` before it
+/// stores there.
+#[derive(Debug)]
+pub(super) struct Untold {
+    root: FrameId,
     forget: Option<Post>,
 }
 
-impl Copies {
-    /// A copy at `level` on the way to `at`, before it is put in its place.
-    fn add(&mut self, nodes: Nodes<'_>, copy: FrameId, level: u32, at: u64) {
-        let leaf = Post::One(leaf_number(at));
-        self.forget = Some(match level {
-            0 => self.forget.unwrap_or(leaf),
+impl Untold {
+    pub(super) fn new(root: FrameId) -> Untold {
+        Untold { root, forget: None }
+    }
+
+    /// The child at `level` on the way to `at` is to be replaced next. When that is an upper node everything is to be forgotten: a sharer
+    /// may link a leaf into the old node until then, which is none of this space's.
+    fn replaces(&mut self, nodes: Nodes<'_>, level: u32, at: u64) {
+        let post = match level {
+            0 => Post::One(leaf_number(at)),
             _ => Post::All,
-        });
-        // mutant: A6-told (test: a_store_to_a_leaf_that_was_just_put_in_place_is_seen_by_who_remembers_the_old_one) counts once
-        if cfg!(not(mutant = "A6-told")) {
-            let counted = nodes.pool.frames.meta(copy).hold.try_get();
-            assert!(counted, "a new node has one parent");
-            self.counted_twice.push(copy);
+        };
+        // mutant: A6-told (test: a_leaf_that_a_map_has_copied_and_another_has_stored_to_is_seen_by_who_remembers_the_old_one) counts once
+        if self.forget.is_none() && cfg!(not(mutant = "A6-told")) {
+            let counted = nodes.pool.frames.meta(self.root).hold.try_get();
+            assert!(counted, "I11: a root with many parents");
         }
+        self.forget = Some(match self.forget {
+            None => post,
+            Some(same) if same == post => post,
+            Some(_) => Post::All,
+        });
+    }
+
+    /// Tells them. `end` is what it came to.
+    pub(super) fn tell<T>(
+        self,
+        nodes: Nodes<'_>,
+        end: Result<T, NeedNodes>,
+        moved: impl FnOnce(Post),
+    ) -> Result<T, NeedNodes> {
+        let Some(forget) = self.forget else {
+            return end;
+        };
+        #[cfg(all(test, not(shuttle)))]
+        crate::space::midway::reached(crate::space::midway::Point::Replaced);
+        // mutant: A6-failed (test: a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails)
+        if end.is_ok() || cfg!(not(mutant = "A6-failed")) {
+            moved(forget);
+        }
+        if cfg!(not(mutant = "A6-told")) {
+            let dropped = nodes.pool.frames.meta(self.root).hold.put();
+            assert_ne!(dropped, Dropped::Last, "I11: a root without a space");
+        }
+        end
     }
 }
 
@@ -246,6 +274,8 @@ impl<'pool> Nodes<'pool> {
             }
             exclusive &= !self.is_held_twice(node);
         }
+        // The root last: who has come to what replaces something finds it counted twice until all are told (`Untold`).
+        exclusive &= !self.is_held_twice(root);
         Some(Leaf {
             frame: node,
             exclusive: exclusive && !self.is_zero_leaf(node),
@@ -300,20 +330,9 @@ impl<'pool> Nodes<'pool> {
         replaced: &mut Detached,
         moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
-        let mut copies = Copies::default();
-        let leaf = self.copy_shared_of_path(root, at, spares, replaced, &mut copies);
-        #[cfg(all(test, not(shuttle)))]
-        crate::space::midway::reached(crate::space::midway::Point::Replaced);
-        // mutant: A6-failed (test: a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails)
-        let told = leaf.is_ok() || cfg!(not(mutant = "A6-failed"));
-        if let Some(forget) = copies.forget.filter(|_| told) {
-            moved(forget);
-        }
-        for copy in copies.counted_twice {
-            let dropped = self.pool.frames.meta(copy).hold.put();
-            assert_ne!(dropped, Dropped::Last, "I11: a child without a parent");
-        }
-        leaf
+        let mut untold = Untold::new(root);
+        let leaf = self.copy_shared_of_path(root, at, spares, replaced, &mut untold);
+        untold.tell(self, leaf, moved)
     }
 
     fn copy_shared_of_path(
@@ -322,7 +341,7 @@ impl<'pool> Nodes<'pool> {
         at: u64,
         spares: &mut Spares<'_>,
         replaced: &mut Detached,
-        copies: &mut Copies,
+        untold: &mut Untold,
     ) -> Result<FrameId, NeedNodes> {
         let mut node = root;
         for level in (1..=ROOT_LEVEL).rev() {
@@ -333,7 +352,7 @@ impl<'pool> Nodes<'pool> {
                 Some(child) => {
                     interleave();
                     let copy = self.copy(child, level - 1, spares.take()?);
-                    copies.add(self, copy, level - 1, at);
+                    untold.replaces(self, level - 1, at);
                     // Release: publishes the copy's words. Nobody else writes a word of a node that is ours alone
                     // and not empty: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);
