@@ -23,7 +23,8 @@
 //!
 //! Locking: words change by compare-exchange, or by plain stores of who has them to itself (`pte::take_alone`; child words under
 //! `paths`, or of a range in which no fault works); copying and creating nodes by faults is serialised by the space's `paths`
-//! mutex, never held over anything that sleeps. Node frames are always freed
+//! mutex, never held over anything that sleeps. A fault that finds its path the space's own stores without it; so the path is nobody's own
+//! from before a node is replaced until all have mail who may remember what was there (`Untold`). Node frames are always freed
 //! after a grace period, for walkers that may still be in them.
 
 mod compare;
