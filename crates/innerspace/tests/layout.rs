@@ -2,7 +2,7 @@
 #![cfg(all(feature = "layout", not(any(miri, loom, shuttle))))]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use innerspace::store::MemoryStore;
 use innerspace::{
@@ -22,20 +22,12 @@ fn memory() -> Memory {
 ///
 /// # Safety
 /// In a session of the accessor of this layout, and used before anything else is called.
-unsafe fn hit(
-    layout: &Layout,
-    tags: *const u64,
-    valid: u64,
-    at: u64,
-    size: u64,
-) -> Option<*mut u64> {
+unsafe fn hit(layout: &Layout, tags: usize, valid: u64, at: u64, size: u64) -> Option<*mut u64> {
     // SAFETY: the addresses are the layout's, whose accessor lives and is in a session of this thread; the word is one of the leaf
     // that the tag names.
     unsafe {
-        let mail = AtomicU64::from_ptr(layout.mail.cast_mut());
-        if mail.load(Ordering::Relaxed) != 0 {
-            return None;
-        }
+        let shown = AtomicPtr::from_ptr(layout.current.cast_mut().cast::<*mut u64>());
+        let tags = shown.load(Ordering::Relaxed).byte_add(tags);
         let leaf = at >> Layout::LEAF_SHIFT;
         let slot = leaf as usize % Layout::LEAVES;
         if tags.add(slot).read_volatile() != leaf || at % PAGE > PAGE - size {
@@ -52,7 +44,7 @@ unsafe fn hit(
 fn load(layout: &Layout, at: VirtAddr) -> Option<u64> {
     // SAFETY: called in sessions alone, below; a page that may be loaded from is there for as long as the session calls nothing.
     unsafe {
-        let bytes = hit(layout, layout.read_tags, Layout::VALID_READ, at.0, 8)?;
+        let bytes = hit(layout, Layout::READ_TAGS, Layout::VALID_READ, at.0, 8)?;
         Some(bytes.read_volatile())
     }
 }
@@ -60,7 +52,7 @@ fn load(layout: &Layout, at: VirtAddr) -> Option<u64> {
 fn fetch(layout: &Layout, at: VirtAddr) -> Option<u64> {
     // SAFETY: as for `load`.
     unsafe {
-        let bytes = hit(layout, layout.read_tags, Layout::VALID_FETCH, at.0, 8)?;
+        let bytes = hit(layout, Layout::READ_TAGS, Layout::VALID_FETCH, at.0, 8)?;
         Some(bytes.read_volatile())
     }
 }
@@ -68,7 +60,7 @@ fn fetch(layout: &Layout, at: VirtAddr) -> Option<u64> {
 fn store(layout: &Layout, at: VirtAddr, value: u64) -> bool {
     // SAFETY: as for `load`.
     unsafe {
-        let bytes = hit(layout, layout.write_tags, Layout::VALID_WRITE, at.0, 8);
+        let bytes = hit(layout, Layout::WRITE_TAGS, Layout::VALID_WRITE, at.0, 8);
         bytes.map(|bytes| bytes.write_volatile(value)).is_some()
     }
 }

@@ -14,13 +14,12 @@ use super::error::{AccessKind, Fault, FaultKind};
 use super::fault::{self, Short};
 use super::session::Interrupted;
 use super::table::{self, Nodes};
-use super::translate::{self, Need, Page, Translator};
+use super::translate::{self, Look, Need, Page, Translator};
 use super::vma_cache::VmaCache;
 use crate::cache::Wait;
 use crate::reclaim::AllocMode;
 use crate::stats::Event;
 use crate::sync::Arc;
-use crate::sync::domain::{Domain, Mail};
 use crate::sys::copy::Scalar;
 use crate::{PAGE_SIZE, PageCount, VirtAddr};
 
@@ -145,10 +144,10 @@ pub(super) trait Sectioned {
     const WAIT: Wait;
     /// Before an access.
     fn enter(translator: &mut Translator);
-    /// Before an access that begins with a look whether it hits, at `mail`; if it does not, `order` comes before all else.
+    /// Before an access that begins with a look whether it hits; if it does not, `order` comes before all else.
     fn enter_to_hit(translator: &mut Translator);
-    /// What there is that such a look has to see.
-    fn mail(translator: &Translator) -> Mail;
+    /// What such a look is at.
+    fn look(translator: &Translator) -> Look<'_>;
     /// The rest of `enter` after `enter_to_hit`.
     fn order(translator: &mut Translator);
     /// After an access.
@@ -181,8 +180,8 @@ impl Sectioned for Single {
     }
 
     #[inline(always)]
-    fn mail(translator: &Translator) -> Mail {
-        translator.sections.lone_mail()
+    fn look(translator: &Translator) -> Look<'_> {
+        translator.look_alone()
     }
 
     #[inline(always)]
@@ -228,9 +227,10 @@ impl Drop for Core {
 
 impl Core {
     pub(super) fn new(space: &Arc<SpaceInner>) -> Core {
-        let sections = Domain::register(&space.pool.domain);
+        let translator = Translator::new(&space.pool.domain);
         // Known to the space before it has cached anything, so that no post can miss it.
-        space.accessors.lock().push(sections.participant().clone());
+        let own = translator.sections.participant().clone();
+        space.accessors.lock().push(own);
         // A group too small for one more accessor gives limit errors at its accesses, not here.
         let attached = space.pool.groups.attach_accessor(space.group_id()).is_ok();
         let charge = space
@@ -238,7 +238,7 @@ impl Core {
             .charge(space.group_id(), CORE_PAGES, AllocMode::Must);
         let _group = charge.expect("a charge that must succeed does").commit();
         Core {
-            translator: Translator::new(sections),
+            translator,
             vmas: VmaCache::new(&space.sequence),
             space: space.clone(),
             attached,
@@ -270,10 +270,10 @@ impl Core {
     ) -> Result<T, Fault> {
         S::enter_to_hit(&mut self.translator);
         let (size, need) = (what.size(), what.need());
-        let mail = S::mail(&self.translator);
+        let look = S::look(&self.translator);
         let hit = match what.is_buffer() {
-            true => self.translator.hit_if(mail, at.0, size, need),
-            false => self.translator.hit_past_beginning(mail, at.0, size, need),
+            true => self.translator.hit_if(look, at.0, size, need),
+            false => self.translator.hit_past_beginning(look, at.0, size, need),
         };
         let page = match hit {
             Some(page) => page,
@@ -438,7 +438,7 @@ impl Core {
     pub(super) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         S::enter_to_hit(&mut self.translator);
         let (translator, size) = (&self.translator, size_of::<T>());
-        match translator.hit_past_beginning(S::mail(translator), at.0, size, Need::Read) {
+        match translator.hit_past_beginning(S::look(translator), at.0, size, Need::Read) {
             Some(page) => {
                 let value = page.load();
                 S::leave(&mut self.translator);
@@ -479,7 +479,7 @@ impl Core {
     ) -> Result<(), Fault> {
         S::enter_to_hit(&mut self.translator);
         let (translator, size) = (&self.translator, size_of::<T>());
-        match translator.hit_past_beginning(S::mail(translator), at.0, size, Need::Write) {
+        match translator.hit_past_beginning(S::look(translator), at.0, size, Need::Write) {
             Some(page) => {
                 page.store(value);
                 S::leave(&mut self.translator);

@@ -10,10 +10,9 @@ use super::access::{Sectioned, Single};
 use super::accessor::Accessor;
 use super::error::Fault;
 use super::session::{InSession, Session};
-use super::translate::Translator;
+use super::translate::{Look, Translator};
 use crate::VirtAddr;
 use crate::cache::Wait;
-use crate::sync::domain::Mail;
 use crate::sys::copy::{AtomicScalar, Modify, Scalar};
 
 /// As in `S`, but that nothing is waited for.
@@ -33,8 +32,8 @@ impl<S: Sectioned> Sectioned for AtOnce<S> {
     }
 
     #[inline(always)]
-    fn mail(translator: &Translator) -> Mail {
-        S::mail(translator)
+    fn look(translator: &Translator) -> Look<'_> {
+        S::look(translator)
     }
 
     #[inline(always)]

@@ -3,9 +3,11 @@
 //!
 //! Here are addresses and numbers alone; whoever reads there has the duties that [`TranslationLayout`] names.
 
+use std::mem::offset_of;
+
 use super::accessor::Accessor;
 use super::pte;
-use super::translate::{LEAF_SHIFT, LEAVES};
+use super::translate::{LEAF_SHIFT, LEAVES, Tags};
 use crate::PAGE_SIZE;
 
 /// What generated code needs to know to do an access that hits by itself, and to see that it has to call for all others.
@@ -15,9 +17,9 @@ use crate::PAGE_SIZE;
 /// finds the page, or says why there is none) as soon as something does not hold:
 ///
 /// ```text
-/// 1  [mail] = 0                                                64 bits; before every access, not once for several
+/// 1  shown = [current]                                         64 bits; before every access, not once for several
 /// 2  leaf = at >> LEAF_SHIFT;  slot = leaf % LEAVES
-/// 3  tags[slot] = leaf                                         read_tags for loads and fetches, write_tags for stores
+/// 3  [shown + tags + 8 * slot] = leaf                          READ_TAGS for loads and fetches, WRITE_TAGS for stores
 /// 4  at % PAGE_SIZE <= PAGE_SIZE - size
 /// 5  word = [words[slot] + 8 * (at >> PAGE_SHIFT)]             one load of 64 bits, Acquire; the sum wraps around
 /// 6  word & valid <> 0                                         VALID_READ, VALID_WRITE or VALID_FETCH
@@ -29,8 +31,9 @@ use crate::PAGE_SIZE;
 ///   lives, wherever it is moved, and may be built into the code.
 /// - Other accessors load and store the same bytes at the same time: the access of 7 is made by instructions that are right then, as
 ///   every plain load and store of up to 8 bytes is on x86-64 and aarch64. An atomic access has to be aligned, by a check of the code's own.
-/// - A session keeps others waiting until its next safepoint: the code sees `[mail]` become other than 0, and the call that it
-///   makes then is one. A loop without accesses has to look as well, and call [`Session::safepoint`](crate::Session::safepoint).
+/// - A session keeps others waiting until its next safepoint: `[current]` becomes the address of tags that are no
+///   leaf's, so the next access of the code does not hit, and the call that it makes then is one. A loop without accesses has to see for itself that
+///   `[current]` is other than `tags`, and call [`Session::safepoint`](crate::Session::safepoint) then.
 /// - Stores to pages that are watched ([`Accessor::watch_code`]) are not made valid for writing, so they are calls at first.
 ///
 /// The numbers are those of this version of the library, and may be others in the next one: use the names.
@@ -46,8 +49,12 @@ use crate::PAGE_SIZE;
 /// accessor.session(|session| {
 ///     session.store(at, 5u64)?; // the page is there now, and its leaf remembered
 ///     // SAFETY: in the session, on its thread; the accessor lives.
-///     let tag = unsafe { layout.write_tags.add((at.0 >> TranslationLayout::LEAF_SHIFT) as usize % TranslationLayout::LEAVES).read() };
-///     assert_eq!(tag, at.0 >> TranslationLayout::LEAF_SHIFT);
+///     let shown = unsafe { layout.current.read_volatile() };
+///     assert_eq!(shown, layout.tags, "nobody wants anything");
+///     let leaf = at.0 >> TranslationLayout::LEAF_SHIFT;
+///     // SAFETY: as above; so many numbers are there.
+///     let tags = unsafe { shown.byte_add(TranslationLayout::WRITE_TAGS) };
+///     assert_eq!(unsafe { tags.add(leaf as usize % TranslationLayout::LEAVES).read() }, leaf);
 ///     Ok::<(), innerspace::Fault>(())
 /// })?;
 /// # Ok(()) }
@@ -55,13 +62,11 @@ use crate::PAGE_SIZE;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TranslationLayout {
-    /// A word that is 0 while nobody wants anything of this accessor. Written by any thread.
-    pub mail: *const u64,
-    /// [`LEAVES`](Self::LEAVES) numbers of leaves that loads and fetches may use.
-    pub read_tags: *const u64,
-    /// The same for stores.
-    pub write_tags: *const u64,
-    /// For each, where the leaf's words would begin if it started at address 0.
+    /// A word that is the address of the tags to look at. Written by any thread.
+    pub current: *const *const u64,
+    /// What that address is while nobody wants anything of this accessor.
+    pub tags: *const u64,
+    /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started at address 0.
     pub words: *const *const u64,
 }
 
@@ -70,6 +75,10 @@ impl TranslationLayout {
     pub const LEAF_SHIFT: u32 = LEAF_SHIFT;
     /// Leaves that are remembered, a power of two.
     pub const LEAVES: usize = LEAVES;
+    /// Where among the tags, in bytes, the numbers of the leaves begin that loads and fetches may use.
+    pub const READ_TAGS: usize = offset_of!(Tags, read);
+    /// The same for stores.
+    pub const WRITE_TAGS: usize = offset_of!(Tags, write);
     /// In a leaf's word: may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;
     /// In a leaf's word: may be stored to.

@@ -5,10 +5,9 @@ use std::marker::PhantomData;
 use super::access::{Core, Sectioned};
 use super::accessor::accesses;
 use super::error::Fault;
-use super::translate::{AtHand, Need, Page, Translator};
+use super::translate::{AtHand, Look, Need, Page, Translator};
 use crate::VirtAddr;
 use crate::cache::Wait;
-use crate::sync::domain::Mail;
 use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
@@ -55,8 +54,8 @@ impl Sectioned for InSession {
     fn enter_to_hit(_: &mut Translator) {}
 
     #[inline(always)]
-    fn mail(translator: &Translator) -> Mail {
-        translator.sections.mail()
+    fn look(translator: &Translator) -> Look<'_> {
+        translator.look()
     }
 
     #[inline(always)]

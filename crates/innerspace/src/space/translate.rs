@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use super::pte::{self, Pte};
 use super::table::SLOTS;
 use crate::sync::Arc;
-use crate::sync::domain::{Mail, Participant, Post, Sections};
+use crate::sync::domain::{Desk, Domain, Mail, Participant, Post, Sections};
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -42,26 +42,42 @@ const NO_LEAF: u64 = u64::MAX;
 /// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the next hit.
 pub(super) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
 
-/// The remembered leaves, as one array a field: the hit reads one tag and one pointer, each by the low bits of the leaf's
-/// number.
+/// The numbers of the remembered leaves, each at the place that its low bits say. What a translator finds them by is shown to it by
+/// its participant: while there is mail, [`NO_TAGS`] in place of its own.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Tags {
+    /// The number of the leaf (address / 2 MiB) that loads may use.
+    pub(super) read: [u64; LEAVES],
+    /// The same for stores.
+    pub(super) write: [u64; LEAVES],
+}
+
+/// Those of no leaf.
+const NONE: Tags = Tags {
+    read: [NO_LEAF; LEAVES],
+    write: [NO_LEAF; LEAVES],
+};
+
+/// What every translator is shown while there is mail for it.
+static NO_TAGS: Tags = NONE;
+
+/// The remembered leaves, as one array a field: the hit reads one tag and one pointer.
 #[derive(Debug)]
 struct Leaves {
-    /// The number of the leaf (address / 2 MiB) that loads may use.
-    read_tags: [u64; LEAVES],
-    /// The same for stores.
-    write_tags: [u64; LEAVES],
+    tags: Tags,
     /// Where the word of page 0 would be if the leaf went on below its start: adding a page's number leads to its word.
     words: [*const AtomicU64; LEAVES],
 }
 
 const NO_LEAVES: Leaves = Leaves {
-    read_tags: [NO_LEAF; LEAVES],
-    write_tags: [NO_LEAF; LEAVES],
+    tags: NONE,
     words: [std::ptr::null(); LEAVES],
 };
 
 /// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an address of them: generated code
-/// reads them between two calls ([`LeavesPlace::addresses`]), by pointers that have to stay good when they are written here and the
+/// reads them between two calls, and the participant keeps the address of the tags ([`LeavesPlace::tags`]):
+/// pointers that have to stay good when they are written here and the
 /// translator is moved.
 struct LeavesPlace(NonNull<Leaves>);
 
@@ -70,18 +86,17 @@ impl LeavesPlace {
         LeavesPlace(NonNull::from(Box::leak(Box::new(NO_LEAVES))))
     }
 
-    /// Of the two tags, and of the words' addresses: all made from the one pointer, so that no use of it ends them.
+    /// Of the tags: made from the one pointer, so that no use of that ends it.
+    fn tags(&self) -> *mut Tags {
+        // SAFETY: a place inside what the pointer leads to; no reference is made, and nothing read.
+        unsafe { &raw mut (*self.0.as_ptr()).tags }
+    }
+
+    /// Of the words' addresses, likewise.
     #[cfg(all(feature = "layout", not(shuttle)))]
-    fn addresses(&self) -> (*const u64, *const u64, *const *const u64) {
-        let leaves = self.0.as_ptr();
-        // SAFETY: places inside what the pointer leads to; no reference is made, and nothing read.
-        unsafe {
-            (
-                (&raw const (*leaves).read_tags).cast(),
-                (&raw const (*leaves).write_tags).cast(),
-                (&raw const (*leaves).words).cast(),
-            )
-        }
+    fn words(&self) -> *const *const u64 {
+        // SAFETY: as for `tags`.
+        unsafe { (&raw const (*self.0.as_ptr()).words).cast() }
     }
 }
 
@@ -136,6 +151,29 @@ pub(super) struct AtHand {
 // inside its section; which thread that is does not matter.
 unsafe impl Send for Translator {}
 
+/// What an access looks at to see whether it hits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look<'t> {
+    tags: &'t Tags,
+    mail: Mail,
+}
+
+impl Look<'_> {
+    /// That of an access in a session: the tags that it is shown, and no mail, since there are none while there is some.
+    ///
+    /// Safety: `shown` was shown by the participant of a translator that is borrowed for as long.
+    #[inline(always)]
+    unsafe fn in_session<'t>(shown: *mut ()) -> Look<'t> {
+        // SAFETY: `Translator::new` gives no other places than its own tags, which live as long as it and are written by whoever
+        // has it exclusively, and `NO_TAGS`.
+        let tags = unsafe { &*shown.cast::<Tags>() };
+        Look {
+            tags,
+            mail: Mail::NONE,
+        }
+    }
+}
+
 /// What an access needs of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Need {
@@ -152,21 +190,21 @@ pub(super) struct Page(NonNull<u8>);
 impl Leaves {
     /// The word of the page of `at`, if there is no mail, its leaf is remembered for `need` and it is valid for it. In a section.
     #[inline(always)]
-    fn find(&self, at: u64, need: Need, mail: Mail) -> Option<Pte> {
+    fn find(&self, at: u64, need: Need, look: Look<'_>) -> Option<Pte> {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
         let (tag, valid) = match need {
-            Need::Read => (self.read_tags[slot], pte::VALID_R),
-            Need::Write => (self.write_tags[slot], pte::VALID_W),
-            Need::Fetch => (self.read_tags[slot], pte::VALID_X),
+            Need::Read => (look.tags.read[slot], pte::VALID_R),
+            Need::Write => (look.tags.write[slot], pte::VALID_W),
+            Need::Fetch => (look.tags.read[slot], pte::VALID_X),
         };
-        if tag != mail.mark(leaf) {
+        if tag != look.mail.mark(leaf) {
             cold_path();
             return None;
         }
         let word = self.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
-        // SAFETY: the tag says that the pointer is the one of this address's leaf (`NO_LEAF` is no number of an address),
-        // so `word` is one of its 512 words, and the section keeps the leaf (see the module).
+        // SAFETY: the tag, which is our own or `NO_LEAF`, says that the pointer is the one of this address's leaf (`NO_LEAF` is no
+        // number of an address), so `word` is one of its 512 words, and the section keeps the leaf (see the module).
         let entry = pte::load(unsafe { &*word });
         if !entry.has(valid) {
             cold_path();
@@ -180,9 +218,9 @@ impl Leaves {
             Post::All => *self = NO_LEAVES,
             Post::One(leaf) => {
                 let slot = leaf as usize % LEAVES;
-                if self.read_tags[slot] == leaf {
-                    self.read_tags[slot] = NO_LEAF;
-                    self.write_tags[slot] = NO_LEAF;
+                if self.tags.read[slot] == leaf {
+                    self.tags.read[slot] = NO_LEAF;
+                    self.tags.write[slot] = NO_LEAF;
                 }
             }
         }
@@ -213,8 +251,9 @@ impl AtHand {
         act: impl FnOnce(Page) -> R,
     ) -> Option<R> {
         let offset = offset_past_beginning(at, size)?;
-        let mail = self.participant.mail();
-        let entry = self.leaves(translator).find(at, need, mail)?;
+        // SAFETY: that of `translator`, which is borrowed.
+        let look = unsafe { Look::in_session(self.participant.shown()) };
+        let entry = self.leaves(translator).find(at, need, look)?;
         debug_assert!(self.participant.is_open());
         Some(act(Page::at(entry, offset)))
     }
@@ -237,10 +276,12 @@ impl Page {
 }
 
 impl Translator {
-    pub(super) fn new(sections: Sections) -> Translator {
+    pub(super) fn new(domain: &Arc<Domain>) -> Translator {
+        let leaves = LeavesPlace::new();
+        let desk = Desk::new(leaves.tags(), &raw const NO_TAGS);
         Translator {
-            sections,
-            leaves: LeavesPlace::new(),
+            sections: Domain::register_at(domain, desk),
+            leaves,
             begun: 0,
         }
     }
@@ -251,25 +292,39 @@ impl Translator {
     /// Where generated code finds what `hit` reads.
     #[cfg(all(feature = "layout", not(shuttle)))]
     pub(super) fn layout(&self) -> super::layout::TranslationLayout {
-        let (read_tags, write_tags, words) = self.leaves.addresses();
         super::layout::TranslationLayout {
-            mail: self.sections.mail_word().as_ptr(),
-            read_tags,
-            write_tags,
-            words,
+            current: self.sections.shown_word().as_ptr().cast(),
+            tags: self.leaves.tags().cast(),
+            words: self.leaves.words(),
         }
     }
 
     /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
     #[inline(always)]
     pub(super) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
-        self.hit_if(self.sections.mail(), at, size, need)
+        self.hit_if(self.look(), at, size, need)
     }
 
-    /// The same, with `mail` to look at.
+    /// What an access looks at in a section that was opened for more than one.
     #[inline(always)]
-    pub(super) fn hit_if(&self, mail: Mail, at: u64, size: usize, need: Need) -> Option<Page> {
-        let entry = self.leaves.find(at, need, mail)?;
+    pub(super) fn look(&self) -> Look<'_> {
+        // SAFETY: our own, and borrowed.
+        unsafe { Look::in_session(self.sections.shown()) }
+    }
+
+    /// What one looks at in a section of its own ([`Sections::enter_alone`]).
+    #[inline(always)]
+    pub(super) fn look_alone(&self) -> Look<'_> {
+        Look {
+            tags: &self.leaves.tags,
+            mail: self.sections.lone_mail(),
+        }
+    }
+
+    /// The same, with this to look at.
+    #[inline(always)]
+    pub(super) fn hit_if(&self, look: Look<'_>, at: u64, size: usize, need: Need) -> Option<Page> {
+        let entry = self.leaves.find(at, need, look)?;
         // A session that was suspended meanwhile has mail.
         debug_assert!(self.sections.is_open());
         let offset = at as usize % PAGE_SIZE;
@@ -284,13 +339,13 @@ impl Translator {
     #[inline(always)]
     pub(super) fn hit_past_beginning(
         &self,
-        mail: Mail,
+        look: Look<'_>,
         at: u64,
         size: usize,
         need: Need,
     ) -> Option<Page> {
         let offset = offset_past_beginning(at, size)?;
-        let entry = self.leaves.find(at, need, mail)?;
+        let entry = self.leaves.find(at, need, look)?;
         debug_assert!(self.sections.is_open());
         Some(Page::at(entry, offset))
     }
@@ -320,20 +375,20 @@ impl Translator {
     /// leaf is the space's alone. In a section.
     #[inline(always)]
     pub(super) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
-        self.slot(at, &self.leaves.write_tags)
+        self.slot(at, &self.look().tags.write)
     }
 
     /// The same if the leaf is remembered for loads: others may share it, and their accessors be in it.
     #[inline(always)]
     pub(super) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
-        self.slot(at, &self.leaves.read_tags)
+        self.slot(at, &self.look().tags.read)
     }
 
     #[inline(always)]
     fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
-        if tags[slot] != self.sections.mail().mark(leaf) {
+        if tags[slot] != leaf {
             return None;
         }
         let word = self.leaves.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
@@ -354,8 +409,8 @@ impl Translator {
         debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
-        self.leaves.read_tags[slot] = leaf;
-        self.leaves.write_tags[slot] = if use_for == Need::Write {
+        self.leaves.tags.read[slot] = leaf;
+        self.leaves.tags.write[slot] = if use_for == Need::Write {
             leaf
         } else {
             NO_LEAF
@@ -366,7 +421,7 @@ impl Translator {
     /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as well.
     pub(super) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         let leaf = at >> LEAF_SHIFT;
-        let known = self.leaves.read_tags[leaf as usize % LEAVES] == leaf;
+        let known = self.leaves.tags.read[leaf as usize % LEAVES] == leaf;
         if use_for == Need::Write || !known {
             self.fill(at, words, use_for);
         }

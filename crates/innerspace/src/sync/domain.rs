@@ -28,8 +28,10 @@
 //!
 //! # Sessions
 //!
-//! A session keeps one section open over many accesses and looks at `pending` before each ([`Sections::mail`]): a
-//! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). Between two accesses the user's
+//! A session keeps one section open over many accesses and looks at `pending` before each: a
+//! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). The look costs nothing but the load of a
+//! pointer: what is `pending` is a place, that of what the reader has cached while nothing is, and an empty one while something
+//! is, in which nothing is found ([`Desk`]). Between two accesses the user's
 //! code runs, and may call this library: a thread that is about to wait for others first leaves the sections of its own
 //! sessions ([`suspend_sessions`], called by every lock and wait of `sync`), so that two threads with open sessions never
 //! wait for each other. It sets `pending` too, so the session finds out before it uses anything it remembers. While an
@@ -45,7 +47,7 @@
 
 use std::hint::cold_path;
 
-use super::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use super::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
 
@@ -55,17 +57,50 @@ pub(crate) const MAILBOX_LEN: usize = 64;
 /// What an accessor's `state` is outside its sections.
 const CLOSED: u64 = 0;
 
-/// What `pending` is while something is: a bit that no number has under which something is cached.
+/// What `alone` is while something is pending: a bit that no number has under which something is cached.
 const PENDING: u64 = 1 << 63;
 
 /// What `alone` is, too, while the owner is to fence: another such bit.
 const FENCED: u64 = 1 << 62;
 
-/// Whether something was pending for a reader when it looked.
+/// What a reader finds what it has cached by, at a place of its own, and a like of it in which there is nothing, at another. Which of
+/// the two it is shown tells it whether something is pending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Desk {
+    own: *mut (),
+    empty: *mut (),
+}
+
+// SAFETY: addresses; nothing is read through them here, and who reads says by what right.
+unsafe impl Send for Desk {}
+// SAFETY: as above.
+unsafe impl Sync for Desk {}
+
+impl Desk {
+    pub(crate) fn new<T>(own: *mut T, empty: *const T) -> Desk {
+        let desk = Desk {
+            own: own.cast(),
+            empty: empty.cast_mut().cast(),
+        };
+        debug_assert_ne!(desk.own, desk.empty);
+        desk
+    }
+
+    /// Of a reader that caches nothing.
+    fn of_nothing() -> Desk {
+        static PLACES: [u8; 2] = [0; 2];
+        Desk::new((&raw const PLACES[0]).cast_mut(), &raw const PLACES[1])
+    }
+}
+
+/// Whether something was pending for a reader that has a section for one access alone, when it looked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mail(u64);
 
 impl Mail {
+    /// For whoever has looked by other means.
+    pub(crate) const NONE: Mail = Mail(0);
+
     /// The number under which something is cached, or one that nothing is cached under if there is mail: one comparison tells
     /// both.
     #[inline(always)]
@@ -81,8 +116,9 @@ impl Mail {
 pub(crate) struct Participant {
     /// Odd while in a section. Written by the owner alone; read by revokers.
     state: AtomicU64,
-    /// [`PENDING`] while there are posts and requests to pass a safepoint that the owner has not seen yet, else 0.
-    pending: AtomicU64,
+    /// The desk's empty place while there are posts and requests to pass a safepoint that the owner has not seen yet, else its own.
+    pending: AtomicPtr<()>,
+    desk: Desk,
     /// [`PENDING`] while there are posts and calls to come the long way, [`FENCED`] while the owner is to fence when it enters
     /// ([`fencing`]): what an access that has a section of its own looks at.
     alone: AtomicU64,
@@ -113,10 +149,11 @@ pub(crate) enum Post {
 }
 
 impl Participant {
-    fn new() -> Participant {
+    fn new(desk: Desk) -> Participant {
         Participant {
             state: AtomicU64::new(0),
-            pending: AtomicU64::new(0),
+            pending: AtomicPtr::new(desk.own),
+            desk,
             alone: AtomicU64::new(0),
             depth: AtomicU32::new(0),
             fences: AtomicU32::new(0),
@@ -156,7 +193,7 @@ impl Participant {
     /// load in `Sections::has_mail` where that is followed by the lock; for A6 the poster's later data store carries it.
     fn mark(&self, _mailbox: &Mailbox) {
         self.alone.fetch_or(PENDING, Ordering::Release);
-        self.pending.fetch_or(PENDING, Ordering::Release);
+        self.request();
     }
 
     /// Says that the owner is in a section now (odd) or not (even); see the module for the orderings.
@@ -174,8 +211,10 @@ impl Participant {
     }
 
     /// Asks an open session to pass a safepoint. An access that has a section of its own leaves it soon.
+    ///
+    /// A swap, not a store: whoever drains acquires what all who have asked released, not the last one alone.
     pub(crate) fn request(&self) {
-        self.pending.fetch_or(PENDING, Ordering::Release);
+        self.pending.swap(self.desk.empty, Ordering::Release);
     }
 
     /// Whether a section is open. For the owner.
@@ -187,15 +226,15 @@ impl Participant {
     /// Whether something was posted or requested since the last drain. For the owner.
     #[inline(always)]
     fn has_mail(&self) -> bool {
-        self.mail().0 != 0
+        self.shown() != self.desk.own
     }
 
-    /// The same, to be compared together with what is cached.
+    /// The place at which the owner finds what it has cached, or nothing if something was posted or requested since the last drain.
     #[inline(always)]
-    pub(crate) fn mail(&self) -> Mail {
+    pub(crate) fn shown(&self) -> *mut () {
         // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a thread we have
-        // synchronised with since, coherence forbids an older value.
-        Mail(self.pending.load(Ordering::Relaxed))
+        // synchronised with since, coherence forbids an older value. What is at either place the owner alone has written, or nobody.
+        self.pending.load(Ordering::Relaxed)
     }
 }
 
@@ -246,9 +285,9 @@ impl Domain {
         })
     }
 
-    /// Adds a reader; it starts outside a section with an empty mailbox.
-    pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
-        let participant = Arc::new(Participant::new());
+    /// Adds a reader that works at this desk; it starts outside a section with an empty mailbox.
+    pub(crate) fn register_at(domain: &Arc<Domain>, desk: Desk) -> Sections {
+        let participant = Arc::new(Participant::new(desk));
         domain.add(participant.clone());
         Sections {
             participant,
@@ -256,6 +295,12 @@ impl Domain {
             domain: domain.clone(),
             last: 1,
         }
+    }
+
+    /// Adds a reader that caches nothing at a place that it is shown.
+    #[cfg(test)]
+    pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
+        Domain::register_at(domain, Desk::of_nothing())
     }
 
     fn add(&self, participant: Arc<Participant>) {
@@ -430,15 +475,15 @@ impl Sections {
         self.participant.has_mail()
     }
 
-    /// The same, to be compared together with what is cached.
+    /// The place of the desk to look at, by which alone that is known, too.
     #[inline(always)]
-    pub(crate) fn mail(&self) -> Mail {
-        self.participant.mail()
+    pub(crate) fn shown(&self) -> *mut () {
+        self.participant.shown()
     }
 
-    /// The word that `has_mail` looks at; as long-lived as the participant.
+    /// The word that `shown` looks at; as long-lived as the participant.
     #[cfg(all(feature = "layout", not(any(loom, shuttle))))]
-    pub(crate) fn mail_word(&self) -> &AtomicU64 {
+    pub(crate) fn shown_word(&self) -> &AtomicPtr<()> {
         &self.participant.pending
     }
 
@@ -447,10 +492,11 @@ impl Sections {
     pub(crate) fn drain(&mut self, mut forget: impl FnMut(Post)) {
         let mut mailbox = self.participant.mailbox.lock();
         // Acquire: pairs with the release of who posted or asked.
-        self.participant.pending.swap(0, Ordering::Acquire);
-        self.participant
-            .alone
-            .fetch_and(!PENDING, Ordering::Acquire);
+        let participant = &self.participant;
+        participant
+            .pending
+            .swap(participant.desk.own, Ordering::Acquire);
+        participant.alone.fetch_and(!PENDING, Ordering::Acquire);
         if mailbox.flush {
             forget(Post::All);
         }

@@ -123,7 +123,7 @@ impl Domain {
     }
 
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
-        let participant = Arc::new(Participant::new());
+        let participant = Arc::new(Participant::new(Desk::of_nothing()));
         self.add(participant.clone());
         let pointer = Arc::as_ptr(&participant);
         let domain = Arc::downgrade(self);
@@ -145,7 +145,7 @@ impl Domain {
     fn register_passing(&self) -> *const Participant {
         let participant = Arc::new(Participant {
             passing: true,
-            ..Participant::new()
+            ..Participant::new(Desk::of_nothing())
         });
         let pointer = Arc::as_ptr(&participant);
         self.add(participant);
