@@ -203,13 +203,12 @@ impl FileCore {
     /// it is the caller's. `block` was inside the file when its size was read.
     #[inline(always)]
     pub(super) fn look_up_once(&self, block: u64) -> Option<FrameId> {
-        if let Some(tag) = self.index.tags().sought(block) {
-            let frame = self.frames().guess_frame(tag);
-            match self.frames().meta(frame).try_get_of(tag) {
-                HeldOf::Sought => return Some(frame),
-                HeldOf::Other => self.put(frame),
-                HeldOf::Refused => {}
-            }
+        let tag = self.index.tags().sought(block);
+        let frame = self.frames().guess_frame(tag);
+        match self.frames().meta(frame).try_get_of(tag) {
+            HeldOf::Sought => return Some(frame),
+            HeldOf::Other => self.put(frame),
+            HeldOf::Refused => {}
         }
         cold_path();
         let found = self.look_in_index_once(block)?;
@@ -219,7 +218,8 @@ impl FileCore {
 
     /// The index led to this frame: who seeks the block next guesses it.
     pub(super) fn note_found(&self, block: u64, frame: FrameId) {
-        if let Some(tag) = self.index.tags().sought(block) {
+        let tag = self.index.tags().sought(block);
+        if tag.is_somewhere() {
             self.frames().note_found(tag, frame);
         }
     }

@@ -42,6 +42,10 @@ impl FileCore {
                 flags.contains(FlagSet::UPTODATE),
                 "P20: block {block} at rest: {meta:?}"
             );
+            assert!(
+                hold.is_cold() || flags.contains(FlagSet::IN_USE),
+                "P1: block {block} is hot with a mark to make: {meta:?}"
+            );
             let busy = FlagSet::LOCKED | FlagSet::WRITEBACK;
             assert!(
                 !flags.intersects(busy),

@@ -119,17 +119,22 @@ impl Handle {
         }
     }
 
-    /// A view of a range of one block that is there.
+    /// A view of a range of one block that is there and hot.
+    ///
+    /// How many views a processor has under way at once depends on their instructions, which are counted (see `BENCHMARKS.md`).
+    /// Whatever is unusual is left to a call.
     #[inline(always)]
     fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
-        if range.is_empty() {
+        if range.is_empty() || range.end > core.size() {
             cold_path();
             return None;
         }
         let len = usize::try_from(range.end - range.start).ok()?;
+        // A file with tags has blocks of one page.
+        let tag = core.index.tags().sought(range.start / PAGE_SIZE as u64);
         Pinned::find(&*core.pool, range.start as usize % PAGE_SIZE, len, |pool| {
-            core.hit(pool, range.start, range.end)
+            pool.take_hot(tag)
         })
     }
 
@@ -140,7 +145,22 @@ impl Handle {
         range: Range<u64>,
         wait: Wait,
     ) -> Result<View, Box<FileError>> {
+        if let Some(pinned) = self.cool_hit(&range) {
+            return Ok(View(pinned));
+        }
         Ok(self.view_without_hit(range, wait)?)
+    }
+
+    /// Like [`Handle::hit`], of a block that is not hot, or not where it was found last.
+    fn cool_hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
+        let core = &*self.core;
+        if range.is_empty() || range.end > core.size() {
+            return None;
+        }
+        let len = usize::try_from(range.end - range.start).ok()?;
+        Pinned::find(&*core.pool, range.start as usize % PAGE_SIZE, len, |pool| {
+            core.cool_hit(pool, range.start)
+        })
     }
 
     fn view_without_hit(
@@ -276,52 +296,30 @@ impl Handle {
     }
 }
 
-/// The view from `inside` bytes in the block that was sought and found, which is marked used; `None` if it is not up to date.
+/// The view from `inside` bytes in the block that was sought and found, which is marked used, and hot where there was no mark to
+/// make; `None` if it is not up to date.
 #[inline]
 fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
     let (pool, frame, flags) = (taken.keeper(), taken.frame(), taken.flags());
     let grip = taken.up_to_date(inside)?;
     pool.mark_accessed_at(frame, flags);
+    if flags.contains(FlagSet::IN_USE) {
+        pool.warm(frame);
+    }
     Some(grip)
 }
 
 impl FileCore {
-    /// The hit: a view from `start` of the block there, if it can be had without waiting, and the file goes on to `end`, which is after
-    /// `start`.
-    ///
-    /// What a right guess takes is compiled into the caller; how many views a processor has under way at once depends on their
-    /// instructions, which are counted (see `BENCHMARKS.md`). Whatever is unusual is left to a call.
-    #[inline(always)]
-    fn hit<'id>(&self, pool: Here<'id, Pool>, start: u64, end: u64) -> Option<Grip<'id, Pool>> {
-        if end > self.size() {
-            cold_path();
-            return None;
-        }
-        // A file with tags has blocks of one page.
-        let tag = self.index.tags().sought(start / PAGE_SIZE as u64);
-        let guessed = match tag.map(|tag| pool.take_guessed(tag)) {
-            Some(Ok(grip)) if !pool.keeper().samples() => return Some(grip),
-            Some(Ok(grip)) => Guessed::Sought(pool.taken(grip)),
-            Some(Err(guessed)) => guessed,
-            None => Guessed::Nothing,
-        };
-        cold_path();
-        self.hit_otherwise(pool, start, guessed)
-    }
-
-    /// The same where the guess was wrong, or there is more to do than to take a view.
-    #[inline(never)]
-    fn hit_otherwise<'id>(
-        &self,
-        pool: Here<'id, Pool>,
-        start: u64,
-        guessed: Guessed<'id, Pool>,
-    ) -> Option<Grip<'id, Pool>> {
+    /// A view from `start`, which is inside the file, of the block there, if it can be had without waiting.
+    fn cool_hit<'id>(&self, pool: Here<'id, Pool>, start: u64) -> Option<Grip<'id, Pool>> {
         let inside = self.inside_block(start) as usize;
-        match guessed {
-            Guessed::Sought(taken) => return take_found(taken, inside),
-            Guessed::Other(taken) => taken.give_back(),
-            Guessed::Nothing => {}
+        let tag = self.index.tags().sought(start / PAGE_SIZE as u64);
+        if tag.is_somewhere() {
+            match pool.take_guessed(tag) {
+                Guessed::Sought(taken) => return take_found(taken, inside),
+                Guessed::Other(taken) => taken.give_back(),
+                Guessed::Nothing => {}
+            }
         }
         let block = start >> self.block_shift();
         let section = pool.keeper().domain.look()?;

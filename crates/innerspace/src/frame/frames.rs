@@ -332,7 +332,7 @@ impl Frames {
     }
 
     /// The frame whose metadata this is.
-    pub(super) fn id_of(&self, meta: &Meta) -> FrameId {
+    pub(crate) fn id_of(&self, meta: &Meta) -> FrameId {
         let at = self.metas.element_offset(meta);
         FrameId(at.expect("metadata of this arena") as u32)
     }

@@ -1,8 +1,8 @@
 //! The hold word: who keeps a frame from being freed, and who may see its bytes stand still.
 //!
 //! ```text
-//!  63     62      61     60 59..40   39..20  19..0
-//!  CACHED WMAPPED WRITER --  mapped    refs   views
+//!  63     62      61     60   59..40   39..20  19..0
+//!  CACHED WMAPPED WRITER COLD mapped    refs   views
 //! ```
 //!
 //! | field | counts |
@@ -13,6 +13,7 @@
 //! | CACHED | the frame is what its file's index says; without it the frame is anonymous, or viewed-only, or dying |
 //! | WRITER | somebody holding the block's lock copies into the frame |
 //! | WMAPPED | write translations of the frame may exist |
+//! | COLD | of a CACHED frame: its next use may have a mark to make ([`super::marks`]) |
 //!
 //! States of a published frame, and the function that makes each transition:
 //!
@@ -22,6 +23,8 @@
 //! | refs=n | `try_get`, `try_get_cached` / `put` | refs=n+1 / n-1 | get: n > 0; cached: CACHED |
 //! | refs=n, not CACHED | `put_owner` | refs=n-1 | of refs=1 alone: by a plain store, see `try_get` |
 //! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
+//! | CACHED | `try_view_hot` | views+1 | no WRITER, no WMAPPED, not COLD |
+//! | CACHED | `cool` / `warm` | + / - COLD | warm: up to date, and no mark to make |
 //! | refs=n, not CACHED | `try_view_still` | views+1 | n > 0; the page is a snapshot's |
 //! | views=n | `try_clone_view` / `put_view` | views=n+1 / n-1 | clone: n > 0 |
 //! | CACHED | `try_begin_write` / `end_write` | + / - WRITER | views = 0; block lock held |
@@ -30,12 +33,10 @@
 //! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | CACHED; it holds the frame, like a reference |
 //! | mapped=1 alone | `try_map_beside_one` / `unmap_both` | mapped=2 / 0 | a leaf with one borrower and no parent |
 //! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
-//! | CACHED refs=n | `uncache` | refs=n-1, viewed-only if views > 0 | block lock held |
+//! | CACHED refs=n | `leave_file` | refs=n-1; with views refs=n, the index's is theirs | block lock held |
 //!
-//! Views or pins alone may keep an anonymous frame whose leaf has let it go.
-//!
-//! A block with views that leaves its file is counted by its keeper before (`KeepSelf`), because the file that kept the
-//! arena for them may go next; whoever drops the last view of such a block ([`PutView::LastOutside`]) ends that.
+//! Views or pins alone may keep an anonymous frame whose leaf has let it go. Who drops a view of a block that has left its file
+//! ([`PutView::Outside`]) tells its keeper ([`super::outside`]).
 //!
 //! Whoever brings the word to 0 (`Dropped::Last`) frees the frame; the word stays 0 until it is published again, so
 //! every `try_` on a free frame fails.
@@ -53,21 +54,19 @@
 
 use std::fmt;
 
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::keep::KeepSelf;
 
 const FIELD: u64 = (1 << 20) - 1;
 const VIEW: u64 = 1;
 const REF: u64 = 1 << 20;
 const MAPPED: u64 = 1 << 40;
-/// The top bit of `views`: with it set the count is full. A bit, so that one comparison of the word says all that a new view
-/// has to know.
+/// The top bit of `views`: with it set the count is full.
 const VIEWS_FULL: u64 = 1 << 19;
 /// The sign: what a drop of a view asks, the processor's flags say after the operation itself.
 const CACHED: u64 = 1 << 63;
-const WRITER: u64 = 1 << 61;
 const WMAPPED: u64 = 1 << 62;
+const WRITER: u64 = 1 << 61;
+const COLD: u64 = 1 << 60;
 
 /// The value of a hold word at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -82,10 +81,10 @@ impl HoldState {
     #[cfg(all(test, not(shuttle)))]
     pub(crate) const MAX_VIEWS: u32 = VIEWS_FULL as u32;
 
-    /// A block in its file's index, with `refs` references of which the index has one.
+    /// A block in its file's index, with `refs` references of which the index has one, and not used yet.
     pub(crate) const fn cached(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
-        HoldState(CACHED | (refs as u64 * REF))
+        HoldState(CACHED | COLD | (refs as u64 * REF))
     }
 
     /// A frame of no file (anonymous, table, index node) with `refs` references.
@@ -129,22 +128,23 @@ impl HoldState {
         self.0 & !(FIELD * MAPPED) == REF
     }
 
-    /// Whether views alone keep the frame (a state of I1).
+    /// Whether a use of this cached frame may have a mark to make.
+    pub(crate) const fn is_cold(self) -> bool {
+        self.0 & COLD != 0
+    }
+
+    /// Whether there are views of the frame, and no file has it (a state of I1).
     pub(crate) const fn is_viewed_only(self) -> bool {
-        !self.is_cached() && self.refs() == 0 && self.views() > 0
+        !self.is_cached() && self.views() > 0
     }
 
-    /// What dropping a view made of this state, in which the frame was in no file.
-    #[cold]
-    fn put_view_outside(self) -> PutView {
-        assert!(self.views() > 0, "put of a view that nobody had: {self:?}");
-        if self.views() > 1 {
-            return PutView::Kept;
-        }
-        PutView::LastOutside(HoldState(self.0 - VIEW).after_drop())
+    /// Whether a hit may take a view: CACHED, none of the other three bits, and room for one.
+    #[inline(always)]
+    const fn is_hot(self) -> bool {
+        self.0 & (CACHED | WMAPPED | WRITER | COLD | VIEWS_FULL) == CACHED
     }
 
-    const fn after_drop(self) -> Dropped {
+    pub(super) const fn after_drop(self) -> Dropped {
         if self.0 == 0 {
             Dropped::Last
         } else {
@@ -166,6 +166,7 @@ impl fmt::Debug for HoldState {
             (self.is_cached(), " CACHED"),
             (self.has_writer(), " WRITER"),
             (self.is_wmapped(), " WMAPPED"),
+            (self.is_cold(), " COLD"),
         ] {
             if set {
                 f.write_str(name)?;
@@ -177,7 +178,7 @@ impl fmt::Debug for HoldState {
 
 /// Whether a block may leave its file while there are views of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Viewed {
+pub(super) enum Viewed {
     Allowed,
     Refused,
 }
@@ -192,14 +193,14 @@ pub(crate) enum Dropped {
     Last,
 }
 
-/// What is left of a frame after a view of it was dropped.
+/// Where a block was when a view of it was dropped, or made a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "whoever drops the last view of a block without a file has work to do"]
+#[must_use = "who keeps a block outside its file has to be told"]
 pub(crate) enum PutView {
-    /// Its file has the block, or other views keep it.
+    /// In its file, which keeps it.
     Kept,
-    /// This was the last view of a block that has left its file, or of a frame that never was in one.
-    LastOutside(Dropped),
+    /// It had left its file: the keeper is to be told ([`super::outside`]), and neither it nor the frame goes before.
+    Outside,
 }
 
 /// The hold word of a frame's metadata.
@@ -327,18 +328,53 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Takes one more view for somebody who has one; fails only when the count is full. Relaxed: what the new view may
-    /// read, the old one could.
+    /// Takes a view of a frame whose use makes no mark, once: what a hit does. Acquire: as in [`Hold::try_view`], and pairs with `warm`,
+    /// which found UPTODATE.
+    #[inline(always)]
+    pub(crate) fn try_view_hot(&self) -> bool {
+        #[cfg(all(test, not(loom), not(shuttle)))]
+        touched::count();
+        let now = self.0.load(Ordering::Relaxed);
+        HoldState(now).is_hot()
+            && self
+                .0
+                .compare_exchange(now, now + VIEW, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// The next use may have a mark to make. Whoever has taken a mark away says so, of a frame that may have been freed since.
+    ///
+    /// Changes the word also if it says so already: AcqRel, so that who calls [`Hold::warm`] afterwards finds the mark taken away.
+    pub(crate) fn cool(&self) {
+        let _cached = self.update(Ordering::AcqRel, |now| {
+            now.is_cached().then_some(now.0 | COLD)
+        });
+    }
+
+    /// A use has no mark to make, and the bytes are up to date. The caller holds the frame, and looks at the marks again afterwards.
+    /// AcqRel: pairs with [`Hold::cool`] and, for the bytes, with [`Hold::try_view_hot`].
+    pub(crate) fn warm(&self) {
+        let _cached = self.update(Ordering::AcqRel, |now| {
+            now.is_cached().then_some(now.0 & !COLD)
+        });
+    }
+
+    /// Takes one more view for somebody who has one, and says where the block is; `None` when the count is full. Relaxed: what the
+    /// new view may read, the old one could.
     #[inline]
-    pub(crate) fn try_clone_view(&self) -> bool {
-        self.update(Ordering::Relaxed, |now| {
+    pub(crate) fn try_clone_view(&self) -> Option<PutView> {
+        let now = self.update(Ordering::Relaxed, |now| {
             debug_assert!(
                 now.views() > 0,
                 "clone of a view that is not there: {now:?}"
             );
             (now.0 & VIEWS_FULL == 0).then_some(now.0 + VIEW)
-        })
-        .is_ok()
+        });
+        match now {
+            Ok(now) if now.is_cached() => Some(PutView::Kept),
+            Ok(_) => Some(PutView::Outside),
+            Err(_) => None,
+        }
     }
 
     /// Takes a view of a frame of no file that has an owner; the caller has made sure that nobody writes to it as long as it
@@ -350,21 +386,32 @@ impl Hold {
         .is_ok()
     }
 
-    /// Drops a view. Orderings as in [`Hold::put`].
-    #[inline]
+    /// Drops a view of a block. Orderings as in [`Hold::put`].
+    #[inline(always)]
     pub(crate) fn put_view(&self) -> PutView {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
-        let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
-        // CACHED. Nor was it 0; asked so, it is the sign of the difference, which costs no instruction.
-        if before.0 as i64 <= 0 {
-            debug_assert!(
-                before.views() > 0,
-                "put of a view that nobody had: {before:?}"
-            );
-            return PutView::Kept;
+        let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
+        debug_assert!(
+            HoldState(before).views() > 0,
+            "put of a view that nobody had: {:?}",
+            HoldState(before)
+        );
+        // CACHED. Nor was it 0: asked so, the processor's flags say it, with no other instruction.
+        match before as i64 <= 0 {
+            true => PutView::Kept,
+            false => PutView::Outside,
         }
-        before.put_view_outside()
+    }
+
+    /// Drops a view that [`Hold::try_view_still`] took. Orderings as in [`Hold::put`].
+    pub(crate) fn put_view_still(&self) -> Dropped {
+        let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
+        assert!(
+            before.views() > 0,
+            "put of a view that nobody had: {before:?}"
+        );
+        HoldState(before.0 - VIEW).after_drop()
     }
 
     /// Starts writing to a cached frame if nobody views it; the caller holds the block's lock. Acquire: pairs with
@@ -464,42 +511,27 @@ impl Hold {
     /// there is no translation for it to speak of. Acquire: pairs with every dropper's Release.
     pub(crate) fn freeze(&self, refs: u32) -> bool {
         self.update(Ordering::AcqRel, |now| {
-            (now.0 & !WMAPPED == HoldState::cached(refs).0).then_some(0)
+            (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(0)
         })
         .is_ok()
     }
 
-    /// Takes the frame out of its file: removes CACHED (and WMAPPED, which speaks of the file's mappings) and the
-    /// index's reference at once, so that no view can be taken afterwards. The caller holds the block's lock, and `me` is the
-    /// views' keeper: it stays until the last of the views that there are is gone.
-    pub(crate) fn uncache<K>(&self, keep: &KeepSelf<K>, me: &Arc<K>) -> Dropped {
-        if let Ok(now) = self.leave_file(Viewed::Refused) {
-            return now.after_drop();
-        }
-        // Counted before: the last view may go the moment the block is out.
-        keep.begin(me);
-        match self.leave_file(Viewed::Allowed) {
-            Ok(now) => {
-                if now.views() == 0 {
-                    // They went meanwhile, and saw the block in its file. `me` is not the last reference.
-                    let _own = keep.end();
-                }
-                now.after_drop()
-            }
-            Err(now) => unreachable!("views may stay: {now:?}"),
-        }
-    }
-
-    /// Refuses while there are views if `viewed` says so.
-    fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
+    /// Takes the frame out of its file: removes CACHED (and the bits that speak of a file's block alone) at once, so that no view can
+    /// be taken afterwards. The index's reference goes with it, unless there are views, which get it. Refuses while there are views
+    /// if `viewed` says so. The caller holds the block's lock.
+    pub(super) fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
         self.update(Ordering::AcqRel, |now| {
             assert!(
                 now.is_cached() && now.refs() > 0,
                 "uncache of what is not cached: {now:?}"
             );
             assert!(!now.has_writer(), "I7: uncache under a writer: {now:?}");
-            (viewed == Viewed::Allowed || now.views() == 0)
-                .then_some((now.0 & !(CACHED | WMAPPED)) - REF)
+            let left = now.0 & !(CACHED | WMAPPED | COLD);
+            match (now.views(), viewed) {
+                (0, _) => Some(left - REF),
+                (_, Viewed::Allowed) => Some(left),
+                (_, Viewed::Refused) => None,
+            }
         })
     }
 }

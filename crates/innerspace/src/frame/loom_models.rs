@@ -150,7 +150,7 @@ fn no_view_beside_write_translations() {
         });
         if world.meta.hold.try_view() {
             world.read();
-            assert!(world.meta.hold.try_clone_view());
+            assert!(world.meta.hold.try_clone_view().is_some());
             assert_eq!(world.meta.hold.put_view(), PutView::Kept);
             world.read();
             assert_eq!(world.meta.hold.put_view(), PutView::Kept);
@@ -171,11 +171,14 @@ fn the_last_dropper_frees_exactly_once() {
                 frees.fetch_add(1, Ordering::Relaxed);
             }
         };
-        let count = frees.clone();
+        let (me, keep) = (Arc::new(()), Arc::new(KeepSelf::new()));
+        let (count, kept) = (frees.clone(), keep.clone());
         let view = spawn(&world, move |world| {
             assert_eq!(world.read(), 0);
-            if let PutView::LastOutside(dropped) = world.meta.hold.put_view() {
+            if world.meta.hold.put_view() == PutView::Outside {
+                let (dropped, own) = world.meta.view_outside_gone(&kept);
                 end(world, &count, dropped);
+                drop(own);
             }
         });
         let count = frees.clone();
@@ -183,8 +186,7 @@ fn the_last_dropper_frees_exactly_once() {
             assert_eq!(world.read(), 0);
             end(world, &count, world.meta.hold.unmap());
         });
-        let me = Arc::new(());
-        let dropped = world.meta.hold.uncache(&KeepSelf::new(), &me);
+        let dropped = world.meta.uncache(&keep, &me);
         end(&world, &frees, dropped);
         view.join().unwrap();
         mapping.join().unwrap();
@@ -230,28 +232,82 @@ fn an_arena_stays_for_views_that_outlive_their_file() {
             world: world.clone(),
             frees: frees.clone(),
         });
-        assert!(world.meta.hold.try_view() && world.meta.hold.try_clone_view());
+        assert!(world.meta.hold.try_view() && world.meta.hold.try_clone_view().is_some());
         let view = |address: Address| {
             spawn(&world, move |world| {
                 let Address(kept) = address;
                 assert_eq!(world.read(), 0);
-                if let PutView::LastOutside(dropped) = world.meta.hold.put_view() {
-                    // SAFETY: counted until `end`.
+                if world.meta.hold.put_view() == PutView::Outside {
+                    // SAFETY: counted until `view_outside_gone`.
                     let own = unsafe { &*kept }.keep.get();
+                    let (dropped, last) = world.meta.view_outside_gone(&own.keep);
                     own.end(dropped);
-                    let last = own.keep.end();
                     drop((own, last));
                 }
             })
         };
         let views = [(); 2].map(|()| view(Address(Arc::as_ptr(&kept))));
-        kept.end(world.meta.hold.uncache(&kept.keep, &kept));
+        kept.end(world.meta.uncache(&kept.keep, &kept));
         drop(kept);
         for view in views {
             view.join().unwrap();
         }
         assert_eq!(frees.load(Ordering::Relaxed), 1);
         assert_eq!(world.read(), 9, "the arena is gone, too");
+    });
+}
+
+// A view made a second time while its block leaves the file, and dropped on another thread than the first.
+#[test]
+fn a_view_that_is_made_a_second_time_is_counted_once() {
+    model(3, || {
+        let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
+        let frees = Arc::new(AtomicU32::new(0));
+        let kept = Arc::new(Kept {
+            keep: KeepSelf::new(),
+            world: world.clone(),
+            frees: frees.clone(),
+        });
+        let put = |world: &World, kept: &Arc<Kept>| {
+            if world.meta.hold.put_view() == PutView::Outside {
+                let (dropped, last) = world.meta.view_outside_gone(&kept.keep);
+                kept.end(dropped);
+                drop(last);
+            }
+        };
+        assert!(world.meta.hold.try_view());
+        let mine = kept.clone();
+        let viewer = spawn(&world, move |world| {
+            let second = world.meta.hold.try_clone_view().unwrap();
+            if second == PutView::Outside {
+                world.meta.view_outside_made(&mine.keep);
+            }
+            put(world, &mine);
+            assert_eq!(world.read(), 0, "the second one keeps it");
+            put(world, &mine);
+        });
+        kept.end(world.meta.uncache(&kept.keep, &kept));
+        viewer.join().unwrap();
+        assert_eq!(frees.load(Ordering::Relaxed), 1);
+        assert_eq!(world.meta.hold.load(), HoldState::NONE);
+    });
+}
+
+#[test]
+fn a_hot_block_has_no_mark_to_make() {
+    model(3, || {
+        let world = World::new(5, FlagSet::IN_USE, HoldState::cached(2));
+        let aging = spawn(&world, |world| {
+            world.meta.take_mark(FlagSet::REFERENCED);
+        });
+        let other = spawn(&world, |world| world.meta.warm());
+        world.meta.warm();
+        aging.join().unwrap();
+        other.join().unwrap();
+        assert!(world.meta.hold.load().is_cold());
+        world.meta.flags.set(FlagSet::REFERENCED);
+        world.meta.warm();
+        assert!(!world.meta.hold.load().is_cold() && world.meta.hold.try_view_hot());
     });
 }
 

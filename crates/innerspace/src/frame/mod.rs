@@ -13,12 +13,14 @@
 //! | `flags`, `hold`, `listing`, `list` | the flags byte, the hold word and the LRU's word in it; lists threaded through it |
 //! | `tag`, `lookaside` | which block of which file a frame is; where blocks were last found |
 //! | `owned`, `singles` | the frame nobody else can see; several of them at once |
+//! | `marks` | which blocks are hot: a use makes no mark, and a view looks at the hold word alone |
 //! | `pinned` | slices and stores on published frames, kept apart by the hold word |
+//! | `outside` | views of blocks that have left their files |
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
 //! | `old_ways` | how it was done before, for the published tables (feature `tables`) |
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached, anonymous, table, index
-//! node; told by `Kind`), viewed-only (published, but its hold word has views alone), zero. `alloc`: free -> owned;
+//! node; told by `Kind`), viewed-only (published, in no file, with views), zero. `alloc`: free -> owned;
 //! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`](hold::Hold::freeze): published -> owned, by its number, to be
 //! freed; [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
 //! charged, listed or freed (I4).
@@ -57,9 +59,11 @@ mod lookaside;
 mod loom_models;
 #[cfg(not(loom))]
 mod magazine;
+mod marks;
 mod meta;
 #[cfg(feature = "tables")]
 pub(crate) mod old_ways;
+mod outside;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]

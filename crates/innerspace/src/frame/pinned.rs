@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{Dropped, FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, ReadEnd, Tag};
+use super::{FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, ReadEnd, Tag};
 use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
@@ -28,17 +28,17 @@ use crate::units::{FrameId, PAGE_SIZE};
 /// keeper stays for as long as it has a viewed block, because of who else keeps it:
 /// - while the block is CACHED, its file does: it has an `Arc` of the keeper, and lets no block stay CACHED that it has no
 ///   way to any more;
-/// - when a block with views is taken out of its file, whoever does that counts it first, and from then on the keeper
-///   keeps itself ([`crate::sync::keep`]), until [`Keeper::last_view_gone`].
+/// - when a block with views is taken out of its file, whoever does that has them counted first, and from then on the keeper
+///   keeps itself until the last one is gone ([`super::outside`]).
 pub(crate) trait Keeper: Send + Sync + 'static {
     /// The arena: the same one for as long as the keeper lives.
     fn frames(&self) -> &Frames;
 
-    /// The keeper, for somebody who has dropped the last view of a block outside its file and is still counted.
-    fn kept(&self) -> Arc<Self>;
+    /// A view more of a block outside its file.
+    fn view_outside_made(&self, meta: &Meta);
 
-    /// The last view of a block outside its file is gone; nobody holds the frame any more if `dropped` says so.
-    fn last_view_gone(self: Arc<Self>, frame: FrameId, dropped: Dropped);
+    /// A view less of a block outside its file: it was dropped. Frame and keeper may go with it.
+    fn view_outside_gone(&self, meta: &Meta);
 }
 
 /// A view: bytes of one block that nobody changes while it lives.
@@ -137,33 +137,37 @@ impl<'id, K: Keeper> Here<'id, K> {
         Some(Taken { meta, here: self })
     }
 
-    /// Takes a view of the page that has this tag, if it is where it was found last, and in use ([`FlagSet::IN_USE`]): what a hit
-    /// looks for.
+    /// Takes a view of the page that has this tag, if it is where it was found last, and hot: what a hit looks for.
     #[inline(always)]
-    pub(crate) fn take_guessed(self, tag: Tag) -> Result<Grip<'id, K>, Guessed<'id, K>> {
-        const { assert!(FlagSet::IN_USE.contains(FlagSet::UPTODATE)) };
+    pub(crate) fn take_hot(self, tag: Tag) -> Option<Grip<'id, K>> {
         let (meta, start) = self.keeper.frames().guess(tag);
-        let taken = Taken { meta, here: self };
-        match meta.try_view_of(tag) {
-            HeldOf::Sought if meta.flags.load().contains(FlagSet::IN_USE) => Ok(Grip {
-                // SAFETY: inside the first page of a block that is inside the arena.
+        match meta.try_hot_view_of(tag) {
+            HeldOf::Sought => Some(Grip {
+                // SAFETY: inside the first page of a block that is inside the arena; it is up to date, see `Meta::warm`.
                 start: unsafe { start.add(self.in_page) },
                 meta: NonNull::from_ref(meta),
                 here: PhantomData,
             }),
-            HeldOf::Sought => Err(Guessed::Sought(taken)),
-            HeldOf::Other => Err(Guessed::Other(taken)),
-            HeldOf::Refused => Err(Guessed::Nothing),
+            HeldOf::Other => {
+                cold_path();
+                Taken { meta, here: self }.give_back();
+                None
+            }
+            HeldOf::Refused => {
+                cold_path();
+                None
+            }
         }
     }
 
-    /// The view as one of whatever block it is.
-    #[inline(always)]
-    pub(crate) fn taken(self, grip: Grip<'id, K>) -> Taken<'id, K> {
-        Taken {
-            // SAFETY: metadata lives as long as the arena, which the keeper keeps.
-            meta: unsafe { grip.meta.as_ref() },
-            here: self,
+    /// Takes a view of the page that has this tag, hot or not, if it is where it was found last.
+    pub(crate) fn take_guessed(self, tag: Tag) -> Guessed<'id, K> {
+        let (meta, _) = self.keeper.frames().guess(tag);
+        let taken = Taken { meta, here: self };
+        match meta.try_view_of(tag) {
+            HeldOf::Sought => Guessed::Sought(taken),
+            HeldOf::Other => Guessed::Other(taken),
+            HeldOf::Refused => Guessed::Nothing,
         }
     }
 }
@@ -202,6 +206,8 @@ impl<'id, K: Keeper> Taken<'id, K> {
     }
 
     /// Drops the view.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn give_back(self) {
         drop(Pinned::of_block(self.here.keeper, self.meta, &[]));
     }
@@ -299,16 +305,22 @@ impl<K: Keeper> Clone for Pinned<K> {
     /// A second view of the same bytes.
     fn clone(&self) -> Pinned<K> {
         let owner = match self.block {
-            // SAFETY: as in `drop`.
-            Some(meta) if !unsafe { meta.as_ref() }.hold.try_clone_view() => {
-                return Pinned::of_copy(Arc::from(&**self));
+            Some(meta) => {
+                // SAFETY: as in `drop`; `self` keeps keeper and metadata.
+                let (meta, keeper) = unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) };
+                match meta.hold.try_clone_view() {
+                    Some(PutView::Kept) => {}
+                    Some(PutView::Outside) => keeper.view_outside_made(meta),
+                    None => return Pinned::of_copy(Arc::from(&**self)),
+                }
+                self.owner
             }
             None if !self.owner.is_null() => {
                 // SAFETY: what `of_copy` put there; it is dropped with `self`.
                 let bytes = unsafe { &*self.owner.cast::<Copied>() };
                 return Pinned::of_copy(bytes.clone());
             }
-            _ => self.owner,
+            None => self.owner,
         };
         Pinned {
             bytes: self.bytes,
@@ -354,12 +366,12 @@ impl<K: Keeper> Drop for Pinned<K> {
             return;
         };
         // SAFETY: metadata lives as long as the arena, which the view keeps, see `Keeper`; it is not touched after the word
-        // was changed, unless the view was the last one outside a file.
+        // was changed, unless the block was outside a file.
         let put = unsafe { meta.as_ref() }.hold.put_view();
-        if let PutView::LastOutside(dropped) = put {
+        if put == PutView::Outside {
             cold_path();
-            // SAFETY: the keeper keeps itself until it has been told that this view is gone.
-            unsafe { end_outside::<K>(meta, self.owner, dropped) }
+            // SAFETY: the keeper keeps itself, and the frame, until it has been told that this view is gone.
+            unsafe { tell_keeper::<K>(meta, self.owner) }
         }
     }
 }
@@ -372,16 +384,13 @@ unsafe fn drop_copied(owner: *const ()) {
     drop(unsafe { Box::from_raw(owner.cast_mut().cast::<Copied>()) });
 }
 
-/// What the last view of a block outside its file leaves to do. Safety: that view was the caller's, and its keeper still counts
-/// the block.
+/// Tells of a view that was dropped outside its file. Safety: it was the caller's, and the keeper has it counted.
 #[cold]
 #[inline(never)]
-unsafe fn end_outside<K: Keeper>(meta: NonNull<Meta>, keeper: *const (), dropped: Dropped) {
+unsafe fn tell_keeper<K: Keeper>(meta: NonNull<Meta>, keeper: *const ()) {
     // SAFETY: the caller's promise.
-    let keeper = unsafe { &*keeper.cast::<K>() }.kept();
-    // SAFETY: as above; the arena's metadata.
-    let frame = keeper.frames().id_of(unsafe { meta.as_ref() });
-    keeper.last_view_gone(frame, dropped);
+    let (meta, keeper) = unsafe { (meta.as_ref(), &*keeper.cast::<K>()) };
+    keeper.view_outside_gone(meta);
 }
 
 impl<K: Keeper> fmt::Debug for Pinned<K> {

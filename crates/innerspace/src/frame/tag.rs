@@ -14,7 +14,7 @@
 //! it is in an index.
 //!
 //! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and look at the tag again
-//! ([`Meta::try_view_of`], [`Meta::try_get_of`]). If it is the one they sought, the frame was that block when it was held already, and
+//! ([`Meta::try_hot_view_of`], [`Meta::try_view_of`], [`Meta::try_get_of`]). If it is the one they sought, the frame was that block when it was held already, and
 //! the hold keeps it from becoming anything else: what reading the slot again says of a block that was found through the index (I10).
 //! They need no section, for metadata lives as long as the arena, and they look at nothing else.
 //!
@@ -46,6 +46,12 @@ pub(crate) struct Tag(pub(super) u64);
 impl Tag {
     /// Of a frame that is in no index, or in that of a file without tags.
     pub(crate) const NONE: Tag = Tag(0);
+
+    /// Whether there may be a frame with this tag: not, of a block in a file without tags.
+    #[inline]
+    pub(crate) fn is_somewhere(self) -> bool {
+        self.0 & NOWHERE == 0
+    }
 
     /// As a number.
     #[cfg(all(test, not(any(loom, shuttle))))]
@@ -84,12 +90,11 @@ impl Tags {
         }
     }
 
-    /// What `block` is sought by, which was inside the file when its size was read.
+    /// What `block` is sought by, which was inside the file when its size was read. No frame has it, if the file's have no tags.
     #[inline(always)]
-    pub(crate) fn sought(&self, block: u64) -> Option<Tag> {
-        // Relaxed: the size was read with Acquire, and `end` comes before a size for which there are none.
-        let tag = self.first.load(Ordering::Relaxed).wrapping_add(block);
-        (tag & NOWHERE == 0).then_some(Tag(tag))
+    pub(crate) fn sought(&self, block: u64) -> Tag {
+        // Relaxed: the size was read with Acquire, and `end` comes before a size for which there are none. Of NOWHERE the sign stays.
+        Tag(self.first.load(Ordering::Relaxed).wrapping_add(block))
     }
 
     /// What the frame gets that comes to `block`. The caller has the index's mutex.
@@ -187,6 +192,15 @@ pub(crate) enum HeldOf {
 }
 
 impl Meta {
+    /// Like [`Meta::try_view_of`], of a block whose use makes no mark.
+    #[inline(always)]
+    pub(crate) fn try_hot_view_of(&self, sought: Tag) -> HeldOf {
+        if self.tag() != sought {
+            return HeldOf::Refused;
+        }
+        self.held_of(sought, self.hold.try_view_hot())
+    }
+
     /// Takes a view, once, and says whether the frame was the block `sought` when it was viewed.
     #[inline(always)]
     pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {

@@ -42,3 +42,31 @@ fn uses_of_mapped_pages_are_seen_in_every_stretch_and_not_between() {
     assert!(pool.samples());
     assert_eq!(faults(&mut a, 3), 60, "another stretch");
 }
+
+#[test]
+fn uses_of_hot_pages_by_calls_are_seen_in_every_stretch() {
+    let options = MemoryOptions::new(2 * MIB).threads(Threads::None);
+    let memory = options.sample_misses().build().unwrap();
+    let store = MemoryStore::from_bytes(&[7; 20 * PAGE_SIZE]);
+    let file = memory.options().open(store).unwrap();
+    let pool = &memory.0.pool;
+    let view = |uses: u64| {
+        let at = uses % 20 * PAGE;
+        assert_eq!(file.view(at..at + 1).unwrap()[0], 7);
+    };
+    let mut stretches = [0; 2];
+    for uses in &mut stretches {
+        while pool.samples() && *uses < 1_000_000 {
+            view(*uses);
+            *uses += 1;
+        }
+        // Between stretches they get hot.
+        (0..5 * 20).for_each(view);
+        let hot = pool.frames.metas().iter();
+        let hot = hot.filter(|meta| meta.hold.load().is_cached() && !meta.hold.load().is_cold());
+        assert_eq!(hot.count(), 20);
+        pool.tick_samples(Instant::now() + Duration::from_secs(1_000_000));
+    }
+    assert_eq!(stretches[0], stretches[1], "each of them was seen");
+    assert!(stretches[0] < 1_000_000);
+}

@@ -46,6 +46,14 @@ impl Pool {
         }
     }
 
+    /// A use of a block, which the caller holds, found it in use ([`FlagSet::IN_USE`]): the next one need not look, unless it is to be
+    /// sampled.
+    pub(crate) fn warm(&self, id: FrameId) {
+        if !self.samples() {
+            self.frames.meta(id).warm();
+        }
+    }
+
     /// Whether uses are sampled now.
     #[inline(always)]
     pub(crate) fn samples(&self) -> bool {
@@ -76,9 +84,13 @@ impl Pool {
         }
     }
 
-    /// The next use of each sampled page that is mapped is to be seen.
+    /// The next use of each block by a call is to be seen, and that of each sampled page that is mapped.
     fn age_samples(&self) {
         for (at, meta) in self.frames.metas().iter().enumerate() {
+            // mutant: H3 (test: uses_of_hot_pages_by_calls_are_seen_in_every_stretch)
+            if !cfg!(mutant = "H3") {
+                meta.hold.cool();
+            }
             let mapped = meta.kind() == Kind::Cached && meta.hold.load().mapped() > 0;
             if !(mapped && meta.uses.has(Uses::SAMPLED)) {
                 continue;
@@ -164,5 +176,5 @@ impl Pool {
 
 fn set_active(meta: &Meta) {
     meta.flags.set(FlagSet::ACTIVE);
-    meta.flags.clear(FlagSet::REFERENCED);
+    meta.take_mark(FlagSet::REFERENCED);
 }

@@ -344,7 +344,7 @@ impl Lru {
     /// is on the active list in its next life, keeps both.
     pub(super) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {
         self.put_back_to(frames, ids, end, |meta| {
-            meta.flags.clear(FlagSet::ACTIVE);
+            meta.take_mark(FlagSet::ACTIVE);
             ListKind::Inactive
         });
     }

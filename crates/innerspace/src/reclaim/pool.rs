@@ -17,7 +17,7 @@ use super::shadows::Shadows;
 use super::shrink::Io;
 use super::trial::Untried;
 use super::watched::WatchedPages;
-use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, PutView};
+use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, Meta};
 use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
 use crate::stats::{Counters, Event, Totals};
 use crate::sync::keep::KeepSelf;
@@ -171,9 +171,9 @@ impl Pool {
         }
     }
 
-    /// Drops a view of a frame of no file; frees it if that was the last hold.
-    pub(crate) fn put_view(&self, id: FrameId) {
-        if self.frames.meta(id).hold.put_view() == PutView::LastOutside(Dropped::Last) {
+    /// Drops a view of a snapshot's page; frees it if that was the last hold.
+    pub(crate) fn put_view_still(&self, id: FrameId) {
+        if self.frames.meta(id).hold.put_view_still() == Dropped::Last {
             self.free(id);
         }
     }
@@ -181,8 +181,7 @@ impl Pool {
     /// Takes a block out of its file, together with the reference that its index had on it. The caller holds the block's
     /// lock. Views that there are keep the block, and this pool.
     pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
-        let hold = &self.frames.meta(id).hold;
-        hold.uncache(&self.viewed_outside, self)
+        self.frames.meta(id).uncache(&self.viewed_outside, self)
     }
 
     /// One page table less maps the page in this frame; frees its block if that was the last hold.
@@ -314,16 +313,18 @@ impl Keeper for Pool {
         &self.frames
     }
 
-    fn kept(&self) -> Arc<Pool> {
-        self.viewed_outside.get()
+    fn view_outside_made(&self, meta: &Meta) {
+        meta.view_outside_made(&self.viewed_outside);
     }
 
-    fn last_view_gone(self: Arc<Pool>, frame: FrameId, dropped: Dropped) {
+    fn view_outside_gone(&self, meta: &Meta) {
+        let me = self.viewed_outside.get();
+        let id = me.frames.id_of(meta);
+        let (dropped, own) = meta.view_outside_gone(&me.viewed_outside);
         if dropped == Dropped::Last {
-            self.free(frame);
+            me.free(id);
         }
-        let own = self.viewed_outside.end();
-        drop(own);
+        drop((own, me));
     }
 }
 

@@ -264,10 +264,8 @@ impl Pool {
             scanned += pages;
             for at in 0..hands.taken.len() {
                 let meta = self.frames.meta(hands.taken[at]);
-                let used = meta
-                    .flags
-                    .test_and_clear(FlagSet::REFERENCED)
-                    .contains(FlagSet::REFERENCED);
+                let before = meta.take_mark(FlagSet::REFERENCED);
+                let used = before.contains(FlagSet::REFERENCED);
                 let mapped_use = self.was_used(hands, at, meta) == Aged::Referenced;
                 if effort == Effort::Force || !(used || mapped_use) {
                     self.counters.add(Event::PgDeactivate, pages_of(meta));

@@ -6,20 +6,22 @@
 //!
 //! | step | who leaves something behind | who ends it |
 //! |---|---|---|
-//! | 1 | [`KeepSelf::begin`], with its own `Arc` in hand | takes an `Arc` out: [`KeepSelf::get`] |
+//! | 1 | [`Kept::begin`], with its own `Arc` in hand | takes an `Arc` out: [`KeepSelf::get`] |
 //! | 2 | leaves it: it can be ended from here on | does what there is to do |
-//! | 3 | drops its `Arc`, some time | [`KeepSelf::end`], then drops both `Arc`s |
+//! | 3 | drops its `Arc`, some time | [`Kept::end`], then drops both `Arc`s |
 //!
-//! Count and `Arc` change together under a mutex, so that whoever may call `get` finds the `Arc`. Both sides are rare.
+//! Count and `Arc` change together under a mutex, so that whoever may call `get` finds the `Arc`; what is left behind may be counted
+//! under it, too. Both sides are rare.
 
-use super::{Arc, Mutex};
+use super::{Arc, Mutex, MutexGuard};
 
 /// The count, and the reference that goes with it.
 #[derive(Debug)]
 pub(crate) struct KeepSelf<T>(Mutex<Kept<T>>);
 
+/// What [`KeepSelf`]'s mutex guards.
 #[derive(Debug)]
-struct Kept<T> {
+pub(crate) struct Kept<T> {
     count: u64,
     own: Option<Arc<T>>,
 }
@@ -33,13 +35,9 @@ impl<T> KeepSelf<T> {
         }))
     }
 
-    /// Counts one more; `me` is what this is a part of.
-    pub(crate) fn begin(&self, me: &Arc<T>) {
-        let mut kept = self.0.lock();
-        kept.count += 1;
-        if kept.own.is_none() {
-            kept.own = Some(me.clone());
-        }
+    /// For a change of the count, and of what it counts.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Kept<T>> {
+        self.0.lock()
     }
 
     /// The thing, for somebody who is counted.
@@ -50,15 +48,24 @@ impl<T> KeepSelf<T> {
         let kept = self.0.lock();
         kept.own.clone().expect("whoever asks is counted")
     }
+}
 
-    /// Counts one less. With the last one the thing's own reference comes out: drop it when `self` is not used any more.
+impl<T> Kept<T> {
+    /// Counts one more; `me` is what this is a part of.
+    pub(crate) fn begin(&mut self, me: &Arc<T>) {
+        self.count += 1;
+        if self.own.is_none() {
+            self.own = Some(me.clone());
+        }
+    }
+
+    /// Counts one less. With the last one the thing's own reference comes out: drop it when nothing of it is used any more.
     #[must_use = "it may be the last reference"]
-    pub(crate) fn end(&self) -> Option<Arc<T>> {
-        let mut kept = self.0.lock();
-        kept.count -= 1;
-        if kept.count > 0 {
+    pub(crate) fn end(&mut self) -> Option<Arc<T>> {
+        self.count -= 1;
+        if self.count > 0 {
             return None;
         }
-        kept.own.take()
+        self.own.take()
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::cache::lookup::{Get, Got};
 use crate::cache::midway::{self, Point};
 use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
+use crate::group::Reclaimer;
 use crate::reclaim::AllocMode;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::thread;
@@ -182,6 +183,43 @@ fn grab_nowait_is_no_use_of_the_page() {
     }
 }
 
+// spec: P1
+#[test]
+fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(32 * 4096), &options(4096));
+    let core = core(&file);
+    let view_all = || {
+        for block in 0..32u64 {
+            file.view(block * 4096..block * 4096 + 1).unwrap();
+        }
+        cache.tick();
+    };
+    let count_hot = || {
+        let cached = (0..32).filter_map(|block| core.lookup(block));
+        cached
+            .filter(|held| !held.meta().hold.load().is_cold())
+            .count()
+    };
+    // Referenced, active, active and referenced, seen to be both.
+    for hot in [0, 0, 0, 32, 32] {
+        view_all();
+        assert_eq!(count_hot(), hot);
+        core.validate();
+    }
+    // Marks of all that is active are taken away, of some blocks that of being active; some of those are evicted.
+    let group = core.group.id();
+    assert!(cache.pool().reclaim(group, PageCount(4)).0 >= 4);
+    assert_eq!(count_hot(), 0);
+    core.validate();
+    (0..4).for_each(|_| view_all());
+    assert_eq!(count_hot(), 32);
+    // A writer finds it as it finds others, and so does who maps it to be written.
+    file.write_at(&[1], 0).unwrap();
+    assert_eq!((file.view(0..1).unwrap()[0], count_hot()), (1, 32));
+    core.validate();
+}
+
 // spec: P10
 #[test]
 fn a_refault_for_a_write_is_no_activation() {
@@ -260,8 +298,8 @@ fn a_moved_block_keeps_its_place_on_the_lists() {
 
 /// The frame that a block is guessed to be in, if it can be.
 fn guess(core: &FileCore, block: u64) -> Option<FrameId> {
-    let tag = core.index.tags().sought(block)?;
-    Some(core.frames().guess_frame(tag))
+    let tag = core.index.tags().sought(block);
+    tag.is_somewhere().then(|| core.frames().guess_frame(tag))
 }
 
 fn frame(core: &FileCore, block: u64) -> FrameId {
@@ -305,7 +343,7 @@ fn a_wrong_guess_is_found_out_and_mended() {
     let stranger = owned.publish(HoldState::refs_only(1));
     let wrong = [frame(core, 1), FrameId::ZERO, stranger];
     for wrong in wrong.into_iter().chain((40..60).map(FrameId)) {
-        let tag = core.index.tags().sought(0).unwrap();
+        let tag = core.index.tags().sought(0);
         for read in 0..2 {
             core.frames().note_found(tag, wrong);
             let mut bytes = vec![0; 4096];

@@ -1,14 +1,12 @@
 //! The hold word on its own: the table of its transitions, and the ends of its fields.
 
-use super::super::hold::Hold;
+use super::super::hold::{Hold, Viewed};
 use super::*;
-use crate::sync::Arc;
-use crate::sync::keep::KeepSelf;
 
 const MAX: u32 = HoldState::MAX;
 
 fn uncache(hold: &Hold) -> Dropped {
-    hold.uncache(&KeepSelf::new(), &Arc::new(()))
+    hold.leave_file(Viewed::Allowed).unwrap().after_drop()
 }
 
 fn word(state: HoldState) -> Hold {
@@ -25,7 +23,8 @@ fn a_free_frame_gives_nothing() {
 #[test]
 fn each_count_has_its_own_field() {
     let hold = word(HoldState::cached(2));
-    assert!(hold.try_get() && hold.try_view() && hold.try_clone_view() && hold.try_map());
+    assert!(hold.try_get() && hold.try_view() && hold.try_map());
+    assert_eq!(hold.try_clone_view(), Some(PutView::Kept));
     let now = hold.load();
     assert_eq!((now.views(), now.refs(), now.mapped()), (2, 3, 1));
     assert!(now.is_cached() && !now.has_writer() && !now.is_wmapped());
@@ -34,7 +33,7 @@ fn each_count_has_its_own_field() {
     assert_eq!(hold.put_view(), PutView::Kept);
     let now = hold.load();
     assert_eq!((now.views(), now.refs(), now.mapped()), (1, 2, 0));
-    assert_eq!(format!("{now:?}"), "views 1 refs 2 mapped 0 CACHED");
+    assert_eq!(format!("{now:?}"), "views 1 refs 2 mapped 0 CACHED COLD");
 }
 
 #[test]
@@ -87,11 +86,38 @@ fn a_block_taken_out_of_its_file_lives_for_its_views() {
         "it is in no file"
     );
     assert_eq!(hold.put(), Dropped::Held);
-    assert!(hold.load().is_viewed_only() && !hold.try_get());
-    assert!(hold.try_clone_view());
+    assert!(hold.load().is_viewed_only());
+    assert_eq!(hold.try_clone_view(), Some(PutView::Outside));
     assert_eq!(
         (hold.put_view(), hold.put_view()),
-        (PutView::Kept, PutView::LastOutside(Dropped::Last))
+        (PutView::Outside, PutView::Outside)
+    );
+    assert_eq!(hold.put(), Dropped::Last, "the views' reference");
+}
+
+#[test]
+fn a_hit_takes_views_of_hot_blocks_alone() {
+    let hold = word(HoldState::cached(1));
+    assert!(!hold.try_view_hot() && hold.try_view());
+    hold.warm();
+    assert!(hold.try_view_hot() && hold.load().views() == 2);
+    hold.cool();
+    assert!(!hold.try_view_hot() && hold.load().is_cold());
+    hold.warm();
+    assert_eq!(
+        (hold.put_view(), hold.put_view()),
+        (PutView::Kept, PutView::Kept)
+    );
+    assert!(hold.try_begin_write() && !hold.try_view_hot());
+    hold.end_write();
+    assert!(hold.try_set_wmapped() && !hold.try_view_hot());
+    assert!(hold.freeze(1), "hot or not");
+    hold.warm();
+    hold.cool();
+    assert_eq!(
+        hold.load(),
+        HoldState::NONE,
+        "a frame of no file is neither"
     );
 }
 
@@ -118,13 +144,15 @@ fn a_full_count_refuses_and_does_not_touch_its_neighbour() {
     for _ in 0..MAX {
         assert!(hold.try_map());
     }
-    assert!(!hold.try_view() && !hold.try_clone_view() && !hold.try_map());
+    hold.warm();
+    assert!(!hold.try_view() && !hold.try_view_hot());
+    assert!(hold.try_clone_view().is_none() && !hold.try_map());
     let now = hold.load();
     let counts = (now.views(), now.refs(), now.mapped());
     assert_eq!(counts, (HoldState::MAX_VIEWS, 1, MAX));
     assert!(now.is_cached() && !now.has_writer() && !now.is_wmapped());
     assert_eq!(hold.put_view(), PutView::Kept);
-    assert!(hold.try_clone_view() && !hold.try_view());
+    assert!(hold.try_clone_view().is_some() && !hold.try_view());
 }
 
 #[test]
@@ -132,7 +160,7 @@ fn a_full_count_refuses_and_does_not_touch_its_neighbour() {
 fn a_put_too_many_is_noticed() {
     let hold = word(HoldState::cached(1));
     assert!(hold.try_view());
-    assert_eq!(uncache(&hold), Dropped::Held);
+    assert_eq!((uncache(&hold), hold.put()), (Dropped::Held, Dropped::Held));
     let _ = hold.put();
 }
 

@@ -41,7 +41,7 @@ impl Deref for StillPage {
 
 impl Drop for StillPage {
     fn drop(&mut self) {
-        self.pool.put_view(self.frame);
+        self.pool.put_view_still(self.frame);
     }
 }
 
