@@ -43,7 +43,7 @@ impl FileCore {
                 "P20: block {block} at rest: {meta:?}"
             );
             assert!(
-                hold.is_cold() || flags.contains(FlagSet::IN_USE),
+                hold.is_cold() || meta.is_marked(),
                 "P1: block {block} is hot with a mark to make: {meta:?}"
             );
             let busy = FlagSet::LOCKED | FlagSet::WRITEBACK;

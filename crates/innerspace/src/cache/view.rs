@@ -303,9 +303,7 @@ fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, P
     let (pool, frame, flags) = (taken.keeper(), taken.frame(), taken.flags());
     let grip = taken.up_to_date(inside)?;
     pool.mark_accessed_at(frame, flags);
-    if flags.contains(FlagSet::IN_USE) {
-        pool.warm(frame);
-    }
+    pool.warm_if_marked(frame);
     Some(grip)
 }
 

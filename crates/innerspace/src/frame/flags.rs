@@ -47,10 +47,6 @@ impl FlagSet {
     /// Somebody may wait for LOCKED or WRITEBACK to clear.
     pub(crate) const WAITERS: FlagSet = FlagSet(1 << 7);
 
-    /// All that a read of a block that is in use looks for: up to date, and no mark to make.
-    pub(crate) const IN_USE: FlagSet =
-        FlagSet(FlagSet::UPTODATE.0 | FlagSet::REFERENCED.0 | FlagSet::ACTIVE.0);
-
     /// What only the lock protocol may change on a published frame.
     pub(super) const PROTOCOL: FlagSet =
         FlagSet(FlagSet::LOCKED.0 | FlagSet::WRITEBACK.0 | FlagSet::WAITERS.0);

@@ -296,7 +296,8 @@ fn a_view_that_is_made_a_second_time_is_counted_once() {
 #[test]
 fn a_hot_block_has_no_mark_to_make() {
     model(3, || {
-        let world = World::new(5, FlagSet::IN_USE, HoldState::cached(2));
+        let marked = FlagSet::UPTODATE | FlagSet::REFERENCED | FlagSet::ACTIVE;
+        let world = World::new(5, marked, HoldState::cached(2));
         let aging = spawn(&world, |world| {
             world.meta.take_mark(FlagSet::REFERENCED);
         });

@@ -1,22 +1,33 @@
 //! Marks of use, and the bit of the hold word that says that a use makes none.
 //!
-//! A use looks at the flags of its block: UPTODATE, and whether REFERENCED or ACTIVE is to be set. A block that has all three is *hot*: COLD
-//! is not set in its hold word, and a view looks at that word alone.
+//! A use looks at the flags of its block: UPTODATE, and whether REFERENCED, ACTIVE or AGAIN is to be set. A block that has all that a use
+//! can set ([`Meta::is_marked`]) is *hot*: COLD is not set in its hold word, and a view looks at that word alone.
 //!
 //! | step | by |
 //! |---|---|
-//! | a use finds all three flags, and clears COLD | [`Meta::warm`] |
-//! | whoever takes REFERENCED or ACTIVE away sets COLD | [`Meta::take_mark`] |
+//! | a use finds all marks there, and clears COLD | [`Meta::warm`] |
+//! | whoever takes a mark away sets COLD | [`Meta::take_mark`], [`Meta::take_again`] |
 //!
-//! Whichever comes first, a hot block has all three when both are over: each changes the word after it has changed the flags, or before
-//! it looks at them. UPTODATE stays as long as the block is cached. Meanwhile, or of a frame that begins another life between the two steps of
-//! `take_mark`, uses may go without a mark until the next one is taken away: a hint that was lost.
+//! Whichever comes first, a hot block has all its marks when both are over: each changes the hold word after it has changed the marks, or
+//! before it looks at them. UPTODATE stays as long as the block is cached. Meanwhile, or of a frame that begins another life between the two
+//! steps of who takes a mark, uses may go without one until the next is taken away: a hint that was lost.
 
 use super::flags::FlagSet;
-use super::meta::Meta;
+use super::meta::{Meta, Uses};
+
+/// What every hot block has.
+const ALWAYS: FlagSet = FlagSet(FlagSet::UPTODATE.0 | FlagSet::REFERENCED.0);
 
 impl Meta {
-    /// A use of this block, which the caller holds, found [`FlagSet::IN_USE`]: the next need not look.
+    /// Whether a use of this block has no mark to make: it is up to date and referenced, and active or, with a policy that only
+    /// remembers second uses, used again.
+    #[inline]
+    pub(crate) fn is_marked(&self) -> bool {
+        let flags = self.flags.load();
+        flags.contains(ALWAYS) && (flags.contains(FlagSet::ACTIVE) || self.uses.has(Uses::AGAIN))
+    }
+
+    /// A use of this block, which the caller holds, found it marked: the next need not look.
     #[inline]
     pub(crate) fn warm(&self) {
         if !self.hold.load().is_cold() {
@@ -24,7 +35,7 @@ impl Meta {
         }
         self.hold.warm();
         // mutant: H1 (loom: a_hot_block_has_no_mark_to_make) a mark that was taken away meanwhile is not seen
-        if !self.flags.load().contains(FlagSet::IN_USE) && !cfg!(mutant = "H1") {
+        if !self.is_marked() && !cfg!(mutant = "H1") {
             self.hold.cool();
         }
     }
@@ -33,9 +44,18 @@ impl Meta {
     pub(crate) fn take_mark(&self, mark: FlagSet) -> FlagSet {
         let before = self.flags.test_and_clear(mark);
         // mutant: H2 (test: a_page_in_use_is_hot_until_a_mark_is_taken_from_it) it stays hot
-        if before.contains(FlagSet::IN_USE) && !cfg!(mutant = "H2") {
+        if before.contains(ALWAYS) && !cfg!(mutant = "H2") {
             self.hold.cool();
         }
         before
+    }
+
+    /// Takes away that the block was used again, and says whether it was.
+    pub(crate) fn take_again(&self) -> bool {
+        let was = self.uses.has(Uses::AGAIN) && self.uses.clear(Uses::AGAIN);
+        if was {
+            self.hold.cool();
+        }
+        was
     }
 }

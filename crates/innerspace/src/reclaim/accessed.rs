@@ -46,11 +46,13 @@ impl Pool {
         }
     }
 
-    /// A use of a block, which the caller holds, found it in use ([`FlagSet::IN_USE`]): the next one need not look, unless it is to be
+    /// After a use of a block, which the caller holds: if it has no mark to make any more the next one need not look, unless it is to be
     /// sampled.
-    pub(crate) fn warm(&self, id: FrameId) {
-        if !self.samples() {
-            self.frames.meta(id).warm();
+    #[inline]
+    pub(crate) fn warm_if_marked(&self, id: FrameId) {
+        let meta = self.frames.meta(id);
+        if meta.is_marked() && !self.samples() {
+            meta.warm();
         }
     }
 

@@ -377,8 +377,7 @@ impl Pool {
             self.used_through_mapping(hands.taken[at]);
             return Verdict::Keep;
         }
-        let again = meta.uses.has(Uses::AGAIN);
-        if pass.effort == Effort::Spare && again && meta.uses.clear(Uses::AGAIN) {
+        if pass.effort == Effort::Spare && meta.take_again() {
             self.activate(hands.taken[at], super::batch::own_batch());
             return Verdict::Keep;
         }
