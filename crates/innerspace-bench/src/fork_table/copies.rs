@@ -5,7 +5,7 @@ use std::error::Error;
 use innerspace::{Accessor, VirtAddr};
 
 use super::{Resident, new_space};
-use crate::harness::{Budget, Contender, Outcome, Plan, Row, Unit, thread_time};
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Sample, Unit, thread_time};
 use crate::host::{Child, PAGE, Region};
 use crate::translation::HostPages;
 
@@ -145,6 +145,72 @@ pub(super) fn come_and_go<'a>(
 pub(super) fn every_page(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>> {
     let name = "copy-on-write fault, mean over all pages";
     row(name, resident, PAGE as u64, Budget::Faster(5.0))
+}
+
+/// One page of each leaf written, the same ones each time, which are in the caches, as are the frames that come back: forks that come and go,
+/// one for each input. A parent that stores in the life of each takes over, too, what it borrowed in the life of the one before.
+pub(super) fn first_in_each_leaf_again(
+    plan: Plan,
+    resident: &Resident,
+) -> Result<Row<'_>, Box<dyn Error>> {
+    let bytes = resident.bytes().min(16 * LEAF);
+    let leaves = bytes.div_ceil(LEAF);
+    let turns = plan.operations(64);
+    let (space, at, _accessor) = new_space(&resident.memory, bytes)?;
+    let children = move || -> Outcome {
+        times(turns, || {
+            let child = space.fork()?;
+            let mut accessor = child.accessor();
+            thread_time(leaves, || store_every(&mut accessor, at, bytes, LEAF))
+        })
+    };
+    let (storing, of_parent, mut parent) = new_space(&resident.memory, bytes)?;
+    let parents = move || -> Outcome {
+        times(turns, || {
+            let _child = storing.fork()?;
+            thread_time(leaves, || store_every(&mut parent, of_parent, bytes, LEAF))
+        })
+    };
+    let mut region = Region::anonymous(bytes as usize, HostPages::Base)?;
+    region.write_every(PAGE, 1);
+    let kernel = move || -> Outcome {
+        times(plan.operations(4), || {
+            let child = Child::that_stays()?;
+            let sample = thread_time(leaves, || {
+                region.write_every(LEAF as usize, 2);
+                Ok(())
+            });
+            drop(child);
+            region.write_every(LEAF as usize, 1);
+            sample
+        })
+    };
+    Ok(Row {
+        name: "copy-on-write fault, first of a leaf, the same pages each time".into(),
+        unit: Unit::Nanoseconds,
+        contenders: vec![
+            Contender::new("kernel", kernel),
+            Contender::new("innerspace", children),
+            Contender::new("innerspace, parent", parents),
+        ],
+        subject: "innerspace",
+        baseline: "kernel",
+        budget: Budget::Absolute(1_000.0),
+    })
+}
+
+/// What so many turns took together.
+fn times(turns: u64, mut turn: impl FnMut() -> Outcome) -> Outcome {
+    let mut all = Sample {
+        operations: 0,
+        total: 0,
+    };
+    for _ in 0..turns {
+        let one = turn()?;
+        all.operations += one.operations;
+        all.total += one.total;
+    }
+    Ok(all)
 }
 
 /// One page of each leaf written: each fault copies a leaf, too.

@@ -44,6 +44,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     rows.add(forks::fork(plan, &resident)?)?;
     rows.add(forks::fork_and_drop(plan, &resident))?;
     rows.add(copies::first_in_each_leaf(&resident)?)?;
+    rows.add(copies::first_in_each_leaf_again(plan, &resident)?)?;
     rows.add(copies::every_page(&resident)?)?;
     rows.add(copies::come_and_go(plan, &resident)?)?;
     for stores in [Where::OneLeaf, Where::ManyLeaves, Where::Elsewhere] {
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn every_row_runs() {
         let table = table(Plan::smoke(), "").unwrap();
-        assert_eq!(table.rows.len(), 11);
+        assert_eq!(table.rows.len(), 12);
         assert!(table.rows.iter().all(|row| row.ratio().is_some()));
     }
 }
