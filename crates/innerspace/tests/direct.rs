@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use innerspace::{
-    DaxDevice, DaxError, DaxFile, Fault, FaultKind, FileAccess, MIB, Map, MappingKind, Memory,
-    MemoryOptions, OnShrink, PAGE_SIZE, PinHolder, SpaceError, Threads,
+    DaxDevice, DaxError, DaxFile, Fault, FaultKind, FileAccess, HoleWrites, MIB, Map, MappingKind,
+    Memory, MemoryOptions, OnShrink, PAGE_SIZE, PinHolder, SpaceError, Threads,
 };
 
 #[test]
@@ -506,4 +506,55 @@ fn the_service_thread_makes_the_calls_of_a_file_whose_memory_is_gone() {
     let mut bytes = [0; 100];
     assert_eq!(file.try_read_at(&mut bytes, PAGE).unwrap(), 100);
     assert_eq!(bytes, [7; 100]);
+}
+
+/// What is not stored to yet of a large block is a hole as far as a host with tmpfs knows.
+#[test]
+fn what_is_stored_to_a_large_block_is_read_by_call() {
+    let memory_files = std::path::Path::new("/dev/shm");
+    let folder = match memory_files.is_dir() {
+        true => tempfile::tempdir_in(memory_files).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    };
+    let memory = MemoryOptions::new(4 * MIB)
+        .threads(Threads::None)
+        .build()
+        .unwrap();
+    let options = memory.direct_options().hole_writes(HoleWrites::Large);
+    let file = options.create(folder.path().join("data.bin")).unwrap();
+    file.set_len(4 * MIB).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::direct(&file).shared().writable()).unwrap();
+    let mut a = space.accessor();
+    a.store(at, 7_u64).unwrap();
+    assert_eq!(file.stats().allocated, 512, "what this is about");
+    file.invalidate(..).unwrap(); // it is dirty: it stays
+    let mut bytes = [9; 3];
+    file.read_exact_at(&mut bytes, MIB - 1).unwrap();
+    assert_eq!(bytes, [0; 3]);
+    a.store(at + MIB, 5_u8).unwrap();
+    file.read_exact_at(&mut bytes, MIB - 1).unwrap();
+    assert_eq!(bytes, [0, 5, 0]);
+    file.read_exact_at(&mut bytes, 2 * MIB - 1).unwrap();
+    assert_eq!(bytes, [0; 3], "over its end");
+}
+
+#[test]
+fn a_store_past_the_end_of_a_guarded_file_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let options = memory.direct_options().on_shrink(OnShrink::Error);
+    let file = options.create(folder.path().join("data.bin")).unwrap();
+    file.set_len(100).unwrap();
+    let space = memory.space().unwrap();
+    let map = Map::direct(&file).range(0..4096).shared().writable();
+    let at = space.map(map).unwrap();
+    let mut a = space.accessor();
+    a.store(at + 200, 7_u64).unwrap();
+    assert_eq!(file.len(), 100);
+    a.store(at + 96, u64::MAX).unwrap();
+    assert_eq!(file.len(), 100);
+    let mut tail = [0; 5];
+    assert_eq!(file.read_at(&mut tail, 96).unwrap(), 4);
+    assert_eq!(tail, [255, 255, 255, 255, 0]);
 }

@@ -10,8 +10,9 @@ use arrayvec::ArrayVec;
 
 use super::core::DaxCore;
 use super::entries::{Found, Locked};
-use super::entry::{Content, LARGE_PAGES};
+use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError};
+use super::extents::Extent;
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
 use crate::cache::{FaultKind, Holding, Wait};
@@ -83,6 +84,10 @@ impl DaxCore {
                     known.ok_or_else(|| self.would_block(at))?
                 }
             };
+            let extent = match extent.at {
+                None => self.beside_blocks(page, extent.pages),
+                Some(_) => extent,
+            };
             let part = (extent.pages * PAGE - inside).min(left.len() as u64) as usize;
             let (now, rest) = std::mem::take(&mut left).split_at_mut(part);
             match extent.at {
@@ -98,6 +103,33 @@ impl DaxCore {
             at += part as u64;
         }
         Ok(len)
+    }
+
+    /// What is at a page of which the extent map says that it begins a hole of so many. Of a block that nobody has stored to, a host
+    /// may say that, and is not asked again when somebody does.
+    fn beside_blocks(&self, page: u64, pages: u64) -> Extent {
+        let is_block = |entry: Entry, _| matches!(entry.content(), Content::Block(_));
+        let next = self.entries.next(page, page + pages, is_block);
+        let hole = next.map_or(pages, |next| next - page);
+        let at_page = if hole == 0 {
+            self.entries.peek(page)
+        } else {
+            None
+        };
+        match at_page.map(|entry| (entry.size(), entry.content())) {
+            Some((Size::Large, Content::Block(block))) => Extent {
+                at: Some(block + page % LARGE_PAGES),
+                pages: (LARGE_PAGES - page % LARGE_PAGES).min(pages),
+            },
+            Some((Size::Small, Content::Block(block))) => Extent {
+                at: Some(block),
+                pages: 1,
+            },
+            _ => Extent {
+                at: None,
+                pages: hole.max(1),
+            },
+        }
     }
 
     /// Whether a read of so many bytes got all that it wanted.
@@ -450,6 +482,9 @@ impl DaxCore {
             // With the layout held the file does not become shorter, so this does not make it longer.
             let (_layout, _holding) = (self.layout.read(), Holding::begin());
             let inside = self.size().saturating_sub(offset).min(from.len() as u64);
+            if inside == 0 {
+                return Ok(0); // `offset` itself may be past the end
+            }
             self.write_pages(&from[..inside as usize], offset, offset + inside, Wait::Yes)
         });
         written.map(drop)
