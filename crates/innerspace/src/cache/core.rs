@@ -53,8 +53,6 @@ pub(crate) struct FileCore {
     last_in_block: u64,
     pub(super) access: FileAccess,
     pub(crate) write_order: WriteOrder,
-    /// The store's length when it was opened.
-    pub(super) opened_len: u64,
     pub(super) identity: Option<Identity>,
 
     // Each of these has its own protection.
@@ -77,6 +75,8 @@ pub(crate) struct FileCore {
     pub(super) hole_epoch: AtomicU64,
     /// What may be mapped as a hole.
     pub(super) shown_holes: ShownHoles,
+    /// The last block has old bytes past the end of the file, which somebody views: to be cleared before the file grows.
+    pub(super) tail_left: AtomicBool,
     pub(super) extents: Mutex<Extents>,
     /// Why blocks that waiters still hold could not be filled (P20).
     pub(super) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
@@ -166,7 +166,6 @@ impl FileCore {
                 last_in_block: ((PAGE_SIZE as u64) << order) - 1,
                 access: options.access,
                 write_order: options.write_order,
-                opened_len: len,
                 size: AtomicU64::new(len),
                 stored: AtomicU64::new(len),
                 index: Index::ranked(Rank::Dirty, tags_of(owner)),
@@ -175,6 +174,7 @@ impl FileCore {
                 invalidate: RwLock::ranked(Rank::Invalidate, ()),
                 hole_epoch: AtomicU64::new(0),
                 shown_holes: ShownHoles::default(),
+                tail_left: AtomicBool::new(false),
                 extents: Mutex::default(),
                 fill_errors: Mutex::default(),
                 errors: ErrorSequence::default(),

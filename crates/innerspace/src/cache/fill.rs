@@ -4,6 +4,7 @@
 //! the store is read into it; `end_read`. All of it with the file steady: a punch or truncation comes before or after
 //! as a whole (P15).
 
+use std::io::ErrorKind;
 use std::ops::Range;
 
 use super::block::{BlockRef, NewBlock};
@@ -144,9 +145,6 @@ impl FileCore {
                 Ok(None) | Err(_) => break,
             }
         }
-        let pages = (run.len() as u64 - 1) * self.block_pages();
-        count(&self.counters.ahead, run.len() as u64 - 1);
-        self.pool.counters.add(Event::PgReadAhead, pages);
     }
 
     /// Reads blocks of these pages (in order) that are absent and have data, many at once, as far as memory is there without
@@ -215,6 +213,12 @@ impl FileCore {
                 Ok(()) => {
                     count(&self.counters.filled, 1);
                     self.pool.counters.add(Event::PgIn, self.block_pages());
+                    if at > 0 {
+                        count(&self.counters.ahead, 1);
+                        self.pool
+                            .counters
+                            .add(Event::PgReadAhead, self.block_pages());
+                    }
                     read(new.finish());
                 }
                 Err(error) => {
@@ -256,7 +260,16 @@ impl FileCore {
                 let block = new.block();
                 let wanted = self.stored_len(block);
                 let bytes = new.bytes_mut();
-                let got = result.unwrap_or(Ok(0)).and_then(|got| {
+                let got = match result {
+                    // Not begun, as far as is known: by the plain calls, which try again.
+                    None => Ok(0),
+                    Some(Err(error)) if error.kind() == ErrorKind::Interrupted => Ok(0),
+                    Some(got) => got,
+                };
+                let got = got.and_then(|got| {
+                    if got > wanted {
+                        return Ok(got); // `settle_read` refuses it
+                    }
                     // Short transfers are the store's right: go on where it stopped.
                     let offset = (block << self.block_shift()) + got as u64;
                     let rest = &mut bytes[got..wanted];
@@ -287,7 +300,7 @@ impl FileCore {
             if got == wanted {
                 return Ok(got);
             }
-            let was = self.opened_len.max(self.stored.load(Ordering::Acquire));
+            let was = self.stored.load(Ordering::Acquire);
             Err(short_read_error(
                 store,
                 offset,

@@ -494,6 +494,8 @@ impl FileCore {
         let is_use = !get.has(Get::WRITE) && !get.has(Get::DONTCACHE);
         if decision == Refault::Activate && is_use {
             self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
+            let pages = PageCount(self.block_pages());
+            self.pool.count_active_refault(pages);
         }
     }
 

@@ -109,7 +109,14 @@ impl FileCore {
             .write()
             .drop_shadows(self.frames(), new.div_ceil(self.block_bytes()));
         self.ready.changed();
-        cleared
+        match cleared {
+            // Viewed since the look for that, and there is no memory to move it: it is cleared before the file grows again.
+            Err(FileError::Limit(_)) => {
+                self.tail_left.store(true, Ordering::Release);
+                Ok(())
+            }
+            cleared => cleared,
+        }
     }
 
     /// A frame for the block that the file is to end in, if that is viewed and the cache has its only copy: it will have to move.
@@ -205,13 +212,25 @@ impl FileCore {
                 let changing = self.syncs.changing();
                 let punched = store.punch(start, end - start);
                 drop(changing);
-                punched.map_err(|error| {
-                    self.store_error(StoreAction::Punch, start, end - start, error)
-                })?;
+                if let Err(error) = punched {
+                    self.show_what_is_left(batch);
+                    return Err(self.store_error(StoreAction::Punch, start, end - start, error));
+                }
             }
             self.drop_batch(batch);
         }
         Ok(())
+    }
+
+    /// A punch of locked blocks has failed, half-way perhaps: of what the cache has, nothing may differ from the store and be clean.
+    fn show_what_is_left(&self, mut batch: Vec<Locked<'_>>) {
+        batch.retain(|one| !one.meta().flags.load().contains(FlagSet::DIRTY));
+        let is_unsynced = |one: &Locked<'_>| self.dirty().is_unsynced(one.block());
+        let (kept, gone): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_unsynced);
+        for one in kept {
+            self.mark_dirty(one.block(), one.frame());
+        }
+        self.drop_batch(gone);
     }
 
     /// Stores zeros in part of one block.
@@ -234,7 +253,7 @@ impl FileCore {
     fn discard_alone(&self, alone: &Steady<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(0, alone);
         // A store that does not answer is met before anything goes: after it, the file would be longer than what it has.
-        self.store_len()?;
+        let told = self.store_len()?;
         loop {
             let blocks: Vec<u64> = self.dirty().blocks(0..u64::MAX).take(BATCH).collect();
             if blocks.is_empty() {
@@ -246,7 +265,7 @@ impl FileCore {
                 .collect();
             self.drop_batch(locked);
         }
-        self.adopt_store_len(0)
+        self.adopt_store_len(0, Some(told))
     }
 
     /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length over. Blocks with unwritten
@@ -272,7 +291,7 @@ impl FileCore {
         let kept = self.dirty().last_unwritten().map_or(0, |block| {
             ((block + 1) << self.block_shift()).min(self.size())
         });
-        self.adopt_store_len(kept)?;
+        self.adopt_store_len(kept, None)?;
         Ok(PageCount(dropped << self.order))
     }
 
@@ -293,20 +312,22 @@ impl FileCore {
         }
     }
 
-    /// Makes the file as long as the store is now, but at least `kept` bytes.
-    fn adopt_store_len(&self, kept: u64) -> Result<(), FileError> {
-        let (len, old) = (self.store_len()?, self.size());
+    /// Makes the file as long as the store is now, but at least `kept` bytes. `told`: what it said before, good if it does not answer now.
+    fn adopt_store_len(&self, kept: u64, told: Option<u64>) -> Result<(), FileError> {
+        let or_told = |len: Result<u64, FileError>| len.or_else(|error| told.ok_or(error));
+        let (len, old) = (or_told(self.store_len())?, self.size());
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::LengthTold);
         self.extents.lock().clear();
         let noted = self.stored.swap(len, Ordering::AcqRel);
         // A write back that ended since may have noted more than was asked for: that is lost now, and the store has it. One that
         // ends from here on notes it afterwards.
-        let again = self.store_len();
+        let again = or_told(self.store_len());
         let noted = again.as_ref().map_or(noted, |len| *len);
         self.stored.fetch_max(noted, Ordering::AcqRel);
         again?;
-        let new = len.max(kept);
+        // What the store has, as it is noted: it may have grown between the two.
+        let new = self.stored.load(Ordering::Acquire).min(MAX_SIZE).max(kept);
         if new > old && self.inside_block(old) > 0 {
             // The store has more of what was the last block than is cached. Where that is unwritten, zeros follow it.
             let last = old >> self.block_shift();

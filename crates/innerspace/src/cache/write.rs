@@ -325,7 +325,14 @@ impl FileCore {
     fn clear_tail(&self, size: u64) -> Result<(), FileError> {
         // Where no translation can store, the bytes past the end are zeros already: see `zero_past_end`.
         match self.lookup(size >> self.block_shift()) {
-            Some(held) if held.meta().hold.load().is_wmapped() => self.zero_tail(size, None),
+            Some(held)
+                if held.meta().hold.load().is_wmapped()
+                    || self.tail_left.load(Ordering::Acquire) =>
+            {
+                self.zero_tail(size, None)?;
+                self.tail_left.store(false, Ordering::Release);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -347,6 +354,12 @@ impl FileCore {
                 return Ok(());
             };
             self.end_write_mappings(&locked);
+            let first_past = size.div_ceil(PAGE_SIZE as u64);
+            let pages = first_past..self.pages_in(block).end;
+            if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {
+                self.mappers.revoke(pages, Revoke::All);
+                self.pool.domain.synchronize();
+            }
             let mut writing = Writing::begin(self.frames(), locked.frame());
             if writing.is_none() {
                 let Some(frame) = spare.take() else {
@@ -375,12 +388,6 @@ impl FileCore {
             }
             drop(writing);
             self.written_in_place(&locked, &rest);
-            let first_past = size.div_ceil(crate::units::PAGE_SIZE as u64);
-            let pages = first_past..self.pages_in(block).end;
-            if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {
-                self.mappers.revoke(pages, Revoke::All);
-                self.pool.domain.synchronize();
-            }
             return Ok(());
         }
     }

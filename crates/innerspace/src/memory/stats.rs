@@ -61,7 +61,7 @@ impl LimitParts {
         let page = PAGE_SIZE as u64;
         let blocks = totals.active + totals.inactive + totals.unevictable;
         let tables: u64 = groups.iter().map(|group| group.tables.0).sum();
-        let in_frames = totals.frames - totals.frames_free;
+        let in_frames = totals.frames.saturating_sub(totals.frames_free);
         let heap = totals.usage.saturating_sub(in_frames);
         let anonymous = totals.usage.saturating_sub(blocks + tables + heap);
         let charged = pool.groups.charged(crate::group::GroupId::ROOT).0;

@@ -330,14 +330,16 @@ impl Keeper for Pool {
 
 impl Reclaimer for Pool {
     fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
-        let mut rounds = Rounds::new();
-        loop {
-            match self.make_room(group, pages, Io::Allowed, &mut rounds) {
-                Room::Made(freed) => return freed,
+        let (mut rounds, mut freed) = (Rounds::new(), PageCount(0));
+        while freed < pages {
+            let left = PageCount(pages.0 - freed.0);
+            match self.make_room(group, left, Io::Allowed, &mut rounds) {
+                Room::Made(more) => freed.0 += more.0,
                 Room::Perhaps => {}
-                Room::None => return PageCount(0),
+                Room::None => break,
             }
         }
+        freed
     }
 
     fn holders(&self, group: GroupId) -> Holders {

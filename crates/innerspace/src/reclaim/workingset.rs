@@ -51,10 +51,14 @@ impl Pool {
         self.counters.add(Event::Refault, pages.0);
         let sizes = self.lru.sizes(group);
         if self.policy.missed(PageCount(distance), &sizes) {
-            self.counters.add(Event::RefaultActivate, pages.0);
             Refault::Activate
         } else {
             Refault::Inactive
         }
+    }
+
+    /// A block of `pages` pages begins on the active list because it was missed soon.
+    pub(crate) fn count_active_refault(&self, pages: PageCount) {
+        self.counters.add(Event::RefaultActivate, pages.0);
     }
 }

@@ -93,7 +93,7 @@ counters! {
         PgScan pgscan "Pages of inactive lists looked at by reclaim"
         PgSteal pgsteal "Pages evicted"
         PgBusy pgbusy "Pages that reclaim had to leave: locked, viewed, pinned or just used"
-        Refault refault "Pages read again after they had been evicted"
+        Refault refault "Pages read or written again after they had been evicted"
         RefaultActivate refault_activate "Of these, pages that were missed so soon that they became active at once"
         DirectReclaim direct_reclaim "Requests that had to reclaim before they got memory"
         ChargeRefused charge_refused "Charges that a group refused at first"

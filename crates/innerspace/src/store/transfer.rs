@@ -117,6 +117,8 @@ fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result
             wanted: wanted as u64,
         }
         .into()),
+        // A store that says so has written who knows what.
+        Ok(count) if count > wanted => Err(io::ErrorKind::InvalidData.into()),
         Ok(count) => Ok(count),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
         Err(error) => Err(error),

@@ -84,6 +84,7 @@ impl MockFile {
             && self.pool.refault_decision(shadow, pages) == Refault::Activate
         {
             flags |= FlagSet::ACTIVE;
+            self.pool.count_active_refault(pages);
         }
         frame.set_kind(Kind::Cached);
         frame.set_owner(self.id.0);

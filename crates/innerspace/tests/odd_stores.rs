@@ -1,0 +1,382 @@
+//! Stores that behave oddly: interrupted, growing, short, failing half-way, looked at in the middle of a call.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use innerspace::store::{MemoryStore, Store};
+use innerspace::{
+    FileAccess, FileError, KIB, MIB, Memory, MemoryOptions, PagedFile, Threads, View, WriteOrder,
+};
+
+fn memory_of(limit: u64) -> Memory {
+    MemoryOptions::new(limit)
+        .threads(Threads::None)
+        .build()
+        .unwrap()
+}
+
+fn writable(memory: &Memory, store: impl Store) -> PagedFile {
+    let options = memory.options().access(FileAccess::ReadWrite);
+    options.open(store).unwrap()
+}
+
+/// Each read is interrupted once before it is served, as read(2) may be.
+struct Interrupted(MemoryStore, AtomicBool);
+impl Store for Interrupted {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.1.fetch_xor(true, SeqCst) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        self.0.read_at(buf, offset)
+    }
+}
+
+#[test]
+fn an_interrupted_read_is_tried_again_also_in_a_run() {
+    let memory = memory_of(4 * MIB);
+    let store = Interrupted(
+        MemoryStore::from_bytes(&[7; 64 << 10]),
+        AtomicBool::new(false),
+    );
+    let file = memory.options().open(store).unwrap();
+    let mut sum = 0u64;
+    // One block: the interruption is retried.
+    assert_eq!(file.view(60 * KIB..61 * KIB).unwrap()[0], 7);
+    // A run of blocks.
+    let done = file.scan(.., |piece| {
+        sum += piece.iter().map(|b| u64::from(*b)).sum::<u64>()
+    });
+    done.unwrap();
+    assert_eq!(sum, 7 * 65536);
+}
+
+/// Says that it has read more than it was asked for.
+struct TooMuch(MemoryStore);
+impl Store for TooMuch {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset).map(|n| n + 1)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset).map(|n| n + 1)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_store_that_says_it_did_more_than_it_was_asked_is_an_error() {
+    let memory = memory_of(4 * MIB);
+    let store = || TooMuch(MemoryStore::from_bytes(&[7; 64 << 10]));
+    let is_error = |error: &FileError| {
+        matches!(error, FileError::Short { .. } | FileError::Store { .. }) && !error.would_block()
+    };
+    let one = memory.options().open(store()).unwrap();
+    let error = one.view(0..10).unwrap_err();
+    assert!(is_error(&error), "one block: {error:?}");
+    let run = memory.options().open(store()).unwrap();
+    let error = run.scan(.., |_| ()).unwrap_err();
+    assert!(is_error(&error), "a run: {error:?}");
+    let written = writable(&memory, TooMuch(MemoryStore::new()));
+    written.write_at(&[1; 5000], 0).unwrap();
+    let error = written.sync_all().unwrap_err();
+    assert!(error.to_string().contains("write of"), "{error}");
+    written.discard().unwrap();
+}
+
+/// A log that another process appends to: one byte more at each look at its length, once `grows`.
+struct Growing(MemoryStore, Arc<AtomicBool>);
+impl Store for Growing {
+    fn len(&self) -> io::Result<u64> {
+        let len = self.0.len()?;
+        if self.1.load(SeqCst) {
+            self.0.set_len_outside(len + 100)?;
+        }
+        Ok(len)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_write_ends_in_a_file_whose_store_grew_while_it_was_asked() {
+    let memory = memory_of(4 * MIB);
+    let grows = Arc::new(AtomicBool::new(false));
+    let store = Growing(MemoryStore::from_bytes(&[7; 1000]), grows.clone());
+    let file = writable(&memory, store);
+    grows.store(true, SeqCst);
+    file.invalidate(..).unwrap();
+    grows.store(false, SeqCst);
+    let len = file.len();
+    let (done, ended) = std::sync::mpsc::channel();
+    let other = file.clone();
+    std::thread::spawn(move || {
+        other.write_at(&vec![1; len as usize], 0).unwrap();
+        done.send(()).unwrap();
+    });
+    ended
+        .recv_timeout(std::time::Duration::from_secs(10))
+        .expect("the write ends");
+}
+
+/// The store has fewer bytes at hand than it says.
+struct Short(MemoryStore);
+impl Store for Short {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if offset >= 100 {
+            return Ok(0);
+        }
+        let most = buf.len().min(100 - offset as usize);
+        self.0.read_at(&mut buf[..most], offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_short_read_after_our_own_cut_is_not_a_shrink() {
+    let memory = memory_of(4 * MIB);
+    let file = writable(&memory, Short(MemoryStore::from_bytes(&[7; 8192])));
+    file.set_len(4096).unwrap();
+    let error = file.view(0..10).unwrap_err();
+    assert!(matches!(error, FileError::Short { .. }), "{error}");
+}
+
+/// Fails reads past some offset.
+struct BadAfter(MemoryStore, u64);
+impl Store for BadAfter {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if offset >= self.1 {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.0.read_at(buf, offset)
+    }
+}
+
+#[test]
+fn what_is_read_ahead_is_part_of_what_is_filled() {
+    let memory = memory_of(4 * MIB);
+    let file = memory
+        .options()
+        .open(BadAfter(MemoryStore::from_bytes(&[7; 64 << 10]), 4096))
+        .unwrap();
+    file.scan(.., |_| ()).unwrap_err();
+    let stats = file.stats();
+    assert!(
+        stats.read_ahead <= stats.filled,
+        "ahead {} filled {}",
+        stats.read_ahead,
+        stats.filled
+    );
+}
+
+/// Has somebody look at the file while it is being cut.
+struct Watched {
+    store: MemoryStore,
+    viewer: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+}
+impl Store for Watched {
+    fn len(&self) -> io::Result<u64> {
+        self.store.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.store.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.store.write_at(buf, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if let Some(look) = self.viewer.lock().unwrap().take() {
+            look();
+        }
+        self.store.set_len(len)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_cut_beside_a_view_shows_nothing_of_what_it_cut_off() {
+    let memory = memory_of(5 * MIB);
+    let viewer = Arc::new(Mutex::new(None));
+    let store = Watched {
+        store: MemoryStore::new(),
+        viewer: viewer.clone(),
+    };
+    let file = memory
+        .options()
+        .access(FileAccess::ReadWrite)
+        .block_size(2 * MIB)
+        .write_order(WriteOrder::OnSync)
+        .open(store)
+        .unwrap();
+    file.write_at(&vec![9; 2 << 20], 0).unwrap();
+    let kept: Arc<Mutex<Option<View>>> = Arc::default();
+    let (other, keep) = (file.clone(), kept.clone());
+    *viewer.lock().unwrap() = Some(Box::new(move || {
+        // Another thread, which looks at the file at this moment.
+        let view = std::thread::spawn(move || other.view(0..100).unwrap())
+            .join()
+            .unwrap();
+        *keep.lock().unwrap() = Some(view);
+    }));
+    file.set_len(MIB).unwrap();
+    assert_eq!(file.len(), MIB);
+    file.set_len(MIB).unwrap();
+    drop(kept.lock().unwrap().take());
+    file.set_len(2 * MIB).unwrap();
+    let mut tail = vec![1; 1 << 20];
+    file.read_exact_at(&mut tail, MIB).unwrap();
+    assert!(
+        tail.iter().all(|b| *b == 0),
+        "what was cut off is back: {}",
+        tail[0]
+    );
+}
+
+/// Answers some calls with an error.
+#[derive(Clone, Default)]
+struct Failing(Arc<MemoryStore>, Arc<AtomicUsize>, Arc<AtomicBool>);
+impl Store for Failing {
+    fn len(&self) -> io::Result<u64> {
+        // The call with this number from now on fails; 0: none.
+        if self.1.load(SeqCst) > 0 && self.1.fetch_sub(1, SeqCst) == 1 {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.0.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.2.load(SeqCst) {
+            // Half of it.
+            self.0.punch(offset, len / 2)?;
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.0.punch(offset, len)
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_discard_that_fails_leaves_no_bytes_that_no_sync_keeps() {
+    let memory = memory_of(4 * MIB);
+    let store = Failing::default();
+    let file = writable(&memory, store.clone());
+    file.write_at(&[1; 4096], 0).unwrap();
+    file.sync_all().unwrap();
+    file.write_at(&[2; 4096], 4096).unwrap();
+    // The second time that it is asked.
+    store.1.store(2, SeqCst);
+    file.discard().unwrap();
+    let len = file.len();
+    file.sync_all().unwrap();
+    assert_eq!(
+        store.0.len().unwrap(),
+        len,
+        "a good sync, and the file is longer than its store"
+    );
+}
+
+#[test]
+fn a_punch_that_fails_half_way_shows_what_the_store_has() {
+    let memory = memory_of(4 * MIB);
+    let store = Failing::default();
+    store.0.write_at(&[7; 64 << 10], 0).unwrap();
+    let file = writable(&memory, store.clone());
+    file.scan(.., |_| ()).unwrap();
+    store.2.store(true, SeqCst);
+    file.punch(0..64 * KIB).unwrap_err();
+    let mut before = [0; 8];
+    file.read_exact_at(&mut before, 0).unwrap();
+    // Nobody writes; memory gets short, say.
+    file.sync_all().unwrap();
+    file.evict(..).unwrap();
+    let mut after = [0; 8];
+    file.read_exact_at(&mut after, 0).unwrap();
+    assert_eq!(before, after, "read and read again");
+}
+
+#[test]
+fn reclaim_frees_what_it_is_asked_for() {
+    let memory = memory_of(8 * MIB);
+    let a = memory
+        .options()
+        .open(MemoryStore::from_bytes(&[7; 64 << 10]))
+        .unwrap();
+    let b = memory
+        .options()
+        .open(MemoryStore::from_bytes(&[7; 256 << 10]))
+        .unwrap();
+    b.scan(.., |_| ()).unwrap();
+    a.scan(.., |_| ()).unwrap();
+    a.evict(..).unwrap(); // its index node waits for a grace period
+    let freed = memory.reclaim(128 * KIB);
+    assert!(
+        freed >= 128 * KIB,
+        "{freed} of {} with {} to be had",
+        128 * KIB,
+        b.stats().cached.bytes()
+    );
+}
+
+#[test]
+fn what_is_written_over_is_not_read_again() {
+    let memory = memory_of(4 * MIB);
+    let file = writable(&memory, MemoryStore::from_bytes(&[7; 1 << 20]));
+    for _ in 0..3 {
+        file.scan(.., |_| ()).unwrap();
+    } // active
+    file.evict(0..64 * KIB).unwrap();
+    let before = memory.stats().totals;
+    file.write_at(&[1; 64 << 10], 0).unwrap();
+    let after = memory.stats().totals;
+    assert_eq!(
+        after.refault_activate - before.refault_activate,
+        after.active.saturating_sub(before.active),
+        "as many as became active"
+    );
+}
