@@ -17,6 +17,7 @@ use crate::frame::{Bit, FlagSet, Kind, Meta, Uses};
 use crate::group::{GroupId, Portion, Spared};
 use crate::stats::Event;
 use crate::sync::Arc;
+use crate::sync::panics::Panics;
 use crate::units::{FrameId, PageCount};
 
 /// Frames in one reclaimer's hands at a time.
@@ -353,8 +354,9 @@ impl Pool {
             };
             list.push(id);
         }
-        let busy = hands.keep.len() + hands.set_aside.len();
-        self.counters.add(Event::PgBusy, busy as u64);
+        let busy = hands.keep.iter().chain(&hands.set_aside);
+        let busy = busy.map(|id| pages_of(self.frames.meta(*id)));
+        self.counters.add(Event::PgBusy, busy.sum());
     }
 
     fn verdict(&self, pass: Pass, hands: &mut Hands, at: usize, meta: &Meta) -> Verdict {
@@ -411,24 +413,35 @@ impl Pool {
     /// Has the owners write and evict what was chosen; what did not go is put back.
     fn evict_chosen(&self, hands: &mut Hands, done: &mut Shrunk) {
         let Hands { evict, clean, .. } = hands;
+        // A store may panic: what is in our hands goes back all the same.
+        let mut panics = Panics::default();
         if !clean.is_empty() {
             self.by_owner(clean, |id, owner, frames| {
                 if !self.owners.may_clean(id) {
                     return;
                 }
-                let count = owner.clean(frames);
-                self.owners.note_clean(id, &count);
-                done.written.0 += count.written.0;
-                self.counters.add(Event::PgWriteback, count.written.0);
+                panics.catch(|| {
+                    let count = owner.clean(frames);
+                    self.owners.note_clean(id, &count);
+                    done.written.0 += count.written.0;
+                    self.counters.add(Event::PgWriteback, count.written.0);
+                });
             });
             evict.append(clean);
         }
         self.by_owner(evict, |_, owner, frames| {
-            let count = owner.evict(frames);
-            done.freed.0 += count.freed.0;
-            self.counters.add(Event::PgBusy, count.busy.into());
+            panics.catch(|| {
+                let count = owner.evict(frames);
+                done.freed.0 += count.freed.0;
+                let pages = frames
+                    .first()
+                    .map_or(1, |id| pages_of(self.frames.meta(*id)));
+                self.counters
+                    .add(Event::PgBusy, u64::from(count.busy) * pages);
+            });
         });
         self.lru.put_back(&self.frames, evict, Evictable::Yes);
+        panics.go_on();
     }
 
     /// Calls `each` once per owner with its frames, in the order of their place in it.

@@ -238,10 +238,7 @@ impl Space {
                 .iter()
                 .filter(|part| part.residence == Residence::Pageable)
             {
-                // What was unmapped meanwhile is not locked any more.
-                let len = part.end - part.start;
-                let _gone =
-                    self.set_residence("lock", VirtAddr(part.start), len, Residence::Pageable);
+                self.unlock_what_is_left(&(part.start..part.end));
             }
         }
         had
@@ -255,6 +252,19 @@ impl Space {
     pub fn unlock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.set_residence("unlock", at, len, Residence::Pageable)
             .map(drop)
+    }
+
+    /// What was unmapped meanwhile is not locked any more.
+    fn unlock_what_is_left(&self, range: &Range<u64>) {
+        let space = &self.0;
+        let mut writer = space.gate.write();
+        let changed = space.change(&mut writer, range, None, |vmas| {
+            vmas.update(range, |part| part.residence = Residence::Pageable)
+        });
+        drop(writer);
+        if let Ok(changed) = changed {
+            space.finish(changed);
+        }
     }
 
     /// Returns the parts as they were.

@@ -32,6 +32,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::device::Inside;
 use super::mappers::FileUse;
@@ -69,6 +70,45 @@ struct Files(BTreeMap<usize, FileUse>);
 pub(super) struct Leftover {
     detached: Detached,
     unused: Vec<FileUse>,
+}
+
+/// What was detached by a change that is under way. Nodes that were copied are nothing anybody sees; what they replaced is let go also
+/// when the change ends by an error, or by the panic of a store that was to make room for it.
+pub(super) struct Underway<'s> {
+    space: &'s SpaceInner,
+    detached: Detached,
+}
+
+impl<'s> Underway<'s> {
+    pub(super) fn new(space: &'s SpaceInner) -> Underway<'s> {
+        let detached = Detached::default();
+        Underway { space, detached }
+    }
+
+    /// The change is done, or goes on elsewhere.
+    pub(super) fn done(mut self) -> Detached {
+        std::mem::take(&mut self.detached)
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.space.retire(std::mem::take(&mut self.detached));
+    }
+}
+
+impl std::ops::Deref for Underway<'_> {
+    type Target = Detached;
+
+    fn deref(&self) -> &Detached {
+        &self.detached
+    }
+}
+
+impl std::ops::DerefMut for Underway<'_> {
+    fn deref_mut(&mut self) -> &mut Detached {
+        &mut self.detached
+    }
 }
 
 impl Structure {
@@ -194,17 +234,21 @@ impl SpaceInner {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);
         }
-        let edited = tables(writer, &vmas, &changed);
-        match edited {
-            Ok(detached) => {
+        // A store that was to make room for nodes may panic.
+        let edit = AssertUnwindSafe(|| tables(writer, &vmas, &changed));
+        match catch_unwind(edit) {
+            Ok(Ok(detached)) => {
                 writer.vmas = vmas;
                 let unused = writer.files.remove(&changed.removed);
                 Ok(Leftover { detached, unused })
             }
-            Err(error) => {
+            failed => {
                 let unused = writer.files.remove(&changed.added);
                 unused.into_iter().for_each(FileUse::unregister);
-                Err(error)
+                Err(match failed {
+                    Ok(error) => error.expect_err("done is done"),
+                    Err(panic) => resume_unwind(panic),
+                })
             }
         }
     }
@@ -223,31 +267,23 @@ impl SpaceInner {
     /// of the table, who map nothing there either.
     fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
         let nodes = Nodes { pool: &self.pool };
-        let mut detached = Detached::default();
+        let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
-        let owned = loop {
-            if self.own_range(range, edit, &mut spares, &mut detached) {
-                break Ok(());
-            }
-            if let Err(error) = self.have_spares(&mut spares) {
-                break Err(error);
-            }
-        };
-        if owned.is_ok() {
-            let before = detached.nodes();
-            debug_assert!(self.is_empty(range), "words where nothing is mapped");
-            nodes.apply(self.root, range, edit, &mut detached);
-            if detached.nodes() > before {
-                // Leaves of nothing that came off whole: accesses which found no mapping may have left them remembered.
-                self.post(Post::All);
-            }
+        while !self.own_range(range, edit, &mut spares, &mut detached) {
+            self.have_spares(&mut spares)?;
         }
-        self.retire(detached);
-        owned
+        let before = detached.nodes();
+        debug_assert!(self.is_empty(range), "words where nothing is mapped");
+        nodes.apply(self.root, range, edit, &mut detached);
+        if detached.nodes() > before {
+            // Leaves of nothing that came off whole: accesses which found no mapping may have left them remembered.
+            self.post(Post::All);
+        }
+        Ok(())
     }
 
     /// Whether no slot of the range has anything: `pte::take_alone` relies on it, with the gate open. Looks at every one.
-    fn is_empty(&self, range: &Range<u64>) -> bool {
+    pub(super) fn is_empty(&self, range: &Range<u64>) -> bool {
         let nodes = Nodes { pool: &self.pool };
         let mut empty = true;
         let mut look = |_, word: &_| empty &= pte::load(word).holds() == Holds::Nothing;
@@ -296,20 +332,18 @@ impl SpaceInner {
     ) -> Result<Detached, SpaceError> {
         let domain = &self.pool.domain;
         let nodes = Nodes { pool: &self.pool };
-        let mut detached = Detached::default();
+        let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
         loop {
             let closed = writer.close(domain, range, || self.post(Post::All));
             if !self.own_range(range, edit, &mut spares, &mut detached) {
                 drop(closed);
-                if let Err(error) = self.have_spares(&mut spares) {
-                    // Nodes that were copied: nothing anybody sees.
-                    self.retire(detached);
-                    return Err(error);
-                }
+                self.have_spares(&mut spares)?;
                 continue;
             }
             nodes.apply(self.root, range, edit, &mut detached);
+            // All leaves between come off whole.
+            self.part_in_vain([range.start, range.end - 1], &mut detached);
             #[cfg(all(test, not(shuttle)))]
             super::midway::reached(super::midway::Point::Change);
             self.publish(vmas, changed);
@@ -317,7 +351,25 @@ impl SpaceInner {
                 domain.synchronize();
             }
             drop(closed);
-            return Ok(detached);
+            return Ok(detached.done());
+        }
+    }
+
+    /// Has the leaves of these addresses that borrow nothing any more forget their origins. The gate is closed, and a grace period follows
+    /// before those are let go.
+    pub(super) fn part_in_vain(
+        &self,
+        places: impl IntoIterator<Item = u64>,
+        detached: &mut Detached,
+    ) {
+        let nodes = Nodes { pool: &self.pool };
+        let _section = self.pool.domain.reader();
+        let _paths = self.paths.lock();
+        for at in places {
+            let leaf = nodes.find(self.root, at).filter(|leaf| leaf.exclusive);
+            if let Some(leaf) = leaf.filter(|leaf| nodes.borrows_in_vain(leaf.frame)) {
+                detached.origins.extend(nodes.part(leaf.frame));
+            }
         }
     }
 
@@ -333,7 +385,10 @@ impl SpaceInner {
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
         // A leaf at an edge may be remembered again, and what hung under an upper node when it was copied.
-        let moved = |post| self.post(post);
+        let moved = |post| {
+            self.post(post);
+            self.leaves_copied(range);
+        };
         let owned = nodes.own_range(self.root, range, edit, spares, detached, moved);
         owned.is_ok()
     }

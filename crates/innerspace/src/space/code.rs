@@ -33,8 +33,9 @@ use super::accessor::Accessor;
 use super::device;
 use super::error::{AccessKind, Fault, FaultKind};
 use super::pte::{self, VALID_W};
-use super::table::{Nodes, slot_index};
+use super::table::{LEAF_BYTES, Nodes, slot_index};
 use super::vma::Vma;
+use super::vma_set::VmaSet;
 use super::{SpaceInner, page_start};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -92,6 +93,17 @@ impl Code {
         }
     }
 
+    /// Watched pages of the range that show a file may show something else now, with nobody to tell.
+    fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
+        for (page, generation) in self.pages.lock().range(range.clone()) {
+            let shown = vmas.find_containing(*page);
+            if shown.is_some_and(|vma| vma.file().is_some()) {
+                // Release: as in `changed`.
+                generation.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+
     fn watch(&self, page: u64) -> Arc<AtomicU64> {
         let mut pages = self.pages.lock();
         let generation = pages.entry(page).or_default().clone();
@@ -101,6 +113,20 @@ impl Code {
 }
 
 impl SpaceInner {
+    /// The leaves that show this range may have been copied. A copy leaves out what shows a file, which faults in again: until then
+    /// nobody who changes such a page comes by this space, so it counts as changed.
+    pub(super) fn leaves_copied(&self, range: &Range<u64>) {
+        if self.code.watched.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let start = |at| at & !(LEAF_BYTES - 1);
+        let leaves = start(range.start)..start(range.end - 1) + LEAF_BYTES;
+        // mutant: V11-copied (test after_forks: code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied) not counted
+        if cfg!(not(mutant = "V11-copied")) {
+            self.inside(|tables| self.code.left_out(tables.vmas, &leaves));
+        }
+    }
+
     /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its section, inside the gate.
     #[inline(always)]
     pub(super) fn written(&self, at: u64) {

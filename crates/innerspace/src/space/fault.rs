@@ -142,18 +142,22 @@ pub(super) fn handle(
         replaced: Detached::default(),
     };
     let end = fault.run(translator, vmas);
-    let FaultState { replaced, file, .. } = fault;
-    match file {
-        FilePage::None => {}
-        file => drop(file), // unlocks the block
-    }
-    if !replaced.is_empty() {
-        space.let_go(replaced);
-    }
+    drop(fault);
     if wait == Wait::Yes {
         space.pool.safe_point();
     }
     end
+}
+
+/// By a drop, because a store that the fault calls may panic.
+impl Drop for FaultState<'_> {
+    fn drop(&mut self) {
+        self.file = FilePage::None; // unlocks the block
+        let replaced = std::mem::take(&mut self.replaced);
+        if !replaced.is_empty() {
+            self.space.let_go(replaced);
+        }
+    }
 }
 
 impl<'space> FaultState<'space> {
@@ -401,6 +405,7 @@ impl<'space> FaultState<'space> {
             if cfg!(not(mutant = "A6")) {
                 self.space.post_to_others(forget, own);
             }
+            self.space.leaves_copied(&(at..at + 1));
             self.forget = Some(forget);
         };
         nodes.own_path(

@@ -198,6 +198,12 @@ impl SpaceInner {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         revoked.pages += 1;
                         self.code.changed(&(at..at + 1));
+                        // The word may be one that forks share: who comes by their mappers finds it empty.
+                        // mutant: V11-shared (test after_forks: code_of_a_file_is_stale_in_each_space_that_shares_the_leaf)
+                        if let Some(file) = vma.file().filter(|_| !cfg!(mutant = "V11-shared")) {
+                            let page = vma.file_page(at);
+                            self.pool.watched.stored(file.key(), page..page + 1);
+                        }
                         self.forget_mapped(now);
                         return;
                     }

@@ -1,7 +1,8 @@
 //! A range that grows and shrinks at its end, like the heap that brk moves.
 
+use super::advise::Advice;
 use super::map::Map;
-use super::vma::Protection;
+use super::vma::{Backing, Protection};
 use super::{Space, SpaceError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -86,7 +87,13 @@ impl Region {
     fn pages(&self) -> u64 {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|tables| {
-            let parts = tables.vmas.overlapping(&range);
+            // Up to where something was unmapped: what is behind that may be anything.
+            let mut end = range.start;
+            let parts = tables.vmas.overlapping(&range).take_while(|vma| {
+                let follows = vma.start <= end && matches!(vma.backing, Backing::Anonymous);
+                end = vma.end;
+                follows
+            });
             let usable = parts.filter(|vma| vma.protection != Protection::NONE);
             usable
                 .last()
@@ -115,6 +122,12 @@ impl Region {
         let _moving = self.last.moving.lock();
         let (old, new) = (self.pages(), whole(len));
         if old < new {
+            let added = self.start.0 + old..self.start.0 + new;
+            if !self.space.0.is_empty(&added) {
+                // Of pages that were protected from every access.
+                self.space
+                    .advise(self.start + old, new - old, Advice::DontNeed)?;
+            }
             self.space
                 .protect(self.start + old, new - old, Protection::READ_WRITE)?;
         } else if new < old {

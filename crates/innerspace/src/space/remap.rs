@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::change::{Leftover, Structure};
+use super::change::{Leftover, Structure, Underway};
 use super::map::LAST_OFFSET;
 use super::mapping::{check_lowest, checked_range, free_place};
 use super::table::{self, Detached, Edit, Nodes, Spares};
@@ -191,7 +191,7 @@ impl SpaceInner {
     ) -> Result<Detached, SpaceError> {
         let hull = old.start.min(new.start)..old.end.max(new.end);
         let domain = &self.pool.domain;
-        let mut detached = Detached::default();
+        let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
         let leaves = (old.end - old.start) / table::span(1) + 2;
         loop {
@@ -199,18 +199,19 @@ impl SpaceInner {
             let owned = self.own_range(old, Edit::Part, &mut spares, &mut detached)
                 && self.own_range(new, Edit::Part, &mut spares, &mut detached);
             if owned && self.carry_over(old, new, &mut spares, &mut detached) {
+                let nodes = Nodes { pool: &self.pool };
+                for range in [old, new] {
+                    self.part_in_vain(nodes.leaves(self.root, range), &mut detached);
+                }
                 self.publish(vmas, changed);
                 // Leaves at the ends of the ranges may be remembered again.
                 domain.synchronize();
                 drop(closed);
-                return Ok(detached);
+                return Ok(detached.done());
             }
             drop(closed);
             let wanted = table::PATH_NODES + leaves.min(LEAVES_A_ROUND) as usize;
-            if let Err(error) = self.have_nodes(&mut spares, wanted) {
-                self.retire(detached);
-                return Err(error);
-            }
+            self.have_nodes(&mut spares, wanted)?;
         }
     }
 
@@ -226,7 +227,12 @@ impl SpaceInner {
         let kept = old.start..old.end.min(old.start + (new.end - new.start));
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
-        let path = |at| nodes.own_path(self.root, at, spares, detached, |_| self.post(Post::All));
+        let path = |at| {
+            nodes.own_path(self.root, at, spares, detached, |_| {
+                self.post(Post::All);
+                self.leaves_copied(&(at..at + 1));
+            })
+        };
         if nodes.move_paths(self.root, &kept, new.start, path).is_err() {
             return false;
         }

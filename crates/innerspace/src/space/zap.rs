@@ -21,7 +21,7 @@ use std::ops::Range;
 use super::SpaceInner;
 use super::change::Structure;
 use super::pte::{self, Pte};
-use super::table::{LEAF_BYTES, Leaf, Nodes, slot_index};
+use super::table::{Borrower, Detached, LEAF_BYTES, Leaf, Nodes, slot_index};
 use super::vma::{Backing, Vma};
 use crate::sync::gate::Writer;
 
@@ -49,8 +49,7 @@ impl SpaceInner {
             if cfg!(not(mutant = "A2-zap")) {
                 self.pool.domain.synchronize();
             }
-            let nodes = Nodes { pool: &self.pool };
-            nodes.put_pages(taken.into_iter());
+            Nodes { pool: &self.pool }.release(taken);
         }
         self.pool.safe_point();
         Ok(())
@@ -58,7 +57,7 @@ impl SpaceInner {
 
     /// Empties the words of the range, and tells of which there are pages to be let go; `None`, and nothing is changed, if
     /// others share a leaf of it. The gate's writer is held.
-    fn take_words(&self, range: &Range<u64>) -> Option<Vec<Pte>> {
+    fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
         let nodes = Nodes { pool: &self.pool };
         let section = self.pool.domain.reader();
         let paths = self.paths.lock();
@@ -69,8 +68,10 @@ impl SpaceInner {
         if parts.iter().any(|(leaf, _)| !leaf.exclusive) {
             return None;
         }
-        let mut taken = Vec::new();
+        let mut taken = Detached::default();
         for (leaf, part) in parts {
+            // What it alone borrows is its own: dropped from here, an origin without a parent would keep it.
+            while nodes.absorb_origin(leaf.frame, Borrower::Exclusive) {}
             let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
             for word in &nodes.words(leaf.frame)[slots] {
                 if pte::load(word) != Pte::EMPTY {
@@ -78,9 +79,12 @@ impl SpaceInner {
                     super::midway::reached(super::midway::Point::Zap);
                     let page = pte::take(word);
                     if page.needs_letting_go() {
-                        taken.push(page);
+                        taken.pages.push(page);
                     }
                 }
+            }
+            if nodes.borrows_in_vain(leaf.frame) {
+                taken.origins.extend(nodes.part(leaf.frame));
             }
         }
         drop((paths, section));

@@ -40,6 +40,7 @@ use crate::space::vma_set::VmaSet;
 use crate::space::{Role, Space, SpaceError, SpaceInner};
 use crate::stats::Event;
 use crate::sync::gate::Writer;
+use crate::sync::panics::Panics;
 use crate::sync::raw::AtomicU64;
 
 /// Restores in place from one comparison of steady pages to the next.
@@ -76,10 +77,12 @@ impl Space {
         } else {
             self.restore_by_dropping(image, writer)?;
         }
-        snapshot
-            .1
-            .iter()
-            .for_each(|device| device.bring_back(space));
+        // A device may panic: the others go back all the same.
+        let mut panics = Panics::default();
+        for device in snapshot.1.iter() {
+            panics.catch(|| device.bring_back(space));
+        }
+        panics.go_on();
         Ok(())
     }
 

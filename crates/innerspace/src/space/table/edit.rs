@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Detached, LEAF_BYTES, NeedNodes, Nodes, ROOT_LEVEL, Spares, Untold, child_word, pieces,
-    slot_index, span,
+    Borrower, Detached, LEAF_BYTES, NeedNodes, Nodes, ROOT_LEVEL, Spares, Untold, child_word,
+    pieces, slot_index, span,
 };
 use crate::FrameId;
 use crate::space::pte::{self, VALID_W, VALID_X};
@@ -120,6 +120,11 @@ impl Walk<'_, '_> {
                 word.store(child_word(copy), Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 child = copy;
+            }
+            if level == 1 && self.edit != Edit::Forbid {
+                // What it alone borrows is its own, before any of it is dropped or moved: from here an origin without a parent would
+                // keep it. In the caller's section.
+                while self.nodes.absorb_origin(child, Borrower::Exclusive) {}
             }
             if level > 1 {
                 self.own(

@@ -128,7 +128,7 @@ pub(super) struct Detached {
     /// Parent refs on subtrees, with their level.
     nodes: Vec<(FrameId, u32)>,
     /// Words of leaf slots.
-    pages: Vec<Pte>,
+    pub(super) pages: Vec<Pte>,
     /// Leaves that a leaf borrowed from.
     pub(super) origins: Vec<FrameId>,
 }

@@ -1,6 +1,8 @@
 //! Walks over what a table holds: for revokers, reports and checks.
 
-use super::{Nodes, ROOT_LEVEL, pieces, span};
+use std::ops::Range;
+
+use super::{LEAF_BYTES, Nodes, ROOT_LEVEL, pieces, span};
 use crate::frame::Kind;
 use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::sync::raw::AtomicU64;
@@ -41,6 +43,18 @@ impl Nodes<'_> {
         each: &mut impl FnMut(u64, &AtomicU64),
     ) {
         self.walk_slots(root, ROOT_LEVEL, 0, start, end, each);
+    }
+
+    /// An address in each leaf that has a slot of the range. Inside the gate, or closed.
+    pub(in crate::space) fn leaves(self, root: FrameId, range: &Range<u64>) -> Vec<u64> {
+        let mut leaves: Vec<u64> = Vec::new();
+        self.for_each_slot(root, range.start, range.end, &mut |at, _| {
+            let is_next = |last: &u64| last / LEAF_BYTES != at / LEAF_BYTES;
+            if leaves.last().is_none_or(is_next) {
+                leaves.push(at);
+            }
+        });
+        leaves
     }
 
     fn walk_slots(

@@ -1,0 +1,190 @@
+//! What a fork that has come and gone leaves behind: nothing that is charged, and no stale code.
+
+use std::sync::Arc;
+
+use innerspace::store::MemoryStore;
+use innerspace::{
+    Advice, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Threads, VirtAddr,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory_of(limit: u64) -> Memory {
+    MemoryOptions::new(limit)
+        .threads(Threads::None)
+        .build()
+        .unwrap()
+}
+
+enum Sharer {
+    None,
+    Fork,
+}
+
+/// Anonymous pages in use after 256 were stored to and dropped again.
+fn left_after_dropping(
+    sharer: Sharer,
+    drop_them: impl Fn(&innerspace::Space, innerspace::VirtAddr),
+) -> u64 {
+    let memory = memory_of(16 * MIB);
+    let space = memory.space().unwrap();
+    // Something else in the 2 MiB, so that they do not come off as one.
+    let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
+    space.unmap(at + MIB, MIB).unwrap();
+    let mut a = space.accessor();
+    a.fill(at, 1, MIB as usize).unwrap();
+    if let Sharer::Fork = sharer {
+        let child = space.fork().unwrap();
+        a.store(at, 2_u8).unwrap(); // copies the leaf: 255 pages are borrowed
+        drop(child);
+    }
+    for _ in 0..4 {
+        memory.tick();
+    }
+    drop_them(&space, at);
+    for _ in 0..4 {
+        memory.tick();
+    }
+    space.validate();
+    memory.validate();
+    memory.stats().parts.anonymous / PAGE
+}
+
+#[test]
+fn borrowed_pages_that_are_dropped_after_the_fork_has_ended_are_given_back() {
+    let zap = |space: &innerspace::Space, at| space.advise(at, MIB, Advice::DontNeed).unwrap();
+    let alone = left_after_dropping(Sharer::None, zap);
+    let forked = left_after_dropping(Sharer::Fork, zap);
+    assert_eq!(
+        forked, alone,
+        "pages after DontNeed, with and without a fork that is gone"
+    );
+}
+
+#[test]
+fn borrowed_pages_that_are_unmapped_after_the_fork_has_ended_are_given_back() {
+    let unmap = |space: &innerspace::Space, at| space.unmap(at, MIB).unwrap();
+    let alone = left_after_dropping(Sharer::None, unmap);
+    let forked = left_after_dropping(Sharer::Fork, unmap);
+    assert_eq!(
+        forked, alone,
+        "pages after unmap, with and without a fork that is gone"
+    );
+}
+
+/// What the program sees of it: its group is full of pages that it has given back.
+#[test]
+fn a_group_has_room_for_what_was_unmapped() {
+    let memory = memory_of(16 * MIB);
+    let group = memory.group("small", 400 * PAGE).unwrap();
+    let space = memory.space_in(&group).unwrap();
+    let mut a = space.accessor();
+    let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
+    a.fill(at, 1, MIB as usize).unwrap();
+    let child = space.fork().unwrap();
+    a.store(at, 2_u8).unwrap();
+    drop(child);
+    space.unmap(at, MIB).unwrap();
+    memory.tick();
+    // The other half of the 2 MiB stays mapped.
+    let other = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
+    let filled = a.fill(other, 3, MIB as usize);
+    assert!(filled.is_ok(), "{}", a.explain(filled.unwrap_err()));
+}
+
+/// The last pages that a leaf borrows are moved elsewhere, and nothing is borrowed any more.
+#[test]
+fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() {
+    use innerspace::Remap;
+    let tables = |forked: bool| {
+        let memory = memory_of(16 * MIB);
+        let space = memory.space().unwrap();
+        let at = space.map(Map::anonymous(4 * MIB).writable()).unwrap();
+        // The second half of the first leaf stays, and is nothing.
+        let (first, second) = (VirtAddr(at.0.next_multiple_of(2 * MIB)), 2 * MIB);
+        let mut a = space.accessor();
+        a.store(first + second - PAGE, 9_u8).unwrap();
+        a.fill(first, 1, 8 * PAGE_SIZE).unwrap();
+        let child = forked.then(|| space.fork().unwrap());
+        a.store(first + second - PAGE, 2_u8).unwrap();
+        let to = space.map(Map::anonymous(8 * PAGE)).unwrap();
+        space
+            .remap(first, 8 * PAGE, 8 * PAGE, Remap::Replacing(to))
+            .unwrap();
+        assert_eq!(a.load::<u8>(to + 7 * PAGE), Ok(1));
+        drop(child);
+        (0..4).for_each(|_| memory.tick());
+        space.validate();
+        memory.validate();
+        let parts = memory.stats().parts;
+        (parts.anonymous / PAGE, parts.tables / PAGE)
+    };
+    assert_eq!(tables(true), tables(false), "anonymous pages and tables");
+}
+
+/// A page of a file is watched in two spaces that share the leaf, and taken away; then the file is written to.
+#[test]
+fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
+    let evicted = |file: &innerspace::PagedFile| {
+        file.evict(..).unwrap();
+        file.write_at(b"other", 0).unwrap();
+    };
+    let cut = |file: &innerspace::PagedFile| file.set_len(0).unwrap();
+    let punched = |file: &innerspace::PagedFile| file.punch(0..PAGE).unwrap();
+    for (what, change) in [
+        ("evicted", &evicted as &dyn Fn(&innerspace::PagedFile)),
+        ("cut", &cut),
+        ("punched", &punched),
+    ] {
+        let memory = memory_of(8 * MIB);
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let file = options
+            .open_store(Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE])))
+            .unwrap();
+        let parent = memory.space().unwrap();
+        let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
+        let at = parent.map(code).unwrap();
+        let mut p = parent.accessor();
+        assert_eq!(p.fetch::<u8>(at), Ok(7));
+        let child = parent.fork().unwrap();
+        let mut c = child.accessor();
+        let (by_parent, by_child) = (p.watch_code(at).unwrap(), c.watch_code(at).unwrap());
+        assert!(by_parent.is_current() && by_child.is_current());
+        change(&file);
+        assert!(!by_parent.is_current(), "{what}: the parent's");
+        assert!(
+            !by_child.is_current(),
+            "{what}: the child's; its first byte is {:?}",
+            c.fetch::<u8>(at)
+        );
+    }
+}
+
+/// A page of a file is watched; a store beside it copies the leaf, which leaves the file's page out; the fork that kept the old leaf ends. Now
+/// nobody maps the page, and the file is written to.
+#[test]
+fn code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied() {
+    let memory = memory_of(8 * MIB);
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options
+        .open_store(Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE])))
+        .unwrap();
+    let space = memory.space().unwrap();
+    let data = space.map(Map::anonymous(16 * PAGE)).unwrap();
+    let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
+    let at = space.map(code.at(data + 16 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.store(data, 1_u8).unwrap();
+    let watched = a.watch_code(at).unwrap();
+    assert_eq!(a.fetch::<u8>(at), Ok(7)); // and what is made of it, which is current
+    let child = space.fork().unwrap();
+    a.store(data, 2_u8).unwrap();
+    drop(child);
+    memory.tick();
+    file.write_at(b"other", 0).unwrap();
+    assert!(
+        !watched.is_current(),
+        "the first byte is {:?}",
+        a.fetch::<u8>(at)
+    );
+}

@@ -1,0 +1,89 @@
+//! Regions whose end moves, and locks that fail, while others change the mappings.
+
+use std::io;
+use std::sync::Arc;
+
+use innerspace::store::Store;
+use innerspace::{MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Threads};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory_of(limit: u64) -> Memory {
+    MemoryOptions::new(limit)
+        .threads(Threads::None)
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn what_a_region_gets_is_zeros() {
+    let space = memory_of(4 * MIB).space().unwrap();
+    let mut heap = space.region(64 * PAGE).unwrap();
+    heap.set_len(2 * PAGE).unwrap();
+    let mut a = space.accessor();
+    let second = heap.start() + PAGE;
+    a.store(second, 7_u64).unwrap();
+    space.protect(second, PAGE, Protection::NONE).unwrap();
+    assert_eq!(heap.len(), PAGE, "as its page says");
+    heap.set_len(2 * PAGE).unwrap();
+    assert_eq!(a.load::<u64>(second), Ok(0), "what is added is zeros");
+}
+
+/// What a program maps where it has unmapped the reserve of a region is none of the region's.
+#[test]
+fn a_region_does_not_take_what_is_mapped_where_its_reserve_was() {
+    let space = memory_of(4 * MIB).space().unwrap();
+    let mut heap = space.region(64 * PAGE).unwrap();
+    heap.set_len(8 * PAGE).unwrap();
+    space.unmap(heap.start() + 32 * PAGE, 32 * PAGE).unwrap();
+    let other = space
+        .map(Map::anonymous(4 * PAGE).at(heap.start() + 40 * PAGE))
+        .unwrap();
+    let mut a = space.accessor();
+    a.store(other, 7_u64).unwrap();
+    assert_eq!(heap.len(), 8 * PAGE);
+    heap.set_len(4 * PAGE).unwrap();
+    assert_eq!(a.load::<u64>(other), Ok(7));
+}
+
+/// A file that fails to be read, and has a part of what is being locked unmapped meanwhile by another thread.
+#[derive(Default)]
+struct UnmapsWhenRead {
+    space: std::sync::Mutex<Option<(innerspace::Space, innerspace::VirtAddr)>>,
+}
+
+impl Store for UnmapsWhenRead {
+    fn len(&self) -> io::Result<u64> {
+        Ok(64 * PAGE)
+    }
+    fn read_at(&self, buffer: &mut [u8], _: u64) -> io::Result<usize> {
+        let Some((space, at)) = self.space.lock().unwrap().take() else {
+            buffer.fill(1);
+            return Ok(buffer.len());
+        };
+        let unmap = move || space.unmap(at, PAGE).unwrap();
+        std::thread::spawn(unmap).join().unwrap();
+        Err(io::Error::other("broken"))
+    }
+}
+
+#[test]
+fn a_lock_that_fails_beside_an_unmap_locks_nothing() {
+    let memory = memory_of(8 * MIB);
+    let store = Arc::new(UnmapsWhenRead::default());
+    let file = memory.options().open_store(store.clone()).unwrap();
+    let space = memory.space().unwrap();
+    // Apart, so that the unmap is of what is not being read.
+    let hole = space.map(Map::anonymous(PAGE)).unwrap();
+    let at = space.map(Map::file(&file).at(hole + PAGE)).unwrap();
+    *store.space.lock().unwrap() = Some((space.clone(), at + 63 * PAGE));
+    space.lock(at, 64 * PAGE).unwrap_err();
+    space.validate();
+    let locked: Vec<_> = space
+        .stats()
+        .mappings
+        .into_iter()
+        .filter(|mapping| mapping.locked)
+        .collect();
+    assert_eq!(locked, [], "nothing is locked that was not before");
+}
