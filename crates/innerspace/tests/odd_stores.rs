@@ -203,10 +203,12 @@ fn what_is_read_ahead_is_part_of_what_is_filled() {
     );
 }
 
+type Look = Box<dyn FnOnce() + Send>;
+
 /// Has somebody look at the file while it is being cut.
 struct Watched {
     store: MemoryStore,
-    viewer: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    viewer: Arc<Mutex<Option<Look>>>,
 }
 impl Store for Watched {
     fn len(&self) -> io::Result<u64> {
