@@ -124,25 +124,26 @@ pub(super) fn handle(
     wait: Wait,
 ) -> Result<(), Fault> {
     space.pool.counters.count(Event::PgFault);
-    let mut fault = FaultState {
-        space,
-        at,
-        what,
-        wait,
-        spares: Spares {
-            aside: Vec::new(),
-            at_once: Some((&space.pool, space.group_id())),
-        },
-        page: None,
-        file: FilePage::None,
-        leaf: None,
-        around: 0..0,
-        beside: Beside::NONE,
-        forget: None,
-        replaced: Detached::default(),
+    let end = {
+        let mut fault = FaultState {
+            space,
+            at,
+            what,
+            wait,
+            spares: Spares {
+                aside: Vec::new(),
+                at_once: Some((&space.pool, space.group_id())),
+            },
+            page: None,
+            file: FilePage::None,
+            leaf: None,
+            around: 0..0,
+            beside: Beside::NONE,
+            forget: None,
+            replaced: Detached::default(),
+        };
+        fault.run(translator, vmas)
     };
-    let end = fault.run(translator, vmas);
-    drop(fault);
     if wait == Wait::Yes {
         space.pool.safe_point();
     }
@@ -152,10 +153,12 @@ pub(super) fn handle(
 /// By a drop, because a store that the fault calls may panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
-        self.file = FilePage::None; // unlocks the block
-        let replaced = std::mem::take(&mut self.replaced);
-        if !replaced.is_empty() {
-            self.space.let_go(replaced);
+        match &self.file {
+            FilePage::None => {}
+            _ => self.file = FilePage::None, // unlocks the block
+        }
+        if !self.replaced.is_empty() {
+            self.space.let_go(std::mem::take(&mut self.replaced));
         }
     }
 }
