@@ -1,4 +1,4 @@
-//! The translation cache: leaf pointers; and of a session, its last two pages.
+//! The translation cache: leaf pointers.
 //!
 //! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the leaf's live word. So a
 //! changed word (revoked, aged, copied, upgraded) acts on the next access of every thread by itself, and mailboxes are
