@@ -2,11 +2,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    FileAccess, FileError, KIB, MIB, Memory, MemoryOptions, PagedFile, Threads, View, WriteOrder,
+    FaultKind, FileAccess, FileError, KIB, MIB, Map, Memory, MemoryOptions, PagedFile, Protection,
+    Threads, View, WriteOrder,
 };
 
 fn memory_of(limit: u64) -> Memory {
@@ -231,43 +232,126 @@ impl Store for Watched {
     }
 }
 
-#[test]
-fn a_cut_beside_a_view_shows_nothing_of_what_it_cut_off() {
-    let memory = memory_of(5 * MIB);
+/// A file that ends in the middle of its one block of 2 MiB, which somebody viewed at the moment of the cut, and the view. There was no
+/// memory to move the block: what was cut off is there still.
+fn cut_beside_a_view(memory: &Memory) -> (PagedFile, View) {
+    cut_with(memory, |_| ())
+}
+
+/// The same; `before` is called with the file before it is cut.
+fn cut_with(memory: &Memory, before: impl FnOnce(&PagedFile)) -> (PagedFile, View) {
     let viewer = Arc::new(Mutex::new(None));
     let store = Watched {
         store: MemoryStore::new(),
         viewer: viewer.clone(),
     };
-    let file = memory
-        .options()
-        .access(FileAccess::ReadWrite)
-        .block_size(2 * MIB)
-        .write_order(WriteOrder::OnSync)
-        .open(store)
-        .unwrap();
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = options.block_size(2 * MIB).write_order(WriteOrder::OnSync);
+    let file = options.open(store).unwrap();
     file.write_at(&vec![9; 2 << 20], 0).unwrap();
+    before(&file);
     let kept: Arc<Mutex<Option<View>>> = Arc::default();
     let (other, keep) = (file.clone(), kept.clone());
     *viewer.lock().unwrap() = Some(Box::new(move || {
         // Another thread, which looks at the file at this moment.
-        let view = std::thread::spawn(move || other.view(0..100).unwrap())
-            .join()
-            .unwrap();
-        *keep.lock().unwrap() = Some(view);
+        let view = std::thread::spawn(move || other.view(0..100).unwrap()).join();
+        *keep.lock().unwrap() = Some(view.unwrap());
     }));
-    file.set_len(MIB).unwrap();
-    assert_eq!(file.len(), MIB);
-    file.set_len(MIB).unwrap();
-    drop(kept.lock().unwrap().take());
+    file.set_len(MIB + 100).unwrap();
+    assert_eq!(file.len(), MIB + 100);
+    file.set_len(MIB + 100).unwrap();
+    let view = kept.lock().unwrap().take().unwrap();
+    (file, view)
+}
+
+fn assert_zeros(file: &PagedFile, range: std::ops::Range<u64>) {
+    let mut bytes = vec![1; (range.end - range.start) as usize];
+    file.read_exact_at(&mut bytes, range.start).unwrap();
+    let left = bytes.iter().position(|byte| *byte != 0);
+    assert_eq!(left, None, "what was cut off is back");
+}
+
+#[test]
+fn a_cut_beside_a_view_shows_nothing_of_what_it_cut_off() {
+    let memory = memory_of(5 * MIB);
+    let (file, view) = cut_beside_a_view(&memory);
+    drop(view);
     file.set_len(2 * MIB).unwrap();
-    let mut tail = vec![1; 1 << 20];
-    file.read_exact_at(&mut tail, MIB).unwrap();
-    assert!(
-        tail.iter().all(|b| *b == 0),
-        "what was cut off is back: {}",
-        tail[0]
-    );
+    assert_zeros(&file, MIB + 100..2 * MIB);
+}
+
+#[test]
+fn a_cut_beside_a_view_shows_nothing_through_a_mapping() {
+    let memory = memory_of(5 * MIB);
+    let space = memory.space().unwrap();
+    let mut a = space.accessor();
+    let mut at = None;
+    let (_file, view) = cut_with(&memory, |file| {
+        let mapped = space.map(Map::file(file).shared()).unwrap();
+        assert_eq!(a.load::<u8>(mapped + MIB + 200), Ok(9));
+        at = Some(mapped);
+    });
+    let tail = at.unwrap() + MIB + 200;
+    let refused = a.load::<u8>(tail).unwrap_err();
+    assert_eq!(refused.kind(), FaultKind::Limit, "no memory for the block");
+    drop(view);
+    assert_eq!(a.load::<u8>(tail), Ok(0));
+}
+
+/// Whoever grows the file clears what was left, whatever others append without waiting.
+#[test]
+fn a_cut_beside_a_view_shows_nothing_behind_an_append() {
+    let memory = memory_of(5 * MIB);
+    for round in 0..60 {
+        let (file, view) = cut_beside_a_view(&memory);
+        drop(view);
+        let turn = Arc::new(Barrier::new(2));
+        let (other, at_once) = (file.clone(), turn.clone());
+        let appender = std::thread::spawn(move || {
+            at_once.wait();
+            (0..round * 5).for_each(|_| std::hint::spin_loop());
+            other.try_append(&[1; 10]).ok()
+        });
+        turn.wait();
+        file.write_at(&[2], MIB + 1000).unwrap();
+        let appended = appender.join().unwrap();
+        assert_zeros(&file, MIB + 110..MIB + 990);
+        assert!(appended.is_none_or(|at| at == MIB + 100 || at == MIB + 1001));
+        file.discard().unwrap();
+    }
+}
+
+/// One clean block of another file is all that has to go.
+#[test]
+fn a_file_that_was_cut_beside_a_view_grows_if_memory_can_be_had() {
+    let memory = memory_of(7 * MIB);
+    let options = memory.options().block_size(2 * MIB);
+    let other = options
+        .open(MemoryStore::from_bytes(&[5; 2 << 20]))
+        .unwrap();
+    let kept = other.view(0..10).unwrap();
+    let (file, view) = cut_beside_a_view(&memory);
+    drop(kept);
+    file.write_at(&[2], MIB + 1000).unwrap();
+    assert_zeros(&file, MIB + 100..MIB + 1000);
+    assert_eq!(view[..], [9; 100]);
+}
+
+#[test]
+fn a_discard_after_a_cut_by_others_beside_a_view_shows_nothing_of_what_was_cut_off() {
+    let memory = memory_of(5 * MIB);
+    let store = Failing::default();
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.block_size(2 * MIB).open(store.clone()).unwrap();
+    file.write_at(&vec![9; 2 << 20], 0).unwrap();
+    // Written, and not synced.
+    (0..4).for_each(|_| memory.tick());
+    let view = file.view(0..100).unwrap();
+    store.0.set_len_outside(MIB).unwrap();
+    file.discard().unwrap();
+    drop(view);
+    file.set_len(2 * MIB).unwrap();
+    assert_zeros(&file, MIB..2 * MIB);
 }
 
 /// Answers some calls with an error.
@@ -362,6 +446,30 @@ fn reclaim_frees_what_it_is_asked_for() {
         "{freed} of {} with {} to be had",
         128 * KIB,
         b.stats().cached.bytes()
+    );
+}
+
+/// What waits for a grace period may be calls that free nothing.
+#[test]
+fn reclaim_says_how_much_it_freed() {
+    let memory = memory_of(8 * MIB);
+    let file = memory
+        .options()
+        .open(MemoryStore::from_bytes(&[7; 1 << 20]))
+        .unwrap();
+    file.scan(.., |_| ()).unwrap();
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(256 * KIB)).unwrap();
+    (0..8).for_each(|_| memory.tick());
+    for protection in [Protection::READ, Protection::READ_WRITE].repeat(20) {
+        space.protect(at, 4 * KIB, protection).unwrap();
+    }
+    let before = memory.stats().totals.usage;
+    let freed = memory.reclaim(128 * KIB);
+    let less = (before - memory.stats().totals.usage) * 4 * KIB;
+    assert!(
+        less >= 128 * KIB && freed <= less,
+        "{freed} said, {less} freed"
     );
 }
 

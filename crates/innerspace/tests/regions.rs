@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use innerspace::store::Store;
+use innerspace::store::{MemoryStore, Store};
 use innerspace::{MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -86,4 +86,68 @@ fn a_lock_that_fails_beside_an_unmap_locks_nothing() {
         .filter(|mapping| mapping.locked)
         .collect();
     assert_eq!(locked, [], "nothing is locked that was not before");
+}
+
+#[test]
+fn a_region_does_not_grow_over_what_is_mapped_behind_its_reserve() {
+    let memory = memory_of(4 * MIB);
+    let space = memory.space().unwrap();
+    let file = memory
+        .options()
+        .open(MemoryStore::from_bytes(&[5; 16 << 10]))
+        .unwrap();
+    let mut heap = space.region(64 * PAGE).unwrap();
+    heap.set_len(8 * PAGE).unwrap();
+    space.unmap(heap.start() + 32 * PAGE, 32 * PAGE).unwrap();
+    let other = space
+        .map(
+            Map::file(&file)
+                .private()
+                .writable()
+                .at(heap.start() + 32 * PAGE),
+        )
+        .unwrap();
+    let mut a = space.accessor();
+    a.store(other, 7_u8).unwrap();
+    heap.set_len(34 * PAGE).unwrap_err();
+    assert_eq!(a.load::<u8>(other), Ok(7), "somebody else's page");
+}
+
+#[test]
+fn a_region_that_cannot_grow_keeps_what_it_was_protected_from() {
+    let memory = memory_of(4 * MIB);
+    let space = memory.space().unwrap();
+    let file = memory
+        .options()
+        .open(MemoryStore::from_bytes(&[5; 16 << 10]))
+        .unwrap();
+    let mut heap = space.region(64 * PAGE).unwrap();
+    heap.set_len(8 * PAGE).unwrap();
+    let mut a = space.accessor();
+    a.store(heap.start() + 7 * PAGE, 3_u8).unwrap();
+    space
+        .protect(heap.start() + 4 * PAGE, 4 * PAGE, Protection::NONE)
+        .unwrap();
+    space.unmap(heap.start() + 32 * PAGE, 32 * PAGE).unwrap();
+    space
+        .map(Map::file(&file).shared().at(heap.start() + 32 * PAGE))
+        .unwrap();
+    heap.set_len(34 * PAGE).unwrap_err();
+    space
+        .protect(heap.start() + 4 * PAGE, 4 * PAGE, Protection::READ_WRITE)
+        .unwrap();
+    assert_eq!(a.load::<u8>(heap.start() + 7 * PAGE), Ok(3));
+}
+
+#[test]
+fn a_region_with_locked_pages_grows_over_what_it_was_protected_from() {
+    let memory = memory_of(4 * MIB);
+    let space = memory.space().unwrap();
+    let mut heap = space.region(64 * PAGE).unwrap();
+    heap.set_len(2 * PAGE).unwrap();
+    space.lock(heap.start(), 2 * PAGE).unwrap();
+    space
+        .protect(heap.start() + PAGE, PAGE, Protection::NONE)
+        .unwrap();
+    heap.set_len(2 * PAGE).unwrap();
 }

@@ -112,8 +112,14 @@ impl FileCore {
         };
         let inside = self.inside_block(offset) as usize;
         writing.write(inside, bytes);
+        let mut end = inside + bytes.len();
+        if self.tail_left.swap(false, Ordering::AcqRel) {
+            // Who clears it for a size that is past, now, clears nothing.
+            writing.zero(end..self.block_bytes() as usize);
+            end = self.block_bytes() as usize;
+        }
         drop(writing);
-        self.written_in_place(&last, &(inside..inside + bytes.len()));
+        self.written_in_place(&last, &(inside..end));
         self.mark_dirty(last.block(), last.frame());
         self.grow_to(offset + bytes.len() as u64);
         Ok(())

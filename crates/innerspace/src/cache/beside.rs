@@ -128,6 +128,10 @@ impl FileCore {
     /// The first page past the end of the file. A page before it whose block is locked is the file's until it is unlocked: who makes the
     /// file shorter says so before it locks the blocks.
     pub(crate) fn end_page(&self) -> u64 {
-        self.size().div_ceil(1 << PAGE_SHIFT)
+        let size = self.size();
+        match self.tail_left.load(crate::sync::atomic::Ordering::Acquire) {
+            true => size >> PAGE_SHIFT,
+            false => size.div_ceil(1 << PAGE_SHIFT),
+        }
     }
 }

@@ -222,6 +222,12 @@ impl FileCore {
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
                 return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
             }
+            if page == size >> PAGE_SHIFT && self.tail_left.load(Ordering::Acquire) {
+                match wait {
+                    Wait::Yes => self.clear_tail(size)?,
+                    Wait::No => return Err(would_block()),
+                }
+            }
             // Not marked as used: the mapping's accessed bit will say so.
             match self.get_page(block, get)? {
                 Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::block::{BlockRef, Locked};
 use super::core::{FileCore, MAX_SIZE, Steady};
 use super::errors::{FileError, StoreAction};
+use super::lookup::{Get, Got};
 use super::mappers::Revoke;
 use super::write::Source;
 use super::writeback::LockMode;
@@ -103,20 +104,33 @@ impl FileCore {
         // From here on nobody reads or faults past the new end.
         self.set_size(new);
         self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
-        let cleared = self.zero_tail(new, spare);
+        let cleared = self.cut_tail(new, spare);
         self.end_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
         self.index
             .write()
             .drop_shadows(self.frames(), new.div_ceil(self.block_bytes()));
         self.ready.changed();
-        match cleared {
-            // Viewed since the look for that, and there is no memory to move it: it is cleared before the file grows again.
-            Err(FileError::Limit(_)) => {
-                self.tail_left.store(true, Ordering::Release);
-                Ok(())
-            }
-            cleared => cleared,
+        cleared
+    }
+
+    /// Clears what was cut off of the last block. If that is viewed, and there is no memory to move it, it is cleared later: before the
+    /// file grows again, or a mapping shows it.
+    fn cut_tail<'p>(&'p self, size: u64, spare: Option<PoolFrame<'p>>) -> Result<(), FileError> {
+        let cleared = self.zero_tail(size, spare);
+        if !matches!(cleared, Err(FileError::Limit(_))) {
+            return cleared;
         }
+        self.tail_left.store(true, Ordering::Release);
+        // Faults look at that with the file steady, and install with the block locked.
+        let block = size >> self.block_shift();
+        if let Ok(Got::Locked(locked)) = self.get_page(block, Get::LOCK)
+            && locked.meta().hold.load().mapped() > 0
+        {
+            let last = size / PAGE_SIZE as u64;
+            self.mappers.revoke(last..last + 1, Revoke::All);
+            self.pool.domain.synchronize();
+        }
+        Ok(())
     }
 
     /// A frame for the block that the file is to end in, if that is viewed and the cache has its only copy: it will have to move.
@@ -337,7 +351,7 @@ impl FileCore {
         self.set_size(new);
         if new < old {
             self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
-            self.zero_tail(new, None)?;
+            self.cut_tail(new, None)?;
         }
         self.end_holes(0..u64::MAX);
         self.ready.changed();

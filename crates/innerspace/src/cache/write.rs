@@ -322,14 +322,23 @@ impl FileCore {
     }
 
     #[cold]
-    fn clear_tail(&self, size: u64) -> Result<(), FileError> {
-        // Where no translation can store, the bytes past the end are zeros already: see `zero_past_end`.
+    pub(super) fn clear_tail(&self, size: u64) -> Result<(), FileError> {
+        // Where no translation can store, the bytes past the end are zeros already: see `zero_past_end`. But for a tail that was left.
         match self.lookup(size >> self.block_shift()) {
             Some(held)
                 if held.meta().hold.load().is_wmapped()
                     || self.tail_left.load(Ordering::Acquire) =>
             {
-                self.zero_tail(size, None)?;
+                let viewed = held.meta().hold.load().views() > 0;
+                drop(held);
+                let spare = match viewed {
+                    true => Some(
+                        self.pool
+                            .alloc(self.group.id(), self.order, AllocMode::Wait)?,
+                    ),
+                    false => None,
+                };
+                self.zero_tail(size, spare)?;
                 self.tail_left.store(false, Ordering::Release);
                 Ok(())
             }

@@ -8,7 +8,7 @@
 //! | field | counts |
 //! |---|---|
 //! | views | guards that were promised bytes that never change |
-//! | refs | the file's index (1), leaves that own an anonymous frame, transient users |
+//! | refs | the file's index, or the views of a block that has left it (1); leaves that own an anonymous frame; transient users |
 //! | mapped | file pages installed in page tables; pins of an anonymous page; borrowers of a leaf |
 //! | CACHED | the frame is what its file's index says; without it the frame is anonymous, or viewed-only, or dying |
 //! | WRITER | somebody holding the block's lock copies into the frame |

@@ -9,7 +9,7 @@
 //! | `lru`, `uses` | the LRU of `reclaim` |
 //! | `fresh` | the allocator, for frames in nobody's hands: whether the block was never handed out before |
 //! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
-//! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex |
+//! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; blocks outside their files: their views, under the keeper's mutex |
 //!
 //! Metadata is type-stable: it exists as long as the arena, so a reader may look at that of a frame that was freed a
 //! moment ago and finds valid fields of the wrong life; it then takes a hold and re-checks.
@@ -134,7 +134,8 @@ pub(crate) struct Meta {
     index: AtomicU64,
     /// Who keeps the frame.
     pub(crate) hold: Hold,
-    /// Leaves: which one they borrow from, and through how many. Index nodes: how many of their words are in use.
+    /// Leaves: which one they borrow from, and through how many. Index nodes: how many of their words are in use. Blocks that have
+    /// left their files with views: how many of those are to be told of still (`outside`).
     pub(crate) extra: AtomicU64,
     /// Of a block in its file's index: which one it is.
     tag: AtomicU64,

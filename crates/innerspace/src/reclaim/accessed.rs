@@ -53,6 +53,10 @@ impl Pool {
         let meta = self.frames.meta(id);
         if meta.is_marked() && !self.samples() {
             meta.warm();
+            // A stretch that began meanwhile may have passed this block before: whoever sees what it did to the word sees that it is on.
+            if self.samples() {
+                meta.hold.cool();
+            }
         }
     }
 

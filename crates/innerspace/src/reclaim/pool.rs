@@ -334,7 +334,12 @@ impl Reclaimer for Pool {
         while freed < pages {
             let left = PageCount(pages.0 - freed.0);
             match self.make_room(group, left, Io::Allowed, &mut rounds) {
-                Room::Made(more) => freed.0 += more.0,
+                Room::Made(more) => {
+                    freed.0 += more.0;
+                    if more.0 > 0 {
+                        rounds.wait_no_more();
+                    }
+                }
                 Room::Perhaps => {}
                 Room::None => break,
             }

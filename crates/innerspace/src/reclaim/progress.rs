@@ -100,12 +100,17 @@ impl Rounds {
             vain: VAIN_ROUNDS,
         }
     }
+
+    /// Something was freed: nobody is waited for any more.
+    pub(super) fn wait_no_more(&mut self) {
+        self.vain = 0;
+    }
 }
 
 /// What a round brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
-    /// At least so many pages were freed.
+    /// Something was freed: so many pages of the group, of others perhaps.
     Made(PageCount),
     /// Nothing, but another thread was at work: try the request again.
     Perhaps,
@@ -131,9 +136,10 @@ impl Pool {
         let shrunk = {
             let _working = self.progress.begin();
             // What waits for a grace period is free but for the waiting.
-            let flushed = self.run_retired();
-            if flushed > 0 {
-                return Room::Made(PageCount(flushed as u64));
+            let before = self.groups.usage(group).0;
+            if self.run_retired() > 0 {
+                let freed = before.saturating_sub(self.groups.usage(group).0);
+                return Room::Made(PageCount(freed));
             }
             self.shrink_working(group, target, io)
         };

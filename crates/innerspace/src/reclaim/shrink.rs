@@ -431,11 +431,12 @@ impl Pool {
         }
         self.by_owner(evict, |_, owner, frames| {
             panics.catch(|| {
-                let count = owner.evict(frames);
-                done.freed.0 += count.freed.0;
+                // Before: the frames that went may be others by then.
                 let pages = frames
                     .first()
                     .map_or(1, |id| pages_of(self.frames.meta(*id)));
+                let count = owner.evict(frames);
+                done.freed.0 += count.freed.0;
                 self.counters
                     .add(Event::PgBusy, u64::from(count.busy) * pages);
             });

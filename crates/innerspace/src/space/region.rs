@@ -1,6 +1,5 @@
 //! A range that grows and shrinks at its end, like the heap that brk moves.
 
-use super::advise::Advice;
 use super::map::Map;
 use super::vma::{Backing, Protection};
 use super::{Space, SpaceError};
@@ -101,6 +100,21 @@ impl Region {
         })
     }
 
+    /// The pages from its start on that nothing else was mapped over.
+    fn reserved(&self) -> u64 {
+        let range = self.start.0..self.start.0 + self.most;
+        self.space.0.inside(|tables| {
+            let mut end = range.start;
+            for vma in tables.vmas.overlapping(&range) {
+                if vma.start > end || !matches!(vma.backing, Backing::Anonymous) {
+                    break;
+                }
+                end = vma.end;
+            }
+            end.min(range.end) - range.start
+        })
+    }
+
     /// Whether its length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -109,8 +123,9 @@ impl Region {
     /// Moves its end and returns it. What is added is zeros; what is cut off is gone, by whole pages.
     ///
     /// # Errors
-    /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::Limit`]; as for [`Space::protect`] where the reserve was
-    /// unmapped. Nothing is changed.
+    /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::NotMapped`] where the reserve was unmapped, whatever is
+    /// mapped there now; [`SpaceError::Limit`]. Nothing is changed, but that pages which were protected from every access may be
+    /// zeros by then.
     pub fn set_len(&mut self, len: u64) -> Result<VirtAddr, SpaceError> {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });
@@ -122,11 +137,18 @@ impl Region {
         let _moving = self.last.moving.lock();
         let (old, new) = (self.pages(), whole(len));
         if old < new {
+            if new > self.reserved() {
+                return Err(SpaceError::NotMapped {
+                    what: "moving the end of a region",
+                    at: self.start + old,
+                    len: new - old,
+                });
+            }
             let added = self.start.0 + old..self.start.0 + new;
             if !self.space.0.is_empty(&added) {
                 // Of pages that were protected from every access.
-                self.space
-                    .advise(self.start + old, new - old, Advice::DontNeed)?;
+                let reserved = Map::anonymous(new - old).protection(Protection::NONE);
+                self.space.map(reserved.replacing(self.start + old))?;
             }
             self.space
                 .protect(self.start + old, new - old, Protection::READ_WRITE)?;

@@ -6,8 +6,8 @@ use std::io::{self, IoSlice};
 use super::{KnownSince, Store, StoreError};
 
 /// Reads until `buf` is full or the store ends; returns the number of bytes read. Short reads and
-/// interruptions are retried. A store that ends before bytes it once had is an error, worded for
-/// the whole read.
+/// interruptions are retried; a store that says that it read more than it was asked for is an
+/// error. One that ends before bytes it once had is an error, worded for the whole read.
 pub fn read_exact_or_eof<S: Store + ?Sized>(
     store: &S,
     buf: &mut [u8],
@@ -17,6 +17,8 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
     while done < buf.len() {
         match store.read_at(&mut buf[done..], offset + done as u64) {
             Ok(0) => break,
+            // A store that says so has read who knows what.
+            Ok(count) if count > buf.len() - done => return Err(io::ErrorKind::InvalidData.into()),
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(widen(error, offset, buf.len() as u64)),

@@ -11,7 +11,7 @@
 //! | 3 | drops its `Arc`, some time | [`Kept::end`], then drops both `Arc`s |
 //!
 //! Count and `Arc` change together under a mutex, so that whoever may call `get` finds the `Arc`; what is left behind may be counted
-//! under it, too. Both sides are rare.
+//! under it, too. All of it is rare.
 
 use super::{Arc, Mutex, MutexGuard};
 

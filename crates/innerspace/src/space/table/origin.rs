@@ -8,8 +8,8 @@
 //! - The origin has no parent any more, and one borrower is left: the pages that the borrower does not borrow any more are of
 //!   use to nobody, and go at once ([`Nodes::trim`]). It may stop borrowing others at the same time; what it does not borrow
 //!   it never borrows again, for only a restore borrows again, from a leaf that has a parent.
-//! - The same, and the borrower meets a write fault, or is copied in its turn: it takes over the pages it borrows
-//!   ([`Nodes::absorb_origin`]).
+//! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is copied in its turn: it takes over the
+//!   pages it borrows ([`Nodes::absorb_origin`]). Pages that were dropped before, and that the origin itself borrows, stay until then.
 //!
 //! Whoever trims or absorbs counts as a borrower, so of these one at a time is at the origin. But the borrower of the leaf that is trimmed may
 //! itself be absorbed meanwhile, by a leaf that borrows from it: the words with which it borrows are left as they are, since they
