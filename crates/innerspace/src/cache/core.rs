@@ -57,7 +57,7 @@ pub(crate) struct FileCore {
 
     // Each of these has its own protection.
     /// Where the bytes are; `None` once the file is closed. A leaf lock, held to clone it.
-    store: Mutex<Option<Arc<dyn Store>>>,
+    store: Mutex<Option<Arc<Reached>>>,
     /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by `set_len`, under
     /// `invalidate`, exclusive.
     pub(super) size: AtomicU64,
@@ -127,6 +127,21 @@ impl Drop for SaidSo<'_> {
     }
 }
 
+/// The store of a file, for the file and for each of its calls.
+pub(super) struct Reached {
+    store: Arc<dyn Store>,
+    /// Dropped when the store is.
+    open: Arc<()>,
+}
+
+impl std::ops::Deref for Reached {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &dyn Store {
+        &*self.store
+    }
+}
+
 impl FileCore {
     /// A file with nothing cached. The store is not called.
     pub(super) fn new(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> Arc<FileCore> {
@@ -185,7 +200,10 @@ impl FileCore {
                 accepted,
                 uses_files: Arc::new(AtomicBool::new(uses_files)),
                 syncs: Syncs::default(),
-                store: Mutex::new(Some(store)),
+                store: Mutex::new(Some(Arc::new(Reached {
+                    store,
+                    open: Arc::new(()),
+                }))),
                 append: Mutex::ranked(Rank::Append, ()),
                 ready: ReadyList::default(),
                 stream: Stream::default(),
@@ -281,8 +299,14 @@ impl FileCore {
     }
 
     /// Where the file's bytes are.
-    pub(super) fn store(&self) -> Result<Arc<dyn Store>, FileError> {
+    pub(super) fn store(&self) -> Result<Arc<Reached>, FileError> {
         self.store.lock().clone().ok_or_else(|| self.closed())
+    }
+
+    /// As long as it can be upgraded, the store is in use by this file, be it by a call that is under way yet as the file is closed.
+    pub(super) fn in_use(&self) -> Weak<()> {
+        let store = self.store.lock();
+        store.as_ref().map_or_else(Weak::new, |reached| Arc::downgrade(&reached.open))
     }
 
     /// Lets go of the store: the file is closed.

@@ -204,7 +204,7 @@ impl FileCore {
     ) -> Result<(), FileError> {
         self.end_shown_holes(&run);
         let results = match self.store() {
-            Ok(store) => self.read_into(&*store, &mut run),
+            Ok(store) => self.read_into(&**store, &mut run),
             Err(error) => run.iter().map(|_| Err(error.clone())).collect(),
         };
         let mut outcome = Ok(());

@@ -42,12 +42,14 @@ pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 struct Entry {
     identity: Option<Identity>,
     core: Weak<FileCore>,
+    /// Of its store: see [`FileCore::in_use`].
+    in_use: Weak<()>,
 }
 
 impl Entry {
     /// Whether it is there still. One that panicked when it was closed may never have said that it went.
     fn is_there(&self) -> bool {
-        self.core.strong_count() > 0
+        self.core.strong_count() > 0 || self.in_use.strong_count() > 0
     }
 
     fn is_open_as(&self, identity: Identity) -> bool {
@@ -266,12 +268,16 @@ impl Cache {
         files.push(Entry {
             identity: file.identity,
             core: Arc::downgrade(file),
+            in_use: file.in_use(),
         });
     }
 
     pub(super) fn remove_file(&self, file: &FileCore) {
         let mut files = self.files.lock();
-        files.retain(|other| !std::ptr::eq(other.core.as_ptr(), file));
+        // A call of the store may be under way: the file is not closed before that lets go of it.
+        files.retain(|other| {
+            !std::ptr::eq(other.core.as_ptr(), file) || other.in_use.strong_count() > 0
+        });
         drop(files);
         self.closed.notify_all();
     }

@@ -373,15 +373,13 @@ impl FileCore {
             if writing.is_none() {
                 let Some(frame) = spare.take() else {
                     drop(locked);
-                    // Going back is no longer possible: the store is shorter already.
-                    let must = self
-                        .pool
-                        .alloc(self.group.id(), self.order, AllocMode::Must);
-                    match must {
-                        Ok(frame) => spare = Some(frame),
+                    let alloc = |mode| self.pool.alloc(self.group.id(), self.order, mode);
+                    // Over the limit only if the cache has the only copy: going back is no longer possible, the store is shorter already.
+                    spare = match alloc(AllocMode::NoIo) {
+                        Ok(frame) => Some(frame),
                         Err(_) if self.forget_clean(block..block + 1) > 0 => return Ok(()),
-                        Err(error) => return Err(error.into()),
-                    }
+                        Err(_) => Some(alloc(AllocMode::Must)?),
+                    };
                     continue;
                 };
                 locked = self.move_block(locked, frame);

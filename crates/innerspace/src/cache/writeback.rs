@@ -432,7 +432,7 @@ impl FileCore {
                 run.iter().map(|one| IoSlice::new(one.bytes())).collect();
             let _call = self.store_call();
             let _changing = self.syncs.changing();
-            write_all_vectored_at(&*store, &mut slices, offset)
+            write_all_vectored_at(&**store, &mut slices, offset)
         };
         // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile may reach over it.
         self.extents.lock().cut_hole(&(offset..offset + len));

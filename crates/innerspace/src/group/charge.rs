@@ -390,6 +390,8 @@ impl GroupTree {
             let max = |id| self.node(id).max.load(Ordering::Relaxed);
             if let Some((id, _)) = levels.find(|(id, usage)| *usage > max(*id)) {
                 self.count(id, 1, |events| &events.forced);
+                self.path(group)
+                    .for_each(|id| self.note_over(self.node(id)));
             }
         }
         Ok(added.over_high)
@@ -445,6 +447,25 @@ impl GroupTree {
         }
         for (id, usage) in self.path(group).zip(added.reached) {
             self.node(id).note_peak(usage.saturating_sub(stocked));
+        }
+    }
+
+    /// The usage or the limit of a group that is over it, or may be, has changed.
+    #[cold]
+    pub(super) fn note_over(&self, node: &Node) {
+        // Whoever changes them next looks again; who finds that they have changed since the flag did looks once more.
+        loop {
+            let is_over = || node.usage.load(Ordering::SeqCst) > node.max.load(Ordering::SeqCst);
+            let now = is_over();
+            if node.over.swap(now, Ordering::SeqCst) != now {
+                match now {
+                    true => self.over.fetch_add(1, Ordering::SeqCst),
+                    false => self.over.fetch_sub(1, Ordering::SeqCst),
+                };
+            }
+            if is_over() == now {
+                return;
+            }
         }
     }
 
@@ -506,7 +527,9 @@ impl GroupTree {
                 wanted: pages.0,
             });
         }
-        if self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
+        let over = |id| self.node(id).over.load(Ordering::Relaxed);
+        let is_over = self.over.load(Ordering::Relaxed) > 0 && self.path(group).any(over);
+        if !is_over && self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
             return Ok(());
         }
         self.uncharge_past_stock(number, group, pages)
@@ -544,7 +567,11 @@ impl GroupTree {
             next = node.parent();
             // Before, not after: see above.
             let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));
+            let was_over = node.over.load(Ordering::Relaxed);
             let left = checked_take(&node.usage, pages.0, note).expect("usage covers own (I8)");
+            if was_over {
+                self.note_over(node);
+            }
             if left == 0 && node.is_deleted() {
                 // Each level by itself: another thread may have released the one below already.
                 self.release(id);

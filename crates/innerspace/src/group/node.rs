@@ -3,7 +3,7 @@
 use super::stall::Stalls;
 use super::{GroupEvents, GroupId};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::units::PageCount;
 
 const NO_PARENT: u32 = u32::MAX;
@@ -42,6 +42,8 @@ pub(crate) struct Node {
     pub(super) high: AtomicU64,
     pub(super) parent: AtomicU32,
     state: AtomicU8,
+    /// Counted in the tree as one that has more than its `max`; see [`super::GroupTree::note_over`].
+    pub(super) over: AtomicBool,
     pub(super) accessors: AtomicU32,
     /// Below it, this group's pages are evicted only when nothing unprotected is left.
     pub(super) low: AtomicU64,
@@ -103,6 +105,7 @@ impl Node {
             _apart: Apart,
             parent: AtomicU32::new(NO_PARENT),
             state: AtomicU8::new(FREE),
+            over: AtomicBool::new(false),
             accessors: AtomicU32::new(0),
             low: AtomicU64::new(0),
             min: AtomicU64::new(0),

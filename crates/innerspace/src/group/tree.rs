@@ -5,7 +5,7 @@ use super::slot::Batches;
 use super::stock::Stocks;
 use super::watch::Watchers;
 use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
 use crate::units::PageCount;
 
@@ -72,6 +72,9 @@ pub(crate) struct GroupTree {
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
     pub(super) stocks: Stocks,
     pub(super) watchers: Watchers,
+    /// Groups that have more than their `max`. What is given back to one, or below it, goes off the levels: from a stock it would be had
+    /// again without a look at them.
+    pub(super) over: AtomicU32,
     /// What stall times count from.
     pub(super) born: std::time::Instant,
 }
@@ -96,6 +99,7 @@ impl GroupTree {
             reclaimer: Mutex::new(None),
             stocks: Stocks::new(batches),
             watchers: Watchers::default(),
+            over: AtomicU32::new(0),
             born: std::time::Instant::now(),
         };
         let mut shape = tree.shape.lock();
@@ -211,6 +215,8 @@ impl GroupTree {
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
+        // Before stocks are drained: nobody fills one after that.
+        self.note_over(node);
         let reclaimer = self.reclaimer();
         for _ in 0..SET_MAX_ROUNDS {
             self.drain_stocks(id);
@@ -259,6 +265,7 @@ impl GroupTree {
         // From the next line on whoever gives back its last page frees the number: those who watch the next group must not be forgotten.
         self.watchers.forget(id);
         self.node(id).delete();
+        self.note_over(self.node(id));
         drop(shape);
         self.stocks.drain_all(self, id);
         self.release(id);

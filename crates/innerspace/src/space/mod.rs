@@ -216,7 +216,7 @@ impl Space {
         )))
     }
 
-    /// A new accessor: the handle through which one thread at a time loads and stores. Charged one page, even over the
+    /// A new accessor: the handle through which one thread at a time loads and stores. Charged two pages, even over the
     /// limit.
     pub fn accessor(&self) -> Accessor {
         Accessor::new(&self.0)

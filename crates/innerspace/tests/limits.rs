@@ -1,0 +1,81 @@
+//! What a limit refuses while a group is over it, and what a cut may take.
+
+use innerspace::store::{MemoryStore, Store};
+use innerspace::{Advice, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Threads};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn memory() -> Memory {
+    MemoryOptions::new(64 * MIB)
+        .threads(Threads::None)
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn requests_are_refused_until_usage_is_under_a_lowered_limit() {
+    let memory = memory();
+    let group = memory.group("g", 4 * MIB).unwrap();
+    let space = memory.space_in(&group).unwrap();
+    let own = space.map(Map::anonymous(400 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    (0..300).for_each(|page| a.store(own + page * PAGE, 1_u64).unwrap());
+    let max = 50 * PAGE;
+    assert!(group.set_max(max).is_err(), "nothing can be evicted");
+    // Some of it is given back, page by page: the group is far over its limit still.
+    let give_back = |pages: std::ops::Range<u64>| {
+        for page in pages {
+            let at = own + page * PAGE;
+            space.advise(at, PAGE, Advice::DontNeed).unwrap();
+        }
+    };
+    give_back(0..60);
+    assert!(group.usage() > max);
+    let mut store = |page: u64| a.store(own + page * PAGE, 1_u64).is_ok();
+    assert_eq!((0..60).take_while(|page| store(*page)).count(), 0);
+    // Under it again, as much is granted as the limit says.
+    give_back(60..300);
+    let stored = (0..60).take_while(|page| store(*page)).count();
+    assert!(stored > 0 && group.usage() <= max, "{stored} stores");
+    assert_eq!(memory.root_group().events().forced, 0);
+    memory.validate();
+}
+
+#[test]
+fn pages_that_were_granted_over_the_limit_are_given_back() {
+    let memory = memory();
+    let max = 400 * PAGE;
+    let group = memory.group("g", max).unwrap();
+    let space = memory.space_in(&group).unwrap();
+    let own = space.map(Map::anonymous(2000 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    let mut page = 0;
+    while group.usage() < max {
+        a.store(own + page * PAGE, 1_u64).unwrap();
+        page += 1;
+    }
+    drop((0..30).map(|_| space.accessor()).collect::<Vec<_>>());
+    assert_eq!(group.usage(), max);
+    let forced = group.events().forced;
+    assert!(forced > 0, "an accessor does not fail");
+    let mut store = |page: u64| a.store(own + page * PAGE, 1_u64).is_ok();
+    assert_eq!((page..2000).take_while(|page| store(*page)).count(), 0);
+    assert_eq!((group.events().forced, group.usage()), (forced, max));
+    memory.validate();
+}
+
+#[test]
+fn a_cut_beside_a_view_of_a_clean_block_stays_under_the_limit() {
+    let memory = memory();
+    let max = 3 * MIB;
+    let group = memory.group("g", max).unwrap();
+    let store = MemoryStore::new();
+    store.write_at(&vec![7; 2 << 20], 0).unwrap();
+    let options = memory.options().group(&group).block_size(2 * MIB);
+    let file = options.access(FileAccess::ReadWrite).open(store).unwrap();
+    let view = file.view(0..10).unwrap();
+    file.set_len(MIB + 1).unwrap();
+    assert!(group.take_peak() <= max);
+    assert_eq!(group.events().forced, 0);
+    assert_eq!((view[..].to_vec(), file.len()), (vec![7; 10], MIB + 1));
+}
