@@ -3,11 +3,13 @@
 #![cfg(not(target_family = "wasm"))]
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use innerspace::store::{Identity, MemoryStore, Store};
 use innerspace::{
-    DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, OpenError, PagedFile, WriteOrder,
+    DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, MemoryOptions, OpenError, PAGE_SIZE,
+    PagedFile, Threads, WriteOrder,
 };
 
 fn refused(opened: Result<PagedFile, OpenError>) -> String {
@@ -313,5 +315,37 @@ fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
         assert!(matches!(opened, Err(DaxError::OtherMemorysGroup)));
     }
     assert_eq!(std::fs::read(&path).unwrap(), [1; 5_000], "not emptied");
+    memory.validate();
+}
+
+/// A call of the store that the background has under way keeps its lock for a moment after the last handle is gone.
+#[test]
+fn a_file_that_is_closed_beside_the_background_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, vec![0; 10 * PAGE_SIZE]).unwrap();
+    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let memory = options.build().unwrap();
+    let busy = AtomicUsize::new(3);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (memory, path, busy) = (&memory, &path, &busy);
+            scope.spawn(move || {
+                let opened = (0..400).try_for_each(|_| {
+                    let file = memory.open_rw(path)?;
+                    file.write_at(&[1], thread * PAGE_SIZE as u64).unwrap();
+                    Ok::<(), OpenError>(())
+                });
+                busy.fetch_sub(1, Ordering::Relaxed);
+                opened.unwrap();
+            });
+        }
+        scope.spawn(|| {
+            while busy.load(Ordering::Relaxed) > 0 {
+                memory.tick();
+                memory.reclaim(MIB);
+            }
+        });
+    });
     memory.validate();
 }

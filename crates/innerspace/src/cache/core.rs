@@ -306,7 +306,9 @@ impl FileCore {
     /// As long as it can be upgraded, the store is in use by this file, be it by a call that is under way yet as the file is closed.
     pub(super) fn in_use(&self) -> Weak<()> {
         let store = self.store.lock();
-        store.as_ref().map_or_else(Weak::new, |reached| Arc::downgrade(&reached.open))
+        store
+            .as_ref()
+            .map_or_else(Weak::new, |reached| Arc::downgrade(&reached.open))
     }
 
     /// Lets go of the store: the file is closed.
