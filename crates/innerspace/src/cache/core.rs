@@ -11,6 +11,7 @@ use super::extents::{Extents, ShownHoles};
 use super::index::{Guarded, Index, Nodes};
 use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 use super::options::{FileAccess, FileOptions};
+use super::reached::Reached;
 use super::ready::ReadyList;
 use super::service::Cache;
 use super::stats::FileCounters;
@@ -21,7 +22,7 @@ use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tag
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
-use crate::store::{Accepted, Identity, Store, StoreError};
+use crate::store::{Accepted, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{
     Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
@@ -127,21 +128,6 @@ impl Drop for SaidSo<'_> {
     }
 }
 
-/// The store of a file, for the file and for each of its calls.
-pub(super) struct Reached {
-    store: Arc<dyn Store>,
-    /// Dropped when the store is.
-    open: Arc<()>,
-}
-
-impl std::ops::Deref for Reached {
-    type Target = dyn Store;
-
-    fn deref(&self) -> &dyn Store {
-        &*self.store
-    }
-}
-
 impl FileCore {
     /// A file with nothing cached. The store is not called.
     pub(super) fn new(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> Arc<FileCore> {
@@ -200,10 +186,7 @@ impl FileCore {
                 accepted,
                 uses_files: Arc::new(AtomicBool::new(uses_files)),
                 syncs: Syncs::default(),
-                store: Mutex::new(Some(Arc::new(Reached {
-                    store,
-                    open: Arc::new(()),
-                }))),
+                store: Mutex::new(Some(Arc::new(Reached::new(store)))),
                 append: Mutex::ranked(Rank::Append, ()),
                 ready: ReadyList::default(),
                 stream: Stream::default(),
@@ -303,12 +286,10 @@ impl FileCore {
         self.store.lock().clone().ok_or_else(|| self.closed())
     }
 
-    /// As long as it can be upgraded, the store is in use by this file, be it by a call that is under way yet as the file is closed.
+    /// As long as it can be upgraded, the store is in use by this file.
     pub(super) fn in_use(&self) -> Weak<()> {
         let store = self.store.lock();
-        store
-            .as_ref()
-            .map_or_else(Weak::new, |reached| Arc::downgrade(&reached.open))
+        store.as_deref().map_or_else(Weak::new, Reached::in_use)
     }
 
     /// Lets go of the store: the file is closed.

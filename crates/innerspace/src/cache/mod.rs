@@ -11,7 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `later`, `waiting` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls, and waiting a while for them |
-//! | `asked`, `core`, `stats`, `service`, `serving` | what a store says before it is a file; a file's state; its counters; what files share; who does its work |
+//! | `asked`, `reached`, `core`, `stats`, `service`, `serving` | what a store says before it is a file, and how calls have it; a file's state; its counters; what files share; who does its work |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `passing`, `write`, `append`, `new_blocks` | zero-copy and copies; reads that cache nothing; writers that move away from views; at the end of the file; blocks made whole, many at once |
@@ -87,6 +87,7 @@ mod new_blocks;
 mod options;
 mod owner;
 mod passing;
+mod reached;
 mod read;
 mod ready;
 mod service;

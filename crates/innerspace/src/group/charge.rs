@@ -450,25 +450,6 @@ impl GroupTree {
         }
     }
 
-    /// The usage or the limit of a group that is over it, or may be, has changed.
-    #[cold]
-    pub(super) fn note_over(&self, node: &Node) {
-        // Whoever changes them next looks again; who finds that they have changed since the flag did looks once more.
-        loop {
-            let is_over = || node.usage.load(Ordering::SeqCst) > node.max.load(Ordering::SeqCst);
-            let now = is_over();
-            if node.over.swap(now, Ordering::SeqCst) != now {
-                match now {
-                    true => self.over.fetch_add(1, Ordering::SeqCst),
-                    false => self.over.fetch_sub(1, Ordering::SeqCst),
-                };
-            }
-            if is_over() == now {
-                return;
-            }
-        }
-    }
-
     /// Takes the charge of the first `levels` nodes from `group` up back off.
     fn undo_levels(&self, group: GroupId, levels: usize, pages: PageCount) {
         let mut next = Some(group);
@@ -527,9 +508,9 @@ impl GroupTree {
                 wanted: pages.0,
             });
         }
-        let over = |id| self.node(id).over.load(Ordering::Relaxed);
-        let is_over = self.over.load(Ordering::Relaxed) > 0 && self.path(group).any(over);
-        if !is_over && self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
+        if !self.is_any_over(group)
+            && self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes
+        {
             return Ok(());
         }
         self.uncharge_past_stock(number, group, pages)

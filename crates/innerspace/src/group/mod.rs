@@ -17,7 +17,7 @@
 //! `usage = own + sum(usage of children)` (I8). A charge adds level by level with compare-and-swap, so `usage` never exceeds
 //! `max` even for an instant; a level that refuses has the levels below it undone, and nothing else moved. Most charges never get
 //! there: each thread has a [stock] of charged pages that counts as used and is given back before anybody is refused: 128 a group, and
-//! more while every limit is far. Reports take it off.
+//! more while every limit is far. Reports take it off. Nothing is stocked for a group that is over its limit (`over`).
 //!
 //! **Events** ([`GroupEvents`]) are counted where they happen; [`GroupWatch`]ers are told of them on the service thread.
 //!
@@ -51,6 +51,8 @@ mod midway;
 mod moves;
 #[cfg(not(loom))]
 mod node;
+#[cfg(not(loom))]
+mod over;
 #[cfg(not(loom))]
 mod protect;
 #[cfg(not(loom))]

@@ -42,7 +42,7 @@ pub(crate) struct Node {
     pub(super) high: AtomicU64,
     pub(super) parent: AtomicU32,
     state: AtomicU8,
-    /// Counted in the tree as one that has more than its `max`; see [`super::GroupTree::note_over`].
+    /// Counted in the tree as one that has more than its `max`; see [`super::over`].
     pub(super) over: AtomicBool,
     pub(super) accessors: AtomicU32,
     /// Below it, this group's pages are evicted only when nothing unprotected is left.

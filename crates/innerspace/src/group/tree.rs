@@ -72,8 +72,7 @@ pub(crate) struct GroupTree {
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
     pub(super) stocks: Stocks,
     pub(super) watchers: Watchers,
-    /// Groups that have more than their `max`. What is given back to one, or below it, goes off the levels: from a stock it would be had
-    /// again without a look at them.
+    /// Groups that have more than their `max`: see [`super::over`].
     pub(super) over: AtomicU32,
     /// What stall times count from.
     pub(super) born: std::time::Instant,
