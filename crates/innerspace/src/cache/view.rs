@@ -110,12 +110,15 @@ impl Handle {
         range: Range<u64>,
         wait: Wait,
     ) -> Result<View, FileError> {
-        match self.hit(&range) {
-            Some(pinned) => Ok(View(pinned)),
-            None => match self.view_missed(range, wait) {
-                Ok(view) => Ok(view),
-                Err(error) => Err(*error),
-            },
+        if let Some(pinned) = self.hit(&range) {
+            return Ok(View(pinned));
+        }
+        // The length, which a caller often knows when it is compiled, and the error, which has to be told from a view: so that whoever asks
+        // for either after a hit asks for nothing.
+        let len = (range.end - range.start) as usize;
+        match Pinned::of_len(len, move || self.view_missed(range, wait)) {
+            Ok(pinned) => Ok(View(pinned)),
+            Err(error) => Err(error),
         }
     }
 
@@ -138,17 +141,17 @@ impl Handle {
         })
     }
 
-    #[cold]
-    #[inline(never)]
+    /// What is not a hit.
     fn view_missed(
         self: &Arc<Handle>,
         range: Range<u64>,
         wait: Wait,
-    ) -> Result<View, Box<FileError>> {
+    ) -> Result<Pinned<Pool>, FileError> {
         if let Some(pinned) = self.cool_hit(&range) {
-            return Ok(View(pinned));
+            return Ok(pinned);
         }
-        Ok(self.view_without_hit(range, wait)?)
+        let View(pinned) = self.view_without_hit(range, wait)?;
+        Ok(pinned)
     }
 
     /// Like [`Handle::hit`], of a block that is not hot, or not where it was found last.

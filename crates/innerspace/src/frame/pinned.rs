@@ -14,6 +14,7 @@
 use std::fmt;
 use std::hint::cold_path;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
@@ -86,6 +87,31 @@ pub(crate) struct Grip<'id, K> {
     start: NonNull<u8>,
     meta: NonNull<Meta>,
     here: PhantomData<Here<'id, K>>,
+}
+
+/// A view but for its length. It gives nothing back by itself.
+struct Start {
+    start: NonNull<u8>,
+    block: Option<NonNull<Meta>>,
+    owner: *const (),
+}
+
+impl Start {
+    #[cold]
+    #[inline(never)]
+    fn of_len<K: Keeper, E>(
+        len: usize,
+        make: impl FnOnce() -> Result<Pinned<K>, E>,
+    ) -> Result<Start, E> {
+        let pinned = make()?;
+        assert_eq!(pinned.bytes.len(), len, "the length of a view");
+        let pinned = ManuallyDrop::new(pinned);
+        Ok(Start {
+            start: pinned.bytes.cast(),
+            block: pinned.block,
+            owner: pinned.owner,
+        })
+    }
 }
 
 /// How often a view is tried that loses to other changes of the hold word.
@@ -252,6 +278,29 @@ impl<K: Keeper> Pinned<K> {
             bytes: NonNull::slice_from_raw_parts(grip.start, len),
             block: Some(grip.meta),
             owner: std::ptr::from_ref(keeper).cast(),
+            _of: PhantomData,
+        })
+    }
+
+    /// The view of `len` bytes that `make` makes, by a call. Its length does not come from there, so that who knows it when it is compiled
+    /// need not look at it.
+    ///
+    /// # Panics
+    /// When `make` makes one of another length.
+    #[inline(always)]
+    pub(crate) fn of_len<E>(
+        len: usize,
+        make: impl FnOnce() -> Result<Pinned<K>, E>,
+    ) -> Result<Pinned<K>, E> {
+        let Start {
+            start,
+            block,
+            owner,
+        } = Start::of_len(len, make)?;
+        Ok(Pinned {
+            bytes: NonNull::slice_from_raw_parts(start, len),
+            block,
+            owner,
             _of: PhantomData,
         })
     }
