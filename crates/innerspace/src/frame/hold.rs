@@ -1,8 +1,8 @@
 //! The hold word: who keeps a frame from being freed, and who may see its bytes stand still.
 //!
 //! ```text
-//!  63     62      61     60   59..40   39..20  19..0
-//!  CACHED WMAPPED WRITER COLD mapped    refs   views
+//!  63      62      61     60   59..40  39..20  19..0
+//!  OUTSIDE WMAPPED WRITER COLD mapped   refs   views
 //! ```
 //!
 //! | field | counts |
@@ -10,7 +10,7 @@
 //! | views | guards that were promised bytes that never change |
 //! | refs | the file's index, or the views of a block that has left it (1); leaves that own an anonymous frame; transient users |
 //! | mapped | file pages installed in page tables; pins of an anonymous page; borrowers of a leaf |
-//! | CACHED | the frame is what its file's index says; without it the frame is anonymous, or viewed-only, or dying |
+//! | OUTSIDE | the frame is in no file's index: anonymous, or viewed-only, or owned, or free. Without it, it is *CACHED*: what its file's index says |
 //! | WRITER | somebody holding the block's lock copies into the frame |
 //! | WMAPPED | write translations of the frame may exist |
 //! | COLD | of a CACHED frame: its next use may have a mark to make ([`super::marks`]) |
@@ -19,7 +19,7 @@
 //!
 //! | from | function | to | condition |
 //! |---|---|---|---|
-//! | owned (0) | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
+//! | owned | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
 //! | refs=n | `try_get`, `try_get_cached` / `put` | refs=n+1 / n-1 | get: n > 0; cached: CACHED |
 //! | refs=n, not CACHED | `put_owner` | refs=n-1 | of refs=1 alone: by a plain store, see `try_get` |
 //! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
@@ -32,14 +32,17 @@
 //! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
 //! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | CACHED; it holds the frame, like a reference |
 //! | mapped=1 alone | `try_map_beside_one` / `unmap_both` | mapped=2 / 0 | a leaf with one borrower and no parent |
-//! | CACHED refs=n | `freeze(n)` | owned (0) | views = mapped = 0 |
+//! | CACHED refs=n | `freeze(n)` | owned | views = mapped = 0 |
 //! | CACHED refs=n | `leave_file` | refs=n-1; with views refs=n, the index's is theirs | block lock held |
 //!
 //! Views or pins alone may keep an anonymous frame whose leaf has let it go. Who drops a view of a block that has left its file
 //! ([`PutView::Outside`]) tells its keeper ([`super::outside`]).
 //!
-//! Whoever brings the word to 0 (`Dropped::Last`) frees the frame; the word stays 0 until it is published again, so
-//! every `try_` on a free frame fails.
+//! Whoever brings the word to OUTSIDE alone (`Dropped::Last`) frees the frame; the word stays so until it is published again, so
+//! every `try_` on a free frame fails. Only of a frame that was never published is it 0, as the host's memory has it; nothing
+//! names such a frame but its owner, and [`Hold::load`] says that nobody holds it.
+//!
+//! That a bit is set where a frame is *not* cached makes the question of a hit one test against zero: none of the four, and room for a view.
 //!
 //! Orderings. All changes are RMWs of one word, so each sees the newest value; but for `publish`, which nobody can meet, and
 //! `put_owner` of the last owner, whom nobody may meet (the rule is at `try_get`). What they pair with:
@@ -63,18 +66,18 @@ const MAPPED: u64 = 1 << 40;
 /// The top bit of `views`: with it set the count is full.
 const VIEWS_FULL: u64 = 1 << 19;
 /// The sign: what a drop of a view asks, the processor's flags say after the operation itself.
-const CACHED: u64 = 1 << 63;
+const OUTSIDE: u64 = 1 << 63;
 const WMAPPED: u64 = 1 << 62;
 const WRITER: u64 = 1 << 61;
 const COLD: u64 = 1 << 60;
 
 /// The value of a hold word at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HoldState(u64);
 
 impl HoldState {
     /// Held by nobody: owned or free.
-    pub(crate) const NONE: HoldState = HoldState(0);
+    pub(crate) const NONE: HoldState = HoldState(OUTSIDE);
     /// The most that the counts of references and of installed pages can hold.
     pub(crate) const MAX: u32 = FIELD as u32;
     /// The most views.
@@ -84,13 +87,13 @@ impl HoldState {
     /// A block in its file's index, with `refs` references of which the index has one, and not used yet.
     pub(crate) const fn cached(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
-        HoldState(CACHED | COLD | (refs as u64 * REF))
+        HoldState(COLD | (refs as u64 * REF))
     }
 
     /// A frame of no file (anonymous, table, index node) with `refs` references.
     pub(crate) const fn refs_only(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
-        HoldState(refs as u64 * REF)
+        HoldState(OUTSIDE | (refs as u64 * REF))
     }
 
     /// The number of views.
@@ -110,7 +113,7 @@ impl HoldState {
 
     /// Whether the frame is in its file's index.
     pub(crate) const fn is_cached(self) -> bool {
-        self.0 & CACHED != 0
+        self.0 & OUTSIDE == 0
     }
 
     /// Whether a writer copies into the frame.
@@ -125,7 +128,7 @@ impl HoldState {
 
     /// Whether the frame is anonymous with one reference and no view, pinned or not.
     pub(crate) const fn is_one_ref(self) -> bool {
-        self.0 & !(FIELD * MAPPED) == REF
+        self.0 & !(FIELD * MAPPED) == OUTSIDE | REF
     }
 
     /// Whether a use of this cached frame may have a mark to make.
@@ -138,14 +141,14 @@ impl HoldState {
         !self.is_cached() && self.views() > 0
     }
 
-    /// Whether a hit may take a view: CACHED, none of the other three bits, and room for one.
+    /// Whether a hit may take a view: none of the four bits, and room for one.
     #[inline(always)]
     const fn is_hot(self) -> bool {
-        self.0 & (CACHED | WMAPPED | WRITER | COLD | VIEWS_FULL) == CACHED
+        self.0 & (OUTSIDE | WMAPPED | WRITER | COLD | VIEWS_FULL) == 0
     }
 
     pub(super) const fn after_drop(self) -> Dropped {
-        if self.0 == 0 {
+        if self.0 == OUTSIDE {
             Dropped::Last
         } else {
             Dropped::Held
@@ -216,7 +219,10 @@ impl Hold {
     /// The word now; another thread may change it the next moment.
     #[inline]
     pub(crate) fn load(&self) -> HoldState {
-        HoldState(self.0.load(Ordering::Acquire))
+        match self.0.load(Ordering::Acquire) {
+            0 => HoldState::NONE,
+            word => HoldState(word),
+        }
     }
 
     /// Makes an owned frame visible. Release: pairs with the Acquire of every taker.
@@ -296,7 +302,7 @@ impl Hold {
     /// who had one.
     #[inline(always)]
     pub(crate) fn put_owner(&self) -> Dropped {
-        if self.0.load(Ordering::Acquire) != REF {
+        if self.0.load(Ordering::Acquire) != OUTSIDE | REF {
             return self.put();
         }
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -310,7 +316,7 @@ impl Hold {
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
-            (now.0 & (CACHED | WRITER | WMAPPED | VIEWS_FULL) == CACHED).then_some(now.0 + VIEW)
+            (now.0 & (OUTSIDE | WRITER | WMAPPED | VIEWS_FULL) == 0).then_some(now.0 + VIEW)
         })
         .is_ok()
     }
@@ -321,7 +327,7 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let now = self.0.load(Ordering::Relaxed);
-        now & (CACHED | WRITER | WMAPPED | VIEWS_FULL) == CACHED
+        now & (OUTSIDE | WRITER | WMAPPED | VIEWS_FULL) == 0
             && self
                 .0
                 .compare_exchange(now, now + VIEW, Ordering::Acquire, Ordering::Relaxed)
@@ -397,8 +403,8 @@ impl Hold {
             "put of a view that nobody had: {:?}",
             HoldState(before)
         );
-        // CACHED. Nor was it 0: asked so, the processor's flags say it, with no other instruction.
-        match before as i64 <= 0 {
+        // Not OUTSIDE. Nor was it 0: asked so, the processor's flags say it, with no other instruction.
+        match before as i64 > 0 {
             true => PutView::Kept,
             false => PutView::Outside,
         }
@@ -477,7 +483,7 @@ impl Hold {
     /// counted. Acquire: pairs with every dropper's Release.
     pub(crate) fn try_map_beside_one(&self) -> bool {
         self.update(Ordering::AcqRel, |now| {
-            (now.0 == MAPPED).then_some(2 * MAPPED)
+            (now.0 == OUTSIDE | MAPPED).then_some(OUTSIDE | (2 * MAPPED))
         })
         .is_ok()
     }
@@ -511,12 +517,12 @@ impl Hold {
     /// there is no translation for it to speak of. Acquire: pairs with every dropper's Release.
     pub(crate) fn freeze(&self, refs: u32) -> bool {
         self.update(Ordering::AcqRel, |now| {
-            (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(0)
+            (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(HoldState::NONE.0)
         })
         .is_ok()
     }
 
-    /// Takes the frame out of its file: removes CACHED (and the bits that speak of a file's block alone) at once, so that no view can
+    /// Takes the frame out of its file: sets OUTSIDE (and removes the bits that speak of a file's block alone) at once, so that no view can
     /// be taken afterwards. The index's reference goes with it, unless there are views, which get it. Refuses while there are views
     /// if `viewed` says so. The caller holds the block's lock.
     pub(super) fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
@@ -526,7 +532,7 @@ impl Hold {
                 "uncache of what is not cached: {now:?}"
             );
             assert!(!now.has_writer(), "I7: uncache under a writer: {now:?}");
-            let left = now.0 & !(CACHED | WMAPPED | COLD);
+            let left = now.0 & !(WMAPPED | COLD) | OUTSIDE;
             match (now.views(), viewed) {
                 (0, _) => Some(left - REF),
                 (_, Viewed::Allowed) => Some(left),
