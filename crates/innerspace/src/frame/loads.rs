@@ -2,6 +2,11 @@
 //!
 //! A magazine takes the last load that it gave itself, before those of others: its frames are in the cache of the processor that
 //! its thread is on, if they are in one.
+//!
+//! Above a bound the oldest goes to the buddy lists. So frames that lie all over the arena do not go round here for ever: in the lists they
+//! are neighbours again, which come out together.
+
+use std::collections::VecDeque;
 
 use super::stack::CAPACITY;
 use crate::FrameId;
@@ -15,12 +20,12 @@ const MOST: usize = 64;
 /// Half of what a magazine holds, from the first place on.
 pub(super) type Load = [FrameId; LOAD];
 
-/// Loads of free frames; the warmest last, more or less.
+/// Loads of free frames, in the order in which they were given.
 #[derive(Debug)]
 pub(super) struct Loads {
-    loads: Vec<Load>,
+    loads: VecDeque<Load>,
     /// The number of the magazine that gave each.
-    givers: Vec<u32>,
+    givers: VecDeque<u32>,
     most: usize,
 }
 
@@ -29,8 +34,8 @@ impl Loads {
     pub(super) fn new(frames: usize) -> Loads {
         let most = (frames / (16 * LOAD)).min(MOST);
         Loads {
-            loads: Vec::with_capacity(most),
-            givers: Vec::with_capacity(most),
+            loads: VecDeque::with_capacity(most),
+            givers: VecDeque::with_capacity(most),
             most,
         }
     }
@@ -43,16 +48,20 @@ impl Loads {
         self.loads.iter()
     }
 
-    /// Whether there are as many as there may be.
-    pub(super) fn is_full(&self) -> bool {
-        self.loads.len() == self.most
-    }
-
-    /// Keeps a load of magazine `giver`.
-    pub(super) fn push(&mut self, giver: usize, load: Load) {
-        debug_assert!(!self.is_full());
-        self.loads.push(load);
-        self.givers.push(giver as u32);
+    /// Keeps a load of magazine `giver`; what comes back in its place is the one that was kept longest, if there are as many as there
+    /// may be.
+    pub(super) fn push(&mut self, giver: usize, load: Load) -> Option<Load> {
+        if self.most == 0 {
+            return Some(load);
+        }
+        let mut oldest = None;
+        if self.loads.len() == self.most {
+            self.givers.pop_front();
+            oldest = self.loads.pop_front();
+        }
+        self.loads.push_back(load);
+        self.givers.push_back(giver as u32);
+        oldest
     }
 
     /// Takes the last that `taker` gave, or else the last.
@@ -61,8 +70,8 @@ impl Loads {
         let mut givers = self.givers.iter();
         let own = givers.rposition(|giver| *giver == taker as u32);
         let place = own.unwrap_or(last);
-        self.givers.swap_remove(place);
-        Some(self.loads.swap_remove(place))
+        self.givers.remove(place);
+        self.loads.remove(place)
     }
 }
 
@@ -78,25 +87,32 @@ mod tests {
     fn a_magazine_gets_its_own_load_back_before_those_of_others() {
         let mut loads = Loads::new(1 << 20);
         for (number, giver) in [(1, 7), (2, 8), (3, 7), (4, 8)] {
-            loads.push(giver, load(number));
+            assert_eq!(loads.push(giver, load(number)), None);
         }
         assert_eq!(loads.pop(7), Some(load(3)));
         assert_eq!(loads.pop(7), Some(load(1)));
         assert_eq!(loads.len(), 2);
-        let mut others: Vec<_> = (0..2).map(|_| loads.pop(7).unwrap()).collect();
-        others.sort_unstable();
-        assert_eq!(others, [load(2), load(4)]);
+        assert_eq!(loads.pop(7), Some(load(4)));
+        assert_eq!(loads.pop(7), Some(load(2)));
         assert_eq!(loads.pop(7), None);
     }
 
     #[test]
-    fn a_sixteenth_of_the_arena_is_kept_at_most() {
+    fn a_sixteenth_of_the_arena_is_kept_at_most_and_the_oldest_goes() {
         let mut loads = Loads::new(32 * LOAD);
-        for number in 0..2 {
-            assert!(!loads.is_full());
-            loads.push(0, load(number));
+        for (number, oldest) in [(1, None), (2, None), (3, Some(1)), (4, Some(2))] {
+            assert_eq!(loads.push(number as usize, load(number)), oldest.map(load));
         }
-        assert!(loads.is_full());
         assert_eq!(loads.len(), 2);
+        assert_eq!(loads.pop(3), Some(load(3)));
+        assert_eq!(loads.push(9, load(9)), None);
+        assert_eq!(loads.push(9, load(10)), Some(load(4)));
+    }
+
+    #[test]
+    fn a_small_arena_keeps_none() {
+        let mut loads = Loads::new(16 * LOAD - 1);
+        assert_eq!(loads.push(0, load(1)), Some(load(1)));
+        assert_eq!((loads.len(), loads.pop(0)), (0, None));
     }
 }

@@ -5,7 +5,7 @@
 //! outlive all threads: the next thread with a number finds what the last one left, so a thread that ends loses nothing and needs
 //! no destructor. Frames come back last in, first out, while they are warm in the processor's cache. A full magazine gives its colder half away as one *load*, an empty one takes
 //! a load ([`super::loads`]), or as many frames from the buddy lists. A load is an array: its frames are not merged and split
-//! again on their way from one thread to another, or back. There is a bound to their number; above it they are merged.
+//! again on their way from one thread to another, or back. There is a bound to their number; above it the oldest is merged.
 //!
 //! **Draining.** Who finds too little in the lists empties the loads and the magazines of all threads into them: owners are kept away meanwhile, and go
 //! to the lists themselves. So a frame that was in a magazine when the drain began is in the lists when it ends, and one that was
@@ -242,7 +242,8 @@ impl Allocator {
             && !short
             && self
                 .with_magazine(|magazine, number| {
-                    for id in ids.iter() {
+                    // The first on top: frames that went one after the other come one after the other, upwards as a rule (see `take_load`).
+                    for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
                             self.give_load(metas, magazine, number);
                         }
@@ -331,7 +332,8 @@ impl Allocator {
             let mut load = [FrameId(0); LOAD];
             let wanted = spare.min(self.half());
             let taken = lists.buddy.take_singles(metas, &mut load[..wanted]);
-            // Of a block the lowest on top: neighbours in a file are neighbours in the arena, which the CPU prefetches.
+            // Of a block the lowest on top: neighbours in a file are neighbours in the arena, which the processor fetches ahead, upwards,
+            // over the ends of pages too: to clear a page after its lower neighbour takes 40 % of what it takes after any other.
             load[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()
@@ -346,9 +348,8 @@ impl Allocator {
             magazine.take_coldest(self.half(), |id| {
                 *places.next().expect("a load is half a magazine") = id;
             });
-            match lists.loads.is_full() {
-                true => lists.buddy.give_singles(metas, &mut load[..self.half()]),
-                false => lists.loads.push(number, load),
+            if let Some(mut oldest) = lists.loads.push(number, load) {
+                lists.buddy.give_singles(metas, &mut oldest[..self.half()]);
             }
         });
     }

@@ -134,6 +134,24 @@ fn blocks_split_and_merge_again() {
 }
 
 #[test]
+fn frames_that_go_together_come_back_in_their_order() {
+    let frames = arena(WITH_MAGAZINES);
+    let few = if cfg!(miri) { 2 } else { 20 };
+    let take = || frames.alloc(0, Source::Ordinary).unwrap().into_id();
+    let mut ids: Vec<_> = (0..few).map(|_| take()).collect();
+    for id in &ids {
+        frames.end_single(*id);
+    }
+    frames.give_ended(&mut ids);
+    let again: Vec<_> = (0..few).map(|_| take()).collect();
+    assert_eq!(again, ids);
+    for id in again {
+        frames.free(id);
+    }
+    frames.validate();
+}
+
+#[test]
 fn the_reserve_is_for_those_who_may() {
     let total = WITH_MAGAZINES;
     let options = ArenaOptions {
