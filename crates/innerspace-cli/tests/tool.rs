@@ -120,6 +120,16 @@ fn a_limit_larger_than_the_file_is_fine() {
 }
 
 #[test]
+fn a_limit_may_be_any_number_of_bytes() {
+    let tool = Tool::new();
+    let text = tool.verified(&["tour", "--size", "1MiB", "--limit", "300001"]);
+    assert!(
+        text.contains("sync: updates.bin: write of 4096 bytes at "),
+        "{text}"
+    );
+}
+
+#[test]
 fn bad_arguments_are_one_line_and_exit_code_2() {
     let tool = Tool::new();
     let no_size = "a size is a number and B, KiB, MiB or GiB, as in 16MiB";

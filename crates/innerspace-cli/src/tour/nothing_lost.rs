@@ -20,7 +20,7 @@ const UPDATES: u64 = 2_000;
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let mut findings = Findings::default();
     let limit = tour.limit.min(MOST_MEMORY);
-    let len = 4 * limit;
+    let len = (4 * limit).next_multiple_of(8); // whole words
     let path = tour.folder.join("updates.bin");
     File::create(&path)?.set_len(len)?;
     let store = FileOptions::new().access(Access::ReadWrite).open(&path)?;

@@ -161,9 +161,10 @@ fn cached_bytes(path: &Path) -> Option<u64> {
     kernel_cached_pages(path).ok().map(|pages| pages.bytes())
 }
 
-/// Reads with a buffer of `budget` bytes.
+/// Reads with a buffer of `budget` bytes, or few enough more to make whole words for the checksum.
 fn read(mut file: &File, budget: u64, len: u64) -> Result<Checksum> {
     let mut checksum = Checksum::new();
+    let budget = budget.next_multiple_of(8);
     let mut buffer = Vec::with_capacity(budget.min(len) as usize);
     file.rewind()?;
     let mut left = len;
