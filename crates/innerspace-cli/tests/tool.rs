@@ -259,6 +259,25 @@ fn whoever_stops_reading_ends_the_tour_without_a_word() {
     tool.assert_nothing_left();
 }
 
+#[test]
+fn a_file_that_others_cut_during_the_tour_is_told_as_such() {
+    let tool = Tool::new();
+    let given = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&given, numbers(8 << 20)).unwrap();
+    let name = given.path().to_str().unwrap();
+    let mut command = tool.command(&["tour", name, "--limit", "512KiB"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    // After the first line its length is known, and no station has begun.
+    out.read_line(&mut String::new()).unwrap();
+    given.as_file().set_len(1).unwrap();
+    let rest = std::io::read_to_string(out).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let told = format!("\n\n{name} was changed by somebody else during the tour\n\n");
+    assert!(rest.contains(&told), "{rest}");
+    assert!(rest.ends_with(" of 6 verified\n"), "{rest}");
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_tour_leaves_nothing_behind() {

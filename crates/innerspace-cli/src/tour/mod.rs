@@ -30,7 +30,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -103,6 +103,8 @@ struct Tour {
     name: String,
     /// Its length in bytes.
     size: u64,
+    /// When it was last written to before the tour, where the system tells it.
+    modified: Option<SystemTime>,
     limit: u64,
     /// For files that are changed.
     folder: PathBuf,
@@ -191,6 +193,9 @@ fn run_stations(arguments: &TourArguments) -> Result<(), Failure> {
             Err(error) => tour.report.failed(&*error)?,
         }
     }
+    if verified < STATIONS.len() && tour.has_changed() {
+        tour.report.changed(&tour.name)?;
+    }
     tour.report.sum(verified, STATIONS.len())?;
     match verified == STATIONS.len() {
         true => Ok(()),
@@ -222,6 +227,7 @@ impl Tour {
             file: folder.join("sample.bin"),
             name: "sample.bin".to_owned(),
             size: arguments.size,
+            modified: None,
             limit: arguments.limit,
             folder: folder.to_owned(),
             report,
@@ -231,6 +237,7 @@ impl Tour {
             tour.name = file.display().to_string();
             let metadata = fs::metadata(file).map_err(|error| Failure::Run(error.into()))?;
             tour.size = metadata.len();
+            tour.modified = metadata.modified().ok();
         }
         tour.report.open(&tour.name, tour.size, tour.limit)?;
         if arguments.file.is_none() {
@@ -244,6 +251,16 @@ impl Tour {
             bar.finish_and_clear();
         }
         Ok(tour)
+    }
+
+    /// Whether a given file is no longer what it was at the start.
+    fn has_changed(&self) -> bool {
+        let Some(modified) = self.modified else {
+            return false;
+        };
+        !fs::metadata(&self.file).is_ok_and(|now| {
+            now.len() == self.size && now.modified().is_ok_and(|time| time == modified)
+        })
     }
 
     /// Writes a file that is changed to the folder.

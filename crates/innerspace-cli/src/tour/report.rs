@@ -128,6 +128,13 @@ impl Report {
         self.line(format_args!("  NOT VERIFIED: {error}"))
     }
 
+    /// Why a station may have failed that is no fault of the library's.
+    pub(super) fn changed(&self, name: &str) -> io::Result<()> {
+        self.line(format_args!(
+            "\n{name} was changed by somebody else during the tour"
+        ))
+    }
+
     pub(super) fn sum(&self, verified: usize, of: usize) -> io::Result<()> {
         self.line(format_args!("\n{verified} of {of} verified"))
     }
