@@ -6,7 +6,7 @@
 //! | `kernel` | what the kernel does in the same places; all of the tool's `unsafe` |
 //! | `size` | sizes as `16MiB` |
 //!
-//! Exit code 0: everything was verified. 1: something was not, or could not be done. 2: wrong arguments.
+//! Exit code 0: everything was verified. 1: something was not, or could not be done. 2: wrong arguments. 130: interrupted.
 
 mod kernel;
 mod size;
@@ -19,9 +19,14 @@ use clap::{Parser, Subcommand};
 
 use crate::tour::{Failure, TourArguments};
 
+const EXIT_CODES: &str = "\
+Exit code: 0 everything was verified, 1 something was not or could not be done, 2 wrong arguments,
+130 interrupted";
+
 #[derive(Debug, Parser)]
 #[command(name = "innerspace", version, arg_required_else_help = false)]
 #[command(about = "mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds")]
+#[command(after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -30,6 +35,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Shows six claims on a file, each with its evidence and what the kernel does in the same place
+    #[command(after_help = EXIT_CODES)]
     Tour(TourArguments),
     /// The processes that the tour starts of itself, so that the kernel's side has one of its own
     #[command(hide = true, subcommand)]
