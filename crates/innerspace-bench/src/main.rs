@@ -27,7 +27,7 @@ mod vma_traces;
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -37,8 +37,14 @@ use crate::harness::Plan;
 use crate::report::Report;
 use crate::translation::HostPages;
 
+#[cfg(not(feature = "tables"))]
+const MORE: &str =
+    "Built with --features tables there are more: dd, direct, page-lock, vma-cache, groups";
+#[cfg(feature = "tables")]
+const MORE: &str = "BENCHMARKS.md says what T1 to T5 are";
+
 #[derive(Debug, Parser)]
-#[command(version, about = "Benchmarks of Innerspace beside its rivals")]
+#[command(version, about = "Benchmarks of Innerspace beside its rivals", after_help = MORE)]
 struct Arguments {
     #[command(subcommand)]
     table: TableArguments,
@@ -125,7 +131,7 @@ struct CommonArguments {
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Five rounds of an eighth of the operations
-    #[arg(long)]
+    #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// Measure only rows whose names contain this
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -142,38 +148,72 @@ impl CommonArguments {
     }
 }
 
+impl TableArguments {
+    /// Where the figures go as JSON, and which rows are asked for.
+    fn outputs(&self) -> (Option<&Path>, &str) {
+        match self {
+            TableArguments::Access { common }
+            | TableArguments::PageFault { common }
+            | TableArguments::Fork { common }
+            | TableArguments::Translation { common, .. } => (common.json.as_deref(), &common.only),
+            #[cfg(feature = "tables")]
+            TableArguments::Dd { common }
+            | TableArguments::Direct { common }
+            | TableArguments::PageLock { common }
+            | TableArguments::VmaCache { common }
+            | TableArguments::Groups { common } => (common.json.as_deref(), &common.only),
+            #[cfg(feature = "tables")]
+            TableArguments::ReduceTrace => (None, ""),
+            TableArguments::HitRatio { json, only, .. } => (json.as_deref(), only),
+        }
+    }
+}
+
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let (common, table) = match &arguments.table {
-        TableArguments::Access { common } => (common, access::table(common.plan(), &common.only)?),
+    let (json, only) = arguments.table.outputs();
+    // What cannot be written is found out before anything is measured.
+    let json = json.map(JsonFile::open).transpose()?;
+    let (text, report) = measure(&arguments.table)?;
+    if let Some(report) = &report
+        && report.is_empty()
+    {
+        return Err(format!("no row has a name that contains {only:?}").into());
+    }
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Nobody reads the text; the figures are written all the same.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        printed => printed.map_err(|error| format!("cannot print: {error}"))?,
+    }
+    match (json, report) {
+        (Some(json), Some(report)) => json.write(&report),
+        _ => Ok(()),
+    }
+}
+
+/// What is printed, and the figures, if it is any.
+fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn Error>> {
+    let table = match table {
+        TableArguments::Access { common } => access::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]
-        TableArguments::Dd { common } => (common, dd::table(common.plan(), &common.only)?),
+        TableArguments::Dd { common } => dd::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]
-        TableArguments::Direct { common } => (common, direct::table(common.plan(), &common.only)?),
+        TableArguments::Direct { common } => direct::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]
-        TableArguments::PageLock { common } => {
-            (common, page_lock::table(common.plan(), &common.only)?)
-        }
-        TableArguments::PageFault { common } => {
-            (common, page_fault::table(common.plan(), &common.only)?)
-        }
+        TableArguments::PageLock { common } => page_lock::table(common.plan(), &common.only)?,
+        TableArguments::PageFault { common } => page_fault::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]
-        TableArguments::VmaCache { common } => {
-            (common, vma_cache::table(common.plan(), &common.only)?)
-        }
+        TableArguments::VmaCache { common } => vma_cache::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]
         TableArguments::ReduceTrace => {
-            print!("{}", vma_traces::reduce(std::io::stdin().lock())?);
-            return Ok(());
+            return Ok((vma_traces::reduce(std::io::stdin().lock())?, None));
         }
-        TableArguments::Fork { common } => {
-            (common, fork_table::table(common.plan(), &common.only)?)
-        }
+        TableArguments::Fork { common } => fork_table::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]
-        TableArguments::Groups { common } => (common, groups::table(common.plan(), &common.only)?),
-        TableArguments::HitRatio { json, quick, only } => {
+        TableArguments::Groups { common } => groups::table(common.plan(), &common.only)?,
+        TableArguments::HitRatio { quick, only, .. } => {
             let table = hit_ratio::table(only, if *quick { 8 } else { 1 })?;
-            print!("{table}");
-            return write_json(json.as_deref(), &Report::new(vec![table.rows()]));
+            return Ok((table.to_string(), Some(Report::new(vec![table.rows()]))));
         }
         TableArguments::Translation { common, huge_pages } => {
             let pages = if *huge_pages {
@@ -181,34 +221,46 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             } else {
                 HostPages::Base
             };
-            (
-                common,
-                translation::table(common.plan(), &common.only, pages)?,
-            )
+            translation::table(common.plan(), &common.only, pages)?
         }
     };
     let report = Report::new(vec![table]);
-    print!("{report}");
-    write_json(common.json.as_deref(), &report)
+    Ok((report.to_string(), Some(report)))
 }
 
-fn write_json(path: Option<&Path>, report: &Report) -> Result<(), Box<dyn Error>> {
-    let Some(path) = path else {
-        return Ok(());
-    };
-    let file = File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let mut writer = BufWriter::new(file);
-    serde_json::to_writer_pretty(&mut writer, report)?;
-    writer.write_all(b"\n")?;
-    writer.flush()?;
-    Ok(())
+/// The file for the figures. It keeps what it holds until they are there.
+struct JsonFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl JsonFile<'_> {
+    fn open(path: &Path) -> Result<JsonFile<'_>, Box<dyn Error>> {
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(JsonFile { path, file })
+    }
+
+    fn write(self, report: &Report) -> Result<(), Box<dyn Error>> {
+        let mut text = serde_json::to_vec_pretty(report)?;
+        text.push(b'\n');
+        let mut file = self.file;
+        // A pipe or a terminal cannot be cut, and has nothing to lose.
+        let cut = match file.metadata() {
+            Ok(metadata) if metadata.is_file() => file.set_len(0),
+            _ => Ok(()),
+        };
+        cut.and_then(|()| file.write_all(&text))
+            .map_err(|error| format!("{}: {error}", self.path.display()).into())
+    }
 }
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("innerspace-bench: {error}");
+            let _ = writeln!(std::io::stderr(), "innerspace-bench: {error}");
             ExitCode::FAILURE
         }
     }

@@ -44,6 +44,11 @@ impl Report {
             tables,
         }
     }
+
+    /// Whether no table has a row.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tables.iter().all(|table| table.rows.is_empty())
+    }
 }
 
 impl Machine {
