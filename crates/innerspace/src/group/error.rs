@@ -235,7 +235,7 @@ pub enum GroupError {
     /// The limit is so small that a single access across two pages could fail for ever.
     #[error(
         "group {name}: limit {} is below the minimum of {} (8 pages and 2 for each of {accessors} accessor(s))",
-        ByteSize(*max), ByteSize(*minimum)
+        Exact(*max), ByteSize(*minimum)
     )]
     TooSmall {
         /// The group.
@@ -303,6 +303,38 @@ pub enum GroupError {
     /// The limit was lowered and stays so, but usage could not be brought under it.
     #[error(transparent)]
     Limit(#[from] LimitError),
+}
+
+impl GroupError {
+    /// The same for a limit of `bytes`, which the tree knows in whole pages only.
+    pub(super) fn for_limit(self, bytes: u64) -> GroupError {
+        match self {
+            GroupError::TooSmall {
+                name,
+                minimum,
+                accessors,
+                ..
+            } => GroupError::TooSmall {
+                name,
+                max: bytes,
+                minimum,
+                accessors,
+            },
+            other => other,
+        }
+    }
+}
+
+/// A size that is not rounded: a limit just below the minimum must not read like it.
+struct Exact(u64);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes > 0 && bytes.is_multiple_of(KIB) => ByteSize(bytes).fmt(f),
+            bytes => write!(f, "{} bytes", Grouped(bytes)),
+        }
+    }
 }
 
 /// The smallest limit of a group with this many accessors: 8 pages, and 2 for each (at least one accessor is assumed).
@@ -441,5 +473,9 @@ mod tests {
             "group a: limit 8.0 KiB is below the minimum of 56.0 KiB (8 pages and 2 for each of 3 accessor(s))"
         );
         assert_eq!(minimum_pages(0), minimum_pages(1));
+        assert_eq!(
+            small.for_limit(56 * KIB - 1).to_string(),
+            "group a: limit 57,343 bytes is below the minimum of 56.0 KiB (8 pages and 2 for each of 3 accessor(s))"
+        );
     }
 }

@@ -59,6 +59,7 @@ impl Group {
     /// [`GroupError::TooMany`].
     pub fn child(&self, name: &str, max: u64) -> Result<Group, GroupError> {
         self.make_child(name, Some(PageCount::floor(max)))
+            .map_err(|error| error.for_limit(max))
     }
 
     /// Makes a group below this one that only counts: the groups above it are its limit.
@@ -94,7 +95,8 @@ impl Group {
     /// [`GroupError::TooSmall`]: nothing changed. [`GroupError::Limit`]: the new limit holds, but what the error names could not
     /// be evicted; requests are refused until usage is under it.
     pub fn set_max(&self, max: u64) -> Result<(), GroupError> {
-        self.0.tree.set_max(self.0.id, Some(PageCount::floor(max)))
+        let set = self.0.tree.set_max(self.0.id, Some(PageCount::floor(max)));
+        set.map_err(|error| error.for_limit(max))
     }
 
     /// Above `high` bytes (rounded down to whole pages) requests still succeed, but whoever makes them has to evict pages of the
@@ -104,6 +106,7 @@ impl Group {
     /// [`GroupError::TooSmall`]: nothing changed.
     pub fn set_high(&self, high: Option<u64>) -> Result<(), GroupError> {
         self.set(Protection::High, high)
+            .map_err(|error| error.for_limit(high.unwrap_or(u64::MAX)))
     }
 
     /// While the group has no more than `low` bytes (rounded down to whole pages), its pages are evicted for others only when these
