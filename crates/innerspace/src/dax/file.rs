@@ -462,6 +462,7 @@ impl DaxFile {
 /// Reading or writing through the addresses is `unsafe`, and whoever does it sees to it that no other access to the same
 /// bytes, through a mapping, a call or another pin, runs at the same time.
 #[derive(Debug)]
+#[must_use = "the bytes are unpinned when this is dropped"]
 pub struct DaxPin {
     file: Arc<DaxCore>,
     id: u64,

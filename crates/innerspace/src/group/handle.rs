@@ -165,7 +165,7 @@ impl Group {
     }
 
     /// Has `callback` called when something was counted, until the returned handle is dropped: on the service thread, or in
-    /// [`Memory::tick`](crate::Memory::tick). Several events may come as one call.
+    /// [`Memory::tick`](crate::Memory::tick), about once a second and when memory is short. Several events may come as one call.
     pub fn on_events(&self, callback: impl Fn(&GroupEvents) + Send + Sync + 'static) -> GroupWatch {
         GroupWatch::new(&self.0.tree, self.0.id, Some(Box::new(callback)))
     }

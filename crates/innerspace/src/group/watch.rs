@@ -37,6 +37,7 @@ struct Watcher {
 
 /// A subscription to a group's events, made by [`Group::watch`](super::Group::watch) or
 /// [`Group::on_events`](super::Group::on_events). Dropping it ends the subscription; a callback that is running runs to its end.
+#[must_use = "the subscription ends when this is dropped"]
 pub struct GroupWatch {
     tree: SharedTree,
     watcher: Arc<Watcher>,

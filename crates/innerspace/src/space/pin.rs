@@ -78,6 +78,7 @@ pub enum AtFork {
 /// assert_eq!(child.accessor().load::<u8>(at)?, 0);
 /// # Ok(()) }
 /// ```
+#[must_use = "the pages are unpinned when this is dropped"]
 pub struct Pinned {
     pins: Pins,
     at: VirtAddr,
