@@ -71,6 +71,44 @@ fn a_second_open_of_a_path_is_the_same_file() {
     assert_eq!(memory.create(&path).unwrap().len(), 0);
 }
 
+#[test]
+fn why_a_file_cannot_be_opened_is_an_io_error_of_the_nearest_kind() {
+    use io::ErrorKind::{InvalidInput, NotFound, ResourceBusy};
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, nowhere) = (
+        folder.path().join("data.bin"),
+        folder.path().join("no/file"),
+    );
+    let missing = memory.open(&path);
+    let no_folder = memory.create(&nowhere);
+    let _file = memory.create(&path).unwrap();
+    let others = Memory::with_limit(4 * MIB).unwrap();
+    for (opened, kind) in [
+        (missing, NotFound),
+        (no_folder, NotFound),
+        (
+            memory.options().block_size(5000).open_path(&path),
+            InvalidInput,
+        ),
+        (
+            memory.options().group(others.root_group()).open_path(&path),
+            InvalidInput,
+        ),
+        (
+            memory.options().block_size(64 * KIB).open_path(&path),
+            ResourceBusy,
+        ),
+        (memory.create(&path), ResourceBusy),
+        (others.open_rw(&path), ResourceBusy),
+    ] {
+        let error = opened.unwrap_err();
+        let text = error.to_string();
+        let error = io::Error::from(error);
+        assert_eq!((error.kind(), error.to_string()), (kind, text));
+    }
+}
+
 // spec: P27
 #[test]
 fn a_store_that_knows_itself_is_one_file_and_others_are_not() {

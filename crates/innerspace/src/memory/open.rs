@@ -6,6 +6,7 @@
 //! `Opening`; of two who open a store at once the second finds the first one's file.
 
 use std::collections::HashMap;
+use std::io;
 #[cfg(not(target_family = "wasm"))]
 use std::path::Path;
 
@@ -99,6 +100,27 @@ pub enum OpenError {
         /// The file.
         file: String,
     },
+}
+
+impl OpenError {
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            #[cfg(not(target_family = "wasm"))]
+            OpenError::Path(error) => error.kind(),
+            OpenError::File(error) => error.kind(),
+            OpenError::OtherMemorysGroup => io::ErrorKind::InvalidInput,
+            OpenError::OpenOtherwise { .. } | OpenError::NotEmptied { .. } => {
+                io::ErrorKind::ResourceBusy
+            }
+        }
+    }
+}
+
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
 }
 
 /// How to open a file of a memory; made by [`Memory::options`].

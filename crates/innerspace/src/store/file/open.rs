@@ -98,6 +98,12 @@ pub enum OpenError {
         /// The path as given.
         path: PathBuf,
     },
+    /// The file was to be made, in a folder that there is not.
+    #[error("{}: the folder to make it in does not exist", path.display())]
+    NoFolder {
+        /// The path as given.
+        path: PathBuf,
+    },
     /// The file, or a folder on the way to it, is not ours to open so.
     #[error("{}: no permission to {} it", path.display(), verb(*access))]
     PermissionDenied {
@@ -260,7 +266,7 @@ impl Opening<'_> {
         sys::without_waiting(&mut options);
         let file = options
             .open(self.path)
-            .map_err(|error| self.explain(error))?;
+            .map_err(|error| self.explain(error, create))?;
         let metadata = file
             .metadata()
             .map_err(|source| self.io("examine it", source))?;
@@ -271,9 +277,12 @@ impl Opening<'_> {
     }
 
     /// Says why open failed; by the file's kind first, since each kind fails in its own way.
-    fn explain(&self, error: io::Error) -> OpenError {
+    fn explain(&self, error: io::Error, create: Create) -> OpenError {
         let path = self.path.to_owned();
         match error.kind() {
+            io::ErrorKind::NotFound if create != Create::Never => {
+                return OpenError::NoFolder { path };
+            }
             io::ErrorKind::NotFound => return OpenError::NotFound { path },
             io::ErrorKind::AlreadyExists => return OpenError::AlreadyExists { path },
             _ => {}
@@ -400,7 +409,7 @@ impl OpenError {
     /// The nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         match self {
-            OpenError::NotFound { .. } => io::ErrorKind::NotFound,
+            OpenError::NotFound { .. } | OpenError::NoFolder { .. } => io::ErrorKind::NotFound,
             OpenError::PermissionDenied { .. } => io::ErrorKind::PermissionDenied,
             OpenError::IsDirectory { .. } => io::ErrorKind::IsADirectory,
             OpenError::NotRegular { .. } => io::ErrorKind::InvalidInput,

@@ -68,7 +68,7 @@ fn each_thing_that_cannot_be_opened_has_its_own_error() {
         text(FileStore::create(&no_folder)),
         (
             io::ErrorKind::NotFound,
-            "DIR/nowhere/data.bin: no such file".to_owned()
+            "DIR/nowhere/data.bin: the folder to make it in does not exist".to_owned()
         )
     );
     for access in [Access::ReadOnly, Access::ReadWrite] {
