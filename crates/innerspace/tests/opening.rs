@@ -72,6 +72,24 @@ fn a_second_open_of_a_path_is_the_same_file() {
 }
 
 #[test]
+fn a_file_that_is_opened_or_made_keeps_what_it_holds() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    let open = || memory.options().open_or_create(&path);
+    let made = open().unwrap();
+    assert!(made.is_empty());
+    made.write_at(b"kept", 0).unwrap();
+    // While it is open, and after.
+    assert_eq!(open().unwrap().view(..).unwrap()[..], *b"kept");
+    drop(made);
+    assert_eq!(open().unwrap().view(..).unwrap()[..], *b"kept");
+    let reader = memory.open(&path).unwrap();
+    assert!(refused(open()).contains("is open already read-only"));
+    drop(reader);
+}
+
+#[test]
 fn why_a_file_cannot_be_opened_is_an_io_error_of_the_nearest_kind() {
     use io::ErrorKind::{InvalidInput, NotFound, ResourceBusy};
     let memory = Memory::with_limit(4 * MIB).unwrap();

@@ -260,6 +260,16 @@ impl FileOpener {
             .with_create(path.as_ref(), Create::Truncate)
     }
 
+    /// Opens a file by path for reading and writing, with what it holds; makes an empty one where there is none.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; also when another process has it open for writing.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn open_or_create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+        self.access(FileAccess::ReadWrite)
+            .with_create(path.as_ref(), Create::IfMissing)
+    }
+
     #[cfg(not(target_family = "wasm"))]
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
