@@ -58,12 +58,24 @@ impl std::ops::Add<u64> for VirtAddr {
     }
 }
 
+impl std::ops::AddAssign<u64> for VirtAddr {
+    fn add_assign(&mut self, bytes: u64) {
+        *self = *self + bytes;
+    }
+}
+
 impl std::ops::Sub<u64> for VirtAddr {
     type Output = VirtAddr;
 
     /// The address `bytes` before; wraps at 0, and is then in no space.
     fn sub(self, bytes: u64) -> VirtAddr {
         VirtAddr(self.0.wrapping_sub(bytes))
+    }
+}
+
+impl std::ops::SubAssign<u64> for VirtAddr {
+    fn sub_assign(&mut self, bytes: u64) {
+        *self = *self - bytes;
     }
 }
 
@@ -153,6 +165,10 @@ mod tests {
         assert_eq!((end - start, end - 5), (5, start));
         assert_eq!((start - 0x1001) + 0x1001, start);
         assert_eq!((start - end).wrapping_add(5), 0);
+        let mut at = start;
+        at += 8;
+        at -= 3;
+        assert_eq!(at, end);
     }
 
     #[test]

@@ -40,6 +40,7 @@ const MAX_ELEMENT: usize = 16;
 
 /// A file seen as numbers stored one behind the other, little-endian. Made by [`PagedFile::array`]; its length is the file's at
 /// that moment.
+#[derive(Clone)]
 pub struct Array<T> {
     file: PagedFile,
     len: u64,

@@ -256,6 +256,7 @@ fn an_array_reads_elements_across_blocks() {
         (3000, numbers[1023])
     );
     assert_eq!(array.get(2999).unwrap(), numbers[2999]);
+    assert_eq!(array.clone().get(0).unwrap(), numbers[0]);
     let mut part = vec![0; 2500];
     array.read(400, &mut part).unwrap();
     assert_eq!(part, numbers[400..2900]);
