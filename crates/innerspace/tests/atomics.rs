@@ -1,9 +1,13 @@
 //! Atomic accesses: each operation beside the standard library's, on every width; misalignment; orders between threads.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use innerspace::{
-    Accessor, AtomicScalar, FaultKind, MIB, Map, Memory, PAGE_SIZE, Protection, Space, VirtAddr,
+    Accessor, AtomicScalar, Fault, FaultKind, MIB, Map, Memory, PAGE_SIZE, Protection, Space,
+    VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -108,6 +112,35 @@ fn an_atomic_access_asks_for_the_rights_it_needs() {
     for fault in refused {
         assert_eq!(fault.kind(), FaultKind::Forbidden);
     }
+}
+
+/// An order that there is not is a panic as in the standard library, and leaves nobody waiting for the accessor.
+// spec: A10
+#[test]
+fn an_order_that_there_is_not_leaves_no_section_open() {
+    let (space, at) = space();
+    let mut a = space.accessor();
+    a.store(at, 1_u64).unwrap();
+    let wrong: [fn(&mut Accessor, VirtAddr) -> Result<(), Fault>; 4] = [
+        |a, at| a.load_atomic::<u64>(at, Release).map(drop),
+        |a, at| a.store_atomic(at, 2_u64, AcqRel),
+        |a, at| {
+            a.compare_exchange(at, 1, 2_u64, SeqCst, Release)
+                .map(|_| ())
+        },
+        |a, at| a.session(|a| a.load_atomic::<u64>(at, AcqRel)).map(drop),
+    ];
+    for access in wrong {
+        let panicked = catch_unwind(AssertUnwindSafe(|| access(&mut a, at)));
+        panicked.unwrap_err();
+        let (done, unmapped) = channel();
+        let other = space.clone();
+        std::thread::spawn(move || done.send(other.unmap(at + PAGE, PAGE).is_ok()));
+        assert_eq!(unmapped.recv_timeout(Duration::from_secs(10)), Ok(true));
+        let page = Map::anonymous(PAGE).at(at + PAGE);
+        space.map(page).unwrap();
+    }
+    assert_eq!(a.load::<u64>(at), Ok(1));
 }
 
 #[test]

@@ -13,6 +13,23 @@ use super::translate::Page;
 use crate::VirtAddr;
 use crate::sys::copy::{AtomicScalar, Modify};
 
+/// Panics where an atomic load would for its order, but with no section open yet: a panic would leave it open.
+#[inline(always)]
+fn check_load(order: Ordering) {
+    let releases = matches!(order, Ordering::Release | Ordering::AcqRel);
+    assert!(
+        !releases,
+        "an atomic load, or a failed exchange, cannot release"
+    );
+}
+
+/// The same for a store.
+#[inline(always)]
+fn check_store(order: Ordering) {
+    let acquires = matches!(order, Ordering::Acquire | Ordering::AcqRel);
+    assert!(!acquires, "an atomic store cannot acquire");
+}
+
 impl Core {
     #[inline(always)]
     pub(super) fn load_atomic<S: Sectioned, T: AtomicScalar>(
@@ -20,6 +37,7 @@ impl Core {
         at: VirtAddr,
         order: Ordering,
     ) -> Result<T, Fault> {
+        check_load(order);
         let loaded = self.aligned::<S, T, T>(at, AccessKind::Load, |page| page.load_atomic(order));
         loaded.or_else(|fault| self.load_from_device::<S, T>(fault))
     }
@@ -31,6 +49,7 @@ impl Core {
         value: T,
         order: Ordering,
     ) -> Result<(), Fault> {
+        check_store(order);
         let act = |page: Page| page.store_atomic(value, order);
         let stored = self.aligned::<S, T, ()>(at, AccessKind::Store, act);
         stored.or_else(|fault| self.store_to_device::<S, T>(value, fault))
@@ -43,6 +62,7 @@ impl Core {
         [old, new]: [T; 2],
         orders: [Ordering; 2],
     ) -> Result<Result<T, T>, Fault> {
+        check_load(orders[1]);
         let act = |page: Page| page.compare_exchange(old, new, orders);
         let done = self.aligned::<S, T, _>(at, AccessKind::Exchange, act);
         done.map_err(|fault| self.device_exchange(fault))
