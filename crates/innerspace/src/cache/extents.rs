@@ -147,6 +147,19 @@ impl FileCore {
         Ok(Content::Data)
     }
 
+    /// The first block that is not known to be all hole, from `block` on, which is.
+    pub(super) fn end_of_hole(&self, block: u64) -> u64 {
+        let bytes = self.stored_bytes(block);
+        if bytes.is_empty() {
+            return u64::MAX; // the store ends before it
+        }
+        let hole = self.extents.lock().hole.clone();
+        match hole.contains(&bytes.start) {
+            true => hole.end >> self.block_shift(),
+            false => block, // it has been cut since
+        }
+    }
+
     /// The bytes of a block that the store has.
     pub(super) fn stored_bytes(&self, block: u64) -> Range<u64> {
         let start = block << self.block_shift();

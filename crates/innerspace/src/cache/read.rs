@@ -160,10 +160,15 @@ impl FileCore {
     /// Reads the blocks of a range into the cache. Holes and what does not fit are passed over.
     pub(super) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
         let stream = Stream::default();
-        stream.expect(blocks.clone(), self.block_bytes());
-        for block in blocks {
+        let mut left = blocks;
+        stream.expect(left.clone(), self.block_bytes());
+        while let Some(block) = left.next() {
             match self.read_block(block, &stream) {
-                Ok(_) => {}
+                Ok(Present::Block(_)) => {}
+                Ok(Present::Hole) => {
+                    left.start = left.start.max(self.end_of_hole(block)).min(left.end);
+                    stream.expect(left.clone(), self.block_bytes());
+                }
                 // The file became shorter meanwhile, or there is no room: a hint is a hint.
                 Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
                 Err(error) => return Err(error),

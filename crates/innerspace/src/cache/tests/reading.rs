@@ -314,6 +314,26 @@ fn prefetch_reads_what_fits() {
     file.prefetch(..).unwrap();
 }
 
+/// What is asked for is no matter of blocks: there are 2^34 of them.
+#[test]
+fn prefetch_goes_over_holes_as_one() {
+    let data = 1 << 45;
+    let store = patterned(4096);
+    store.inner().set_len(2 * data).unwrap();
+    store.inner().write_at(&[7; 4096], data).unwrap();
+    let cache = memory(64);
+    let file = open(&cache, &store, &options(4096));
+    file.prefetch(..).unwrap();
+    let before = reads(&store).len();
+    for at in [0, data] {
+        assert!(file.try_view(at..at + 4096).is_ok());
+    }
+    assert_eq!(reads(&store).len(), before);
+    // Nor where the store ends before its file.
+    file.set_len(4 * data).unwrap();
+    file.prefetch(..).unwrap();
+}
+
 // spec: P16
 #[test]
 fn views_outlive_their_file_and_its_memory() {
