@@ -124,8 +124,7 @@ impl Region {
     ///
     /// # Errors
     /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::NotMapped`] where the reserve was unmapped, whatever is
-    /// mapped there now; [`SpaceError::Limit`]. Nothing is changed, but that pages which were protected from every access may be
-    /// zeros by then.
+    /// mapped there now; [`SpaceError::Limit`]. Nothing is changed.
     pub fn set_len(&mut self, len: u64) -> Result<VirtAddr, SpaceError> {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });
@@ -145,13 +144,14 @@ impl Region {
                 });
             }
             let added = self.start.0 + old..self.start.0 + new;
-            if !self.space.0.is_empty(&added) {
-                // Of pages that were protected from every access.
-                let reserved = Map::anonymous(new - old).protection(Protection::NONE);
-                self.space.map(reserved.replacing(self.start + old))?;
+            if self.space.0.is_empty(&added) {
+                let (at, len) = (self.start + old, new - old);
+                self.space.protect(at, len, Protection::READ_WRITE)?;
+            } else {
+                // There are pages that were protected from every access.
+                let zeros = Map::anonymous(new - old).replacing(self.start + old);
+                self.space.map(zeros)?;
             }
-            self.space
-                .protect(self.start + old, new - old, Protection::READ_WRITE)?;
         } else if new < old {
             let reserved = Map::anonymous(old - new).protection(Protection::NONE);
             self.space.map(reserved.replacing(self.start + new))?;
