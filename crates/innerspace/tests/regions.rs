@@ -4,7 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Threads};
+use innerspace::{
+    Accessor, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Region, Space, SpaceError,
+    SpaceOptions, Threads, VirtAddr,
+};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -150,4 +153,52 @@ fn a_region_with_locked_pages_grows_over_what_it_was_protected_from() {
         .protect(heap.start() + PAGE, PAGE, Protection::NONE)
         .unwrap();
     heap.set_len(2 * PAGE).unwrap();
+}
+
+/// A space in a group of its own, with so many mappings of a page of a file each, and a region.
+fn space_with_mappings(memory: &Memory, mappings: u64) -> (Space, Region) {
+    let group = memory.root_group().child("full", 64 * PAGE).unwrap();
+    let options = SpaceOptions::new().group(&group);
+    let space = memory.space_with(&options).unwrap();
+    let file = memory.options().open(MemoryStore::with_len(PAGE)).unwrap();
+    for number in 0..mappings {
+        let apart = VirtAddr((16 + 2 * number) * PAGE);
+        space.map(Map::file(&file).at(apart)).unwrap();
+    }
+    let heap = space.region(128 * PAGE).unwrap();
+    (space, heap)
+}
+
+/// Leaves nothing of the group for as long as what is returned lives.
+fn fill(space: &Space) -> Accessor {
+    let filler = space.map(Map::anonymous(128 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    let full = (0..128).any(|page| a.store(filler + page * PAGE, 1_u8).is_err());
+    assert!(full);
+    a
+}
+
+/// Whatever the nodes of the mappings take: among so many numbers of them is one at which the undoing finds no page for its own.
+#[test]
+fn a_lock_that_fails_in_a_full_group_locks_nothing() {
+    let mut came_to_pages = 0;
+    for mappings in 0..96 {
+        let memory = memory_of(4 * MIB);
+        let (space, mut heap) = space_with_mappings(&memory, mappings);
+        heap.set_len(96 * PAGE).unwrap();
+        for page in [16, 48, 80] {
+            let part = heap.start() + page * PAGE;
+            space.protect(part, PAGE, Protection::READ).unwrap();
+        }
+        // Keeps the nodes that a change replaces.
+        let _snapshot = space.freeze().unwrap();
+        let _full = fill(&space);
+        let error = space.lock(heap.start() + 8 * PAGE, 80 * PAGE).unwrap_err();
+        came_to_pages += u32::from(matches!(error, SpaceError::Access { .. }));
+        let stats = space.stats();
+        let locked = stats.mappings.iter().find(|mapping| mapping.locked);
+        assert_eq!(locked, None, "beside {mappings} mappings");
+        space.validate();
+    }
+    assert!(came_to_pages > 0, "no lock came to its pages");
 }

@@ -14,12 +14,13 @@ use super::change::Structure;
 use super::error::AccessKind;
 use super::mapping::checked_range;
 use super::pte::{self, Holds, VALID};
-use super::table::{Edit, Nodes};
+use super::table::{Detached, Edit, Nodes};
 use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{Accessor, Space, SpaceError, page_start};
 use crate::cache::{PagedFile, Reading};
 use crate::dax::DaxFile;
+use crate::reclaim::AllocMode;
 use crate::sync::gate::Writer;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
@@ -258,13 +259,16 @@ impl Space {
     fn unlock_what_is_left(&self, range: &Range<u64>) {
         let space = &self.0;
         let mut writer = space.gate.write();
-        let changed = space.change(&mut writer, range, None, |vmas| {
-            vmas.update(range, |part| part.residence = Residence::Pageable)
-        });
+        let unlock =
+            |vmas: &mut VmaSet| vmas.update(range, |part| part.residence = Residence::Pageable);
+        let publish = |_: &Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
+            space.publish(vmas, changed);
+            Ok(Detached::default())
+        };
+        // The group is full, as likely as not.
+        let changed = space.change_by(&mut writer, AllocMode::Must, unlock, publish);
         drop(writer);
-        if let Ok(changed) = changed {
-            space.finish(changed);
-        }
+        space.finish(changed.expect("nodes over the limit are charged for"));
     }
 
     /// Returns the parts as they were.

@@ -196,7 +196,8 @@ impl SpaceInner {
         if edit.is_some() {
             self.code.changed(range);
         }
-        let done = self.change_by(writer, change, |writer, vmas, changed| match edit {
+        let mode = AllocMode::Wait;
+        let done = self.change_by(writer, mode, change, |writer, vmas, changed| match edit {
             Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
             Some(edit) => {
                 self.part_from_sharers(range, edit)?;
@@ -217,11 +218,12 @@ impl SpaceInner {
         done
     }
 
-    /// Changes the mappings by `change`; `tables` changes the words, publishes the new set, and says what is detached, or
-    /// that nothing is changed.
+    /// Changes the mappings by `change`, whose nodes are charged for in `mode`; `tables` changes the words, publishes the new set, and
+    /// says what is detached, or that nothing is changed.
     pub(super) fn change_by(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
+        mode: AllocMode,
         change: impl FnOnce(&mut VmaSet) -> Changed,
         tables: impl FnOnce(&Writer<'_, Structure>, &VmaSet, &Changed) -> Result<Detached, SpaceError>,
     ) -> Result<Leftover, SpaceError> {
@@ -229,7 +231,7 @@ impl SpaceInner {
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
         let inside = Inside::quiet(self);
-        vmas.ledger().settle()?;
+        vmas.ledger().settle(mode)?;
         drop(inside);
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);

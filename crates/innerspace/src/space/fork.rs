@@ -112,5 +112,5 @@ fn unlock_all(vmas: &mut VmaSet) -> Result<(), LimitError> {
         // Of a space that nobody sees yet.
         let _changed = vmas.update(&range, |vma| vma.residence = Residence::Pageable);
     }
-    vmas.ledger().settle()
+    vmas.ledger().settle(AllocMode::Wait)
 }

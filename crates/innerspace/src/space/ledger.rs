@@ -35,8 +35,9 @@ impl Ledger {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Charges for the nodes alive, or gives back what is charged too much. Outside every section; may reclaim.
-    pub(super) fn settle(&self) -> Result<(), LimitError> {
+    /// Charges for the nodes alive, or gives back what is charged too much. Outside every section; may reclaim. Never fails with
+    /// [`AllocMode::Must`].
+    pub(super) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {
             return Ok(());
@@ -46,7 +47,7 @@ impl Ledger {
             // Some may be waiting for a grace period alone.
             paid.pool().flush_retired();
         }
-        paid.settle(wanted(), AllocMode::Wait)
+        paid.settle(wanted(), mode)
     }
 }
 

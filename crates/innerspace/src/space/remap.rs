@@ -13,6 +13,7 @@ use super::table::{self, Detached, Edit, Nodes, Spares};
 use super::vma::{Backing, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{Space, SpaceError, SpaceInner};
+use crate::reclaim::AllocMode;
 use crate::sync::Arc;
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
@@ -172,9 +173,10 @@ impl SpaceInner {
         for range in [old, new] {
             self.code.changed(range);
         }
-        let leftover = self.change_by(writer, change, |writer, vmas, changed| {
-            self.move_words(writer, old, new, vmas, changed)
-        })?;
+        let leftover =
+            self.change_by(writer, AllocMode::Wait, change, |writer, vmas, changed| {
+                self.move_words(writer, old, new, vmas, changed)
+            })?;
         for range in [old, new] {
             self.dirty.forget(self, range);
         }
