@@ -256,6 +256,27 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
 }
 
 // spec: V24
+/// Who waits for a section asks it to pass a safepoint, and the accessor may do nothing for long but what needs none.
+// spec: A15, V24
+#[test]
+fn a_store_across_two_pages_ends_after_somebody_has_waited_for_a_section() {
+    let memory = memory();
+    let (space, other) = (memory.space().unwrap(), memory.space().unwrap());
+    let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
+    let there = other.map(Map::anonymous(PAGE)).unwrap();
+    let mut a = space.accessor();
+    a.fill(at, 1, 2 * PAGE_SIZE).unwrap();
+    a.session(|_| other.unmap(there, PAGE)).unwrap();
+    let (done, stored) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let border = at + PAGE - 4;
+        let end = a.store(border, 7_u64);
+        done.send(end.and_then(|()| a.load::<u64>(border)))
+    });
+    let ten_seconds = std::time::Duration::from_secs(10);
+    assert_eq!(stored.recv_timeout(ten_seconds), Ok(Ok(7)));
+}
+
 #[test]
 fn a_fault_of_a_value_in_two_pages_names_its_size_and_the_page_that_failed() {
     let space = Memory::with_limit(MIB).unwrap().space().unwrap();

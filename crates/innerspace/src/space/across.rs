@@ -97,6 +97,11 @@ impl Core {
                 return Ok(());
             }
             S::leave(&mut self.translator);
+            if self.translator.sections.has_mail() {
+                // It may be no more than the request of who waited for an earlier section. An access that has one of its own does not
+                // look at requests: it would hit, and leave this one unread.
+                self.translator.sections.participant().call_in();
+            }
             let low = self.have_part::<S>(at, first, part)?;
             let high = self.have_part::<S>(next, second, part)?;
             if low.device.is_some() || high.device.is_some() {
