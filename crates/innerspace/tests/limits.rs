@@ -79,3 +79,21 @@ fn a_cut_beside_a_view_of_a_clean_block_stays_under_the_limit() {
     assert_eq!(group.events().forced, 0);
     assert_eq!((view[..].to_vec(), file.len()), (vec![7; 10], MIB + 1));
 }
+
+#[test]
+fn a_copy_by_an_uncached_scan_has_room_in_a_small_group() {
+    let memory = memory();
+    for pages in [16, 32, 48] {
+        let group = memory.group("g", pages * PAGE).unwrap();
+        let options = memory.options().group(&group);
+        let from = MemoryStore::from_bytes(&[7; 100 * PAGE_SIZE]);
+        let from = options.clone().open(from).unwrap();
+        let options = options.access(FileAccess::ReadWrite);
+        let to = options.open(MemoryStore::new()).unwrap();
+        let copy = |piece: &[u8]| {
+            to.append(piece).unwrap();
+        };
+        from.scan_uncached(.., copy).unwrap();
+        assert_eq!((to.len(), from.stats().cached.0), (100 * PAGE, 0));
+    }
+}

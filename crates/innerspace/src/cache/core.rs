@@ -27,7 +27,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{
     Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
-use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
+use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// The largest size of a file in bytes.
 pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
@@ -279,6 +279,13 @@ impl FileCore {
     /// One past the last block a file can have.
     pub(super) fn end_block(&self) -> u64 {
         (MAX_SIZE >> self.block_shift()) + 1
+    }
+
+    /// The lowest limit of the groups that pay for the file, in bytes.
+    pub(super) fn nearest_limit(&self) -> u64 {
+        let limits = self.groups.iter();
+        let limits = limits.filter_map(|group| self.pool.groups.max(*group));
+        limits.min().map_or(u64::MAX, PageCount::bytes)
     }
 
     /// Where the file's bytes are.

@@ -37,8 +37,8 @@ impl PagedFile {
     }
 
     /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a scrub: what was not cached before is
-    /// not afterwards, unless somebody else wants it by then, as [`PagedFile::read_at_uncached`] says. It takes memory for 128 KiB, or
-    /// a larger block, at a time.
+    /// not afterwards, unless somebody else wants it by then, as [`PagedFile::read_at_uncached`] says. It takes memory for 128 KiB, an
+    /// eighth of a limit that is less than 1 MiB, or a larger block, at a time.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, PageCount, store::MemoryStore};
@@ -63,6 +63,9 @@ impl PagedFile {
         done
     }
 }
+
+/// What such a read holds is this part of every limit at most, or a block: it can be evicted by nobody.
+const HELD_PART: u64 = 8;
 
 /// A read of some bytes, in order, that caches nothing.
 struct Passing<'f> {
@@ -113,7 +116,8 @@ impl<'f> Passing<'f> {
         let (file, stream) = (self.file, &self.stream);
         let filled = file.with_room(|| {
             let steady = file.steady();
-            let ahead = || stream.miss(block, file.block_bytes());
+            let most = file.nearest_limit() / HELD_PART / file.block_bytes();
+            let ahead = || stream.miss(block, file.block_bytes()).min(most);
             let keep = |held| self.brought.push_back(held);
             file.fill_absent_into(block, Get::DONTCACHE, &steady, ahead, keep)
         });

@@ -21,7 +21,7 @@ use crate::stats::Event;
 use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::units::{MIB, PageCount};
+use crate::units::MIB;
 
 /// The most bytes one call of a store writes, unless a sync asks for it; one block at least.
 const MAX_RUN: u64 = MIB;
@@ -186,12 +186,7 @@ impl FileCore {
 
     /// The most bytes of one run of a sync, by the nearest limit of the groups that pay for the file.
     fn max_sync_run(&self) -> u64 {
-        let limits = self
-            .groups
-            .iter()
-            .filter_map(|group| self.pool.groups.max(*group));
-        let part = limits.min().map_or(u64::MAX, PageCount::bytes) / SYNC_RUN_PART;
-        part.clamp(MAX_RUN, MAX_SYNC_RUN)
+        (self.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN)
     }
 
     /// Like [`FileCore::write_range`] over the whole file, from where the last call ended: a block that is written again and
