@@ -97,3 +97,25 @@ fn a_copy_by_an_uncached_scan_has_room_in_a_small_group() {
         assert_eq!((to.len(), from.stats().cached.0), (100 * PAGE, 0));
     }
 }
+
+#[test]
+fn what_a_block_reader_remembers_leaves_room_for_what_it_reads() {
+    let memory = memory();
+    for (pages, block) in [(12, PAGE), (3 * 512, 2 * MIB)] {
+        let group = memory.group("g", pages * PAGE).unwrap();
+        let options = memory.options().group(&group).block_size(block);
+        let store = MemoryStore::new();
+        store.set_len(20 * block).unwrap();
+        for at in 0..20 {
+            store.write_at(&[at], u64::from(at) * block).unwrap();
+        }
+        let file = options.open(store).unwrap();
+        let mut blocks = file.block_reader();
+        for at in 0..20 {
+            let mut byte = [99];
+            blocks.read_at(&mut byte, u64::from(at) * block).unwrap();
+            assert_eq!(byte, [at]);
+        }
+        assert_eq!(group.events().oom, 0);
+    }
+}

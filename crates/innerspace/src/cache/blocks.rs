@@ -21,8 +21,8 @@ const RECENT: usize = 16;
 /// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of them costs no search and
 /// no write to shared memory. For those who come back to the same few blocks, as with the upper nodes of a tree.
 ///
-/// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16 blocks. Drop or
-/// [`clear`](BlockReader::clear) it when it will not be used for a while.
+/// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16 blocks, fewer where it finds no
+/// memory for another. Drop or [`clear`](BlockReader::clear) it when it will not be used for a while.
 ///
 /// ```
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -180,14 +180,37 @@ impl Recent {
                 if let Some(at) = stale {
                     core.put(self.0.remove(at).frame);
                 }
-                let Present::Block(held) = seek(handle, block)? else {
-                    return Ok(None);
-                };
-                self.remember(core, held)
+                match self.seek_with_room(handle, block, seek)? {
+                    Present::Block(held) => self.remember(core, held),
+                    Present::Hole => return Ok(None),
+                }
             }
         };
         core.pool.mark_accessed(frame);
         Ok(Some(frame))
+    }
+
+    /// Has a block that is not remembered; if there is no memory for it, at the cost of those that are, the oldest first.
+    fn seek_with_room<'h>(
+        &mut self,
+        handle: &'h Handle,
+        block: u64,
+        seek: impl Seek,
+    ) -> Result<Present<'h>, FileError> {
+        let core = &handle.core;
+        loop {
+            let trial = core.pool.trial();
+            let sought = seek(handle, block);
+            if !matches!(sought, Err(FileError::Limit(_))) {
+                trial.forget();
+                return sought;
+            }
+            let Some(oldest) = self.0.pop() else {
+                return sought;
+            };
+            trial.forget();
+            core.put(oldest.frame);
+        }
     }
 
     /// Takes a block's reference over, at the cost of the oldest.
