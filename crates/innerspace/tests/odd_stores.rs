@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 
-use innerspace::store::{MemoryStore, Store};
+use innerspace::store::{MemoryStore, Store, SyncWhat};
 use innerspace::{
     FaultKind, FileAccess, FileError, KIB, MIB, Map, Memory, MemoryOptions, PagedFile, Protection,
     Threads, View, WriteOrder,
@@ -489,4 +489,60 @@ fn what_is_written_over_is_not_read_again() {
         after.active.saturating_sub(before.active),
         "as many as became active"
     );
+}
+
+/// A sync that fails drops what was written since the last, once it is told to.
+#[derive(Clone, Default)]
+struct Forgetful {
+    stored: Arc<MemoryStore>,
+    synced: Arc<Mutex<Vec<u8>>>,
+    drops: Arc<AtomicBool>,
+}
+impl Store for Forgetful {
+    fn len(&self) -> io::Result<u64> {
+        self.stored.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.stored.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.stored.write_at(buf, offset)
+    }
+    fn sync(&self, _what: SyncWhat) -> io::Result<()> {
+        let mut synced = self.synced.lock().unwrap();
+        if self.drops.swap(false, SeqCst) {
+            self.stored.write_at(&synced, 0)?;
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        *synced = self.stored.to_vec();
+        Ok(())
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_a_discard_goes_back_to_is_not_lost_by_a_sync_later() {
+    let memory = memory_of(4 * MIB);
+    let store = Forgetful::default();
+    let file = writable(&memory, store.clone());
+    file.write_at(&[1; 8192], 0).unwrap();
+    file.sync_all().unwrap();
+    // Accepted, and not synced; the second block is not written over.
+    file.write_at(&[2; 8192], 0).unwrap();
+    (0..64).for_each(|_| memory.tick());
+    assert!(store.stored.to_vec() == [2; 8192]);
+    file.write_at(&[3; 100], 0).unwrap();
+    store.drops.store(true, SeqCst);
+    file.discard().unwrap();
+    let mut shown = [0; 4096];
+    file.read_exact_at(&mut shown, 0).unwrap();
+    file.sync_all().unwrap_err();
+    file.sync_all().unwrap();
+    file.evict(..).unwrap();
+    let mut after = [0; 8192];
+    file.read_exact_at(&mut after, 0).unwrap();
+    assert!(after[..4096] == shown, "a good sync, and other bytes");
+    assert!(after[4096..] == [2; 4096], "written, not given up");
 }

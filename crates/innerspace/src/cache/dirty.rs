@@ -170,9 +170,12 @@ impl DirtyIndex {
         self.writing.len()
     }
 
-    /// The dirty blocks in a range, ascending.
-    pub(super) fn blocks(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
-        self.dirty.range(range).map(|(block, _)| block)
+    /// The dirty blocks, run by run; and whether the store has accepted older bytes of one of them that no sync has covered.
+    pub(super) fn all_dirty(&self) -> (Vec<Range<u64>>, bool) {
+        let runs: Vec<_> = self.dirty.all().map(|(blocks, _)| blocks).collect();
+        let is_unsynced = |run: &Range<u64>| self.accepted.runs_in(run.clone()).next().is_some();
+        let is_over_unsynced = runs.iter().any(is_unsynced);
+        (runs, is_over_unsynced)
     }
 
     /// The highest dirty block.

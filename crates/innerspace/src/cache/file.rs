@@ -515,7 +515,8 @@ impl PagedFile {
         outcome
     }
 
-    /// Gives all unwritten data of the file up, on purpose: it is as the store has it.
+    /// Gives all unwritten data of the file up, on purpose: it is as the store has it. Where that is older bytes which the store may
+    /// lose yet, because no sync has covered them, it is synced first; should that fail, every handle hears of it by its next sync.
     ///
     /// There is no `try_` form: it asks the store for its length. [`LaterCalls::discard`] does it without waiting.
     ///

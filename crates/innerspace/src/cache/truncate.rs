@@ -268,18 +268,32 @@ impl FileCore {
         let _cutting = self.cut_from(0, alone);
         // A store that does not answer is met before anything goes: after it, the file would be longer than what it has.
         let told = self.store_len()?;
+        let (given_up, is_over_unsynced) = self.dirty().all_dirty();
+        if is_over_unsynced {
+            // The store has older bytes, which could not be written again. What this leaves in doubt was written, and stays.
+            self.sync_store(SyncWhat::Data)?;
+        }
+        let mut blocks = given_up.into_iter().flatten();
         loop {
-            let blocks: Vec<u64> = self.dirty().blocks(0..u64::MAX).take(BATCH).collect();
-            if blocks.is_empty() {
+            let batch: Vec<u64> = blocks.by_ref().take(BATCH).collect();
+            if batch.is_empty() {
                 break;
             }
-            let locked: Vec<_> = blocks
+            let locked: Vec<_> = batch
                 .into_iter()
                 .filter_map(|block| self.lock_stable(block))
                 .collect();
             self.drop_batch(locked);
         }
-        self.adopt_store_len(0, Some(told))
+        self.adopt_store_len(self.unwritten_end(), Some(told))
+    }
+
+    /// Where the last block ends that the store may not have, or the file does: what is being written counts, for the store may be
+    /// asked for its length before it has the bytes.
+    fn unwritten_end(&self) -> u64 {
+        let last = self.dirty().last_unwritten();
+        let end = last.map_or(0, |block| (block + 1) << self.block_shift());
+        end.min(self.size())
     }
 
     /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length over. Blocks with unwritten
@@ -301,11 +315,7 @@ impl FileCore {
         _alone: &Steady<'_>,
     ) -> Result<PageCount, FileError> {
         let dropped = self.forget_clean(blocks);
-        // What is being written: the store may be asked for its length before it has the bytes.
-        let kept = self.dirty().last_unwritten().map_or(0, |block| {
-            ((block + 1) << self.block_shift()).min(self.size())
-        });
-        self.adopt_store_len(kept, None)?;
+        self.adopt_store_len(self.unwritten_end(), None)?;
         Ok(PageCount(dropped << self.order))
     }
 

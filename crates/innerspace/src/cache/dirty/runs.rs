@@ -69,6 +69,7 @@ impl<T: Copy + PartialEq> Runs<T> {
     }
 
     /// The blocks of a range and what is noted of each, ascending.
+    #[cfg(all(test, not(loom), not(shuttle)))]
     pub(super) fn range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, T)> + '_ {
         self.runs_in(range)
             .flat_map(|(blocks, note)| blocks.map(move |block| (block, note)))
