@@ -72,6 +72,34 @@ fn borrowed_pages_that_are_unmapped_after_the_fork_has_ended_are_given_back() {
     );
 }
 
+/// Each fork keeps the leaf that was the space's when it was made: one borrows from the other, and the space from that.
+#[test]
+fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() {
+    enum First {
+        Older,
+        Younger,
+    }
+    for (first, what) in [
+        (First::Older, "the older fork ends first"),
+        (First::Younger, "the younger fork ends first"),
+    ] {
+        let left = left_after_dropping(Sharer::None, |space, at| {
+            let mut a = space.accessor();
+            let older = space.fork().unwrap();
+            a.store(at, 2_u8).unwrap();
+            let younger = space.fork().unwrap();
+            a.store(at + PAGE, 3_u8).unwrap();
+            space.unmap(at + 2 * PAGE, MIB - 3 * PAGE).unwrap();
+            match first {
+                First::Older => drop((older, younger)),
+                First::Younger => drop((younger, older)),
+            }
+            assert_eq!(a.load::<u8>(at + MIB - PAGE), Ok(1), "{what}");
+        });
+        assert_eq!(left, 3, "pages after unmap and two forks: {what}");
+    }
+}
+
 /// What the program sees of it: its group is full of pages that it has given back.
 #[test]
 fn a_group_has_room_for_what_was_unmapped() {

@@ -6,14 +6,15 @@
 //! - The leaf has borrowed its last page: it lets the origin go ([`Nodes::part`]), after a grace period, since accessors may be
 //!   reading what it borrowed a moment ago.
 //! - The origin has no parent any more, and one borrower is left: the pages that the borrower does not borrow any more are of
-//!   use to nobody, and go at once ([`Nodes::trim`]). It may stop borrowing others at the same time; what it does not borrow
-//!   it never borrows again, for only a restore borrows again, from a leaf that has a parent.
+//!   use to nobody, and go at once ([`Nodes::trim`]). Those that the origin itself borrows it borrows no more, and the same is done
+//!   with the next origin if that has nobody else either. The borrower may stop borrowing others at the same time; what it does not
+//!   borrow it never borrows again, for only a restore borrows again, from a leaf that has a parent.
 //! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is copied in its turn: it takes over the
-//!   pages it borrows ([`Nodes::absorb_origin`]). Pages that were dropped before, and that the origin itself borrows, stay until then.
+//!   pages it borrows ([`Nodes::absorb_origin`]).
 //!
 //! Whoever trims or absorbs counts as a borrower, so of these one at a time is at the origin. But the borrower of the leaf that is trimmed may
-//! itself be absorbed meanwhile, by a leaf that borrows from it: the words with which it borrows are left as they are, since they
-//! say what the trimmed leaf is needed for.
+//! itself be absorbed meanwhile, by a leaf that borrows from it: the words with which it borrows and the other does are left as they
+//! are, since they say what the trimmed leaf is needed for.
 //!
 //! The leaf that absorbs may be one that others share (I11: what it shows stays the same, and that it owns a page which it borrowed
 //! is right for each of them). They look up its chain meanwhile ([`Nodes::end_writes_in_place`]): so they do it in a section, and
@@ -112,7 +113,7 @@ impl Nodes<'_> {
     }
 
     /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers do not reach it; and what its
-    /// borrower, if it has one alone, does not borrow. The caller counts as a borrower.
+    /// borrower, if it has one alone, does not borrow, be it the leaf's own or borrowed in turn. The caller counts as a borrower.
     pub(super) fn trim(self, leaf: FrameId) {
         // The borrower may end at any time: its frame, and the words it borrows by, stay for as long as the section.
         let _section = self.pool.domain.reader();
@@ -121,16 +122,52 @@ impl Nodes<'_> {
         let alone = meta.hold.load().mapped() == 2;
         let borrower = meta.borrowers().filter(|_| alone);
         let borrower = borrower.map(|borrower| self.words(borrower));
+        let (mut borrows, mut borrowed_more) = (false, false);
         for (slot, word) in self.words(leaf).iter().enumerate() {
             let page = pte::load(word);
-            let needless = match page.is_own() {
+            let needless = match page.is_own() || page.is_borrowed() {
                 true => borrower.is_some_and(|words| !pte::load(&words[slot]).is_borrowed()),
                 false => page.is_of_file(),
             };
             if needless {
                 self.retire_page(pte::take(word));
             }
+            borrows |= page.is_borrowed() && !needless;
+            borrowed_more |= page.is_borrowed() && needless;
         }
+        match (borrowed_more, borrows) {
+            (true, true) => self.trim_origin(leaf),
+            (true, false) => {
+                let origin = self.part(leaf).expect("it has borrowed");
+                self.retire_origin(origin);
+            }
+            (false, _) => {}
+        }
+    }
+
+    /// Trims the origin of a leaf that the caller keeps, and that has lost its last parent as well, if that has nobody else.
+    fn trim_origin(self, leaf: FrameId) {
+        let Some((origin, _)) = self.origin(leaf) else {
+            return;
+        };
+        let hold = &self.pool.frames.meta(origin).hold;
+        // Of two that are here at once, neither may see the other's work: then the next write fault does what is left.
+        let state = hold.load();
+        if state.refs() == 0 && state.mapped() == 1 && hold.try_map() {
+            self.trim(origin);
+            let dropped = hold.unmap();
+            assert_ne!(
+                dropped,
+                Dropped::Last,
+                "I11: an origin without its borrower"
+            );
+        }
+    }
+
+    /// Counts a leaf that has forgotten its origin as a borrower no more, after a grace period.
+    fn retire_origin(self, origin: FrameId) {
+        let put = move |pool: &Pool| Nodes { pool }.put_origin(origin);
+        self.pool.retire(Retired::Call(Box::new(put)));
     }
 
     /// Takes over the frames of a leaf's origin if nobody else has a use for it: it has no parent, and this leaf is its one
@@ -187,8 +224,7 @@ impl Nodes<'_> {
             None => self.set_origin(leaf, None),
             Some((next, _)) if in_vain() => {
                 self.pool.frames.meta(next).toggle_borrowers(origin);
-                let put = move |pool: &Pool| Nodes { pool }.put_origin(next);
-                self.pool.retire(Retired::Call(Box::new(put)));
+                self.retire_origin(next);
                 self.set_origin(leaf, None);
             }
             Some((after, _)) => {
