@@ -100,6 +100,29 @@ fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() 
     }
 }
 
+/// Of two leaves that nobody else has any more the second has the page: it is taken over, not copied.
+#[test]
+fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
+    let memory = memory_of(16 * MIB);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
+    let mut a = space.accessor();
+    a.fill(at, 1, 4 * PAGE_SIZE).unwrap();
+    let older = space.fork().unwrap();
+    a.store(at, 2_u8).unwrap();
+    let younger = space.fork().unwrap();
+    a.store(at + PAGE, 3_u8).unwrap();
+    drop((older, younger));
+    (0..4).for_each(|_| memory.tick());
+    a.store(at + 2 * PAGE, 4_u8).unwrap();
+    (0..4).for_each(|_| memory.tick());
+    assert_eq!(memory.stats().parts.anonymous / PAGE, 4);
+    let seen = [0, 1, 2, 3].map(|page| a.load::<u8>(at + page * PAGE));
+    assert_eq!(seen, [2, 3, 4, 1].map(Ok));
+    space.validate();
+    memory.validate();
+}
+
 /// What the program sees of it: its group is full of pages that it has given back.
 #[test]
 fn a_group_has_room_for_what_was_unmapped() {

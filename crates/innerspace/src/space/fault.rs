@@ -329,7 +329,8 @@ impl<'space> FaultState<'space> {
         let borrowed = old.holds() == Holds::Borrowed;
         if borrowed && self.what.access.writes() && nodes.absorbable_origin(leaf).is_some() {
             let paths = self.space.paths.lock();
-            let _absorbed = nodes.absorb_origin(leaf, Borrower::Exclusive);
+            // The page may be of the next one, or of one after that.
+            while pte::load(slot).is_borrowed() && nodes.absorb_origin(leaf, Borrower::Exclusive) {}
             drop(paths);
             // It may borrow nothing from the next one.
             self.replaced
