@@ -112,6 +112,27 @@ fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
     memory.validate();
 }
 
+/// However the program came by it.
+// spec: F7
+#[test]
+fn every_fork_of_a_snapshot_can_be_restored_to_it() {
+    let memory = memory(4 * MIB);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
+    space.accessor().store(at, 1u64).unwrap();
+    let snapshot = space.freeze().unwrap();
+    let forks = [
+        snapshot.fork().unwrap(),
+        snapshot.accessor().space().fork().unwrap(),
+    ];
+    for fork in forks {
+        let mut a = fork.accessor();
+        a.store(at, 2u64).unwrap();
+        fork.restore(&snapshot).unwrap();
+        assert_eq!(a.load::<u64>(at), Ok(1));
+    }
+}
+
 // spec: F9
 #[test]
 fn a_private_copy_of_a_file_is_saved_and_the_file_is_found_by_name() {

@@ -38,7 +38,9 @@ impl Space {
     /// # Errors
     /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
     pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
-        self.copy(group, Role::Live { born_of: None })
+        // An accessor of a snapshot gives the snapshot's space.
+        let born_of = self.0.is_frozen().then_some(self.0.id);
+        self.copy(group, Role::Live { born_of })
     }
 
     /// A space with the same mappings that shares all of this one's table.

@@ -122,7 +122,8 @@ impl Snapshot {
     /// `BufWriter` if small writes are dear, and sync the file yourself.
     ///
     /// # Errors
-    /// [`SnapshotFileError::Io`].
+    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`] and [`SnapshotFileError::Direct`], by the first such mapping;
+    /// [`SnapshotFileError::Pages`] where a page has as many views as can be counted. What was written by then is no snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
         out.header()?;

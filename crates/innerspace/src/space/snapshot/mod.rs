@@ -112,8 +112,7 @@ impl Snapshot {
     /// # Errors
     /// As [`Space::fork_into`].
     pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
-        let born_of = Some(self.0.0.id);
-        self.0.copy(group, Role::Live { born_of })
+        self.0.fork_into(group)
     }
 
     /// A new accessor, to read with: its stores fail with [`FaultKind::Frozen`](crate::FaultKind::Frozen). Charged like

@@ -59,7 +59,7 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned; [`SpaceError::TooManyForks`];
-    /// [`SpaceError::Frozen`]. The space is as it was.
+    /// [`SpaceError::Frozen`]; [`SpaceError::Reentered`]. The space is as it was.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("restore", VirtAddr(0), space.end())?;
