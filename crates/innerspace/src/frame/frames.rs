@@ -551,10 +551,7 @@ impl Frames {
         let mut bytes = [1; PAGE_SIZE];
         // SAFETY: the zero frame is 4096 bytes of the arena, to which nobody writes.
         unsafe { copy::copy_in(&mut bytes, self.host(FrameId::ZERO)) };
-        assert!(
-            bytes.iter().all(|byte| *byte == 0),
-            "I4: the zero frame was written to"
-        );
+        assert!(bytes == [0; PAGE_SIZE], "I4: the zero frame was written to");
         let mut id = 1;
         while id < self.arena.frames() {
             if free[id as usize] {
