@@ -10,7 +10,8 @@
 //! **Draining.** Who finds too little in the lists empties the loads and the magazines of all threads into them: owners are kept away meanwhile, and go
 //! to the lists themselves. So a frame that was in a magazine when the drain began is in the lists when it ends, and one that was
 //! given in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes it when no owner is at its own any
-//! more: an owner may wait for that mutex in its turn.
+//! more: an owner may wait for that mutex in its turn. The owners come back when the drainer has its block: one that came before would
+//! fill its magazine with what was in those of others. Threads that share magazines do, so who needs a single frame drains again.
 //!
 //! Keeping owners away is dear, so who needs a block looks first, with the mutex held: if the lists with all that loads and magazines
 //! have are too little, nothing would come of it. Frames go from the lists to a magazine and back under the mutex alone, so
@@ -29,7 +30,7 @@ use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::owned::{Drains, OWNED, Owned};
+use crate::sync::owned::{Draining, Drains, OWNED, Owned};
 use crate::sync::{Mutex, Rank};
 
 /// Magazines that all further threads share.
@@ -226,13 +227,19 @@ impl Allocator {
 
     #[cold]
     fn take_listed(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
-        match self.take_block(metas, order, source) {
-            Ok(id) => return Some(id),
-            Err(Elsewhere::TooLittle) => return None,
-            Err(Elsewhere::Perhaps) => {}
+        loop {
+            match self.take_block(metas, order, source) {
+                Ok(id) => return Some(id),
+                Err(Elsewhere::TooLittle) => return None,
+                Err(Elsewhere::Perhaps) => {}
+            }
+            let _away = self.drain_magazines(metas);
+            match self.take_block(metas, order, source) {
+                Ok(id) => return Some(id),
+                Err(_) if order > 0 => return None, // what there is may not make a block
+                Err(_) => {}
+            }
         }
-        self.drain_magazines(metas);
-        self.take_block(metas, order, source).ok()
     }
 
     /// Takes single frames back. May sort them.
@@ -292,8 +299,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the frames of all loads and magazines to the buddy lists.
-    pub(super) fn drain_magazines(&self, metas: &[Meta]) {
+    /// Returns the frames of all loads and magazines to the buddy lists. Owners stay away until the result is dropped.
+    pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
         let draining = self.drains.begin(&self.owned);
@@ -306,13 +313,13 @@ impl Allocator {
                 empty(own.look(), &mut lists.buddy, metas);
             }
         });
-        drop(draining);
         for shared in &self.shared {
             let _alone = shared.lock.lock();
             if shared.magazine.len() > 0 {
                 self.with_lists(|lists| empty(&shared.magazine, &mut lists.buddy, metas));
             }
         }
+        draining
     }
 
     /// Frames of a load.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::super::frames::Prefault;
 use super::*;
 use crate::PAGE_SIZE;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 
 /// Frames of an arena that is large enough for magazines; under Miri just so, for there each look at the metadata takes as long as
@@ -460,6 +461,44 @@ fn who_finds_nothing_keeps_nobody_away_where_there_is_nothing_to_drain() {
         other.join().unwrap()
     });
     assert!(other, "the frame in this thread's magazine");
+}
+
+/// Frames go from thread to thread, and with them whose magazine they are in. Each is charged as `group` does it: off the account when
+/// it is free again.
+#[test]
+fn who_has_a_charge_finds_a_frame_whatever_others_put_in_their_magazines() {
+    const THREADS: usize = 8;
+    const CHARGES: u32 = THREADS as u32 + 4;
+    let rounds = if cfg!(miri) { 12 } else { 20_000 };
+    let frames = arena(WITH_MAGAZINES);
+    let mut kept: Vec<_> = std::iter::from_fn(|| frames.alloc(0, Source::Ordinary)).collect();
+    kept.truncate(kept.len() - CHARGES as usize);
+    let charged = AtomicU32::new(0);
+    let charge = || {
+        let more = |now| (now < CHARGES).then_some(now + 1);
+        charged.fetch_update(Ordering::Acquire, Ordering::Relaxed, more)
+    };
+    let places: [AtomicU32; 4] = std::array::from_fn(|_| AtomicU32::new(0));
+    let work = |number: usize| {
+        let mut random = Random(number as u64 + 1);
+        for round in 0..rounds {
+            while charge().is_err() {
+                thread::yield_now();
+            }
+            let frame = frames.alloc(0, Source::Ordinary);
+            let frame = frame.unwrap_or_else(|| panic!("a charge without a frame: round {round}"));
+            let place = &places[random.below(places.len() as u64) as usize];
+            let old = FrameId(place.swap(frame.into_id().0, Ordering::AcqRel));
+            if old != FrameId::ZERO {
+                frames.free(old);
+                charged.fetch_sub(1, Ordering::Release);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let work = &work;
+        (0..THREADS).for_each(|number| drop(scope.spawn(move || work(number))));
+    });
 }
 
 /// More threads than have magazines of their own, and some that need blocks and so drain all the time.
