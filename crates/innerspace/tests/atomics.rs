@@ -121,7 +121,8 @@ fn an_order_that_there_is_not_leaves_no_section_open() {
     let (space, at) = space();
     let mut a = space.accessor();
     a.store(at, 1_u64).unwrap();
-    let wrong: [fn(&mut Accessor, VirtAddr) -> Result<(), Fault>; 4] = [
+    type Access = fn(&mut Accessor, VirtAddr) -> Result<(), Fault>;
+    let wrong: [Access; 4] = [
         |a, at| a.load_atomic::<u64>(at, Release).map(drop),
         |a, at| a.store_atomic(at, 2_u64, AcqRel),
         |a, at| {
@@ -136,7 +137,7 @@ fn an_order_that_there_is_not_leaves_no_section_open() {
         let (done, unmapped) = channel();
         let other = space.clone();
         std::thread::spawn(move || done.send(other.unmap(at + PAGE, PAGE).is_ok()));
-        assert_eq!(unmapped.recv_timeout(Duration::from_secs(10)), Ok(true));
+        assert_eq!(unmapped.recv_timeout(Duration::from_secs(60)), Ok(true));
         let page = Map::anonymous(PAGE).at(at + PAGE);
         space.map(page).unwrap();
     }

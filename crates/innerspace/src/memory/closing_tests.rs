@@ -133,7 +133,7 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
         let mut accessor = space.accessor();
         let mut page = at;
         while accessor.store(page, 1_u64).is_ok() {
-            page = page + PAGE;
+            page += PAGE;
         }
         space.unmap(at, free * PAGE).unwrap();
         memory.0.pool.flush_retired();
