@@ -26,14 +26,15 @@ pub(crate) struct SpaceMemory {
     pub(crate) fault: Option<Fault>,
     /// What was fetched from, by the low bits of the page's number.
     code: [Code; CODE_PAGES],
+    /// The instructions of those pages, each where the low bits of its address say.
+    words: [u32; CODE_PAGES * WORDS],
 }
 
-/// The instructions of a page, good for as long as nobody stores to it.
+/// A page whose instructions are kept, good for as long as nobody stores to it.
 struct Code {
     /// The page's number.
     page: u32,
     watched: Option<CodePage>,
-    words: [u32; WORDS],
     changes: u32,
 }
 
@@ -42,13 +43,13 @@ impl SpaceMemory {
         let empty = || Code {
             page: 0,
             watched: None,
-            words: [0; WORDS],
             changes: 0,
         };
         SpaceMemory {
             accessor,
             fault: None,
             code: [(); CODE_PAGES].map(|()| empty()),
+            words: [0; CODE_PAGES * WORDS],
         }
     }
 
@@ -61,7 +62,8 @@ impl SpaceMemory {
     #[cold]
     fn fetch_anew(&mut self, at: u32) -> Result<u32, Fault> {
         let page = at / PAGE_SIZE as u32;
-        let code = &mut self.code[page as usize % CODE_PAGES];
+        let place = page as usize % CODE_PAGES;
+        let code = &mut self.code[place];
         if code.page != page {
             (code.page, code.changes) = (page, 0);
         }
@@ -71,7 +73,8 @@ impl SpaceMemory {
             // Watched first: what changes while it is copied is seen to have changed.
             let start = VirtAddr(u64::from(page) * PAGE_SIZE as u64);
             let watched = self.accessor.watch_code(start)?;
-            for (index, word) in (0..).zip(code.words.iter_mut()) {
+            let words = &mut self.words[place * WORDS..][..WORDS];
+            for (index, word) in (0..).zip(words) {
                 *word = self.accessor.fetch(start + index * 4)?;
             }
             code.watched = Some(watched);
@@ -114,7 +117,7 @@ impl GuestMemory for SpaceMemory {
             && watched.is_current()
             && at.is_multiple_of(4)
         {
-            return Some(code.words[at as usize / 4 % WORDS]);
+            return Some(self.words[at as usize / 4 % self.words.len()]);
         }
         let fetched = self.fetch_anew(at);
         self.noted(fetched)
