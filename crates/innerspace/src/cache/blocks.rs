@@ -1,7 +1,7 @@
 //! Block lookups: a short memory in front of the index, for one thread that comes back to the same few blocks.
 //!
 //! Each of the last 16 blocks is kept by a reference, so its frame stays what it is while it is remembered. Whether it is
-//! still the file's block says CACHED in its hold word: whoever takes a block out of the file, or moves it, clears that
+//! still the file's block is said by its hold word (CACHED): whoever takes a block out of the file, or moves it, ends that
 //! before the operation returns. A hit therefore needs neither the index nor a section nor a reference of its own.
 
 use std::fmt;
