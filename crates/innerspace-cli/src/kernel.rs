@@ -9,7 +9,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 #[cfg(unix)]
-pub(crate) use self::unix::{Mapping, drop_cache, fork_and_write, leave_no_core, signal_of};
+pub(crate) use self::unix::{
+    Mapping, drop_cache, fork_and_write, have_large_files_refused, leave_no_core, signal_of,
+};
 
 /// The most physical memory this process ever had, in bytes (VmHWM). Linux only.
 pub(crate) fn peak_resident() -> Option<u64> {
@@ -125,6 +127,15 @@ mod unix {
         Ok(took)
     }
 
+    /// Makes a file that is larger than `ulimit -f` allows an error of the write, where it would be a signal that ends this process, with
+    /// its folder left behind.
+    pub(crate) fn have_large_files_refused() {
+        // SAFETY: ignores a signal, for which there is no handler.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        }
+    }
+
     /// Keeps a death by signal, which is expected, from leaving a core file.
     pub(crate) fn leave_no_core() {
         #[cfg(target_os = "linux")]
@@ -180,6 +191,8 @@ mod elsewhere {
     pub(crate) fn fork_and_write(_: &mut [u8], _: usize, _: u8) -> io::Result<Duration> {
         unsupported()
     }
+
+    pub(crate) fn have_large_files_refused() {}
 
     pub(crate) fn leave_no_core() {}
 

@@ -43,6 +43,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    kernel::have_large_files_refused();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return explain(&error),

@@ -339,6 +339,28 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     }
 }
 
+/// The kernel's way is a signal that ends the process.
+#[cfg(unix)]
+#[test]
+fn a_file_larger_than_the_user_may_write_is_one_line_and_exit_code_1() {
+    let tool = Tool::new();
+    let run = [
+        "-c",
+        "ulimit -f 100 && exec \"$0\" tour --size 4MiB --limit 512KiB",
+    ];
+    let mut command = Command::new("sh");
+    command.args(run).arg(env!("CARGO_BIN_EXE_innerspace"));
+    command.env("TMPDIR", tool.folder.path());
+    let (code, text) = complaint(&command.stdin(Stdio::null()).output().unwrap());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("error: no sample of 4.0 MiB in "),
+        "{text}"
+    );
+    assert!(text.contains("File too large"), "{text}");
+    tool.assert_nothing_left();
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_that_is_longer_than_it_says_is_told_as_such() {

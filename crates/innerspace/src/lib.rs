@@ -50,6 +50,8 @@
 //!   from under our mapping, and the next access there is a SIGBUS. [`OnShrink::Error`] makes it an error, for a system call an access. A
 //!   [`DaxDevice`] of memory or memfd cannot be cut. A store on a full disk is an error, but for file systems that copy on write, and
 //!   pages that were stored to, written out and read in again by somebody else since: there it can be a SIGBUS, too.
+//! - **A file larger than `ulimit -f` allows** is a signal of the kernel's, SIGXFSZ, to whoever writes it, and ends the process. Ignore that
+//!   signal, and it is an error of the write.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them. So a second run of the program reads the
 //!   disk again; [`store::CacheMode`] has the other choices.
 //! - **A [`Session`] makes others wait.** Eviction, unmap, fork and truncation wait for its next access or its end. Do not

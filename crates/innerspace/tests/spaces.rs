@@ -345,3 +345,25 @@ fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
     memory.validate();
     other.validate();
 }
+
+#[test]
+fn a_refusal_is_an_error_of_input_and_output_where_a_function_returns_one() {
+    use std::io::{Error, ErrorKind};
+    let memory = memory_of(MIB);
+    let space = memory.space().unwrap();
+    let kind = |map: Map| {
+        let mapped = space.map(map);
+        mapped.map_err(|error| Error::from(error).kind()).err()
+    };
+    let at = space.map(Map::anonymous(PAGE)).unwrap();
+    assert_eq!(
+        kind(Map::anonymous(PAGE).at(at)),
+        Some(ErrorKind::AlreadyExists)
+    );
+    assert_eq!(kind(Map::anonymous(0)), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(Map::anonymous(1 << 60)), Some(ErrorKind::InvalidInput));
+    assert_eq!(
+        kind(Map::anonymous(2 * MIB).populated()),
+        Some(ErrorKind::OutOfMemory)
+    );
+}

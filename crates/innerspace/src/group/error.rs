@@ -1,6 +1,7 @@
 //! What a group says when it refuses: which group, how full, and what holds its memory.
 
 use std::fmt;
+use std::io;
 
 use thiserror::Error;
 
@@ -68,6 +69,12 @@ pub enum LimitReason {
 /// A group is full: the memory asked for was not given, and nothing was changed.
 #[derive(Clone, PartialEq, Eq, Error)]
 pub struct LimitError(Box<LimitDetails>);
+
+impl From<LimitError> for io::Error {
+    fn from(error: LimitError) -> io::Error {
+        io::Error::new(io::ErrorKind::OutOfMemory, error)
+    }
+}
 
 /// The facts of a [`LimitError`].
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -491,6 +491,44 @@ pub enum SpaceError {
     TooManyForks,
 }
 
+impl SpaceError {
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            SpaceError::Overlaps { .. } => ErrorKind::AlreadyExists,
+            SpaceError::Forbidden { .. } => ErrorKind::PermissionDenied,
+            SpaceError::Limit(_) | SpaceError::NoRoom { .. } => ErrorKind::OutOfMemory,
+            SpaceError::Access { explanation, .. } => explanation.fault().kind().io_kind(),
+            SpaceError::File(error) => error.kind(),
+            SpaceError::Direct(error) => error.kind(),
+            SpaceError::Frozen { .. } => ErrorKind::ReadOnlyFilesystem,
+            SpaceError::Reentered { .. } => ErrorKind::Deadlock,
+            SpaceError::Locked { .. }
+            | SpaceError::Pinned { .. }
+            | SpaceError::PinnedAlone { .. }
+            | SpaceError::TooManyForks => ErrorKind::ResourceBusy,
+            SpaceError::Empty { .. }
+            | SpaceError::Unaligned { .. }
+            | SpaceError::OutOfRange { .. }
+            | SpaceError::NullPage { .. }
+            | SpaceError::NotMapped { .. }
+            | SpaceError::DeviceEnds { .. }
+            | SpaceError::OtherSpace
+            | SpaceError::OtherMemory { .. }
+            | SpaceError::NotPinnable { .. }
+            | SpaceError::OtherMemorysFile { .. }
+            | SpaceError::OtherMemorysGroup { .. } => ErrorKind::InvalidInput,
+        }
+    }
+}
+
+impl From<SpaceError> for io::Error {
+    fn from(error: SpaceError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
