@@ -71,14 +71,20 @@ impl Buddy {
         Some(id)
     }
 
-    /// Takes as many single frames as `into` has room for, or as there are: from the smallest blocks, a block at a time where it
-    /// is no larger than what is wanted. Ascending inside a block; the blocks as the lists have them. How many.
+    /// Takes as many single frames as `into` has room for, or as there are: a block of as many at once, or else of the largest there are.
+    /// Ascending inside a block; the blocks as the lists have them. How many.
+    ///
+    /// To use up what is in pieces first would keep more large blocks whole, but it hands out frames of everywhere for as long as the
+    /// pieces go round, and a page is cleared much faster after its lower neighbour. What is left alone meanwhile becomes whole again.
+    /// Pieces do come before memory that nobody has used yet, which costs more than any order.
     pub(super) fn take_singles(&mut self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         let mut taken = 0;
         while taken < into.len() {
-            let smallest = (0..=MAX_ORDER).find(|&k| !self.lists[usize::from(k)].is_empty());
-            let Some(smallest) = smallest else { break };
-            let order = smallest.min((into.len() - taken).ilog2() as u8);
+            let wanted = ((into.len() - taken).ilog2() as u8).min(MAX_ORDER);
+            let Some(found) = self.order_for(wanted) else {
+                break;
+            };
+            let order = found.min(wanted);
             let untouched = self.untouched;
             let first = self.take(metas, order).expect("a list has a block");
             for id in (first.0..).map(FrameId).take(1 << order) {
@@ -91,6 +97,17 @@ impl Buddy {
             }
         }
         taken
+    }
+
+    /// The list to take a block of this order from, or as much of one as there is.
+    fn order_for(&self, wanted: u8) -> Option<u8> {
+        let first = |order: u8| self.lists[usize::from(order)].front();
+        let used = |order: &u8| first(*order).is_some_and(|id| id.0 < self.untouched);
+        let whole = (wanted..=MAX_ORDER).find(used);
+        let pieces = || (0..wanted).rev().find(used);
+        // Upwards, or what is passed over would not count as untouched any more.
+        let any = || (0..=MAX_ORDER).find(|order| first(*order).is_some());
+        whole.or_else(pieces).or_else(any)
     }
 
     /// Takes single frames back, in any order: neighbours among them are a block at once. Sorts them.
@@ -209,7 +226,11 @@ mod tests {
     const FRAMES: u32 = 300;
 
     fn arena() -> (ZeroedArray<Meta>, Buddy) {
-        let metas = ZeroedArray::<Meta>::new(FRAMES as usize).unwrap();
+        arena_of(FRAMES)
+    }
+
+    fn arena_of(frames: u32) -> (ZeroedArray<Meta>, Buddy) {
+        let metas = ZeroedArray::<Meta>::new(frames as usize).unwrap();
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let buddy = Buddy::new(&metas);
         (metas, buddy)
@@ -228,6 +249,12 @@ mod tests {
         buddy.validate(metas, |id, order| blocks.push((id, order)));
         blocks.sort_unstable_by_key(|(id, _)| id.0);
         blocks
+    }
+
+    /// All that are free, upwards.
+    fn frames_of(arena: &(ZeroedArray<Meta>, Buddy)) -> Vec<FrameId> {
+        let frames = |(id, order): (FrameId, u8)| (id.0..id.0 + (1 << order)).map(FrameId);
+        blocks(arena).into_iter().flat_map(frames).collect()
     }
 
     fn some_frames() -> impl Strategy<Value = Vec<FrameId>> {
@@ -257,24 +284,46 @@ mod tests {
         }
 
         #[test]
-        fn singles_taken_together_are_those_taken_one_by_one(
+        fn singles_taken_together_are_neighbours_where_there_are_some(
             free in some_frames(),
             untouched in any::<bool>(),
             wanted in 0_usize..70,
         ) {
-            let make = || if untouched { arena() } else { with_free(&free) };
-            let (mut together, mut one_by_one) = (make(), make());
-            let ids = std::iter::from_fn(|| one_by_one.1.take(&one_by_one.0, 0));
-            let ids: Vec<_> = ids.take(wanted).collect();
+            let mut arena = if untouched { arena() } else { with_free(&free) };
+            let (before, all) = (blocks(&arena), frames_of(&arena));
             let mut taken = vec![FrameId::ZERO; wanted];
-            let count = together.1.take_singles(&together.0, &mut taken);
-            prop_assert_eq!(&taken[..count], &ids[..]);
-            for id in ids {
-                let [mine, other] = [&together.0, &one_by_one.0].map(|metas| &metas[id.index()]);
-                prop_assert_eq!((mine.kind(), mine.order()), (Kind::Magazine, 0));
-                prop_assert_eq!(mine.take_fresh(), other.take_fresh());
+            let count = arena.1.take_singles(&arena.0, &mut taken);
+            taken.truncate(count);
+            prop_assert_eq!(count, wanted.min(all.len()));
+            for id in &taken {
+                let meta = &arena.0[id.index()];
+                prop_assert_eq!((meta.kind(), meta.order()), (Kind::Magazine, 0));
+                prop_assert!(untouched || !meta.take_fresh());
             }
-            prop_assert_eq!(blocks(&together), blocks(&one_by_one));
+            if count > 0 && !untouched {
+                let largest = before.iter().map(|(_, order)| *order).max();
+                let together = 1 << largest.unwrap().min(wanted.ilog2() as u8);
+                let ids: Vec<_> = (taken[0].0..).map(FrameId).take(together).collect();
+                prop_assert_eq!(&taken[..together], &ids[..]);
+            }
+            taken.extend(frames_of(&arena));
+            taken.sort_unstable_by_key(|id| id.0);
+            prop_assert_eq!(taken, all);
         }
+    }
+
+    #[test]
+    fn singles_are_of_memory_that_was_used_before_while_there_is_some() {
+        let (metas, mut buddy) = arena_of(256);
+        let mut used = [FrameId::ZERO; 64];
+        assert_eq!(buddy.take_singles(&metas, &mut used), 64);
+        // Pieces of one.
+        used.iter()
+            .step_by(2)
+            .for_each(|id| buddy.give(&metas, *id, 0));
+        let mut taken = [FrameId::ZERO; 33];
+        assert_eq!(buddy.take_singles(&metas, &mut taken), 33);
+        let again = taken.iter().filter(|id| used.contains(id)).count();
+        assert_eq!(again, 32);
     }
 }
