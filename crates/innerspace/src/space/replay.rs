@@ -28,11 +28,28 @@ pub struct VmaReplay {
     vmas: VmaSet,
     sequence: Sequence,
     /// None where the scheme has none.
-    threads: Vec<VmaCache>,
+    threads: Vec<Thread>,
     /// The one of the whole space: bounds.
     last: (u64, u64),
     /// Without slots of their own.
     counted: VmaLookups,
+}
+
+/// The cache of one thread.
+#[derive(Debug)]
+struct Thread {
+    cache: VmaCache,
+    /// In accessors caches are no power of two apart, by which many would share few places of the processor's first cache.
+    _apart: [u64; 8],
+}
+
+impl Thread {
+    fn new(sequence: &Sequence) -> Thread {
+        Thread {
+            cache: VmaCache::new(sequence),
+            _apart: [0; 8],
+        }
+    }
 }
 
 /// The bounds of no mapping. In place of an `Option`, which a function would return by memory.
@@ -59,7 +76,7 @@ impl VmaReplay {
         VmaReplay {
             scheme,
             vmas: VmaSet::new(Arc::default()),
-            threads: (0..caches).map(|_| VmaCache::new(&sequence)).collect(),
+            threads: (0..caches).map(|_| Thread::new(&sequence)).collect(),
             sequence,
             last: NOWHERE,
             counted: VmaLookups::default(),
@@ -115,8 +132,8 @@ impl VmaReplay {
     #[inline(always)]
     pub fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
         let (start, end) = match self.threads.get(thread) {
-            Some(cache) => match cache.find_hinted(&self.sequence, at) {
-                Some(vma) => bounds(vma),
+            Some(own) => match own.cache.find_hinted(&self.sequence, at) {
+                Some(bounds) => bounds,
                 None => self.find_without_hint(thread, at),
             },
             None => self.find_in_common(at),
@@ -127,7 +144,7 @@ impl VmaReplay {
     fn find_without_hint(&mut self, thread: usize, at: u64) -> (u64, u64) {
         let mut named = None;
         let tree = || self.vmas.find_containing(at);
-        let cache = &mut self.threads[thread];
+        let cache = &mut self.threads[thread].cache;
         let found = cache.find_without_hint(&self.sequence, at, &mut named, tree);
         found.map_or(NOWHERE, bounds)
     }

@@ -28,7 +28,7 @@ use crate::sync::{Arc, Mutex};
 /// Slots of a cache.
 const SLOTS: usize = 4;
 /// Hints of a cache, a power of two.
-const HINTS: usize = 64;
+const HINTS: usize = 32;
 /// Addresses of the same 2 MiB have the same hint.
 const HINT_SHIFT: u32 = PAGE_SHIFT + 9;
 /// A number that no sequence comes to.
@@ -172,10 +172,10 @@ impl Sequence {
         let mut caches = self.caches.lock();
         caches
             .alive
-            .retain(|other| !Arc::ptr_eq(other, &cache.shared));
-        caches.gone.add(cache.shared.lookups());
+            .retain(|other| !Arc::ptr_eq(other, &cache.hinted.shared));
+        caches.gone.add(cache.hinted.shared.lookups());
         drop(caches);
-        *cache.shared.kept.lock() = Default::default();
+        *cache.hinted.shared.kept.lock() = Default::default();
     }
 
     fn now(&self) -> u64 {
@@ -258,21 +258,28 @@ pub(super) enum MemoryFor {
     Stores,
 }
 
+/// What a lookup by hint looks at, on two lines.
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Hinted {
+    /// Where each slot's mapping begins.
+    starts: [u64; SLOTS],
+    /// How long it is, of those that name no file; of others 0.
+    lengths: [u64; SLOTS],
+    /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of these addresses.
+    hints: [u8; HINTS],
+    shared: Arc<Shared>,
+}
+
 /// The cache; see the module.
 #[derive(Debug)]
 pub(super) struct VmaCache {
-    /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of these addresses.
-    hints: [u8; HINTS],
-    /// Which slots have a mapping that names a file, one bit each.
-    named: u8,
-    /// Where each slot's mapping begins.
-    starts: [u64; SLOTS],
-    /// How long each is; an empty one has the length 0, which holds no address.
+    hinted: Hinted,
+    /// How long each slot's mapping is; an empty one has the length 0, which holds no address.
     lengths: [u64; SLOTS],
     copies: [Copy; SLOTS],
     /// Where the mapping begins that [`VmaCache::is_memory`] found last for each of them, and how long it is; as good as the slots.
     memory: [(u64, u64); 2],
-    shared: Arc<Shared>,
     /// What the last fault found instead of a page.
     pub(super) device: Option<DeviceCall>,
 }
@@ -283,13 +290,15 @@ impl VmaCache {
         let shared = Arc::new(Shared::default());
         sequence.caches.lock().alive.push(shared.clone());
         VmaCache {
-            hints: [0; HINTS],
-            named: 0,
-            starts: [0; SLOTS],
+            hinted: Hinted {
+                starts: [0; SLOTS],
+                lengths: [0; SLOTS],
+                hints: [0; HINTS],
+                shared,
+            },
             lengths: [0; SLOTS],
             copies: Default::default(),
             memory: [(0, 0); 2],
-            shared,
             device: None,
         }
     }
@@ -320,14 +329,14 @@ impl VmaCache {
         named: &'t mut Option<Vma>,
         tree: impl FnOnce() -> Option<&'t Vma>,
     ) -> Option<&'t Vma> {
-        count(&self.shared.calls);
+        count(&self.hinted.shared.calls);
         let number = sequence.now();
-        if number != self.shared.number.load(Ordering::Relaxed) {
+        if number != self.hinted.shared.number.load(Ordering::Relaxed) {
             self.flush(number);
         }
         if let Some(place) = self.holding(at) {
-            if self.named & 1 << place == 0 {
-                self.hints[hint(at)] = place as u8;
+            if !self.names_file(place) {
+                self.hinted.hints[hint(at)] = place as u8;
                 return Some(&self.copies[place].vma);
             }
             // A file that is closed is not mapped any more: the tree will say so.
@@ -342,32 +351,40 @@ impl VmaCache {
     /// [`VmaCache::find`] may be called.
     #[inline(always)]
     fn hinted(&self, sequence: &Sequence, at: u64) -> Option<usize> {
-        let place = usize::from(self.hints[hint(at)]) % SLOTS;
-        let names_file = self.copies[place].file.is_some();
-        if !self.is_good(sequence) || !self.holds(place, at) || names_file {
+        let place = usize::from(self.hinted.hints[hint(at)]) % SLOTS;
+        let Hinted {
+            starts, lengths, ..
+        } = &self.hinted;
+        if !self.is_good(sequence) || at.wrapping_sub(starts[place]) >= lengths[place] {
             return None;
         }
-        count(&self.shared.calls);
+        count(&self.hinted.shared.calls);
         Some(place)
     }
 
-    /// The mapping in the slot that the hint of `at` names, as [`VmaCache::find`] would find it.
+    /// Where the mapping begins and ends that is in the slot that the hint of `at` names, as [`VmaCache::find`] would find it.
     #[cfg(feature = "tables")]
     #[inline(always)]
-    pub(super) fn find_hinted(&self, sequence: &Sequence, at: u64) -> Option<&Vma> {
+    pub(super) fn find_hinted(&self, sequence: &Sequence, at: u64) -> Option<(u64, u64)> {
         let place = self.hinted(sequence, at)?;
-        Some(&self.copies[place].vma)
+        let start = self.hinted.starts[place];
+        Some((start, start + self.hinted.lengths[place]))
     }
 
     /// Whether nothing was changed since the slots were filled.
     #[inline(always)]
     fn is_good(&self, sequence: &Sequence) -> bool {
-        sequence.now() == self.shared.number.load(Ordering::Relaxed)
+        sequence.now() == self.hinted.shared.number.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     fn holds(&self, place: usize, at: u64) -> bool {
-        at.wrapping_sub(self.starts[place]) < self.lengths[place]
+        at.wrapping_sub(self.hinted.starts[place]) < self.lengths[place]
+    }
+
+    /// Whether the mapping in this slot is one that names a file.
+    fn names_file(&self, place: usize) -> bool {
+        self.hinted.lengths[place] != self.lengths[place]
     }
 
     /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks through a mapping finds it in
@@ -389,7 +406,7 @@ impl VmaCache {
         named: &'t mut Option<Vma>,
         tree: impl FnOnce() -> Option<&'t Vma>,
     ) -> Option<&'t Vma> {
-        count(&self.shared.misses);
+        count(&self.hinted.shared.misses);
         let found = tree()?;
         let own = (at >> PAGE_SHIFT) as usize % SLOTS;
         // The tree's own reference to a file may go while the caller waits for the file.
@@ -405,11 +422,11 @@ impl VmaCache {
         };
         // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
-            self.hints[hint(at)] = own as u8;
-            self.starts[own] = found.start;
-            self.lengths[own] = found.end - found.start;
-            let copy = Copy::of(found);
-            self.named = self.named & !(1 << own) | u8::from(copy.file.is_some()) << own;
+            self.hinted.hints[hint(at)] = own as u8;
+            let (copy, len) = (Copy::of(found), found.end - found.start);
+            self.hinted.starts[own] = found.start;
+            self.hinted.lengths[own] = if copy.file.is_none() { len } else { 0 };
+            self.lengths[own] = len;
             self.copies[own] = copy;
         }
         Some(found)
@@ -436,19 +453,18 @@ impl VmaCache {
             MemoryFor::Stores => Protection::WRITE,
         };
         let vma = &self.copies[place].vma;
-        let is_file = self.named & 1 << place != 0;
-        if is_file || !vma.protection.allows(right) {
+        if self.names_file(place) || !vma.protection.allows(right) {
             return false;
         }
         debug_assert!(matches!(vma.backing, Backing::Anonymous), "{vma}");
-        self.memory[wanted as usize] = (self.starts[place], self.lengths[place]);
+        self.memory[wanted as usize] = (self.hinted.starts[place], self.lengths[place]);
         true
     }
 
     /// A lookup that was answered.
     #[inline(always)]
     pub(super) fn count_hit(&self) {
-        count(&self.shared.calls);
+        count(&self.hinted.shared.calls);
     }
 
     /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept until the mappings change. What was
@@ -458,7 +474,7 @@ impl VmaCache {
         let MappedFile::Direct(file) = file else {
             return file.clone();
         };
-        let mut kept = self.shared.kept.lock();
+        let mut kept = self.hinted.shared.kept.lock();
         // Another slot of this cache may name the file already: its count is changed by the same faults.
         let known = kept.iter().flatten().find(|known| known.is_same(file));
         let own = known.cloned().unwrap_or_else(|| file.with_own_count());
@@ -471,13 +487,13 @@ impl VmaCache {
 
     #[cold]
     fn flush(&mut self, number: u64) {
-        self.shared.number.store(number, Ordering::Relaxed);
-        self.lengths = [0; SLOTS];
-        self.memory = [(0, 0); 2];
-        if self.named != 0 {
-            self.named = 0;
+        self.hinted.shared.number.store(number, Ordering::Relaxed);
+        if self.lengths != self.hinted.lengths {
             self.copies = Default::default();
         }
+        self.hinted.lengths = [0; SLOTS];
+        self.lengths = [0; SLOTS];
+        self.memory = [(0, 0); 2];
     }
 }
 
