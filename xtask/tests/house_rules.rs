@@ -17,10 +17,13 @@ fn files() -> Vec<(String, String)> {
         for entry in fs::read_dir(folder).expect("the folder can be listed") {
             let entry = entry.expect("the folder can be listed");
             let (path, name) = (entry.path(), entry.file_name());
-            if !path.is_dir() {
-                found.push(path);
-            } else if name != "target" && name != ".git" {
-                collect(&path, found);
+            // A work tree's `.git` is a file.
+            if name == "target" || name == ".git" {
+                continue;
+            }
+            match path.is_dir() {
+                true => collect(&path, found),
+                false => found.push(path),
             }
         }
     }
