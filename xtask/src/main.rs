@@ -7,6 +7,8 @@
 //! - [`models`]: loom, shuttle, ThreadSanitizer, Miri.
 //! - [`mutants`]: puts known bugs back and requires that their tests notice.
 //! - [`harness`], [`process`]: building test binaries and running commands, shared by the rest.
+//!
+//! Exit code 0: done. 1: something failed. 2: wrong arguments.
 
 mod check;
 mod harness;
@@ -17,7 +19,7 @@ mod process;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use lexopt::prelude::*;
 
 const HELP: &str = "\
@@ -39,7 +41,14 @@ cargo xtask COMMAND
 ";
 
 fn main() -> ExitCode {
-    match run() {
+    let call = match Call::parse(lexopt::Parser::from_env()) {
+        Ok(call) => call,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match call.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -48,50 +57,81 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<()> {
-    let mut parser = lexopt::Parser::from_env();
-    let mut words: Vec<String> = Vec::new();
-    let mut options = mutants::Options::default();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Value(word) => words.push(word.string()?),
-            Long("help") | Short('h') => words.insert(0, "help".to_owned()),
-            Long("list") => options.list = mutants::List::Only,
-            Long("also-pass") => options.unchanged = mutants::Unchanged::MustPass,
-            Long("budget") => {
-                options.budget = Some(Duration::from_secs(parser.value()?.parse()?));
+/// What was asked for.
+enum Call {
+    Help,
+    Check,
+    Lint,
+    Test,
+    Cross,
+    Models(harness::Mode, Option<String>),
+    Tsan(Option<String>),
+    Miri(Option<String>),
+    Mutants(Vec<String>, mutants::Options),
+}
+
+impl Call {
+    fn parse(mut parser: lexopt::Parser) -> Result<Call, lexopt::Error> {
+        let mut words: Vec<String> = Vec::new();
+        let mut options = mutants::Options::default();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Value(word) => words.push(word.string()?),
+                Long("help") | Short('h') => words.insert(0, "help".to_owned()),
+                Long("list") => options.list = mutants::List::Only,
+                Long("also-pass") => options.unchanged = mutants::Unchanged::MustPass,
+                Long("budget") => {
+                    options.budget = Some(Duration::from_secs(parser.value()?.parse()?));
+                }
+                other => return Err(other.unexpected()),
             }
-            other => return Err(other.unexpected().into()),
         }
-    }
-    let Some((command, rest)) = words.split_first() else {
-        bail!("no command given\n\n{HELP}")
-    };
-    if options != mutants::Options::default() && command != "mutants" {
-        bail!("--list, --also-pass and --budget belong to mutants");
-    }
-    let filter = || match rest {
-        [] => Ok(None),
-        [one] => Ok(Some(one.as_str())),
-        _ => bail!("{command} takes at most one filter"),
-    };
-    if ["check", "lint", "test", "cross"].contains(&command.as_str()) && !rest.is_empty() {
-        bail!("{command} takes no arguments");
-    }
-    match command.as_str() {
-        "help" => {
-            print!("{HELP}");
-            Ok(())
+        let mut words = words.into_iter();
+        let Some(command) = words.next() else {
+            return Err(format!("no command given\n\n{HELP}").into());
+        };
+        if options != mutants::Options::default() && command != "mutants" {
+            return Err("--list, --also-pass and --budget belong to mutants".into());
         }
-        "check" => check::all(),
-        "lint" => check::lint(),
-        "test" => check::test(),
-        "cross" => check::cross(),
-        "loom" => models::explore(harness::Mode::Loom, filter()?),
-        "shuttle" => models::explore(harness::Mode::Shuttle, filter()?),
-        "tsan" => models::tsan(filter()?),
-        "miri" => models::miri(filter()?),
-        "mutants" => mutants::run(rest, &options),
-        other => bail!("no command {other}\n\n{HELP}"),
+        let rest: Vec<String> = words.collect();
+        let alone = |call| match rest.is_empty() {
+            true => Ok(call),
+            false => Err(format!("{command} takes no arguments")),
+        };
+        let filter = || match &rest[..] {
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
+            _ => Err(format!("{command} takes at most one filter")),
+        };
+        Ok(match command.as_str() {
+            "help" => Call::Help,
+            "check" => alone(Call::Check)?,
+            "lint" => alone(Call::Lint)?,
+            "test" => alone(Call::Test)?,
+            "cross" => alone(Call::Cross)?,
+            "loom" => Call::Models(harness::Mode::Loom, filter()?),
+            "shuttle" => Call::Models(harness::Mode::Shuttle, filter()?),
+            "tsan" => Call::Tsan(filter()?),
+            "miri" => Call::Miri(filter()?),
+            "mutants" => Call::Mutants(rest, options),
+            other => return Err(format!("no command {other}\n\n{HELP}").into()),
+        })
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            Call::Help => {
+                print!("{HELP}");
+                Ok(())
+            }
+            Call::Check => check::all(),
+            Call::Lint => check::lint(),
+            Call::Test => check::test(),
+            Call::Cross => check::cross(),
+            Call::Models(mode, filter) => models::explore(mode, filter.as_deref()),
+            Call::Tsan(filter) => models::tsan(filter.as_deref()),
+            Call::Miri(filter) => models::miri(filter.as_deref()),
+            Call::Mutants(ids, options) => mutants::run(&ids, &options),
+        }
     }
 }
