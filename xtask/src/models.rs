@@ -1,6 +1,7 @@
 //! The slow tools: model checkers, ThreadSanitizer, Miri.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -65,25 +66,45 @@ pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
         )
         .context("ThreadSanitizer needs the component rust-src")?;
     }
-    let mut command = crate::process::cargo();
-    command
-        .args([
-            "test",
-            "--package",
-            "innerspace",
-            "--all-features",
-            "--lib",
-            "--tests",
-            "--no-fail-fast",
-        ])
-        .args(["-Zbuild-std", "--target", HOST])
-        .args(filter)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_DIR", root().join("target/tsan"))
-        // What cannot be had is an error here, which tests ask for, and not the end of the process.
-        .env("TSAN_OPTIONS", "allocator_may_return_null=1");
-    add_rustflags(&mut command, "-Zsanitizer=thread --cfg portable");
-    step("ThreadSanitizer", &mut command)
+    let suite = || {
+        let mut command = crate::process::cargo();
+        command
+            .args([
+                "test",
+                "--package",
+                "innerspace",
+                "--all-features",
+                "--lib",
+                "--tests",
+                "--no-fail-fast",
+            ])
+            .args(["-Zbuild-std", "--target", HOST])
+            .args(filter)
+            .arg("--")
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("CARGO_TARGET_DIR", root().join("target/tsan"))
+            // What cannot be had is an error here, which tests ask for, and not the end of the process.
+            .env("TSAN_OPTIONS", "allocator_may_return_null=1");
+        add_rustflags(&mut command, "-Zsanitizer=thread --cfg portable");
+        command
+    };
+    check_filter(filter, suite())?;
+    step("ThreadSanitizer", &mut suite())
+}
+
+/// Refuses a filter that lets no test of `suite` pass: the suite would succeed.
+fn check_filter(filter: Option<&str>, mut suite: Command) -> Result<()> {
+    let Some(filter) = filter else {
+        return Ok(());
+    };
+    suite.args(["--list", "--format", "terse"]);
+    // It builds first, which is seen.
+    let output = suite.stderr(Stdio::inherit()).output()?;
+    let tests = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && !tests.lines().any(|line| line.ends_with(": test")) {
+        bail!("no test has a name that contains \"{filter}\"");
+    }
+    Ok(())
 }
 
 /// The parts that can go under Miri. It has to be a nightly toolchain's.
@@ -92,26 +113,30 @@ pub(crate) fn miri(filter: Option<&str>) -> Result<()> {
         "Miri is missing; install it with: rustup toolchain install nightly \
          --component miri --component rust-src",
     )?;
-    let mut command = program("cargo");
-    command
-        .args([
-            "+nightly",
-            "miri",
-            "test",
-            "--package",
-            "innerspace",
-            "--all-features",
-            "--lib",
-        ])
-        .arg("--")
-        .env_remove("CARGO")
-        // A hundred times slower than a processor: few cases of each property.
-        .env("PROPTEST_CASES", "4")
-        .env("MIRIFLAGS", "-Zmiri-env-forward=PROPTEST_CASES")
-        .env("CARGO_TARGET_DIR", root().join("target/miri"));
-    match filter {
-        Some(filter) => command.arg(filter),
-        None => command.args(MIRI_CAN),
+    let suite = || {
+        let mut command = program("cargo");
+        command
+            .args([
+                "+nightly",
+                "miri",
+                "test",
+                "--package",
+                "innerspace",
+                "--all-features",
+                "--lib",
+            ])
+            .arg("--")
+            .env_remove("CARGO")
+            // A hundred times slower than a processor: few cases of each property.
+            .env("PROPTEST_CASES", "4")
+            .env("MIRIFLAGS", "-Zmiri-env-forward=PROPTEST_CASES")
+            .env("CARGO_TARGET_DIR", root().join("target/miri"));
+        match filter {
+            Some(filter) => command.arg(filter),
+            None => command.args(MIRI_CAN),
+        };
+        command
     };
-    step("Miri", &mut command)
+    check_filter(filter, suite())?;
+    step("Miri", &mut suite())
 }
