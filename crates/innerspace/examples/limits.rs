@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let FileError::Limit(limit) = &error else {
         return Err(error.into());
     };
-    assert_eq!(limit.details().group, "tenant-a");
+    assert_eq!(limit.details().group, tenant.path());
     assert!(tenant.usage() <= 256 * KIB);
 
     // Nothing is broken: drop what is not needed and go on.

@@ -281,7 +281,7 @@ fn the_group_that_is_named_pays_for_a_loaded_snapshot() {
     let load_in = |group| memory.load_snapshot_in(group, &mut &saved[..], |_| None);
     let small = memory.group("small", 64 * PAGE).unwrap();
     let refused = load_in(&small).map(drop).unwrap_err().to_string();
-    assert!(refused.contains("group small is full"), "{refused}");
+    assert!(refused.contains("group root/small is full"), "{refused}");
     assert_eq!(small.usage(), 0, "what was loaded before is given back");
     let large = memory.group("large", 128 * PAGE).unwrap();
     let loaded = load_in(&large).unwrap();
@@ -493,12 +493,12 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
         }
     };
     assert!(
-        refused.to_string().starts_with("group small is full"),
+        refused.to_string().starts_with("group root/small is full"),
         "{refused}"
     );
     let refused = limit(space.fork_into(&small).unwrap_err());
     assert!(
-        refused.to_string().starts_with("group small is full"),
+        refused.to_string().starts_with("group root/small is full"),
         "{refused}"
     );
     let child = children.pop().unwrap();

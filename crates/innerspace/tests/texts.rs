@@ -203,19 +203,19 @@ fn a_group_that_cannot_be_as_asked_says_why() {
     let error = memory.group("small", 8 * KIB).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "group small: limit 8.0 KiB is below the minimum of 40.0 KiB (8 pages and 2 for each of 1 accessor(s))"
+        "group root/small: limit 8.0 KiB is below the minimum of 40.0 KiB (8 pages and 2 for each of 1 accessor(s))"
     );
     let tenant = memory.group("tenant-a", 256 * KIB).unwrap();
     let error = tenant.set_max(4 * KIB).unwrap_err();
     assert!(
         error
             .to_string()
-            .starts_with("group tenant-a: limit 4.0 KiB is below the minimum of ")
+            .starts_with("group root/tenant-a: limit 4.0 KiB is below the minimum of ")
     );
     let error = tenant.set_min(Some(MIB)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "group tenant-a: a minimum of 1.0 MiB does not fit in its limit of 256.0 KiB"
+        "group root/tenant-a: a minimum of 1.0 MiB does not fit in its limit of 256.0 KiB"
     );
     let error = memory.group("tenant-a", MIB).unwrap_err();
     assert_eq!(error.to_string(), "group root already has a group tenant-a");
@@ -231,6 +231,37 @@ fn a_limit_below_what_is_pinned_names_the_group_and_the_views_and_holds() {
     let memory = memory();
     let (file, _) = data_bin(
         &memory,
+#[test]
+fn groups_of_one_name_in_two_places_are_told_apart() {
+    let memory = memory();
+    let [(a, in_a), (_b, in_b)] = ["tenant-a", "tenant-b"].map(|tenant| {
+        let tenant = memory.group(tenant, MIB).unwrap();
+        let cache = tenant.child("cache", 64 * KIB).unwrap();
+        (tenant, cache)
+    });
+    assert_eq!((in_a.name(), in_b.name()), ("cache".into(), "cache".into()));
+    assert_eq!(in_b.path(), "root/tenant-b/cache");
+    assert_eq!(in_b.path(), in_b.stats().path);
+
+    let space = memory.space_in(&in_b).unwrap();
+    let at = space.map(Map::anonymous(MIB)).unwrap();
+    let mut accessor = space.accessor();
+    let fault = accessor.write(at, &[1; MIB as usize]).unwrap_err();
+    let text = accessor.explain(fault).to_string();
+    let full = "group root/tenant-b/cache is full: ";
+    assert!(text.contains(full), "{text}");
+
+    let exists = a.child("cache", MIB).unwrap_err();
+    let text = "group root/tenant-a already has a group cache";
+    assert_eq!(exists.to_string(), text);
+    let small = in_a.set_max(KIB).unwrap_err().to_string();
+    assert!(small.starts_with("group root/tenant-a/cache: limit"));
+    let min = in_a.set_min(Some(MIB)).unwrap_err().to_string();
+    assert!(min.starts_with("group root/tenant-a/cache: a minimum"));
+    let bad = in_a.child("x", KIB).unwrap_err().to_string();
+    assert!(bad.starts_with("group root/tenant-a/cache/x: limit"));
+}
+
         "tenant-a",
         MemoryStore::from_bytes(&[1; 64 * PAGE_SIZE]),
     );
@@ -241,12 +272,12 @@ fn a_limit_below_what_is_pinned_names_the_group_and_the_views_and_holds() {
     let error = group.set_max(128 * KIB).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "group tenant-a is full: 260.0 of 128.0 KiB, of which 256.0 pinned by 64 views, 4.0 page tables and \
+        "group root/tenant-a is full: 260.0 of 128.0 KiB, of which 256.0 pinned by 64 views, 4.0 page tables and \
          index nodes; nothing can be evicted. Drop views or raise the limit"
     );
     let error = file.write_at(&[2; PAGE_SIZE], 70 * PAGE).unwrap_err();
     assert!(
-        error.to_string().contains("group tenant-a is full: "),
+        error.to_string().contains("group root/tenant-a is full: "),
         "{error}"
     );
     assert!(group.events().oom > 0);

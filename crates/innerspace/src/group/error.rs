@@ -80,7 +80,8 @@ impl From<LimitError> for io::Error {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitDetails {
-    /// The name of the group that refused; the one charged, or one above it.
+    /// The group that refused, the one charged or one above it: the names from the root to it, joined by `/`, as in
+    /// [`Group::path`](super::Group::path).
     pub group: String,
     /// That group's number, for the layers above.
     pub(crate) id: GroupId,
@@ -241,12 +242,12 @@ impl Holders {
 pub enum GroupError {
     /// The limit is so small that a single access across two pages could fail for ever.
     #[error(
-        "group {name}: limit {} is below the minimum of {} (8 pages and 2 for each of {accessors} accessor(s))",
+        "group {group}: limit {} is below the minimum of {} (8 pages and 2 for each of {accessors} accessor(s))",
         Exact(*max), ByteSize(*minimum)
     )]
     TooSmall {
-        /// The group.
-        name: String,
+        /// The group, or what was to be one: the names from the root to it, joined by `/`.
+        group: String,
         /// The limit asked for, in bytes.
         max: u64,
         /// The smallest limit it may have now, in bytes.
@@ -255,10 +256,10 @@ pub enum GroupError {
         accessors: u32,
     },
     /// What is never evicted from a group has to fit in it.
-    #[error("group {name}: a minimum of {} does not fit in its limit of {}", ByteSize(*min), ByteSize(*max))]
+    #[error("group {group}: a minimum of {} does not fit in its limit of {}", ByteSize(*min), ByteSize(*max))]
     MinAboveMax {
-        /// The group.
-        name: String,
+        /// The group, or what was to be one: the names from the root to it, joined by `/`.
+        group: String,
         /// The minimum asked for, in bytes.
         min: u64,
         /// The limit, in bytes.
@@ -273,22 +274,22 @@ pub enum GroupError {
     /// The parent already has a group of that name.
     #[error("group {parent} already has a group {name}")]
     Exists {
-        /// The parent.
+        /// The parent, with the names above it.
         parent: String,
         /// The name that is taken.
         name: String,
     },
     /// Groups nest at most [`super::MAX_DEPTH`] deep.
-    #[error("group {name}: groups nest at most {} deep", super::MAX_DEPTH)]
+    #[error("group {group}: groups nest at most {} deep", super::MAX_DEPTH)]
     TooDeep {
-        /// The group that was to be made.
-        name: String,
+        /// The group that was to be made, with the names above it.
+        group: String,
     },
     /// All 65,536 group numbers are in use (deleted groups count until their last page is gone).
-    #[error("group {name}: all 65,536 group numbers are in use")]
+    #[error("group {group}: all 65,536 group numbers are in use")]
     TooMany {
-        /// The group that was to be made.
-        name: String,
+        /// The group that was to be made, with the names above it.
+        group: String,
     },
     /// The group is gone, or was never there.
     #[error("group number {number} is not in use")]
@@ -297,10 +298,10 @@ pub enum GroupError {
         number: u16,
     },
     /// A group is deleted after the groups below it.
-    #[error("group {name} still has {children} group(s) below it")]
+    #[error("group {group} still has {children} group(s) below it")]
     HasChildren {
-        /// The group.
-        name: String,
+        /// The group, with the names above it.
+        group: String,
         /// The groups below it.
         children: usize,
     },
@@ -317,12 +318,12 @@ impl GroupError {
     pub(super) fn for_limit(self, bytes: u64) -> GroupError {
         match self {
             GroupError::TooSmall {
-                name,
+                group,
                 minimum,
                 accessors,
                 ..
             } => GroupError::TooSmall {
-                name,
+                group,
                 max: bytes,
                 minimum,
                 accessors,
@@ -470,7 +471,7 @@ mod tests {
     #[test]
     fn group_errors_are_one_clear_line() {
         let small = GroupError::TooSmall {
-            name: "a".into(),
+            group: "a".into(),
             max: 8 * KIB,
             minimum: minimum_pages(3).bytes(),
             accessors: 3,

@@ -84,6 +84,11 @@ impl Group {
         self.0.tree.name(self.0.id)
     }
 
+    /// The names from the root to it, joined by `/`, as in errors and in [`GroupStats::path`]: `root/tenant-a`.
+    pub fn path(&self) -> String {
+        self.0.tree.path_name(self.0.id)
+    }
+
     /// The group above, `None` for the root.
     pub fn parent(&self) -> Option<&Group> {
         self.0.parent.as_ref()

@@ -82,6 +82,20 @@ impl GroupTree {
             .unwrap_or_default()
     }
 
+    /// The names from the root to the group, joined by `/`; of a deleted group, those of the nearest live one above it.
+    pub(crate) fn path_name(&self, id: GroupId) -> String {
+        self.full_name(&self.shape.lock(), id)
+    }
+
+    /// [`GroupTree::path_name`] for who has the shape locked.
+    pub(super) fn full_name(&self, shape: &Shape, id: GroupId) -> String {
+        // No group is deleted before those below it.
+        let live = self.path(id).filter_map(|id| shape.live(id).ok());
+        let mut names: Vec<&str> = live.map(|entry| entry.name.as_str()).collect();
+        names.reverse();
+        names.join("/")
+    }
+
     /// The counters of one group; `None` when it is deleted.
     pub(crate) fn stats(&self, id: GroupId) -> Option<GroupStats> {
         self.stats_locked(&self.shape.lock(), id)
@@ -100,11 +114,6 @@ impl GroupTree {
         let entry = shape.live(id).ok()?;
         let node = self.node(id);
         let events = self.events(id);
-        let mut path: Vec<&str> = self
-            .path(id)
-            .filter_map(|id| shape.entry(id).map(|entry| entry.name.as_str()))
-            .collect();
-        path.reverse();
         let deleted = entry
             .children
             .iter()
@@ -112,7 +121,7 @@ impl GroupTree {
         let inherited: u64 = deleted.map(|child| self.usage(*child).0).sum();
         Some(GroupStats {
             name: entry.name.clone(),
-            path: path.join("/"),
+            path: self.full_name(shape, id),
             usage: self.usage(id),
             own: PageCount(self.own(id).0 + inherited),
             max: node.max_pages(),
@@ -138,7 +147,7 @@ impl GroupTree {
     ) -> LimitError {
         let usage = self.usage(id);
         LimitError::new(LimitDetails {
-            group: self.name(id),
+            group: self.path_name(id),
             id,
             max: self.max(id).unwrap_or(usage),
             usage,

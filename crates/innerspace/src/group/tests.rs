@@ -262,7 +262,7 @@ fn lowering_the_limit_evicts_or_says_what_stayed() {
     };
     assert_eq!(
         error.to_string(),
-        "group g is full: 160.0 of 64.0 KiB, of which 160.0 pinned by 2 views; nothing can be evicted. \
+        "group root/g is full: 160.0 of 64.0 KiB, of which 160.0 pinned by 2 views; nothing can be evicted. \
          Drop views or raise the limit"
     );
     assert_eq!(tree.max(group), Some(pages(16)), "the limit stays lowered");

@@ -157,22 +157,24 @@ impl GroupTree {
         {
             return Err(GroupError::BadName { name: name.into() });
         }
-        self.check_minimum(name, max, 0)?;
         let mut shape = self.shape.lock();
         let above = shape.live(parent)?;
+        let path = || format!("{}/{name}", self.full_name(&shape, parent));
+        check_minimum(path, max, 0)?;
         let taken = |child: &GroupId| shape.entry(*child).is_some_and(|entry| entry.name == name);
         if above.children.iter().any(taken) {
             return Err(GroupError::Exists {
-                parent: above.name.clone(),
+                parent: self.full_name(&shape, parent),
                 name: name.into(),
             });
         }
         if self.levels(parent) >= MAX_LEVELS {
-            return Err(GroupError::TooDeep { name: name.into() });
+            return Err(GroupError::TooDeep { group: path() });
         }
-        let id = shape
-            .take_number()
-            .ok_or_else(|| GroupError::TooMany { name: name.into() })?;
+        let Some(id) = shape.take_number() else {
+            let group = format!("{}/{name}", self.full_name(&shape, parent));
+            return Err(GroupError::TooMany { group });
+        };
         let max = max.map_or(NO_LIMIT, |max| max.0);
         self.start_node(&mut shape, id, name, Some(parent), max);
         let above = shape.entry_mut(parent).expect("live above");
@@ -184,32 +186,15 @@ impl GroupTree {
         self.reclaimer.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    fn check_minimum(
-        &self,
-        name: &str,
-        max: Option<PageCount>,
-        accessors: u32,
-    ) -> Result<(), GroupError> {
-        let minimum = minimum_pages(accessors);
-        match max {
-            Some(max) if max < minimum => Err(GroupError::TooSmall {
-                name: name.into(),
-                max: max.bytes(),
-                minimum: minimum.bytes(),
-                accessors: accessors.max(1),
-            }),
-            _ => Ok(()),
-        }
-    }
-
     /// Changes the limit, then frees what is over it. The new limit stays also when that fails: the error says what could not
     /// be freed. It ends whatever others charge meanwhile: they are refused, and the number of rounds is bounded (M8).
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
         let node = {
             let shape = self.shape.lock();
-            let entry = shape.live(id)?;
+            shape.live(id)?;
             let node = self.node(id);
-            self.check_minimum(&entry.name, max, node.accessors.load(Ordering::Relaxed))?;
+            let path = || self.full_name(&shape, id);
+            check_minimum(path, max, node.accessors.load(Ordering::Relaxed))?;
             node.max
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
@@ -256,7 +241,7 @@ impl GroupTree {
         let children = entry.children.iter().filter(named).count();
         if children > 0 {
             return Err(GroupError::HasChildren {
-                name: entry.name.clone(),
+                group: self.full_name(&shape, id),
                 children,
             });
         }
@@ -355,7 +340,7 @@ impl GroupTree {
         pages: Option<PageCount>,
     ) -> Result<(), GroupError> {
         let shape = self.shape.lock();
-        let entry = shape.live(id)?;
+        shape.live(id)?;
         let node = self.node(id);
         let max = node.max.load(Ordering::Relaxed);
         let (counter, default) = match which {
@@ -366,14 +351,14 @@ impl GroupTree {
         let value = pages.map_or(default, |pages| pages.0);
         if which == Protection::Min && value > max {
             return Err(GroupError::MinAboveMax {
-                name: entry.name.clone(),
+                group: self.full_name(&shape, id),
                 min: PageCount(value).bytes(),
                 max: PageCount(max).bytes(),
             });
         }
         if which == Protection::High && value < minimum_pages(0).0 {
             return Err(GroupError::TooSmall {
-                name: entry.name.clone(),
+                group: self.full_name(&shape, id),
                 max: PageCount(value).bytes(),
                 minimum: minimum_pages(0).bytes(),
                 accessors: 1,
@@ -390,10 +375,10 @@ impl GroupTree {
     /// One more accessor works for this group: fails when its limit is too small for that many.
     pub(crate) fn attach_accessor(&self, id: GroupId) -> Result<(), GroupError> {
         let shape = self.shape.lock();
-        let entry = shape.live(id)?;
+        shape.live(id)?;
         let node = self.node(id);
         let accessors = node.accessors.load(Ordering::Relaxed) + 1;
-        self.check_minimum(&entry.name, node.max_pages(), accessors)?;
+        check_minimum(|| self.full_name(&shape, id), node.max_pages(), accessors)?;
         node.accessors.store(accessors, Ordering::Relaxed);
         Ok(())
     }
@@ -412,6 +397,24 @@ impl GroupTree {
         self.node(id)
             .tables
             .fetch_add(change as u64, Ordering::Relaxed);
+    }
+}
+
+/// Refuses a limit that is too small for a group, which `path` names, with this many accessors.
+fn check_minimum(
+    path: impl FnOnce() -> String,
+    max: Option<PageCount>,
+    accessors: u32,
+) -> Result<(), GroupError> {
+    let minimum = minimum_pages(accessors);
+    match max {
+        Some(max) if max < minimum => Err(GroupError::TooSmall {
+            group: path(),
+            max: max.bytes(),
+            minimum: minimum.bytes(),
+            accessors: accessors.max(1),
+        }),
+        _ => Ok(()),
     }
 }
 

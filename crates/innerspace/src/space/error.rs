@@ -483,7 +483,7 @@ pub enum SpaceError {
     OtherMemorysGroup {
         /// The operation.
         what: &'static str,
-        /// The group's name.
+        /// The group: the names from the root to it, joined by `/`.
         group: String,
     },
     /// A part of the space has as many forks as can be counted.

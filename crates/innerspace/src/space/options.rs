@@ -64,7 +64,7 @@ pub(crate) fn check_group(
         true => Ok(()),
         false => Err(SpaceError::OtherMemorysGroup {
             what,
-            group: group.name(),
+            group: group.path(),
         }),
     }
 }

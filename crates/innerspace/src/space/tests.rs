@@ -450,7 +450,7 @@ fn a_full_group_is_an_error_to_the_access_and_nothing_more() {
     assert!(
         a.explain(fault)
             .to_string()
-            .contains("group tenant-a is full"),
+            .contains("group root/tenant-a is full"),
         "{}",
         a.explain(fault)
     );

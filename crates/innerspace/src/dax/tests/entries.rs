@@ -147,7 +147,7 @@ fn a_full_group_refuses_a_node_and_leaves_nothing_locked() {
         page += LARGE;
     };
     assert!(
-        error.to_string().starts_with("group tenant is full"),
+        error.to_string().starts_with("group root/tenant is full"),
         "{error}"
     );
     assert_eq!(entries.peek(page), None);

@@ -26,7 +26,7 @@ fn nowait_would_block_and_counts_no_failure() {
     assert!(error.would_block());
     assert_eq!(
         error.to_string(),
-        "group tenant-1 is full: 40.0 of 40.0 KiB; the request may not wait"
+        "group root/tenant-1 is full: 40.0 of 40.0 KiB; the request may not wait"
     );
     assert_eq!(file.resident(0..10), 10, "nothing was evicted");
     let totals = pool.totals();
@@ -96,7 +96,7 @@ fn everything_viewed_ends_with_an_error_that_says_so_and_is_usable_after() {
     let error = file.read(100).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "group tenant-1 is full: 256.0 of 256.0 KiB, of which 256.0 pinned by 64 views; nothing can be \
+        "group root/tenant-1 is full: 256.0 of 256.0 KiB, of which 256.0 pinned by 64 views; nothing can be \
          evicted. Drop views or raise the limit"
     );
     assert_eq!(pool.totals().limit_error, 1);
@@ -176,7 +176,7 @@ fn every_kind_of_holder_is_named() {
     assert_eq!(holders.counted(), PageCount(100));
     assert_eq!(
         error.to_string(),
-        "group tenant-1 is full: 400.0 of 400.0 KiB, of which 40.0 pinned by 10 views, 20.0 dirty and \
+        "group root/tenant-1 is full: 400.0 of 400.0 KiB, of which 40.0 pinned by 10 views, 20.0 dirty and \
          failing to be written, 100.0 dirty, 80.0 locked or in use, 60.0 page tables and index nodes, 100.0 anonymous; nothing can be evicted. \
          Sync or discard the dirty files, or raise the limit"
     );
