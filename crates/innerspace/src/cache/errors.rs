@@ -307,6 +307,11 @@ impl FileError {
         }
     }
 
+    /// Whether a group was full: waiting, or freeing memory, may help.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, FileError::Limit(_))
+    }
+
     /// The nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
@@ -555,7 +560,7 @@ mod tests {
         };
         assert!(blocked.would_block());
         assert_eq!(blocked.to_string(), "f: the operation would block at 4,096");
-        assert!(!disk_full(0).would_block());
+        assert!(!disk_full(0).would_block() && !disk_full(0).is_limit());
     }
 
     #[test]

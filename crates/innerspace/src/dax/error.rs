@@ -282,6 +282,11 @@ impl DaxError {
         }
     }
 
+    /// Whether a group was full: waiting, or freeing memory, may help.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, DaxError::Limit(_))
+    }
+
     /// The nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;

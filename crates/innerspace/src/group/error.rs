@@ -314,6 +314,27 @@ pub enum GroupError {
 }
 
 impl GroupError {
+    /// Whether a group was full: waiting, or freeing memory, may help.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, GroupError::Limit(_))
+    }
+
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            GroupError::TooSmall { .. }
+            | GroupError::MinAboveMax { .. }
+            | GroupError::BadName { .. }
+            | GroupError::TooDeep { .. }
+            | GroupError::IsRoot => ErrorKind::InvalidInput,
+            GroupError::Exists { .. } => ErrorKind::AlreadyExists,
+            GroupError::Gone { .. } => ErrorKind::NotFound,
+            GroupError::TooMany { .. } | GroupError::HasChildren { .. } => ErrorKind::ResourceBusy,
+            GroupError::Limit(_) => ErrorKind::OutOfMemory,
+        }
+    }
+
     /// The same for a limit of `bytes`, which the tree knows in whole pages only.
     pub(super) fn for_limit(self, bytes: u64) -> GroupError {
         match self {
@@ -330,6 +351,12 @@ impl GroupError {
             },
             other => other,
         }
+    }
+}
+
+impl From<GroupError> for io::Error {
+    fn from(error: GroupError) -> io::Error {
+        io::Error::new(error.kind(), error)
     }
 }
 

@@ -103,6 +103,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether a group was full: waiting, or freeing memory, may help.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, OpenError::File(error) if error.is_limit())
+    }
+
     /// The nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         match self {

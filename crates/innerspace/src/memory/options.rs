@@ -78,6 +78,25 @@ pub enum MemoryError {
     },
 }
 
+impl MemoryError {
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            MemoryError::TooSmall { .. } | MemoryError::Fraction { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            MemoryError::AboveMachine { .. } => io::ErrorKind::OutOfMemory,
+            MemoryError::System { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl From<MemoryError> for io::Error {
+    fn from(error: MemoryError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
 /// A size without a needless fraction: `32 KiB`.
 struct Short(u64);
 

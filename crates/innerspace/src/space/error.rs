@@ -155,7 +155,7 @@ impl Fault {
         self.kind == FaultKind::WouldBlock
     }
 
-    /// Whether waiting or freeing memory may help: the group was full.
+    /// Whether a group was full: waiting, or freeing memory, may help.
     pub fn is_limit(self) -> bool {
         self.kind == FaultKind::Limit
     }
@@ -288,7 +288,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A fault with everything its space can say about it.
+/// A fault with everything its space can say about it. Becomes an [`io::Error`] of the kind of its fault.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     pub(super) fault: Fault,
@@ -320,6 +320,12 @@ pub enum SpaceError {
         /// The operation.
         what: &'static str,
         /// Where.
+impl From<Explanation> for io::Error {
+    fn from(explanation: Explanation) -> io::Error {
+        io::Error::new(explanation.fault.kind.io_kind(), explanation)
+    }
+}
+
         at: VirtAddr,
     },
     /// An address or file offset that is no multiple of the page size.
@@ -502,6 +508,17 @@ impl SpaceError {
             SpaceError::Access { explanation, .. } => explanation.fault().kind().io_kind(),
             SpaceError::File(error) => error.kind(),
             SpaceError::Direct(error) => error.kind(),
+    /// Whether a group was full: waiting, or freeing memory, may help.
+    pub fn is_limit(&self) -> bool {
+        match self {
+            SpaceError::Limit(_) => true,
+            SpaceError::File(error) => error.is_limit(),
+            SpaceError::Direct(error) => error.is_limit(),
+            SpaceError::Access { explanation, .. } => explanation.fault().is_limit(),
+            _ => false,
+        }
+    }
+
             SpaceError::Frozen { .. } => ErrorKind::ReadOnlyFilesystem,
             SpaceError::Reentered { .. } => ErrorKind::Deadlock,
             SpaceError::Locked { .. }

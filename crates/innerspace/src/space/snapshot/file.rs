@@ -24,9 +24,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
-use thiserror::Error;
-
-use super::Snapshot;
+use super::{Snapshot, SnapshotFileError};
 use crate::cache::Cache;
 use crate::cache::PagedFile;
 use crate::group::Group;
@@ -34,7 +32,7 @@ use crate::space::table::Nodes;
 use crate::space::vma::{Backing, MappedFile, Vma};
 use crate::space::{Map, Protection, Sharing, Space, SpaceError};
 use crate::sync::Arc;
-use crate::{AddressWidth, Grouped, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+use crate::{AddressWidth, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 const MAGIC: [u8; 8] = *b"INNERSNP";
 /// The version that is written, and the only one that is read.
@@ -53,77 +51,13 @@ const MAPPING_BYTES: usize = 28;
 const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A snapshot that could not be saved or loaded.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SnapshotFileError {
-    /// The file could not be read or written.
-    #[error("a snapshot at byte {}: {source}", Grouped(*offset))]
-    Io {
-        /// Bytes read or written before.
-        offset: u64,
-        /// What the reader or writer said.
-        source: io::Error,
-    },
-    /// The bytes do not begin as a snapshot does.
-    #[error("not a snapshot")]
-    NotASnapshot,
-    /// The file was written by another version of this library.
-    #[error("a snapshot of version {version}; this library reads version {read}")]
-    OtherVersion {
-        /// The file's version.
-        version: u32,
-        /// The one that is read.
-        read: u32,
-    },
-    /// The bytes are not those that were written.
-    #[error("a damaged snapshot: {what} at byte {}", Grouped(*offset))]
-    Damaged {
-        /// What does not fit.
-        what: &'static str,
-        /// Where the record begins.
-        offset: u64,
-    },
-    /// A mapped file that whoever loads the snapshot does not know.
-    #[error("the snapshot maps the file {name}, which is not at hand")]
-    UnknownFile {
-        /// The file's name when it was saved.
-        name: String,
-    },
-    /// A mapped device: its state cannot be saved with the pages.
-    #[error("a snapshot with a device at {at} cannot be saved; unmap it first")]
-    Device {
-        /// Where it is mapped.
-        at: VirtAddr,
-    },
-    /// A mapped direct access file: whoever loads the snapshot opens cached files by name, and no others.
-    #[error(
-        "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
-    )]
-    Direct {
-        /// The file's name.
-        name: String,
-        /// Where it is mapped.
-        at: VirtAddr,
-    },
-    /// It was to be charged to a group of another `Memory`.
-    #[error("a snapshot: the group that was to pay is of another memory")]
-    OtherMemorysGroup,
-    /// The mappings could not be made.
-    #[error("a snapshot: {0}")]
-    Space(#[from] SpaceError),
-    /// The pages could not be had.
-    #[error("a snapshot: {0}")]
-    Pages(String),
-}
-
 impl Snapshot {
     /// Writes the snapshot: its mappings and its private bytes. Buffers nothing but a batch of pages; hand it a
     /// `BufWriter` if small writes are dear, and sync the file yourself.
     ///
     /// # Errors
     /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`] and [`SnapshotFileError::Direct`], by the first such mapping;
-    /// [`SnapshotFileError::Pages`] where a page has as many views as can be counted. What was written by then is no snapshot.
+    /// [`SnapshotFileError::TooManyViews`]. What was written by then is no snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
         out.header()?;
@@ -184,8 +118,8 @@ impl Snapshot {
         let page =
             space.inside(|tables| nodes.still_page(&space.pool, tables.root, at, 0..PAGE_SIZE));
         let Some(page) = page else {
-            let what = format!("the page at {at:#x} has as many views as can be counted");
-            return Err(SnapshotFileError::Pages(what));
+            let at = VirtAddr(at);
+            return Err(SnapshotFileError::TooManyViews { at });
         };
         if vma.file().is_none() && page.iter().all(|byte| *byte == 0) {
             return Ok(0);
@@ -528,7 +462,7 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         let mut accessor = self.space.accessor();
         accessor
             .write(VirtAddr(at), bytes)
-            .map_err(|fault| SnapshotFileError::Pages(self.space.explain(fault).to_string()))?;
+            .map_err(|fault| SnapshotFileError::Pages(self.space.explain(fault)))?;
         self.pages += (bytes.len() >> PAGE_SHIFT) as u64;
         Ok(())
     }

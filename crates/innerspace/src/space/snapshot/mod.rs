@@ -9,6 +9,7 @@
 //! | `ghosts` | which pages it has given back lately |
 //! | `diff` | what differs, from the tables alone |
 //! | `file` | saving one, and loading it |
+//! | `error` | [`SnapshotFileError`]: what can go wrong with that |
 //!
 //! A snapshot is a fork that nobody can store to or map in: it shares every table and page with its space, costs as
 //! much as a fork, and pays for what its space changes later by keeping the old pages. What files show is not part of it:
@@ -19,6 +20,7 @@
 
 mod changes;
 mod diff;
+mod error;
 mod file;
 mod ghosts;
 mod restore;
@@ -34,7 +36,7 @@ use crate::sync::Arc;
 
 pub(super) use self::changes::Changes;
 pub(super) use self::diff::merged;
-pub use self::file::SnapshotFileError;
+pub use self::error::SnapshotFileError;
 pub use self::view::PageView;
 
 /// A space as it was at one moment: the same mappings and the same private bytes, for as long as it lives.

@@ -1,0 +1,114 @@
+//! What can go wrong when a snapshot is saved or loaded.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::space::{Explanation, SpaceError};
+use crate::{Grouped, VirtAddr};
+
+/// A snapshot that could not be saved or loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SnapshotFileError {
+    /// The file could not be read or written.
+    #[error("a snapshot at byte {}: {source}", Grouped(*offset))]
+    Io {
+        /// Bytes read or written before.
+        offset: u64,
+        /// What the reader or writer said.
+        source: io::Error,
+    },
+    /// The bytes do not begin as a snapshot does.
+    #[error("not a snapshot")]
+    NotASnapshot,
+    /// The file was written by another version of this library.
+    #[error("a snapshot of version {version}; this library reads version {read}")]
+    OtherVersion {
+        /// The file's version.
+        version: u32,
+        /// The one that is read.
+        read: u32,
+    },
+    /// The bytes are not those that were written.
+    #[error("a damaged snapshot: {what} at byte {}", Grouped(*offset))]
+    Damaged {
+        /// What does not fit.
+        what: &'static str,
+        /// Where the record begins.
+        offset: u64,
+    },
+    /// A mapped file that whoever loads the snapshot does not know.
+    #[error("the snapshot maps the file {name}, which is not at hand")]
+    UnknownFile {
+        /// The file's name when it was saved.
+        name: String,
+    },
+    /// A mapped device: its state cannot be saved with the pages.
+    #[error("a snapshot with a device at {at} cannot be saved; unmap it first")]
+    Device {
+        /// Where it is mapped.
+        at: VirtAddr,
+    },
+    /// A mapped direct access file: whoever loads the snapshot opens cached files by name, and no others.
+    #[error(
+        "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
+    )]
+    Direct {
+        /// The file's name.
+        name: String,
+        /// Where it is mapped.
+        at: VirtAddr,
+    },
+    /// It was to be charged to a group of another `Memory`.
+    #[error("a snapshot: the group that was to pay is of another memory")]
+    OtherMemorysGroup,
+    /// The mappings could not be made.
+    #[error("a snapshot: {0}")]
+    Space(#[from] SpaceError),
+    /// The pages could not be had.
+    #[error("a snapshot: {0}")]
+    Pages(Explanation),
+    /// A page that was to be saved has as many views as can be counted.
+    #[error("a snapshot: the page at {at} has as many views as can be counted")]
+    TooManyViews {
+        /// Where.
+        at: VirtAddr,
+    },
+}
+
+impl SnapshotFileError {
+    /// Whether a group was full: waiting, or freeing memory, may help.
+    pub fn is_limit(&self) -> bool {
+        match self {
+            SnapshotFileError::Space(error) => error.is_limit(),
+            SnapshotFileError::Pages(explanation) => explanation.fault().is_limit(),
+            _ => false,
+        }
+    }
+
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            SnapshotFileError::Io { source, .. } => source.kind(),
+            SnapshotFileError::NotASnapshot
+            | SnapshotFileError::OtherVersion { .. }
+            | SnapshotFileError::Damaged { .. } => ErrorKind::InvalidData,
+            SnapshotFileError::UnknownFile { .. } => ErrorKind::NotFound,
+            SnapshotFileError::Device { .. } | SnapshotFileError::Direct { .. } => {
+                ErrorKind::Unsupported
+            }
+            SnapshotFileError::OtherMemorysGroup => ErrorKind::InvalidInput,
+            SnapshotFileError::Space(error) => error.kind(),
+            SnapshotFileError::Pages(explanation) => explanation.fault().kind().io_kind(),
+            SnapshotFileError::TooManyViews { .. } => ErrorKind::ResourceBusy,
+        }
+    }
+}
+
+impl From<SnapshotFileError> for io::Error {
+    fn from(error: SnapshotFileError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
