@@ -30,6 +30,7 @@ impl FrameId {
 
 /// An address in a space. It is not a host address and cannot be dereferenced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct VirtAddr(pub u64);
 
 impl VirtAddr {

@@ -175,6 +175,7 @@ fn counters_serialize_with_the_names_of_their_fields() {
     assert_eq!(value["pages"]["file"], 1);
 }
 
+    assert_eq!(value["mappings"][0]["protection"], "r-");
 #[test]
 fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
     let memory = memory();

@@ -163,7 +163,7 @@ impl Holes {
     /// The resident bytes of the mapping at `at`, as a line of smaps gives them.
     fn resident_at(&self, at: VirtAddr) -> Result<u64, Box<dyn Error>> {
         let stats = self.space.stats();
-        let of = stats.mappings.iter().find(|mapping| mapping.start == at.0);
+        let of = stats.mappings.iter().find(|mapping| mapping.start == at);
         Ok(of.ok_or("the mapping is gone")?.pages.resident * PAGE as u64)
     }
 

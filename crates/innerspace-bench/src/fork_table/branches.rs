@@ -15,7 +15,7 @@ const PATH: u64 = 4;
 pub(super) fn memory<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Box<dyn Error>> {
     let count = plan.operations(10_000);
     let snapshot = resident.space.freeze()?;
-    let at = innerspace::VirtAddr(resident.space.stats().mappings[0].start);
+    let at = resident.space.stats().mappings[0].start;
     let pages = resident.pages;
     let innerspace = move || -> Outcome {
         let before = resident.memory.stats().usage;

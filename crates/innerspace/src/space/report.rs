@@ -18,11 +18,11 @@ use crate::{PageCount, VirtAddr};
 #[non_exhaustive]
 pub struct MappingInfo {
     /// The first address.
-    pub start: u64,
+    pub start: VirtAddr,
     /// The first address past the end.
-    pub end: u64,
-    /// What may be done, as `rw`, `r-`, `rwx`.
-    pub protection: String,
+    pub end: VirtAddr,
+    /// What may be done; serialized as it prints: `rw`, `r-`, `rwx`.
+    pub protection: Protection,
     /// Whether stores go to the file.
     pub shared: bool,
     /// What it shows.
@@ -144,9 +144,9 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
     let [file, own, shared] = [found.file, found.own, found.shared].map(|pages| pages.0);
     let (kind, file_name) = kind_and_file(&vma.backing);
     MappingInfo {
-        start: vma.start,
-        end: vma.end,
-        protection: vma.protection.to_string(),
+        start: VirtAddr(vma.start),
+        end: VirtAddr(vma.end),
+        protection: vma.protection,
         shared: vma.sharing == Sharing::Shared,
         kind,
         file: file_name,
@@ -258,7 +258,7 @@ impl fmt::Display for SpaceStats {
             let sharing = if mapping.shared { "shared" } else { "private" };
             writeln!(
                 f,
-                "{:#x}..{:#x} {} {sharing} {name}{locked}: {} of {} resident, {} direct, {} dirty, {} zero",
+                "{}..{} {} {sharing} {name}{locked}: {} of {} resident, {} direct, {} dirty, {} zero",
                 mapping.start,
                 mapping.end,
                 mapping.protection,

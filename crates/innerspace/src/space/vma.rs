@@ -65,6 +65,13 @@ impl fmt::Display for Protection {
     }
 }
 
+#[cfg(feature = "serde")]
+impl serde::Serialize for Protection {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Debug for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -38,9 +38,9 @@ fn shape(space: &Space) -> Vec<(u64, u64, String)> {
     let mappings = space.stats().mappings;
     let row = |m: &innerspace::MappingInfo| {
         (
-            m.start / PAGE,
+            m.start.page(),
             (m.end - m.start) / PAGE,
-            m.protection.clone(),
+            m.protection.to_string(),
         )
     };
     mappings.iter().map(row).collect()
