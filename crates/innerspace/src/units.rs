@@ -50,6 +50,18 @@ impl VirtAddr {
     }
 }
 
+impl From<u64> for VirtAddr {
+    fn from(address: u64) -> VirtAddr {
+        VirtAddr(address)
+    }
+}
+
+impl From<VirtAddr> for u64 {
+    fn from(address: VirtAddr) -> u64 {
+        address.0
+    }
+}
+
 impl std::ops::Add<u64> for VirtAddr {
     type Output = VirtAddr;
 
@@ -98,6 +110,12 @@ impl fmt::Debug for VirtAddr {
 impl fmt::Display for VirtAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::LowerHex for VirtAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
     }
 }
 
@@ -170,6 +188,16 @@ mod tests {
         at += 8;
         at -= 3;
         assert_eq!(at, end);
+        assert_eq!((VirtAddr::from(0x1000), u64::from(start)), (start, 0x1000));
+    }
+
+    #[test]
+    fn an_address_prints_in_hexadecimal() {
+        let at = VirtAddr(0xab00);
+        assert_eq!(
+            format!("{at} {at:?} {at:x} {at:#010x}"),
+            "0xab00 0xab00 ab00 0x0000ab00"
+        );
     }
 
     #[test]

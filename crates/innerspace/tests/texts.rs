@@ -37,6 +37,10 @@ fn a_memory_prints_a_line_for_itself_each_group_and_each_file() {
     let first = lines.next().unwrap();
     assert!(first.starts_with("memory: "), "{first}");
     assert!(first.contains(" KiB of 4.0 MiB, peak "), "{first}");
+    assert_eq!(
+        memory.root_group().events().to_string(),
+        "0 over high, 0 at max, 0 failed, 0 refused, 0 forced, 0 B evicted"
+    );
     let parts = lines.next().unwrap();
     assert!(
         parts.starts_with("of which: blocks 32.0 KiB, tables 4.0 KiB, anonymous 0 B, heap 0 B, "),
@@ -171,11 +175,11 @@ fn counters_serialize_with_the_names_of_their_fields() {
     assert_eq!(value["totals"]["groups"], 2);
     let value = serde_json::to_value(space.stats()).unwrap();
     assert_eq!(value["mappings"][0]["start"], at.0);
+    assert_eq!(value["mappings"][0]["protection"], "r-");
     assert_eq!(value["mappings"][0]["file"], "data.bin");
     assert_eq!(value["pages"]["file"], 1);
 }
 
-    assert_eq!(value["mappings"][0]["protection"], "r-");
 #[test]
 fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
     let memory = memory();
@@ -228,11 +232,6 @@ fn a_group_that_cannot_be_as_asked_says_why() {
 }
 
 #[test]
-fn a_limit_below_what_is_pinned_names_the_group_and_the_views_and_holds() {
-    let memory = memory();
-    let (file, _) = data_bin(
-        &memory,
-#[test]
 fn groups_of_one_name_in_two_places_are_told_apart() {
     let memory = memory();
     let [(a, in_a), (_b, in_b)] = ["tenant-a", "tenant-b"].map(|tenant| {
@@ -263,6 +262,11 @@ fn groups_of_one_name_in_two_places_are_told_apart() {
     assert!(bad.starts_with("group root/tenant-a/cache/x: limit"));
 }
 
+#[test]
+fn a_limit_below_what_is_pinned_names_the_group_and_the_views_and_holds() {
+    let memory = memory();
+    let (file, _) = data_bin(
+        &memory,
         "tenant-a",
         MemoryStore::from_bytes(&[1; 64 * PAGE_SIZE]),
     );

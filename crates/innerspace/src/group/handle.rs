@@ -188,7 +188,7 @@ impl fmt::Debug for Group {
     }
 }
 
-/// What happened to a group, counted from its beginning.
+/// What happened to a group, counted from its beginning. `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -205,6 +205,21 @@ pub struct GroupEvents {
     pub refused: u64,
     /// Requests that had to be granted over its limit.
     pub forced: u64,
+}
+
+impl fmt::Display for GroupEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} over high, {} at max, {} failed, {} refused, {} forced, {} evicted",
+            Grouped(self.high),
+            Grouped(self.max),
+            Grouped(self.oom),
+            Grouped(self.refused),
+            Grouped(self.forced),
+            ByteSize(self.reclaimed.bytes())
+        )
+    }
 }
 
 /// What a group has and what happened to it. `Display` prints one line.

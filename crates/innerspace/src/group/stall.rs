@@ -3,6 +3,7 @@
 //! As with Linux's pressure stall information ("some"): an instant counts once, however many requests stand still in it. The last
 //! minute is kept in half seconds; the half second that a window begins in counts in proportion.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::{GroupId, GroupTree};
@@ -14,7 +15,7 @@ const SLOT: u64 = 500_000_000;
 const SLOTS: usize = 121;
 
 /// How much of the time a group's requests stood still for memory: evicting, waiting for others who do, or being slowed down above
-/// `high`.
+/// `high`. `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -25,6 +26,18 @@ pub struct Pressure {
     pub minute: f64,
     /// All of it since the group was made.
     pub total: Duration,
+}
+
+impl fmt::Display for Pressure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "stood still for {:.1} % of ten seconds, {:.1} % of a minute, {:.1?} in all",
+            self.ten_seconds * 100.0,
+            self.minute * 100.0,
+            self.total
+        )
+    }
 }
 
 /// The record of one group. Times are nanoseconds since a moment of the caller's choice, and never go back.
@@ -170,6 +183,19 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_pressure_prints_as_shares_and_a_time() {
+        let pressure = Pressure {
+            ten_seconds: 0.5,
+            minute: 0.0123,
+            total: Duration::from_millis(1500),
+        };
+        assert_eq!(
+            pressure.to_string(),
+            "stood still for 50.0 % of ten seconds, 1.2 % of a minute, 1.5s in all"
+        );
+    }
 
     // spec: M19
     #[test]

@@ -187,8 +187,18 @@ impl fmt::Display for Wanted {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", Wanted(*self))?;
-        f.write_str(match self.kind {
-            FaultKind::NotMapped if self.is_beyond() => "an address has at most 48 bits",
+        match self.kind {
+            FaultKind::NotMapped if self.is_beyond() => {
+                f.write_str("an address has at most 48 bits")
+            }
+            kind => kind.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             FaultKind::NotMapped => "not mapped",
             FaultKind::Forbidden => "forbidden by the mapping's protection",
             FaultKind::PastEnd => "past the end of the mapped file",
@@ -310,6 +320,12 @@ impl fmt::Display for Explanation {
 
 impl std::error::Error for Explanation {}
 
+impl From<Explanation> for io::Error {
+    fn from(explanation: Explanation) -> io::Error {
+        io::Error::new(explanation.fault.kind.io_kind(), explanation)
+    }
+}
+
 /// A change of a space's mappings that was refused. The space is as it was.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -320,12 +336,6 @@ pub enum SpaceError {
         /// The operation.
         what: &'static str,
         /// Where.
-impl From<Explanation> for io::Error {
-    fn from(explanation: Explanation) -> io::Error {
-        io::Error::new(explanation.fault.kind.io_kind(), explanation)
-    }
-}
-
         at: VirtAddr,
     },
     /// An address or file offset that is no multiple of the page size.
@@ -498,16 +508,6 @@ impl From<Explanation> for io::Error {
 }
 
 impl SpaceError {
-    /// The nearest kind of [`io::Error`].
-    pub fn kind(&self) -> io::ErrorKind {
-        use io::ErrorKind;
-        match self {
-            SpaceError::Overlaps { .. } => ErrorKind::AlreadyExists,
-            SpaceError::Forbidden { .. } => ErrorKind::PermissionDenied,
-            SpaceError::Limit(_) | SpaceError::NoRoom { .. } => ErrorKind::OutOfMemory,
-            SpaceError::Access { explanation, .. } => explanation.fault().kind().io_kind(),
-            SpaceError::File(error) => error.kind(),
-            SpaceError::Direct(error) => error.kind(),
     /// Whether a group was full: waiting, or freeing memory, may help.
     pub fn is_limit(&self) -> bool {
         match self {
@@ -519,6 +519,16 @@ impl SpaceError {
         }
     }
 
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            SpaceError::Overlaps { .. } => ErrorKind::AlreadyExists,
+            SpaceError::Forbidden { .. } => ErrorKind::PermissionDenied,
+            SpaceError::Limit(_) | SpaceError::NoRoom { .. } => ErrorKind::OutOfMemory,
+            SpaceError::Access { explanation, .. } => explanation.fault().kind().io_kind(),
+            SpaceError::File(error) => error.kind(),
+            SpaceError::Direct(error) => error.kind(),
             SpaceError::Frozen { .. } => ErrorKind::ReadOnlyFilesystem,
             SpaceError::Reentered { .. } => ErrorKind::Deadlock,
             SpaceError::Locked { .. }
@@ -577,6 +587,7 @@ mod tests {
             fault.to_string(),
             "store at 0x1000: past the end of the mapped file"
         );
+        assert_eq!(fault.kind().to_string(), "past the end of the mapped file");
     }
 
     #[test]

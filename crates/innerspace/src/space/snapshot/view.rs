@@ -15,8 +15,9 @@ use crate::{PageCount, VirtAddr};
 /// Bytes of a snapshot that stay as they are, also when the snapshot and every space are gone.
 ///
 /// Inside one private page it is the page itself; across pages, and of pages of files, it is a copy, charged to the
-/// snapshot's group.
-pub struct PageView(Bytes);
+/// snapshot's group. A clone is the same bytes once more, and costs a count.
+#[derive(Clone)]
+pub struct PageView(Arc<Bytes>);
 
 enum Bytes {
     Still(StillPage),
@@ -31,7 +32,7 @@ impl Deref for PageView {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.0 {
+        match &*self.0 {
             Bytes::Still(page) => page,
             Bytes::Copy { bytes, .. } => bytes,
         }
@@ -50,9 +51,9 @@ impl fmt::Debug for PageView {
     }
 }
 
-impl Drop for PageView {
+impl Drop for Bytes {
     fn drop(&mut self) {
-        if let Bytes::Copy { bytes, pool, group } = &self.0 {
+        if let Bytes::Copy { bytes, pool, group } = self {
             pool.groups.uncharge(*group, charged(bytes.len()));
         }
     }
@@ -82,7 +83,7 @@ impl Snapshot {
                 nodes.still_page(&space.pool, tables.root, page_start(at.0), range.clone())
             });
             if let Some(page) = page {
-                return Ok(PageView(Bytes::Still(page)));
+                return Ok(PageView(Arc::new(Bytes::Still(page))));
             }
         }
         let group = space.group_id();
@@ -96,6 +97,6 @@ impl Snapshot {
         self.accessor().read(at, &mut bytes)?;
         let group = charge.commit();
         let pool = space.pool.clone();
-        Ok(PageView(Bytes::Copy { bytes, pool, group }))
+        Ok(PageView(Arc::new(Bytes::Copy { bytes, pool, group })))
     }
 }

@@ -219,7 +219,14 @@ fn views_of_a_snapshot_outlive_every_space() {
     assert!(zeros.iter().all(|byte| *byte == 0));
     drop((a, space));
     assert!(inside.iter().all(|byte| *byte == 7));
+    let more = [inside.clone(), across.clone()];
     drop((inside, again, across, zeros));
+    let [inside, across] = more;
+    for view in [&inside[..], &across] {
+        assert!(view.iter().all(|byte| *byte == 7));
+    }
+    assert!(pool.totals().usage > 0, "the clones keep their pages");
+    drop((inside, across));
     assert_nothing_left(&pool);
 }
 
