@@ -416,7 +416,7 @@ impl Store for MemoryStore {
     }
 
     fn name(&self) -> String {
-        "memory".to_owned()
+        "memory store".to_owned()
     }
 }
 

@@ -33,6 +33,11 @@ fn holes_take_no_memory_and_are_known() {
 }
 
 #[test]
+fn it_is_not_called_like_a_memory() {
+    assert_eq!(MemoryStore::new().name(), "memory store");
+}
+
+#[test]
 fn what_was_cut_off_does_not_come_back() {
     let store = MemoryStore::from_bytes(&[7; 100_000]);
     store.set_len(10).unwrap();
