@@ -313,6 +313,21 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     let start = format!(
+/// The file is a pipe that nobody writes to: the contender, which opens it, ends for no other reason.
+#[cfg(unix)]
+#[test]
+fn a_process_of_the_tour_ends_with_it() {
+    let tool = Tool::new();
+    let pipe = tool.folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let arguments = ["child", "contender", "read", "1048576", "4096"];
+    let mut command = tool.command(&[&arguments[..], &["--", pipe.to_str().unwrap()]].concat());
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
         "error: no sample of 4.0 MiB in {}/",
         disk.folder.path().display()
     );

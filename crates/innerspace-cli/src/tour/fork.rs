@@ -69,9 +69,8 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
 
     let spinner = tour.spinner("forking processes");
     let mut command = Child::command("forks")?;
-    let output = command
-        .args([resident.to_string(), PROCESSES.to_string()])
-        .output()?;
+    command.args([resident.to_string(), PROCESSES.to_string()]);
+    let output = Child::output(command)?;
     spinner.finish_and_clear();
     let text = String::from_utf8_lossy(if output.status.success() {
         &output.stdout

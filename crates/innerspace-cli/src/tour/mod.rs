@@ -28,7 +28,7 @@ mod tenants;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -81,6 +81,7 @@ pub(crate) enum Child {
 
 impl Child {
     pub(crate) fn run(&self) -> Result<()> {
+        std::thread::spawn(end_with_parent);
         match self {
             Child::Contender(arguments) => rivals::contend(arguments),
             Child::CutShort { file } => no_signal::map_and_cut_short(file),
@@ -94,6 +95,21 @@ impl Child {
         command.args(["child", name]);
         Ok(command)
     }
+
+    /// Runs such a command to its end, or to ours: what it reads from is open for as long as we live.
+    fn output(mut command: Command) -> io::Result<Output> {
+        command.stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let _open = child.stdin.take();
+        child.wait_with_output()
+    }
+}
+
+/// Ends this process as soon as the one that started it has ended, in whatever way.
+fn end_with_parent() {
+    let _nothing = io::copy(&mut io::stdin(), &mut io::sink());
+    std::process::exit(1);
 }
 
 /// What the stations have in common.

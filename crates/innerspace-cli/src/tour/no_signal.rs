@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::Stdio;
 
 use innerspace::{FaultKind, GIB, KIB, MIB, Map, Memory};
 
@@ -26,12 +25,8 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
 
     tour.write(&path, &vec![7; LEN as usize])?;
     let mut command = Child::command("cut-short")?;
-    let status = command
-        .arg("--")
-        .arg(&path)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()?;
+    command.arg("--").arg(&path);
+    let status = Child::output(command)?.status;
     match kernel::signal_of(status) {
         Some(signal) => findings.kernel(format!("a process that did the same with mmap: {signal}")),
         None => findings.kernel(format!("a process that did the same with mmap: {status}")),

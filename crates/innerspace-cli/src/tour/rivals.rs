@@ -60,7 +60,7 @@ impl Contender {
         let (limit, len) = (tour.limit.to_string(), len.to_string());
         command.args([contender.get_name(), &limit, &len, "--"]);
         command.arg(&tour.file);
-        let output = command.output()?;
+        let output = Child::output(command)?;
         if !output.status.success() {
             let name = contender.get_name();
             let text = String::from_utf8_lossy(&output.stderr);
