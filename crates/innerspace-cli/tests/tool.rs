@@ -43,13 +43,26 @@ impl Tool {
         );
         assert!(!text.contains(['\x1b', '\r']), "{text:?}");
         self.assert_nothing_left();
-        let words: Vec<_> = text.split_whitespace().collect();
-        words.join(" ")
+        assert_short(&text);
+        unwrapped(&text)
     }
 
     fn assert_nothing_left(&self) {
         let left: Vec<_> = fs::read_dir(self.folder.path()).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// What was printed, without line ends.
+fn unwrapped(text: &str) -> String {
+    let words: Vec<_> = text.split_whitespace().collect();
+    words.join(" ")
+}
+
+/// No line of evidence is longer than reports have columns.
+fn assert_short(text: &str) {
+    for line in text.lines().filter(|line| line.starts_with(' ')) {
+        assert!(line.chars().count() <= 98, "{line}");
     }
 }
 
@@ -300,19 +313,6 @@ fn an_interrupted_tour_leaves_nothing_behind() {
     tool.assert_nothing_left();
 }
 
-#[cfg(target_os = "linux")]
-#[test]
-fn a_full_disk_is_one_line_and_exit_code_1() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("skipped: this user may not mount a file system");
-        return;
-    };
-    let tool = Tool::new();
-    let mut command = tool.command(&["tour", "--size", "4MiB", "--limit", "512KiB"]);
-    let output = command.env("TMPDIR", disk.folder.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8(output.stderr).unwrap();
-    let start = format!(
 /// The file is a pipe that nobody writes to: the contender, which opens it, ends for no other reason.
 #[cfg(unix)]
 #[test]
@@ -328,6 +328,19 @@ fn a_process_of_the_tour_ends_with_it() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_one_line_and_exit_code_1() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: this user may not mount a file system");
+        return;
+    };
+    let tool = Tool::new();
+    let mut command = tool.command(&["tour", "--size", "4MiB", "--limit", "512KiB"]);
+    let output = command.env("TMPDIR", disk.folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let start = format!(
         "error: no sample of 4.0 MiB in {}/",
         disk.folder.path().display()
     );
@@ -345,9 +358,11 @@ fn a_process_of_the_tour_ends_with_it() {
     let output = command.env("TMPDIR", disk.folder.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
+    assert_short(&text);
+    let text = unwrapped(&text);
     for size in ["4.0 MiB", "64.0 KiB"] {
         let line = format!(
-            "  NOT VERIFIED: no file of {size} in {}/",
+            "NOT VERIFIED: no file of {size} in {}/",
             disk.folder.path().display()
         );
         assert!(text.contains(&line), "{text}");
@@ -384,11 +399,13 @@ fn a_file_that_is_longer_than_it_says_is_told_as_such() {
     let output = tool.run(&["tour", "/proc/version", "--limit", "512KiB"]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.ends_with("\n5 of 6 verified\n"), "{text}");
+    assert_short(&text);
+    let text = unwrapped(&text);
     assert!(
-        text.contains(" B, and the file system says that the file has 0 B\n"),
+        text.contains(" B, and the file system says that the file has 0 B"),
         "{text}"
     );
-    assert!(text.ends_with("\n5 of 6 verified\n"), "{text}");
 }
 
 /// A file system of 64 KiB.

@@ -37,13 +37,14 @@ impl Findings {
     }
 }
 
-/// Columns for evidence.
-const COLUMNS: usize = 88;
+/// Columns for a mark and evidence.
+const COLUMNS: usize = 96;
+const NOT_VERIFIED: &str = "NOT VERIFIED: ";
 
-/// The line in pieces of at most [`COLUMNS`], broken at spaces; a longer word stays whole.
-fn wrap(mut line: &str) -> Vec<&str> {
+/// The line in pieces of at most so many columns, broken at spaces; a longer word stays whole.
+fn wrap(mut line: &str, columns: usize) -> Vec<&str> {
     let mut pieces = Vec::new();
-    while let Some((last, letter)) = line.char_indices().nth(COLUMNS) {
+    while let Some((last, letter)) = line.char_indices().nth(columns) {
         let Some(space) = line[..last + letter.len_utf8()]
             .rfind(' ')
             .or_else(|| line.find(' '))
@@ -108,15 +109,10 @@ impl Report {
     }
 
     pub(super) fn end(&self, findings: &Findings) -> io::Result<()> {
-        for (mark, lines) in [("here", &findings.here), ("kernel", &findings.kernel)] {
-            let mut marks = std::iter::once(mark).chain(std::iter::repeat(""));
-            for line in lines.iter().flat_map(|line| wrap(line)) {
-                let mark = marks.next().unwrap_or_default();
-                self.line(format_args!("  {mark:<8}{line}"))?;
-            }
-        }
+        self.marked("here    ", &findings.here)?;
+        self.marked("kernel  ", &findings.kernel)?;
         for line in &findings.failures {
-            self.line(format_args!("  NOT VERIFIED: {line}"))?;
+            self.marked(NOT_VERIFIED, [line])?;
         }
         if findings.holds() {
             self.line("  verified")?;
@@ -125,7 +121,24 @@ impl Report {
     }
 
     pub(super) fn failed(&self, error: &dyn std::error::Error) -> io::Result<()> {
-        self.line(format_args!("  NOT VERIFIED: {error}"))
+        self.marked(NOT_VERIFIED, [error.to_string()])
+    }
+
+    /// Lines that are broken where they are too long, with a mark before the first.
+    fn marked<L: AsRef<str>>(
+        &self,
+        mark: &str,
+        lines: impl IntoIterator<Item = L>,
+    ) -> io::Result<()> {
+        let width = mark.len();
+        let mut marks = std::iter::once(mark).chain(std::iter::repeat(""));
+        for line in lines {
+            for piece in wrap(line.as_ref(), COLUMNS - width) {
+                let mark = marks.next().unwrap_or_default();
+                self.line(format_args!("  {mark:<width$}{piece}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Why a station may have failed that is no fault of the library's.
@@ -142,10 +155,11 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn long_lines_are_broken_at_spaces() {
+        fn wrap(line: &str) -> Vec<&str> {
+            super::wrap(line, 88)
+        }
         assert_eq!(wrap("a  short line"), ["a  short line"]);
         assert_eq!(wrap(""), [""]);
         let words = format!("{0} {0} {0}", "x".repeat(40));
@@ -154,7 +168,7 @@ mod tests {
         let long = "é".repeat(200);
         assert_eq!(wrap(&long), [&*long]);
         assert_eq!(wrap(&format!("{long} b")), [&*long, "b"]);
-        let exact = "y".repeat(COLUMNS);
+        let exact = "y".repeat(88);
         assert_eq!(wrap(&format!("{exact} b")), [&*exact, "b"]);
     }
 }
