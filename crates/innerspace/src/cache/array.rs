@@ -2,15 +2,19 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::errors::FileError;
 use super::file::PagedFile;
 use super::view::Wait;
+use crate::units::KIB;
 
 mod sealed {
     pub trait Sealed: Copy + Send + Sync + 'static {
         /// The number from its little-endian bytes; `bytes` has exactly its size.
         fn from_le(bytes: &[u8]) -> Self;
+        /// Its little-endian bytes; `bytes` has exactly its size.
+        fn to_le(self, bytes: &mut [u8]);
     }
 }
 
@@ -27,6 +31,11 @@ macro_rules! elements {
                     own.copy_from_slice(bytes);
                     <$number>::from_le_bytes(own)
                 }
+
+                #[inline]
+                fn to_le(self, bytes: &mut [u8]) {
+                    bytes.copy_from_slice(&self.to_le_bytes());
+                }
             }
             impl Element for $number {}
         )*
@@ -37,9 +46,30 @@ elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
 /// The largest element in bytes.
 const MAX_ELEMENT: usize = 16;
+/// Bytes that a write makes of its elements at once, or a block, if that is more.
+const PIECE: u64 = 64 * KIB;
 
 /// A file seen as numbers stored one behind the other, little-endian. Made by [`PagedFile::array`]; its length is the file's at
-/// that moment.
+/// that moment, and stays: an array does not make its file longer.
+///
+/// ```
+/// use innerspace::{MIB, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("samples.f32");
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.create(&path)?;
+/// file.set_len(4 * 1000)?;                           // a thousand zeros
+/// let samples = file.array::<f32>()?;
+/// samples.set(7, 0.5)?;
+/// samples.write(8, &[1.0, 2.0])?;
+/// let mut first = [0.0; 10];
+/// samples.read(0, &mut first)?;
+/// assert_eq!(first[6..], [0.0, 0.5, 1.0, 2.0]);
+/// assert!(samples.set(1000, 3.0).is_err());
+/// file.sync_all()?;                                  // as for any write
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Array<T> {
     file: PagedFile,
@@ -101,17 +131,10 @@ impl<T: Element> Array<T> {
         index: u64,
         read: impl FnOnce(&mut [u8], u64) -> Result<(), FileError>,
     ) -> Result<T, FileError> {
-        if index >= self.len {
-            let file = self.file.name().into();
-            return Err(FileError::NoSuchElement {
-                file,
-                index,
-                len: self.len,
-            });
-        }
+        let offset = self.offset_of(index)?;
         let mut bytes = [0; MAX_ELEMENT];
         let bytes = &mut bytes[..size_of::<T>()];
-        read(bytes, index * size_of::<T>() as u64)?;
+        read(bytes, offset)?;
         Ok(T::from_le(bytes))
     }
 
@@ -132,16 +155,7 @@ impl<T: Element> Array<T> {
     }
 
     fn elements(&self, first: u64, into: &mut [T], wait: Wait) -> Result<(), FileError> {
-        let end = first.checked_add(into.len() as u64);
-        let Some(end) = end.filter(|end| *end <= self.len) else {
-            // The first that is not there.
-            let (file, index) = (self.file.name().into(), first.max(self.len));
-            return Err(FileError::NoSuchElement {
-                file,
-                index,
-                len: self.len,
-            });
-        };
+        let bytes = self.bytes_of(first, into.len())?;
         let size = size_of::<T>() as u64;
         let mut to = into.iter_mut();
         // An element across two blocks arrives in two pieces.
@@ -161,8 +175,129 @@ impl<T: Element> Array<T> {
                 }
             }
         };
-        let bytes = first * size..end * size;
         self.file.handle().scan_all(bytes, collect, wait)
+    }
+
+    /// Where the element with number `index` is in the file.
+    #[inline(always)]
+    fn offset_of(&self, index: u64) -> Result<u64, FileError> {
+        match index < self.len {
+            true => Ok(index * size_of::<T>() as u64),
+            false => Err(self.no_such(index)),
+        }
+    }
+
+    /// Where the `count` elements from number `first` on are in the file.
+    fn bytes_of(&self, first: u64, count: usize) -> Result<Range<u64>, FileError> {
+        let size = size_of::<T>() as u64;
+        match first.checked_add(count as u64) {
+            Some(end) if end <= self.len => Ok(first * size..end * size),
+            _ => Err(self.no_such(first)),
+        }
+    }
+
+    #[cold]
+    fn no_such(&self, first: u64) -> FileError {
+        FileError::NoSuchElement {
+            file: self.file.name().into(),
+            // The first that is not there.
+            index: first.max(self.len),
+            len: self.len,
+        }
+    }
+
+    /// Sets the element with number `index`. A sync of the file makes it durable.
+    ///
+    /// # Errors
+    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] where the file was cut since, and those of [`PagedFile::write_at`]. The
+    /// element is as it was then.
+    pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
+        let offset = self.offset_of(index)?;
+        let mut own = [0; MAX_ELEMENT];
+        let own = &mut own[..size_of::<T>()];
+        value.to_le(own);
+        self.file.core().overwrite_at(own, offset)
+    }
+
+    /// Like [`Array::set`], but never waits: where the element's block is cached and nobody views it. Else
+    /// [`PagedFile::ready`] for its bytes reads it; drop the view before you try again.
+    ///
+    /// # Errors
+    /// As [`Array::set`], and [`FileError::WouldBlock`].
+    pub fn try_set(&self, index: u64, value: T) -> Result<(), FileError> {
+        let offset = self.offset_of(index)?;
+        let mut own = [0; MAX_ELEMENT];
+        let own = &mut own[..size_of::<T>()];
+        value.to_le(own);
+        self.try_overwrite(own, offset)
+    }
+
+    /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them durable. Takes memory for up to
+    /// 64 KiB of them, or for a block of the file, of the program's own.
+    ///
+    /// # Errors
+    /// As [`Array::set`]; [`FileError::NoMemory`]. Where not all of them are in the array nothing is written; else those before the
+    /// failure may have been.
+    pub fn write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
+        let Range { start, end } = self.bytes_of(first, from.len())?;
+        let (size, piece) = (size_of::<T>(), self.file.block_size().max(PIECE));
+        let mut bytes = self.buffer(piece.min(end - start))?;
+        let (mut at, mut rest) = (start, from);
+        while !rest.is_empty() {
+            // Pieces end with blocks, so that none but the first and the last has to be read for its other part.
+            let left = (piece - at % piece).min(end - at) as usize;
+            let (now, later) = rest.split_at(left / size);
+            let bytes = &mut bytes[..left];
+            put_all(now, bytes);
+            self.file.core().overwrite_at(bytes, at)?;
+            (at, rest) = (at + left as u64, later);
+        }
+        Ok(())
+    }
+
+    /// Like [`Array::write`], but never waits: inside one cached block that nobody views, or nothing. Else [`PagedFile::ready`]
+    /// for its bytes reads it; drop the view before you try again.
+    ///
+    /// # Errors
+    /// As [`Array::write`], and [`FileError::WouldBlock`].
+    pub fn try_write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
+        let Range { start, end } = self.bytes_of(first, from.len())?;
+        if end - start > self.file.block_size() {
+            return Err(self.file.core().would_block(start));
+        }
+        let mut bytes = self.buffer(end - start)?;
+        put_all(from, &mut bytes);
+        self.try_overwrite(&bytes, start)
+    }
+
+    fn try_overwrite(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        let (len, size) = (bytes.len() as u64, self.file.len());
+        if offset + len > size {
+            return Err(self.file.core().past_end(offset, len, size));
+        }
+        // That makes no file longer.
+        self.file.try_write_at(bytes, offset)
+    }
+
+    /// Room for the bytes of elements.
+    fn buffer(&self, len: u64) -> Result<Vec<u8>, FileError> {
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(len as usize).is_err() {
+            return Err(FileError::NoMemory {
+                file: self.file.core().name.clone(),
+                len,
+            });
+        }
+        bytes.resize(len as usize, 0);
+        Ok(bytes)
+    }
+}
+
+/// The bytes of `from`, which `into` has room for.
+fn put_all<T: Element>(from: &[T], into: &mut [u8]) {
+    let places = into.chunks_exact_mut(size_of::<T>());
+    for (value, place) in from.iter().zip(places) {
+        value.to_le(place);
     }
 }
 

@@ -111,16 +111,45 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes what `bytes` begins with: some new pages, or a part of one block. Returns how much that is.
+    /// Writes all of `bytes` at `offset`, where the file has as many: it does not get longer, also if it is cut meanwhile.
+    pub(super) fn overwrite_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        self.check_writable()?;
+        self.check_range(offset, bytes.len() as u64)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let (at, rest) = (offset + done as u64, &bytes[done..]);
+            self.make_dirty_room()?;
+            done += self.with_room(|| {
+                let steady = self.steady();
+                let size = self.size();
+                if at + rest.len() as u64 > size {
+                    return Err(self.past_end(at, rest.len() as u64, size));
+                }
+                self.write_steady(rest, at, &steady)
+            })?;
+        }
+        self.end_operation();
+        Ok(())
+    }
+
     fn write_next(&self, bytes: &[u8], offset: u64) -> Result<usize, FileError> {
-        let steady = self.steady();
-        let in_run = self.write_new_run(offset, bytes, &steady)?;
+        self.write_steady(bytes, offset, &self.steady())
+    }
+
+    /// Writes what `bytes` begins with: some new pages, or a part of one block. Returns how much that is.
+    fn write_steady(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+        steady: &Steady<'_>,
+    ) -> Result<usize, FileError> {
+        let in_run = self.write_new_run(offset, bytes, steady)?;
         if in_run > 0 {
             return Ok(in_run);
         }
         let part = &bytes[..bytes.len().min(self.left_in_block(offset))];
         self.clear_tail_before(offset + part.len() as u64)?;
-        self.write_part(offset, Source::Bytes(part), &steady)?;
+        self.write_part(offset, Source::Bytes(part), steady)?;
         Ok(part.len())
     }
 

@@ -109,6 +109,38 @@ fn reads_wait_for_no_cut() {
     assert_eq!(blocks.try_read_at(&mut [0; 10], 65_536).unwrap(), 10);
 }
 
+#[test]
+fn elements_are_set_at_once_in_a_block_that_is_there_and_not_viewed() {
+    for size in SIZES {
+        let cache = memory_of(16, size);
+        let file = open(&cache, &patterned(3 * size), &options(size));
+        let array = file.array::<u32>().unwrap();
+        let (at, index) = (size, size / 4);
+        would_block(array.try_set(index, 7), at);
+        would_block(array.try_write(index, &[7; 3]), at);
+        let view = file.view(at..at + 1).unwrap();
+        would_block(array.try_set(index, 7), at);
+        drop(view);
+        array.try_set(index, 7).unwrap();
+        array.try_write(index + 1, &[8; 3]).unwrap();
+        array.try_write(index, &[]).unwrap();
+        let mut numbers = [0; 4];
+        array.try_read(index, &mut numbers).unwrap();
+        assert_eq!(numbers, [7, 8, 8, 8]);
+        // On into another block, which is there too; and more than a block.
+        file.view(2 * size..2 * size + 1).unwrap();
+        would_block(array.try_write(2 * index - 1, &[9; 2]), 2 * size - 4);
+        let many = vec![9; index as usize + 1];
+        would_block(array.try_write(index, &many), at);
+        let mut expected = pattern(0..3 * size);
+        for (number, at) in numbers.iter().zip((at as usize..).step_by(4)) {
+            expected[at..at + 4].copy_from_slice(&u32::to_le_bytes(*number));
+        }
+        assert!(contents(&file) == expected);
+        cache.validate();
+    }
+}
+
 // spec: P16, P29
 #[test]
 fn an_append_goes_where_nothing_has_to_be_waited_for() {

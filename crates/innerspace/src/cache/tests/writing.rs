@@ -113,6 +113,73 @@ fn appends_of_many_threads_do_not_overlap() {
 }
 
 #[test]
+fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let store = patterned(3 * size + 64);
+        let file = open(&cache, &store, &options(size));
+        let mut wanted = pattern(0..3 * size + 64);
+        let array = file.array::<u64>().unwrap();
+        let len = array.len();
+        let mut put = |first: u64, numbers: &[u64]| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+            wanted[first as usize * 8..][..bytes.len()].copy_from_slice(&bytes);
+        };
+        array.set(len - 1, 0x1122_3344_5566_7788).unwrap();
+        put(len - 1, &[0x1122_3344_5566_7788]);
+        // From one block into another, and blocks as a whole between.
+        let numbers: Vec<u64> = (0..2 * size / 8 + 15)
+            .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .collect();
+        array.write(size / 8 - 10, &numbers).unwrap();
+        put(size / 8 - 10, &numbers);
+        array.write(len, &[]).unwrap();
+        assert!(contents(&file) == wanted, "blocks of {size}");
+        assert_eq!(array.get(size / 8).unwrap(), numbers[10]);
+        assert_eq!(file.array::<i8>().unwrap().set(0, -1).ok(), Some(()));
+        assert_eq!(file.array::<u128>().unwrap().get(0).unwrap() as u8, 255);
+
+        for (first, count, missing) in [(len, 1, len), (len - 1, 2, len), (u64::MAX, 1, u64::MAX)] {
+            let error = array.write(first, &numbers[..count]).unwrap_err();
+            assert!(
+                matches!(error, FileError::NoSuchElement { index, .. } if index == missing),
+                "{error}"
+            );
+        }
+        assert!(matches!(
+            array.set(len, 1),
+            Err(FileError::NoSuchElement { .. })
+        ));
+        // A file that was cut since stays as short, and one that got longer as long.
+        file.set_len(size).unwrap();
+        for error in [
+            array.set(size / 8, 1).unwrap_err(),
+            array.write(size / 8 - 1, &numbers[..2]).unwrap_err(),
+            array.try_set(size / 8, 1).unwrap_err(),
+            array.try_write(size / 8 - 1, &numbers[..2]).unwrap_err(),
+        ] {
+            assert!(matches!(error, FileError::PastEnd { .. }), "{error}");
+        }
+        assert_eq!(file.len(), size);
+        file.set_len(4 * size).unwrap();
+        array.write(len - 2, &[1, 2]).unwrap();
+        assert_eq!((array.get(len - 1).unwrap(), file.len()), (2, 4 * size));
+        core(&file).validate();
+    }
+}
+
+#[test]
+fn an_array_of_a_file_that_is_read_only_takes_no_elements() {
+    let cache = memory(64);
+    let store = patterned(4096);
+    let file = open(&cache, &store, &options(4096).access(FileAccess::ReadOnly));
+    let array = file.array::<u16>().unwrap();
+    for error in [array.set(0, 1), array.write(0, &[1]), array.try_set(0, 1)] {
+        assert!(matches!(error, Err(FileError::ReadOnly { .. })));
+    }
+}
+
+#[test]
 fn bad_writes_change_nothing() {
     let cache = memory(64);
     let store = patterned(4096);
