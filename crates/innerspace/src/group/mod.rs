@@ -40,6 +40,8 @@
 #[cfg(not(loom))]
 mod charge;
 #[cfg(not(loom))]
+mod counters;
+#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod handle;

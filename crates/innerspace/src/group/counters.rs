@@ -1,0 +1,252 @@
+//! The hierarchical counter: adding to a group and to all above it, all or nothing, and taking off again.
+
+use super::levels::Levels;
+use super::node::Node;
+use super::{GroupId, GroupTree, MAX_LEVELS, Underflow};
+use crate::sync::atomic::Ordering;
+use crate::sys::copy;
+use crate::units::PageCount;
+
+/// Which limits can refuse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ceiling {
+    /// `max`.
+    Enforced,
+    /// None: the charge must succeed; going over `max` is counted.
+    Ignored,
+    /// `max` and `high`: for the stock, and for who asks again if this is refused, in the way that counts.
+    BelowHigh,
+}
+
+impl Node {
+    /// Pages that pass neither limit.
+    fn margin(&self) -> u64 {
+        let limit = self.max.load(Ordering::Relaxed);
+        let limit = limit.min(self.high.load(Ordering::Relaxed));
+        limit.saturating_sub(self.usage.load(Ordering::Relaxed))
+    }
+
+    /// Adds to `usage` unless that would pass a limit; returns the new usage. Compare-and-swap rather than add-and-undo, so that
+    /// usage is at or under `max` at every instant and a charge that will be undone refuses nobody on its own level.
+    #[inline]
+    fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {
+        let mut usage = self.usage.load(Ordering::Relaxed);
+        loop {
+            let new = usage.checked_add(pages)?;
+            let limit = match ceiling {
+                Ceiling::Ignored => u64::MAX,
+                Ceiling::Enforced => self.max.load(Ordering::Relaxed),
+                Ceiling::BelowHigh => {
+                    let high = self.high.load(Ordering::Relaxed);
+                    self.max.load(Ordering::Relaxed).min(high)
+                }
+            };
+            if new > limit {
+                return None;
+            }
+            // Acquire: pairs with `checked_take`. Frames are freed before their charges are given back; whoever has charged what was
+            // given back finds them, also those that are in magazines by plain stores.
+            match self
+                .usage
+                .compare_exchange_weak(usage, new, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(new),
+                Err(now) => usage = now,
+            }
+        }
+    }
+}
+
+/// What a charge came to that every level agreed to.
+pub(super) struct Added {
+    /// The usage that each level reached, from the group charged up.
+    reached: [u64; MAX_LEVELS],
+    levels: usize,
+    /// For some level that is a new peak.
+    rises: bool,
+    /// The nearest that is over its `high` now.
+    over_high: Option<GroupId>,
+}
+
+/// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed. `before` sees each value that they are
+/// about to be taken off.
+#[inline]
+fn checked_take(
+    counter: &crate::sync::atomic::AtomicU64,
+    pages: u64,
+    before: impl Fn(u64),
+) -> Result<u64, u64> {
+    // SeqCst: `GroupTree::remove` stores its state and then reads usage; the last uncharge writes usage and then reads the
+    // state. One of the two sees the other (on x86-64 the ordering is free here). Of `own`, Release: pairs with `Stocks::in_use`.
+    counter
+        .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |value| {
+            before(value);
+            value.checked_sub(pages)
+        })
+        .map(|old| old - pages)
+}
+
+impl GroupTree {
+    /// Adds at every level, or at none: then the group that refused. Returns the nearest group that is over its `high` now.
+    pub(super) fn charge_levels(
+        &self,
+        number: usize,
+        group: GroupId,
+        pages: PageCount,
+        ceiling: Ceiling,
+    ) -> Result<Option<GroupId>, GroupId> {
+        let stocked = self.stocks.count(number, group);
+        let added = self.add_levels(group, pages, ceiling, stocked)?;
+        // Every level agreed: only now may anything but `usage` move.
+        self.note_peaks(group, &added, stocked);
+        if let Some(id) = added.over_high {
+            self.count(id, 1, |events| &events.high);
+        }
+        if ceiling == Ceiling::Ignored {
+            let mut levels = self.path(group).zip(added.reached);
+            let max = |id| self.node(id).max.load(Ordering::Relaxed);
+            if let Some((id, _)) = levels.find(|(id, usage)| *usage > max(*id)) {
+                self.count(id, 1, |events| &events.forced);
+                self.path(group)
+                    .for_each(|id| self.note_over(self.node(id)));
+            }
+        }
+        Ok(added.over_high)
+    }
+
+    /// Adds at every level, or at none: then the group that refused. `stocked` is for a look at the peaks.
+    pub(super) fn add_levels(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        ceiling: Ceiling,
+        stocked: u64,
+    ) -> Result<Added, GroupId> {
+        self.fetch_levels(group);
+        let mut added = Added {
+            reached: [0; MAX_LEVELS],
+            levels: 0,
+            rises: false,
+            over_high: None,
+        };
+        let mut next = Some(group);
+        while let Some(id) = next {
+            let node = self.node(id);
+            let Some(usage) = node.try_add(pages.0, ceiling) else {
+                self.undo_levels(group, added.levels, pages);
+                return Err(id);
+            };
+            added.reached[added.levels] = usage;
+            added.levels += 1;
+            added.rises |= node.is_peak(usage.saturating_sub(stocked));
+            if added.over_high.is_none() && usage > node.high.load(Ordering::Relaxed) {
+                added.over_high = Some(id);
+            }
+            next = node.parent();
+        }
+        self.node(group).own.fetch_add(pages.0, Ordering::Relaxed);
+        Ok(added)
+    }
+
+    /// Has the counters of all levels on their way, all at once: what another thread has changed takes long to come, and the atomic
+    /// operations on them wait for each other.
+    fn fetch_levels(&self, group: GroupId) {
+        for id in self.path(group) {
+            copy::prefetch_line(std::ptr::from_ref(&self.node(id).usage).cast());
+        }
+    }
+
+    /// Notes what the levels reached, less `stocked`, if that is more than before at any.
+    #[inline]
+    pub(super) fn note_peaks(&self, group: GroupId, added: &Added, stocked: u64) {
+        if !added.rises {
+            return;
+        }
+        for (id, usage) in self.path(group).zip(added.reached) {
+            self.node(id).note_peak(usage.saturating_sub(stocked));
+        }
+    }
+
+    /// Takes the charge of the first `levels` nodes from `group` up back off.
+    fn undo_levels(&self, group: GroupId, levels: usize, pages: PageCount) {
+        let mut next = Some(group);
+        for _ in 0..levels {
+            let Some(id) = next else { break };
+            let node = self.node(id);
+            checked_take(&node.usage, pages.0, |_| ()).expect("the level was charged just now");
+            next = node.parent();
+        }
+    }
+
+    /// Takes pages off every level. Up to now as many as there were may have been in use, but for `stocked`: it is noted, for who has
+    /// charged from a stock that was full when its levels were last looked at has noted nothing.
+    pub(super) fn uncharge_levels(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        stocked: u64,
+    ) -> Result<(), Underflow> {
+        self.fetch_levels(group);
+        checked_take(&self.node(group).own, pages.0, |_| ()).map_err(|charged| Underflow {
+            group,
+            charged,
+            wanted: pages.0,
+        })?;
+        let mut next = Some(group);
+        while let Some(id) = next {
+            let node = self.node(id);
+            // Read first: once its last page is taken off, the node may start another life.
+            next = node.parent();
+            // Before, not after: see above.
+            let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));
+            let was_over = node.over.load(Ordering::Relaxed);
+            let left = checked_take(&node.usage, pages.0, note).expect("usage covers own (I8)");
+            if was_over {
+                self.note_over(node);
+            }
+            if left == 0 && node.is_deleted() {
+                // Each level by itself: another thread may have released the one below already.
+                self.release(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Levels for GroupTree {
+    fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool {
+        let (pages, stocked) = (PageCount(pages.into()), stocked.into());
+        let added = self.add_levels(group, pages, Ceiling::BelowHigh, stocked);
+        if let Ok(added) = &added {
+            self.note_peaks(group, added, stocked);
+        }
+        added.is_ok()
+    }
+
+    fn margin(&self, group: GroupId) -> u64 {
+        let margins = self.path(group).map(|id| self.node(id).margin());
+        margins.min().unwrap_or(0)
+    }
+
+    fn take_off(&self, group: GroupId, pages: u64) {
+        if let Err(underflow) = self.uncharge_levels(group, PageCount(pages), pages) {
+            panic!("{underflow}");
+        }
+    }
+
+    fn note_peak(&self, group: GroupId, stocked: u32) {
+        for id in self.path(group) {
+            let node = self.node(id);
+            let usage = node.usage.load(Ordering::Relaxed);
+            node.note_peak(usage.saturating_sub(stocked.into()));
+        }
+    }
+
+    fn is_below(&self, group: GroupId, top: GroupId) -> bool {
+        self.path(group).any(|id| id == top)
+    }
+
+    fn is_deleted(&self, group: GroupId) -> bool {
+        self.node(group).is_deleted()
+    }
+}
