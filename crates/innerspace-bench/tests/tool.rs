@@ -31,8 +31,8 @@ fn a_filter_that_no_row_has_in_its_name_is_an_error() {
 
 #[test]
 fn a_file_for_figures_that_cannot_be_written_is_an_error_before_anything_is_measured() {
-    let folder = std::env::temp_dir();
-    let folder = folder.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
     // All of it would take minutes.
     let (code, text) = complaint(&run(&["fork", "--json", folder]));
     assert_eq!(code, Some(1));
@@ -51,7 +51,8 @@ fn rounds_and_quick_exclude_each_other() {
 
 #[test]
 fn figures_take_the_place_of_what_a_file_held_and_need_no_reader_of_the_text() {
-    let path = std::env::temp_dir().join(format!("figures-{}.json", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("figures.json");
     fs::write(&path, "x".repeat(100_000)).unwrap();
     let json = path.to_str().unwrap();
     let none = run(&["hit-ratio", "--only", "no such row", "--json", json]);
@@ -63,6 +64,5 @@ fn figures_take_the_place_of_what_a_file_held_and_need_no_reader_of_the_text() {
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
     let figures: serde_json::Value = serde_json::from_reader(File::open(&path).unwrap()).unwrap();
-    fs::remove_file(&path).unwrap();
     assert_eq!(figures["tables"][0]["name"], "hit ratio");
 }
