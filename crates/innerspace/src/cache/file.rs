@@ -169,6 +169,26 @@ impl FileCore {
 /// Clones are handles of their own on the same file: each hears of a failed write once. All operations may be called from many
 /// threads; a read that overlaps a write of another thread may see part of it (a [`View`] never does). The last handle (and
 /// mapping) to be dropped writes unwritten data back, but does not make it durable: use [`PagedFile::sync_all`].
+///
+/// ```
+/// use innerspace::{FileError, MIB, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("table.db");
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.create(&path)?;                  // open, open_rw, or options() for more
+/// file.write_at(b"hello", 8192)?;                    // in the cache; zeros before it
+/// assert_eq!(file.append(b", world")?, 8197);
+/// file.sync_all()?;                                  // in the file, durably
+///
+/// let mut page = [0; 4096];
+/// assert_eq!(file.read_at(&mut page, 8192)?, 12);    // less than asked for at the end
+/// let view = file.view(8192..8197)?;                 // no copy inside one block
+/// file.set_len(0)?;
+/// assert_eq!(view[..], *b"hello");                   // a view stays as it is
+/// assert!(matches!(file.view(0..1), Err(FileError::PastEnd { .. })));
+/// # Ok(()) }
+/// ```
 pub struct PagedFile {
     /// Taken by `drop` alone.
     inner: Option<Arc<FileInner>>,

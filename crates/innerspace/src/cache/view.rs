@@ -36,6 +36,20 @@ static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 ///
 /// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long: drop views soon, or the group
 /// fills up with them.
+///
+/// ```
+/// use innerspace::{FileAccess, MIB, Memory, View, store::MemoryStore};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let options = memory.options().access(FileAccess::ReadWrite);
+/// let file = options.open(MemoryStore::from_bytes(b"as it was"))?;
+/// let view: View = file.view(..)?;
+/// file.write_at(b"changed  ", 0)?;
+/// drop(file);
+/// let reader = std::thread::spawn(move || view.to_vec());
+/// assert_eq!(reader.join().unwrap(), b"as it was");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct View(Pinned<Pool>);
 

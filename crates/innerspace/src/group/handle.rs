@@ -11,6 +11,28 @@ use crate::units::{ByteSize, Grouped, PageCount};
 ///
 /// Clones name the same group. The last clone deletes it: what is still charged (pages of files and spaces that outlive it, views)
 /// counts for the parent from then on. A group keeps the groups above it alive.
+///
+/// ```
+/// use innerspace::{KIB, MIB, Map, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// # std::fs::write(&path, vec![7; MIB as usize])?;
+/// let memory = Memory::with_limit(16 * MIB)?;
+/// let tenant = memory.group("tenant-a", 512 * KIB)?;
+/// let file = memory.options().group(&tenant).open_path(&path)?;
+/// file.scan(.., |_| ())?;                            // evicts what it read before, and nothing of others
+/// assert!(tenant.usage() <= 512 * KIB);
+///
+/// let space = memory.space_in(&tenant)?;
+/// let at = space.map(Map::anonymous(MIB))?;          // address space costs nothing yet
+/// let mut a = space.accessor();
+/// let full = a.fill(at, 1, MIB as usize).unwrap_err();
+/// assert!(full.is_limit());
+/// println!("{}", a.explain(full));                   // group root/tenant-a is full: ...
+/// println!("{}", tenant.stats());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Group(Arc<Shared>);
 

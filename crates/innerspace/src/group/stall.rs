@@ -20,9 +20,9 @@ const SLOTS: usize = 121;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Pressure {
-    /// Share of the last ten seconds, from 0 to 1.
+    /// Share of the last ten seconds, from 0 to 1; of all the time there was, while the memory is younger.
     pub ten_seconds: f64,
-    /// Share of the last minute, from 0 to 1.
+    /// Share of the last minute, from 0 to 1; likewise.
     pub minute: f64,
     /// All of it since the group was made.
     pub total: Duration,

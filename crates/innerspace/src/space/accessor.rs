@@ -13,9 +13,28 @@ use crate::{Explanation, Space, VirtAddr};
 /// Owned and `Send`: make one a thread. Every access returns a value or a [`Fault`], and never raises a signal. A value that
 /// crosses a page end is loaded in two parts; it is stored wholly or not at all ([`Accessor::store`] says what holds with
 /// devices). Bytes that other accessors write at the same
-/// time are seen old or new, aligned words of up to eight bytes never torn.
+/// time are seen old or new, aligned words of up to eight bytes never torn. Values are in the host's byte order.
 ///
 /// Dropping an accessor, also by a panic, leaves nothing behind. An idle accessor delays nobody.
+///
+/// ```
+/// use innerspace::{FaultKind, MIB, Map, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let space = Memory::with_limit(16 * MIB)?.space()?;
+/// let at = space.map(Map::anonymous(8192))?;
+/// let mut a = space.accessor();
+/// a.store(at + 4092, 0x1122_3344_5566_7788_u64)?;    // any alignment, also across pages
+/// a.write(at, b"bytes")?;
+/// assert_eq!(a.load::<u8>(at + 4)?, b's');
+/// let mut buffer = [0; 5];
+/// a.read(at, &mut buffer)?;
+/// assert_eq!(buffer, *b"bytes");
+///
+/// let fault = a.load::<u32>(at + 8190).unwrap_err(); // a value; nothing was changed
+/// assert_eq!((fault.kind(), fault.address()), (FaultKind::NotMapped, at + 8192));
+/// println!("{}", a.explain(fault));                  // load of 4 bytes at ...: not mapped; nearest mapping ...
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Accessor {
     pub(super) core: Core,

@@ -147,6 +147,26 @@ const REMEMBERED: usize = 16;
 ///
 /// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The space lives as long as a
 /// handle or an accessor of it.
+///
+/// ```
+/// use innerspace::{MIB, Map, Memory, Protection};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(16 * MIB)?;
+/// let space = memory.space()?;
+/// let at = space.map(Map::anonymous(MIB))?;          // zeros, readable and writable
+/// space.accessor().store(at, 1_u64)?;
+///
+/// let child = space.fork()?;                         // shares every page until one of the two stores to it
+/// child.accessor().store(at, 2_u64)?;
+/// assert_eq!(space.accessor().load::<u64>(at)?, 1);
+///
+/// space.protect(at, MIB, Protection::READ)?;
+/// assert!(space.accessor().store(at, 3_u64).is_err());
+/// space.unmap(at, MIB)?;
+/// assert!(space.accessor().load::<u64>(at).is_err());
+/// println!("{}", child.stats());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Space(pub(crate) Arc<SpaceInner>);
 

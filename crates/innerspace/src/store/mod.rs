@@ -176,6 +176,35 @@ impl Limits {
 }
 
 /// A place for a file's bytes. See the module's rules.
+///
+/// ```
+/// use std::io;
+/// use innerspace::{MIB, Memory, store::Store};
+///
+/// /// The squares, as text of eight bytes each; made when they are read.
+/// struct Squares;
+///
+/// impl Store for Squares {
+///     fn len(&self) -> io::Result<u64> {
+///         Ok(8 * 1_000_000)
+///     }
+///
+///     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+///         let len = (self.len()?.saturating_sub(offset)).min(buf.len() as u64) as usize;
+///         for (at, byte) in (offset..).zip(&mut buf[..len]) {
+///             let square = format!("{:8}", (at / 8).pow(2) % 100_000_000);
+///             *byte = square.as_bytes()[at as usize % 8];
+///         }
+///         Ok(len)
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.options().name("squares").open(Squares)?;
+/// assert_eq!(file.view(8 * 111..8 * 112)?[..], *b"   12321");
+/// # Ok(()) }
+/// ```
 #[allow(
     clippy::len_without_is_empty,
     reason = "a length in bytes that may fail, not a collection"
