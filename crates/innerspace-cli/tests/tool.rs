@@ -125,6 +125,24 @@ fn a_given_file_is_read_and_left_as_it_is() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_name_that_is_no_text_is_shown_as_some() {
+    use std::os::unix::ffi::OsStrExt;
+    let tool = Tool::new();
+    let other = tempfile::tempdir().unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"\xff\n\x1b[2J");
+    let path = other.path().join(name);
+    fs::write(&path, "given").unwrap();
+    let mut command = tool.command(&["tour", "--limit", "512KiB"]);
+    let output = command.arg(&path).output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let shown = format!("{}/\u{fffd}\\n\\u{{1b}}[2J", other.path().display());
+    let line = format!("{shown}: 5 B, with a limit of 512.0 KiB\n");
+    assert!(text.starts_with(&line), "{text}");
+}
+
 #[test]
 fn a_limit_larger_than_the_file_is_fine() {
     let tool = Tool::new();

@@ -189,15 +189,16 @@ fn run_stations(arguments: &TourArguments) -> Result<(), Failure> {
         MemoryError::System { .. } => Failure::Run(error.into()),
         wrong => Failure::Arguments(wrong.to_string()),
     })?;
+    let mut name = "sample.bin".to_owned();
     if let Some(file) = &arguments.file {
-        memory
-            .open(file)
-            .map_err(|error| Failure::Run(error.into()))?;
+        let file = memory.open(file);
+        let file = file.map_err(|error| Failure::Run(error.into()))?;
+        file.name().clone_into(&mut name);
     }
     drop(memory);
     let folder = temporary_folder().map_err(Failure::Run)?;
     let report = Report::new();
-    let tour = Tour::prepare(arguments, folder.path(), report)?;
+    let tour = Tour::prepare(arguments, name, folder.path(), report)?;
     let mut verified = 0;
     for (number, station) in STATIONS.iter().enumerate() {
         tour.report.begin(number + 1, STATIONS.len(), station)?;
@@ -238,10 +239,15 @@ fn temporary_folder() -> Result<tempfile::TempDir> {
 }
 
 impl Tour {
-    fn prepare(arguments: &TourArguments, folder: &Path, report: Report) -> Result<Tour, Failure> {
+    fn prepare(
+        arguments: &TourArguments,
+        name: String,
+        folder: &Path,
+        report: Report,
+    ) -> Result<Tour, Failure> {
         let mut tour = Tour {
             file: folder.join("sample.bin"),
-            name: "sample.bin".to_owned(),
+            name,
             size: arguments.size,
             modified: None,
             limit: arguments.limit,
@@ -250,7 +256,6 @@ impl Tour {
         };
         if let Some(file) = &arguments.file {
             tour.file.clone_from(file);
-            tour.name = file.display().to_string();
             let metadata = fs::metadata(file).map_err(|error| Failure::Run(error.into()))?;
             tour.size = metadata.len();
             tour.modified = metadata.modified().ok();

@@ -281,7 +281,8 @@ impl PagedFile {
         Ok(start..end)
     }
 
-    /// The name used in messages.
+    /// The name used in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was opened by, with control
+    /// characters escaped, or what its store is called.
     pub fn name(&self) -> &str {
         &self.core().name
     }

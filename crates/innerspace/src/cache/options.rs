@@ -100,7 +100,7 @@ impl FileOptions {
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {
         let name = match &self.name {
             Some(name) => name.as_str().into(),
-            None => path.display().to_string().into(),
+            None => crate::store::shown(path).into(),
         };
         self.block_order(&name).map(drop)
     }

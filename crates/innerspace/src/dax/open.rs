@@ -26,7 +26,7 @@ use super::error::{DaxError, DaxFeature};
 use crate::store::Create;
 #[cfg(all(test, not(loom), not(shuttle)))]
 use crate::store::Opened;
-use crate::store::{Access, Emptying, Locked, LockedFile};
+use crate::store::{Access, Emptying, Locked, LockedFile, shown};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
@@ -71,7 +71,7 @@ impl HostFile {
         } = locked;
         let host = HostFile {
             access: emptying.access(),
-            name: emptying.path().display().to_string().into(),
+            name: shown(emptying.path()).into(),
             opened_len: emptying.len(&metadata),
             file,
         };

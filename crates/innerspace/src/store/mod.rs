@@ -66,7 +66,7 @@ pub use file::{
     Access, CacheMode, Create, FileOptions, FileStore, Holder, OpenError, kernel_cached_pages,
 };
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use file::{Emptying, Locked, LockedFile, Locking, Opened};
+pub(crate) use file::{Emptying, Locked, LockedFile, Locking, Opened, shown};
 pub use memory::{MemoryStore, StoreCounts};
 pub use transfer::{
     read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,
@@ -301,7 +301,7 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// The name used in messages; a path as the user gave it. Default: `store`.
+    /// The name used in messages; a path as the user gave it, with control characters escaped. Default: `store`.
     fn name(&self) -> String {
         "store".to_owned()
     }

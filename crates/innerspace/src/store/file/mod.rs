@@ -47,6 +47,18 @@ pub(crate) use opened::{Emptying, Locked, LockedFile, Locking, Opened};
 /// The request size that amortises a system call and still overlaps with others.
 const PREFERRED_SIZE: usize = 256 << 10;
 
+/// A path in messages: control characters are escaped, so that no file's name breaks a line or reaches a terminal as a command.
+pub(crate) fn shown(path: &Path) -> String {
+    let mut text = String::new();
+    for letter in path.to_string_lossy().chars() {
+        match letter.is_control() {
+            true => text.extend(letter.escape_default()),
+            false => text.push(letter),
+        }
+    }
+    text
+}
+
 /// A regular file as a store. Dropping it unlocks the file; it does not sync.
 #[derive(Debug)]
 pub struct FileStore {
@@ -55,7 +67,7 @@ pub struct FileStore {
     engine: Engine,
     access: Access,
     identity: Option<Identity>,
-    /// The path as given, for messages.
+    /// The path as given, as it is [`shown`] in messages.
     name: String,
     watch: Watch,
 }

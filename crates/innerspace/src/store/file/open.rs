@@ -4,10 +4,10 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use super::FileStore;
 use super::engine::{DIRECT_ALIGNMENT, Direct, Engine, Written};
 use super::long::LongWrites;
 use super::opened::Opened;
+use super::{FileStore, shown};
 use crate::sys::file as sys;
 
 /// What a store may do with its file.
@@ -93,19 +93,19 @@ impl fmt::Display for Holder {
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no such file.
-    #[error("{}: no such file", path.display())]
+    #[error("{}: no such file", shown(path))]
     NotFound {
         /// The path as given.
         path: PathBuf,
     },
     /// The file was to be made, in a folder that there is not.
-    #[error("{}: the folder to make it in does not exist", path.display())]
+    #[error("{}: the folder to make it in does not exist", shown(path))]
     NoFolder {
         /// The path as given.
         path: PathBuf,
     },
     /// The file, or a folder on the way to it, is not ours to open so.
-    #[error("{}: no permission to {} it", path.display(), verb(*access))]
+    #[error("{}: no permission to {} it", shown(path), verb(*access))]
     PermissionDenied {
         /// The path as given.
         path: PathBuf,
@@ -113,13 +113,13 @@ pub enum OpenError {
         access: Access,
     },
     /// The path names a directory.
-    #[error("{}: is a directory, not a file", path.display())]
+    #[error("{}: is a directory, not a file", shown(path))]
     IsDirectory {
         /// The path as given.
         path: PathBuf,
     },
     /// The path names something that is neither a directory nor a regular file.
-    #[error("{}: is a {kind}, not a regular file", path.display())]
+    #[error("{}: is a {kind}, not a regular file", shown(path))]
     NotRegular {
         /// The path as given.
         path: PathBuf,
@@ -127,19 +127,19 @@ pub enum OpenError {
         kind: &'static str,
     },
     /// The file was to be new.
-    #[error("{}: exists already", path.display())]
+    #[error("{}: exists already", shown(path))]
     AlreadyExists {
         /// The path as given.
         path: PathBuf,
     },
     /// The file was to be written and its file system is mounted read-only.
-    #[error("{}: is on a read-only file system", path.display())]
+    #[error("{}: is on a read-only file system", shown(path))]
     ReadOnlyFileSystem {
         /// The path as given.
         path: PathBuf,
     },
     /// Someone else has the file open for writing.
-    #[error("{} is in use by {holder}", path.display())]
+    #[error("{} is in use by {holder}", shown(path))]
     InUse {
         /// The path as given.
         path: PathBuf,
@@ -147,7 +147,7 @@ pub enum OpenError {
         holder: Holder,
     },
     /// The cache mode asked for does not work on this file.
-    #[error("{}: cache mode {mode} does not work here", path.display())]
+    #[error("{}: cache mode {mode} does not work here", shown(path))]
     CacheMode {
         /// The path as given.
         path: PathBuf,
@@ -155,7 +155,7 @@ pub enum OpenError {
         mode: CacheMode,
     },
     /// A step of opening failed in some other way.
-    #[error("{}: cannot {step}: {source}", path.display())]
+    #[error("{}: cannot {step}: {source}", shown(path))]
     Io {
         /// The path as given.
         path: PathBuf,

@@ -147,7 +147,7 @@ impl Locked<'_> {
             engine,
             access: opening.access,
             identity: super::identity_of(&metadata),
-            name: opening.path.display().to_string(),
+            name: super::shown(opening.path),
             watch: Watch::new(&metadata),
             file,
         })

@@ -26,6 +26,22 @@ fn two_names_of_one_file_have_one_identity() {
     assert_ne!(open(&path), MemoryStore::new().identity());
 }
 
+/// Bytes that are no text, a line end and what clears a terminal.
+#[test]
+#[cfg(unix)]
+fn an_odd_name_is_shown_in_one_line_of_plain_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = disk_dir();
+    let path = dir
+        .path()
+        .join(std::ffi::OsStr::from_bytes(b"\xff a\nb\x1b[2Jc"));
+    let text = format!("{}/\u{fffd} a\\nb\\u{{1b}}[2Jc", dir.path().display());
+    let missing = FileStore::open(&path, Access::ReadOnly).unwrap_err();
+    assert_eq!(missing.to_string(), format!("{text}: no such file"));
+    let store = FileStore::create(&path).unwrap();
+    assert_eq!(store.name(), text);
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_child_of_fork_leaves_its_parent_the_lock() {
