@@ -174,6 +174,19 @@ impl fmt::Display for Grouped {
     }
 }
 
+/// Prints a number of bytes in full: `1 byte`, `4096 bytes`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("1 byte"),
+            bytes => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +217,8 @@ mod tests {
     fn sizes_and_numbers_print_for_people() {
         assert_eq!(ByteSize(512).to_string(), "512 B");
         assert_eq!(ByteSize(64 * MIB).to_string(), "64.0 MiB");
+        assert_eq!(Bytes(1).to_string(), "1 byte");
+        assert_eq!(Bytes(4096).to_string(), "4096 bytes");
         assert_eq!(Grouped(7).to_string(), "7");
         assert_eq!(Grouped(1_048_576).to_string(), "1,048,576");
     }

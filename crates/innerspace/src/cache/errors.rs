@@ -10,7 +10,7 @@ use crate::group::LimitError;
 use crate::store::KnownSince;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
-use crate::units::{ByteSize, Grouped};
+use crate::units::{ByteSize, Bytes, Grouped};
 
 /// What the cache asked of a store when it failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -58,7 +58,10 @@ pub enum FileError {
         offset: u64,
     },
     /// The range is not inside the file.
-    #[error("{file}: wanted {len} bytes at {} but the file ends at {}", Grouped(*offset), Grouped(*size))]
+    #[error(
+        "{file}: wanted {} at {} but the file ends at {}",
+        Bytes(*len), Grouped(*offset), Grouped(*size)
+    )]
     PastEnd {
         /// The file.
         file: Arc<str>,
@@ -71,8 +74,8 @@ pub enum FileError {
     },
     /// The store was cut short behind the cache's back.
     #[error(
-        "{file}: wanted {len} bytes at {} but the file now ends at {} (it was {} {since})",
-        Grouped(*offset), Grouped(*now), Grouped(*was)
+        "{file}: wanted {} at {} but the file now ends at {} (it was {} {since})",
+        Bytes(*len), Grouped(*offset), Grouped(*now), Grouped(*was)
     )]
     Shrank {
         /// The file.
@@ -91,8 +94,8 @@ pub enum FileError {
     /// The store was changed by somebody else since it was opened, so old and new bytes would be mixed. Look at the
     /// new contents with [`PagedFile::invalidate`](super::PagedFile::invalidate).
     #[error(
-        "{file}: wanted {len} bytes at {} but the file was changed by somebody else since it was opened",
-        Grouped(*offset)
+        "{file}: wanted {} at {} but the file was changed by somebody else since it was opened",
+        Bytes(*len), Grouped(*offset)
     )]
     Changed {
         /// The file.
@@ -104,8 +107,8 @@ pub enum FileError {
     },
     /// The store gave fewer bytes than it says it has.
     #[error(
-        "{file}: wanted {len} bytes at {} but the store gave {got}, although it says that it ends at {}",
-        Grouped(*offset), Grouped(*size)
+        "{file}: wanted {} at {} but the store gave {got}, although it says that it ends at {}",
+        Bytes(*len), Grouped(*offset), Grouped(*size)
     )]
     Short {
         /// The file.
@@ -149,7 +152,7 @@ pub enum FileError {
         file: Arc<str>,
     },
     /// Offset plus length is past the largest file, 2^63 - 1 bytes.
-    #[error("{file}: {len} bytes at {} reach past the largest file", Grouped(*offset))]
+    #[error("{file}: {} at {} reach past the largest file", Bytes(*len), Grouped(*offset))]
     TooLarge {
         /// The file.
         file: Arc<str>,
@@ -270,7 +273,7 @@ impl fmt::Display for Asked {
         match (action, self.len) {
             (StoreAction::Resize, _) => write!(f, "{action} to {offset} bytes"),
             (_, 0) => write!(f, "{action}"),
-            (_, len) => write!(f, "{action} of {len} bytes at {offset}"),
+            (_, len) => write!(f, "{action} of {} at {offset}", Bytes(len)),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::group::LimitError;
 use crate::store;
 use crate::store::KnownSince;
 use crate::sync::Arc;
-use crate::units::{ByteSize, Grouped, PAGE_SIZE};
+use crate::units::{ByteSize, Bytes, Grouped, PAGE_SIZE};
 
 /// What was asked of a direct-access file, its device or the file system below.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -95,7 +95,10 @@ pub enum PinHolder {
 #[non_exhaustive]
 pub enum DaxError {
     /// The range is not inside the file.
-    #[error("{file}: wanted {len} bytes at {} but the file ends at {}", Grouped(*offset), Grouped(*size))]
+    #[error(
+        "{file}: wanted {} at {} but the file ends at {}",
+        Bytes(*len), Grouped(*offset), Grouped(*size)
+    )]
     PastEnd {
         /// The file.
         file: Arc<str>,
@@ -143,8 +146,8 @@ pub enum DaxError {
     },
     /// The host file was cut short by somebody else.
     #[error(
-        "{file}: wanted {wanted} bytes at {} but the file now ends at {} (it was {} {since})",
-        Grouped(*offset), Grouped(*now), Grouped(*was)
+        "{file}: wanted {} at {} but the file now ends at {} (it was {} {since})",
+        Bytes(*wanted), Grouped(*offset), Grouped(*now), Grouped(*was)
     )]
     Shrank {
         /// The file.
@@ -215,7 +218,10 @@ pub enum DaxError {
         offset: u64,
     },
     /// The file would become longer than it can be here.
-    #[error("{file}: {len} bytes at {} reach past {}, the most this file can have", Grouped(*offset), Grouped(*most))]
+    #[error(
+        "{file}: {} at {} reach past {}, the most this file can have",
+        Bytes(*len), Grouped(*offset), Grouped(*most)
+    )]
     TooLong {
         /// The file.
         file: Arc<str>,

@@ -16,6 +16,7 @@ use crate::VirtAddr;
 use crate::cache::FileError;
 use crate::dax::DaxError;
 use crate::group::LimitError;
+use crate::units::Bytes;
 
 /// What an access wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,8 +173,7 @@ impl fmt::Display for Wanted {
         f.write_str(fault.access().name())?;
         match fault.what & BYTES {
             0 => {}
-            1 => f.write_str(" of 1 byte")?,
-            bytes => write!(f, " of {bytes} bytes")?,
+            bytes => write!(f, " of {}", Bytes(bytes.into()))?,
         }
         let place = if fault.is_beyond() {
             "at or after"
@@ -347,7 +347,7 @@ pub enum SpaceError {
         at: VirtAddr,
     },
     /// A range that ends past the space's last address.
-    #[error("{what} of {len} bytes at {at}: the space ends at {end:#x}")]
+    #[error("{what} of {} at {at}: the space ends at {end:#x}", Bytes(*len))]
     OutOfRange {
         /// The operation.
         what: &'static str,
@@ -367,7 +367,7 @@ pub enum SpaceError {
         at: VirtAddr,
     },
     /// A change from inside a device's handler, or a store's callback, of the space it works for.
-    #[error("{what} of {len} bytes at {at}: a callback of the space may not use it")]
+    #[error("{what} of {} at {at}: a callback of the space may not use it", Bytes(*len))]
     Reentered {
         /// The operation.
         what: &'static str,
@@ -377,13 +377,13 @@ pub enum SpaceError {
         len: u64,
     },
     /// No free range is long enough.
-    #[error("no free range of {len} bytes is left in the space")]
+    #[error("no free range of {} is left in the space", Bytes(*len))]
     NoRoom {
         /// The length wanted.
         len: u64,
     },
     /// A range that must be free holds a mapping.
-    #[error("map of {len} bytes at {at}: overlaps {mapping}")]
+    #[error("map of {} at {at}: overlaps {mapping}", Bytes(*len))]
     Overlaps {
         /// Where.
         at: VirtAddr,
@@ -393,7 +393,7 @@ pub enum SpaceError {
         mapping: String,
     },
     /// A range that must be mapped is not, or not wholly.
-    #[error("{what} of {len} bytes at {at}: not all of it is mapped")]
+    #[error("{what} of {} at {at}: not all of it is mapped", Bytes(*len))]
     NotMapped {
         /// The operation.
         what: &'static str,
@@ -413,7 +413,7 @@ pub enum SpaceError {
         reason: &'static str,
     },
     /// A range that must not be locked in memory is.
-    #[error("{what} of {len} bytes at {at}: locked in memory; unlock it first")]
+    #[error("{what} of {} at {at}: locked in memory; unlock it first", Bytes(*len))]
     Locked {
         /// The operation.
         what: &'static str,
@@ -423,7 +423,7 @@ pub enum SpaceError {
         len: u64,
     },
     /// A mapping of a device that is to be longer: its handler knows the offsets it was mapped with.
-    #[error("remap at {at} to {len} bytes: {mapping} cannot be longer than its device")]
+    #[error("remap at {at} to {}: {mapping} cannot be longer than its device", Bytes(*len))]
     DeviceEnds {
         /// Where it is.
         at: VirtAddr,

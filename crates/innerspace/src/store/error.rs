@@ -3,7 +3,7 @@
 
 use std::{fmt, io};
 
-use crate::units::Grouped;
+use crate::units::{Bytes, Grouped};
 
 /// Since when a store's length was known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +30,8 @@ impl fmt::Display for KnownSince {
 pub enum StoreError {
     /// The store ends before bytes that it once had.
     #[error(
-        "wanted {wanted} bytes at {} but the file now ends at {} (it was {} {since})",
-        Grouped(*offset), Grouped(*now), Grouped(*was)
+        "wanted {} at {} but the file now ends at {} (it was {} {since})",
+        Bytes(*wanted), Grouped(*offset), Grouped(*now), Grouped(*was)
     )]
     Shrank {
         /// Where the failed read began, in bytes.
@@ -47,8 +47,8 @@ pub enum StoreError {
     },
     /// The store has the bytes by its own account and yet delivered fewer.
     #[error(
-        "wanted {wanted} bytes at {} and got {got}, although the file has {}",
-        Grouped(*offset), Grouped(*len)
+        "wanted {} at {} and got {got}, although the file has {}",
+        Bytes(*wanted), Grouped(*offset), Grouped(*len)
     )]
     ShortRead {
         /// Where the read began, in bytes.
@@ -61,7 +61,7 @@ pub enum StoreError {
         len: u64,
     },
     /// The store took none of the bytes and gave no reason.
-    #[error("the store took 0 of {wanted} bytes at {}", Grouped(*offset))]
+    #[error("the store took 0 of {} at {}", Bytes(*wanted), Grouped(*offset))]
     WriteZero {
         /// Where the write began, in bytes.
         offset: u64,
