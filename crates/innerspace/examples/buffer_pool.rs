@@ -18,9 +18,12 @@ impl Database {
     fn open(log: &Disk, pages: &Disk) -> Result<Database> {
         let memory = Memory::with_limit(2 * MIB)?;
         let file = memory.options().access(FileAccess::ReadWrite);
-        let open = |order, disk: &Disk| file.clone().write_order(order).open(disk.clone());
-        let log = open(WriteOrder::OnSync, log)?;
-        let pages = open(WriteOrder::Ordered, pages)?;
+        let open = |name, order, disk: &Disk| {
+            let file = file.clone().name(name).write_order(order);
+            file.open(disk.clone())
+        };
+        let log = open("log", WriteOrder::OnSync, log)?;
+        let pages = open("pages", WriteOrder::Ordered, pages)?;
         for record in log.view(..)?.chunks_exact(9) {
             pages.write_at(&record[8..], u64::from_le_bytes(record[..8].try_into()?))?;
         }

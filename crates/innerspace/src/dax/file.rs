@@ -24,7 +24,7 @@ use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
 use crate::store::Locked;
 use crate::sync::Arc;
-use crate::units::{PAGE_SHIFT, PAGE_SIZE};
+use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
 /// The address space that a writable host file takes at least, unless told otherwise: two thousand such files are what a
 /// processor with addresses of 47 bits has room for.
@@ -106,18 +106,18 @@ impl std::fmt::Display for DaxStats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} bytes; pages: {} present, {} dirty, {} zero, {} of tables; {} faults, {} of them large, {} fell back; {} \
-             allocated, {} bytes flushed",
-            self.size,
-            self.present,
-            self.dirty,
-            self.zero,
-            self.tables,
-            self.faults,
-            self.large_faults,
-            self.fallbacks,
-            self.allocated,
-            self.flushed
+            "{}; pages: {} present, {} dirty, {} zero, {} of tables; {} faults, {} of them large, {} fell back; {} allocated, \
+             {} flushed",
+            ByteSize(self.size),
+            Grouped(self.present),
+            Grouped(self.dirty),
+            Grouped(self.zero),
+            Grouped(self.tables),
+            Grouped(self.faults),
+            Grouped(self.large_faults),
+            Grouped(self.fallbacks),
+            Grouped(self.allocated),
+            ByteSize(self.flushed)
         )
     }
 }
