@@ -574,4 +574,31 @@ mod tests {
         );
         assert_eq!(index.last(), None);
     }
+
+    #[test]
+    fn a_sync_covers_what_was_accepted_before_it_began() {
+        let mut index = DirtyIndex::default();
+        index.accept(0..4);
+        let through = index.last_acceptance();
+        index.accept(3..6);
+        index.synced(through);
+        assert!(!index.is_unsynced(2));
+        assert!(index.is_unsynced(3), "accepted again since");
+        assert!(index.is_unsynced(5));
+    }
+
+    #[test]
+    fn a_write_may_have_been_put_off_for_a_cut_that_is_over() {
+        let mut index = filled(&[(4, 0)]);
+        let rules = rules(WriteOrder::Background, 0, WriteReason::Sync);
+        let cuts = index.cuts();
+        assert!(!index.was_put_off(cuts));
+        index.begin_cut(2);
+        assert!(index.next_run(0..9, 8, &rules).is_empty());
+        assert!(index.was_put_off(cuts));
+        index.end_cut();
+        assert!(index.was_put_off(cuts));
+        assert!(!index.was_put_off(index.cuts()));
+        assert_eq!(index.next_run(0..9, 8, &rules), [4]);
+    }
 }

@@ -367,3 +367,32 @@ impl FileCore {
         }
     }
 }
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_of_data_does_not_do_for_all() {
+        let syncs = Syncs::default();
+        let run = |what| {
+            let mut running = syncs.begin(what, None).expect("nobody else syncs");
+            running.good = Some((what, syncs.changes()));
+        };
+        let done = |what, arrived| syncs.state.lock().has_done(what, arrived);
+        run(SyncWhat::All);
+        let arrived = syncs.state.lock().begun;
+        assert!(!done(SyncWhat::Data, arrived), "it began before");
+        run(SyncWhat::Data);
+        assert!(done(SyncWhat::Data, arrived));
+        assert!(!done(SyncWhat::All, arrived));
+        assert!(syncs.has_covered_all(SyncWhat::All), "nothing has changed");
+        drop(syncs.changing());
+        run(SyncWhat::Data);
+        assert!(syncs.has_covered_all(SyncWhat::Data));
+        assert!(!syncs.has_covered_all(SyncWhat::All));
+        run(SyncWhat::All);
+        assert!(done(SyncWhat::All, arrived));
+        assert!(syncs.has_covered_all(SyncWhat::All));
+    }
+}

@@ -4,7 +4,7 @@ use std::io;
 
 use super::*;
 use crate::cache::{FileError, StoreAction};
-use crate::frame::HoldState;
+use crate::frame::{FlagSet, HoldState};
 use crate::group::Reclaimer;
 use crate::reclaim::Retired;
 use crate::store::SyncWhat;
@@ -38,6 +38,9 @@ fn each_handle_hears_of_a_failed_write_once_and_the_data_stays() {
             [1; 100],
             "and reaches the store when it heals"
         );
+        let block = core(&first).lookup(0).unwrap();
+        assert!(!block.meta().flags.load().contains(FlagSet::ERROR));
+        drop(block);
         assert!(matches!(
             second.sync_all(),
             Err(FileError::Store {

@@ -3,12 +3,15 @@
 use super::panicking::{Panicking, Times};
 use super::*;
 use crate::cache::midway::{self, Point};
+use crate::cache::owner::Evicting;
+use crate::cache::syncs::NoIo;
 use crate::cache::writeback::LockMode;
 use crate::cache::{FileError, StoreAction};
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;
 use crate::store::SyncWhat;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
 use crate::units::MIB;
 
@@ -470,7 +473,8 @@ fn one_write_of_a_sync_is_a_small_part_of_the_nearest_limit() {
     let cache = memory(40_000);
     for (limit, run) in [(8, 1), (16, 1), (48, 3), (64, 4), (128, 4)] {
         let group = cache.root_group().child("outer", limit * MIB).unwrap();
-        let inner = group.child_unlimited("inner").unwrap();
+        let larger = group.child("larger", 1 << 30).unwrap();
+        let inner = larger.child_unlimited("inner").unwrap();
         let options = options(4096)
             .group(&inner)
             .write_order(crate::cache::WriteOrder::OnSync);
@@ -482,7 +486,7 @@ fn one_write_of_a_sync_is_a_small_part_of_the_nearest_limit() {
         assert!(store.inner().to_vec() == vec![7; len as usize]);
         let writes = file.stats().store_writes;
         assert_eq!(writes, len.div_ceil(run * MIB), "limit of {limit} MiB");
-        drop((file, options, inner, group));
+        drop((file, options, inner, larger, group));
     }
     assert_empty(&cache);
 }
@@ -512,4 +516,159 @@ fn a_sync_leaves_what_is_appended_meanwhile() {
         assert_eq!(core(&file).dirty_blocks(), 0);
         assert_eq!(file.len(), 2 * size);
     }
+}
+
+// spec: P16, P18
+#[test]
+fn a_sync_waits_for_the_writes_of_others() {
+    for size in SIZES {
+        let (_cache, store, file) = written(size);
+        let flush = hanging_flush(core(&file), &store);
+        let passed = Arc::new(AtomicBool::new(false));
+        let own = midway::then(Point::OwnWritten, {
+            let (store, passed) = (store.clone(), passed.clone());
+            move || {
+                // For a sync that does not wait, there is time to show it.
+                thread::spawn(move || {
+                    for _ in 0..1000 {
+                        if passed.load(Ordering::Acquire) {
+                            break;
+                        }
+                        thread::yield_now();
+                    }
+                    store.release(Release::Proceed);
+                });
+            }
+        });
+        let others = midway::then(Point::OthersWritten, {
+            let core = core(&file).clone();
+            move || {
+                passed.store(true, Ordering::Release);
+                assert!(!core.is_writing(), "the store would sync without it");
+            }
+        });
+        file.sync_all().unwrap();
+        drop((own, others));
+        flush.join().unwrap();
+        let log = store.log();
+        let kinds = log.iter().map(|record| record.kind);
+        let calls = kinds.filter(|kind| *kind != OperationKind::Len);
+        let calls: Vec<_> = calls.collect();
+        assert!(
+            calls.ends_with(&[OperationKind::Write, OperationKind::Sync]),
+            "{calls:?}"
+        );
+    }
+}
+
+// spec: P18, P24
+#[test]
+fn a_sync_does_not_cover_what_was_written_after_it_began() {
+    for size in SIZES {
+        let (_cache, store, file) = written(size);
+        core(&file).flush(&EVERYTHING);
+        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Sync]));
+        let syncer = {
+            let core = core(&file).clone();
+            thread::spawn(move || core.sync_store(SyncWhat::All))
+        };
+        store.wait_hanging(1);
+        file.write_at(&[2; 100], 2 * size).unwrap();
+        lose(&store, 1);
+        core(&file).flush(&EVERYTHING);
+        store.release(Release::Proceed);
+        syncer.join().unwrap().unwrap();
+        let pages = PageCount(size / PAGE as u64);
+        assert_eq!(file.evict(size..2 * size).unwrap(), pages, "it is covered");
+        assert_eq!(
+            core(&file).evict_range(2..3, Evicting::All).0,
+            0,
+            "the only copy of what the store may lose"
+        );
+        store.add(fail_sync());
+        file.sync_all().unwrap_err();
+        assert_eq!(core(&file).dirty_blocks(), 1, "lost, and dirty again");
+        let _ = file.sync_all();
+        assert_eq!(store.inner().to_vec()[2 * size as usize], 2);
+        core(&file).validate();
+    }
+}
+
+// spec: P30
+#[test]
+fn a_discard_gives_up_what_is_in_doubt() {
+    let cache = memory(64);
+    let faulty = patterned(4 * 4096);
+    let file = doubted_file(&cache, &faulty);
+    file.discard().unwrap();
+    assert!(
+        contents(&file) == pattern(0..4 * 4096),
+        "as the store has it"
+    );
+    let _ = file.sync_all();
+    assert!(faulty.inner().to_vec() == pattern(0..4 * 4096));
+    core(&file).validate();
+}
+
+// spec: P25
+#[test]
+fn what_a_failed_sync_has_left_in_doubt_is_held_back_by_no_later_barrier() {
+    let cache = memory(64);
+    let store = patterned(4 * 4096);
+    let ordered = options(4096).write_order(crate::cache::WriteOrder::Ordered);
+    let file = open(&cache, &store, &ordered);
+    file.set_barrier(1);
+    file.write_at(&[1; 100], 4096).unwrap();
+    file.release_through(1);
+    file.set_barrier(9);
+    lose(&store, 1);
+    store.add(fail_sync());
+    file.sync_all().unwrap_err();
+    assert_eq!(core(&file).dirty_blocks(), 1, "dirty again");
+    // Its bytes were in the store before, under a number that is released.
+    file.sync_all().unwrap();
+    assert_eq!(store.inner().to_vec()[4096], 1);
+    core(&file).validate();
+}
+
+#[test]
+fn who_may_do_no_io_asks_for_a_sync_before_it_evicts() {
+    let (cache, store, file) = written(4096);
+    core(&file).flush(&EVERYTHING);
+    let frame = core(&file).lookup(1).unwrap().frame;
+    let no_io = NoIo::begin();
+    core(&file).sync_before_eviction(&[frame]);
+    assert_eq!(count(&store, OperationKind::Sync), 0);
+    drop(no_io);
+    cache.tick();
+    assert_eq!(count(&store, OperationKind::Sync), 1);
+    assert_eq!(file.evict(..).unwrap().0, 1);
+}
+
+// spec: P18
+#[test]
+fn the_flusher_writes_what_is_in_doubt() {
+    let cache = memory(64);
+    let faulty = patterned(4 * 4096);
+    let file = doubted_file(&cache, &faulty);
+    assert_eq!(core(&file).flush(&EVERYTHING).written.0, 1);
+    assert_eq!(faulty.inner().to_vec()[4096], 1);
+    core(&file).validate();
+}
+
+// spec: P25
+#[test]
+fn what_is_held_back_counts_against_the_limit_of_the_nearest_group_above() {
+    let cache = memory(1024);
+    let outer = cache.root_group().child("outer", 64 * 4096).unwrap();
+    let inner = outer.child_unlimited("inner").unwrap();
+    let on_sync = options(4096)
+        .group(&inner)
+        .write_order(crate::cache::WriteOrder::OnSync);
+    let file = open(&cache, &patterned(0), &on_sync);
+    let refused = (0..64u64).map(|page| (page, file.write_at(&[1; 4096], page * 4096)));
+    let refused = refused.filter_map(|(page, written)| Some((page, written.err()?)));
+    let (page, error) = { refused }.next().expect("the group is full");
+    assert!(matches!(error, FileError::Held { .. }), "{error}");
+    assert!((20..40).contains(&page), "about half of 64 pages: {page}");
 }
