@@ -487,3 +487,80 @@ fn invalidate_keeps_what_is_being_written() {
         core(&file).validate();
     }
 }
+
+// spec: P16
+#[test]
+fn a_cut_waits_for_writes_that_had_begun() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        file.append(&vec![2; size as usize]).unwrap();
+        let flush = hanging_flush(core(&file), &store);
+        let passed = Arc::new(AtomicBool::new(false));
+        let cutter = {
+            let (file, passed) = (file.clone(), passed.clone());
+            thread::spawn(move || {
+                let there = midway::then(Point::Cutting, {
+                    let core = core(&file).clone();
+                    move || {
+                        passed.store(true, Ordering::Release);
+                        assert!(!core.is_writing(), "it would come back behind the cut");
+                    }
+                });
+                file.set_len(size).unwrap();
+                drop(there);
+            })
+        };
+        // For a cut that does not wait, there is time to show it.
+        for _ in 0..1000 {
+            if passed.load(Ordering::Acquire) {
+                break;
+            }
+            thread::yield_now();
+        }
+        store.release(Release::Proceed);
+        flush.join().unwrap();
+        cutter.join().unwrap();
+        assert_eq!(store.inner().len().unwrap(), size);
+        assert!(contents(&file) == pattern(0..size));
+        core(&file).validate();
+    }
+}
+
+// spec: P7
+#[test]
+fn a_cut_takes_along_what_the_index_remembers_behind_it() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.prefetch(..).unwrap();
+        file.evict(size..).unwrap();
+        assert_eq!(file.stats().shadows, 3);
+        file.set_len(3 * size).unwrap();
+        assert_eq!(file.stats().shadows, 2);
+        file.set_len(size).unwrap();
+        assert_eq!((file.stats().shadows, file.stats().filled), (0, 4));
+        core(&file).validate();
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+// spec: P23
+#[test]
+fn what_was_punched_costs_no_frame_when_it_is_read() {
+    let cache = memory(2048);
+    let size = 64 << 10;
+    let store = patterned(4 * size);
+    let file = open(&cache, &store, &options(4096));
+    // It is known where the data is.
+    file.view(0..8).unwrap();
+    file.punch(size..3 * size).unwrap();
+    file.evict(..).unwrap();
+    let mut bytes = vec![1; 2 * size as usize];
+    file.read_exact_at(&mut bytes, size).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    assert_eq!(file.stats().cached.0, 0, "{}", file.stats());
+}

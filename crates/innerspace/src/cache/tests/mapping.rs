@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use super::*;
 use crate::cache::midway::{Point, then};
-use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke, Revoked};
+use crate::cache::{
+    FaultKind, FaultPage, FileError, LockedBlock, Mappers, Reading, Revoke, Revoked, WriteOrder,
+};
 use crate::frame::{Dropped, FlagSet};
 use crate::reclaim::{Aged, Owner};
 use crate::sync::{Mutex, Weak};
@@ -534,5 +536,91 @@ fn a_store_beside_writeback_is_never_lost() {
             written || core(&file).dirty_blocks() == 1,
             "in the written bytes, or dirty again"
         );
+    }
+}
+
+// spec: P25
+#[test]
+fn a_store_through_a_mapping_carries_the_barrier_of_its_time() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let store = patterned(2 * size);
+        let ordered = options(size).write_order(WriteOrder::Ordered);
+        let file = open(&cache, &store, &ordered);
+        let mapped = Mapped::new(&cache, &file);
+        mapped.map(0, FaultKind::Write);
+        mapped.store(0, 1);
+        file.set_barrier(5);
+        assert_eq!(mapped.rights(0), Some(false), "it has to ask again");
+        mapped.map(0, FaultKind::Write);
+        mapped.store(0, 2);
+        let error = file.sync_all().unwrap_err();
+        assert!(matches!(error, FileError::Held { .. }), "{error}");
+        core(&file).flush(&EVERYTHING);
+        assert_eq!(store.inner().to_vec()[0], byte_at(0), "not yet");
+        file.release_through(5);
+        file.sync_all().unwrap();
+        assert_eq!(store.inner().to_vec()[0], 2);
+        mapped.table.revoke(0..u64::MAX, Revoke::All);
+    }
+}
+
+// spec: P25
+#[test]
+fn write_faults_are_refused_when_too_much_is_held_back() {
+    let cache = memory(64);
+    let store = patterned(64 * 4096);
+    let on_sync = options(4096).write_order(WriteOrder::OnSync);
+    let file = open(&cache, &store, &on_sync);
+    let fault = |page| {
+        let fault =
+            core(&file).fault_block(page, FaultKind::Write, &(page..page + 1), Reading::Normal);
+        fault.map(drop)
+    };
+    let refused = (0..64).map(|page| (page, fault(page)));
+    let refused = refused.filter_map(|(page, fault)| Some((page, fault.err()?)));
+    let (page, error) = { refused }.next().expect("the memory is full of them");
+    assert!((20..40).contains(&page), "about half of 56 pages: {page}");
+    assert!(matches!(error, FileError::Held { .. }), "{error}");
+    fault(0).unwrap_err();
+    file.sync_all().unwrap();
+    fault(page).unwrap();
+}
+
+// spec: A5
+#[test]
+fn a_cut_takes_the_translations_of_holes_away() {
+    for size in SIZES {
+        let cache = memory(64);
+        let store = Arc::new(MemoryStore::with_len(4 * size));
+        let file = open(&cache, &store, &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        let per_block = size / PAGE as u64;
+        let pages = [0, 1, 2, 3].map(|block| block * per_block);
+        for page in pages {
+            mapped.map(page, FaultKind::Read);
+        }
+        file.set_len(2 * size).unwrap();
+        let rights = pages.map(|page| mapped.rights(page));
+        assert_eq!(rights, [Some(false), Some(false), None, None]);
+        assert_empty(&cache);
+    }
+}
+
+// spec: A5
+#[test]
+fn a_cut_takes_the_translations_of_scattered_blocks_away() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let file = open(&cache, &patterned(8 * size), &options(size));
+        let mapped = Mapped::new(&cache, &file);
+        let per_block = size / PAGE as u64;
+        let pages = [1, 3, 4, 6].map(|block| block * per_block);
+        for page in pages {
+            mapped.map(page, FaultKind::Read);
+        }
+        file.set_len(size).unwrap();
+        assert_eq!(pages.map(|page| mapped.rights(page)), [None; 4]);
+        core(&file).validate();
     }
 }
