@@ -174,4 +174,16 @@ mod tests {
         }
         assert_eq!(windows, [0, 0, 0, 1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8]);
     }
+
+    #[test]
+    fn a_stream_in_the_place_of_an_announced_one_has_no_end() {
+        let stream = Stream::default();
+        for number in 0..STREAMS as u64 {
+            let from = number * 1_000;
+            stream.expect(from..from + 2, 4 * KIB);
+        }
+        assert_eq!(stream.miss(50_000, 4 * KIB), 0);
+        assert_eq!(stream.miss(50_001, 4 * KIB), 1);
+        assert_eq!(stream.miss(50_003, 4 * KIB), 2);
+    }
 }

@@ -1,7 +1,7 @@
 //! The lookup's flags, one by one.
 
 use super::*;
-use crate::cache::lookup::{Get, Got};
+use crate::cache::lookup::{Basis, Get, Got};
 use crate::cache::midway::{self, Point};
 use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
 use crate::group::Reclaimer;
@@ -476,4 +476,39 @@ fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
     assert_eq!(reused, was, "or the test shows nothing");
     drop((file, other));
     assert_empty(&cache);
+}
+
+// spec: P16
+#[test]
+fn a_block_is_made_of_its_first_bytes_only_while_the_store_has_no_more() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let file = open(&cache, &patterned(300), &options(size));
+        let create = |basis| core(&file).create_on(0, Get::CREATE, basis).unwrap();
+        assert!(
+            create(Basis::StoredUpTo(299)).is_none(),
+            "one would be lost"
+        );
+        assert_eq!(file.stats().cached.0, 0);
+        let made = create(Basis::StoredUpTo(300)).expect("all of it is written over");
+        drop(made);
+        core(&file).validate();
+        drop(file);
+        assert_empty(&cache);
+    }
+}
+
+// spec: P7
+#[test]
+fn a_refault_counts_the_pages_of_its_block() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let file = open(&cache, &patterned(4 * size), &options(size));
+        file.view(0..8).unwrap();
+        file.view(2 * size..2 * size + 8).unwrap();
+        file.evict(2 * size..).unwrap();
+        file.view(2 * size..2 * size + 8).unwrap();
+        assert_eq!(file.stats().refaulted, 1);
+        assert_eq!(cache.pool().totals().refault, size / PAGE as u64);
+    }
 }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::cache::{FaultKind, FileError, View};
 use crate::frame::FlagSet;
-use crate::store::faulty::{OperationKind, Record};
+use crate::store::faulty::{Failure, Fault, OperationKind, Record, Rule};
 use crate::sync::{Arc, thread};
 
 fn reads(store: &Faulty) -> Vec<Record> {
@@ -436,5 +436,23 @@ fn a_scan_past_the_end_hands_out_what_there_is_and_fails() {
             "{range:?}: {result:?}"
         );
         assert_eq!(seen, handed, "{range:?}");
+    }
+}
+
+#[test]
+fn what_could_not_be_read_ahead_is_an_error_of_whoever_wants_it() {
+    for size in SIZES {
+        let cache = memory_of(16, size);
+        let store = patterned(8 * size);
+        let file = open(&cache, &store, &options(size));
+        let fails = Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Read]);
+        store.add(fails.within(2 * size..3 * size).forever());
+        for block in 0..2 {
+            let view = file.view(block * size..block * size + 8).unwrap();
+            assert_eq!(view[..], *pattern(block * size..block * size + 8));
+        }
+        file.view(2 * size..2 * size + 8).unwrap_err();
+        file.view(3 * size..3 * size + 8).unwrap();
+        core(&file).validate();
     }
 }

@@ -391,3 +391,19 @@ fn what_the_write_order_holds_back_is_no_reason_to_wait() {
     file.sync_data().unwrap();
     file.try_sync_data().unwrap();
 }
+
+#[test]
+fn a_write_that_does_not_wait_makes_no_file_longer() {
+    for size in SIZES {
+        let cache = memory_of(8, size);
+        let store = patterned(100);
+        let file = open(&cache, &store, &options(size));
+        file.view(..).unwrap();
+        would_block(file.try_write_at(&[1; 10], 95), 95);
+        assert!(contents(&file) == pattern(0..100), "and changes nothing");
+        file.try_write_at(&[1; 10], 90).unwrap();
+        assert_eq!(file.len(), 100);
+        file.sync_all().unwrap();
+        assert_eq!(store.inner().to_vec()[90..], [1; 10]);
+    }
+}
