@@ -422,3 +422,66 @@ fn a_group_that_has_the_number_of_one_just_deleted_keeps_its_watchers() {
     tree.tell_watchers();
     assert_eq!((*heard.lock(), watch.events().refused), (1, 1));
 }
+
+// spec: M7
+#[test]
+fn what_is_given_back_to_a_group_over_its_limit_is_in_no_stock() {
+    let (tree, group) = stocked(10_000);
+    (0..100).for_each(|_| charge(&tree, 0, group, 1));
+    assert_eq!(seen(&tree, group), (128, 100));
+    tree.set_max(group, Some(pages(64))).unwrap_err();
+    for count in [20, 1, 15] {
+        give_back(&tree, 0, group, count);
+        let (charged, used) = seen(&tree, group);
+        assert_eq!(charged, used);
+    }
+    // Under its limit it may have a stock again.
+    assert_eq!(tree.charged(group).0, 64);
+    give_back(&tree, 0, group, 1);
+    assert_eq!(seen(&tree, group), (64, 63));
+    tree.validate().unwrap();
+}
+
+#[test]
+fn a_limit_that_is_lowered_finds_no_stock() {
+    let (tree, group) = stocked(10_000);
+    (0..4).for_each(|stripe| charge(&tree, stripe, group, 1));
+    assert_eq!(seen(&tree, group), (256, 4));
+    tree.set_max(group, Some(pages(16))).unwrap();
+    assert_eq!(seen(&tree, group), (4, 4));
+}
+
+#[test]
+fn who_watches_is_not_told_of_what_happens_to_others() {
+    let tree = Arc::new(GroupTree::new(pages(1000)));
+    let root = Group::root(tree.clone());
+    let group = root.child("quiet", MIB).unwrap();
+    let other = root.child("busy", MIB).unwrap();
+    let heard = Arc::new(Mutex::new(0));
+    let into = heard.clone();
+    let _watch = group.on_events(move |_| *into.lock() += 1);
+    assert!(tree.try_charge(other.id(), pages(300)).is_err());
+    tree.tell_watchers();
+    assert_eq!(*heard.lock(), 0);
+    assert!(tree.try_charge(group.id(), pages(300)).is_err());
+    tree.tell_watchers();
+    assert_eq!(*heard.lock(), 1);
+}
+
+#[test]
+fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
+    let tree = Arc::new(GroupTree::new(pages(1000)));
+    let root = Group::root(tree.clone());
+    let group = root.child("old", MIB).unwrap();
+    let number = group.id();
+    let heard = Arc::new(Mutex::new(0));
+    let into = heard.clone();
+    let watch = group.on_events(move |_| *into.lock() += 1);
+    drop(group);
+    let group = root.child("new", MIB).unwrap();
+    assert_eq!(group.id(), number);
+    assert!(tree.try_charge(number, pages(1000)).is_err());
+    tree.tell_watchers();
+    assert_eq!((*heard.lock(), watch.events().refused), (0, 0));
+    assert_eq!(group.events().refused, 1);
+}

@@ -453,3 +453,45 @@ proptest! {
         prop_assert_eq!(tree.subtree(tree.root()).len(), live.len(), "drained deleted groups are gone");
     }
 }
+
+// spec: M15
+#[test]
+fn what_a_deleted_group_leaves_is_protected_as_the_rest_of_its_parent() {
+    let tree = GroupTree::new(pages(1000));
+    let root = tree.root();
+    let parent = tree.create(root, "parent", None).unwrap();
+    let child = tree.create(parent, "child", None).unwrap();
+    for which in [Protection::Min, Protection::Low] {
+        tree.set_protection(child, which, Some(pages(40))).unwrap();
+    }
+    tree.try_charge(child, pages(30)).unwrap().commit();
+    let spared = |spared| {
+        let portions = tree.portions(root, spared);
+        let spared = portions.iter().map(|portion| portion.spared.0);
+        spared.sum::<u64>()
+    };
+    let both = || [protect::Spared::Low, protect::Spared::Min].map(spared);
+    // Without a claim of the parent's there is none of the child's.
+    assert_eq!(both(), [0, 0]);
+    tree.set_protection(parent, Protection::Min, Some(pages(10)))
+        .unwrap();
+    assert_eq!(both(), [10, 10]);
+    let of_child = |top| {
+        let portions = tree.portions(top, protect::Spared::Min);
+        let child = portions.iter().find(|portion| portion.group == child);
+        child.map(|portion| portion.spared.0)
+    };
+    assert_eq!(of_child(parent), Some(30), "its own, below its parent");
+    tree.remove(child).unwrap();
+    assert_eq!(of_child(parent), Some(0), "nobody protects it any more");
+    assert_eq!(both(), [10, 10], "but as part of the parent");
+    tree.validate().unwrap();
+}
+
+#[test]
+fn what_was_reclaimed_counts_in_the_groups_above() {
+    let (tree, ids @ [_, _, b, _]) = four_levels();
+    tree.count_reclaimed(b, pages(5));
+    let reclaimed = ids.map(|id| tree.events(id).reclaimed.0);
+    assert_eq!(reclaimed, [5, 5, 5, 0]);
+}
