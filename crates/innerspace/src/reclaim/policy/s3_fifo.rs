@@ -37,3 +37,32 @@ impl Policy for S3Fifo {
         distance < sizes.active
     }
 }
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn sizes(inactive: u64, active: u64) -> ListSizes {
+        ListSizes {
+            inactive: PageCount(inactive),
+            active: PageCount(active),
+            unevictable: PageCount(1_000),
+        }
+    }
+
+    #[test]
+    fn a_tenth_of_the_pages_is_small() {
+        let takes = |inactive, active| S3Fifo.takes_from_active(&sizes(inactive, active));
+        assert_eq!(
+            [(10, 90), (11, 89)].map(|(a, b)| takes(a, b)),
+            [true, false]
+        );
+        assert!(takes(0, 1));
+    }
+
+    #[test]
+    fn what_would_still_be_remembered_was_missed() {
+        let missed = |distance| S3Fifo.missed(PageCount(distance), &sizes(10, 90));
+        assert_eq!([0, 89, 90].map(missed), [true, true, false]);
+    }
+}

@@ -30,3 +30,36 @@ impl Policy for TwoLists {
         distance.0 < sizes.active.0.max(little)
     }
 }
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn sizes(inactive: u64, active: u64) -> ListSizes {
+        ListSizes {
+            inactive: PageCount(inactive),
+            active: PageCount(active),
+            unevictable: PageCount(1_000),
+        }
+    }
+
+    #[test]
+    fn the_longer_list_gives() {
+        let takes = |inactive, active| TwoLists.takes_from_active(&sizes(inactive, active));
+        assert_eq!(
+            [(9, 10), (10, 10), (11, 10)].map(|(a, b)| takes(a, b)),
+            [true, false, false]
+        );
+    }
+
+    #[test]
+    fn what_lacked_less_than_is_active_or_little_of_all_was_missed() {
+        let missed = |distance, inactive, active| {
+            TwoLists.missed(PageCount(distance), &sizes(inactive, active))
+        };
+        assert!(missed(49, 50, 50) && !missed(50, 50, 50));
+        // Nothing is active: an eighth of all there is.
+        assert!(missed(9, 80, 0) && !missed(10, 80, 0));
+        assert!(!missed(0, 0, 0));
+    }
+}
