@@ -269,6 +269,8 @@ impl Space {
         let domain = &space.pool.domain;
         let closed = writer.close(domain, &range, || ());
         let taken = space.dirty.take(space, &range);
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Taken);
         if space.end_writes_of(&taken) {
             space.changes.doubt();
         }

@@ -40,6 +40,8 @@ pub(super) enum Point {
     Filling,
     /// In a drop of pages where they are: a word is not empty, and not taken.
     Zap,
+    /// In a take of what is dirty: the gate is closed, it is known what is named, and no word has lost its write validity.
+    Taken,
     /// In a leaf that absorbs its origin: the pages are its own, and the next one up the chain does not know.
     Absorbed,
     /// In the end of a space: its table is let go, and what that retired is still there.

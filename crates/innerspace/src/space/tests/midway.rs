@@ -485,3 +485,66 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     drop((a, space, file));
     assert_nothing_left(cache.pool());
 }
+
+/// Has `change` come to `point`, where an access of a session begins beside the pages it is about, in the same leaf; whether the
+/// change waits for the end of the session.
+fn waits_for_who_came_back(point: Point, change: impl FnOnce(&Space, VirtAddr) + Send) -> bool {
+    let pool = pool(256);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
+    let mut a = space.accessor();
+    for page in 0..4 {
+        a.store(at + page * PAGE, 1u64).unwrap();
+    }
+    let (ask, asked) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    let waits = thread::scope(|scope| {
+        let space = &space;
+        let changing = scope.spawn(move || {
+            let there = midway::then(point, move || {
+                ask.send(()).unwrap();
+                goes_on.recv().unwrap();
+            });
+            change(space, at);
+            drop(there);
+        });
+        asked.recv().unwrap();
+        a.session(|session| {
+            assert_eq!(session.load::<u64>(at), Ok(1));
+            let begun = pool.domain.begun();
+            go_on.send(()).unwrap();
+            // It is over, or it waits for us.
+            while !changing.is_finished() && pool.domain.begun() == begun {
+                thread::yield_now();
+            }
+            !changing.is_finished()
+        })
+    });
+    space.validate();
+    drop((a, space));
+    assert_nothing_left(&pool);
+    waits
+}
+
+/// The gate keeps nobody from the rest of a leaf, and so not from its words.
+// spec: A5
+#[test]
+fn a_change_of_part_of_a_leaf_waits_for_who_came_back_to_it_meanwhile() {
+    let unmap = |space: &Space, at| space.unmap(at + 2 * PAGE, PAGE).unwrap();
+    assert!(waits_for_who_came_back(Point::Change, unmap));
+    let protect = |space: &Space, at| {
+        let done = space.protect(at + 2 * PAGE, PAGE, Protection::READ);
+        done.unwrap();
+    };
+    assert!(waits_for_who_came_back(Point::Change, protect));
+}
+
+/// It may be about to store to a page that the next take would not name.
+#[test]
+fn a_take_of_dirty_pages_waits_for_who_accesses_them_meanwhile() {
+    let take = |space: &Space, at| {
+        let taken = space.take_dirty(at, 2 * PAGE).unwrap();
+        assert_eq!(taken, [at..at + 2 * PAGE]);
+    };
+    assert!(waits_for_who_came_back(Point::Taken, take));
+}

@@ -70,3 +70,84 @@ fn code_that_a_restore_in_place_takes_back_is_stale() {
         assert_nothing_left(&pool);
     }
 }
+
+/// Stores the number of a page, and of a round, to each of so many pages.
+fn store_all(a: &mut Accessor, at: VirtAddr, pages: u64, round: u64) {
+    for page in 0..pages {
+        a.store(at + page * PAGE, round << 32 | page).unwrap();
+    }
+}
+
+fn assert_all(a: &mut Accessor, at: VirtAddr, pages: u64, round: u64) {
+    for page in 0..pages {
+        let found = a.load::<u64>(at + page * PAGE);
+        assert_eq!(found, Ok(round << 32 | page), "page {page}");
+    }
+}
+
+// spec: F7
+#[test]
+fn more_changes_than_are_noted_are_all_restored() {
+    let pages = super::super::changes::MOST as u64 + 256;
+    let pool = pool(3 * pages as u32);
+    let space = space(&pool);
+    let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
+    let mut a = space.accessor();
+    store_all(&mut a, at, pages, 1);
+    let snapshot = space.freeze().unwrap();
+    for round in 2..5 {
+        store_all(&mut a, at, pages, round);
+        space.restore(&snapshot).unwrap();
+        assert_all(&mut a, at, pages, 1);
+    }
+    assert_eq!(in_place(&pool), 0);
+    space.validate();
+    drop((a, space, snapshot));
+    assert_nothing_left(&pool);
+}
+
+// spec: F7
+#[test]
+fn changes_that_the_group_has_no_memory_to_note_are_all_restored() {
+    let (pages, max) = (400, 2_048);
+    let pool = pool(4_096);
+    let group = pool.root_group().child("tenant", max * PAGE).unwrap();
+    let cache = crate::cache::Cache::new(&pool);
+    let space = Space::new(&cache, &group, crate::AddressWidth::Bits48).unwrap();
+    let at = VirtAddr(LEAF);
+    space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
+    let mut a = space.accessor();
+    store_all(&mut a, at, pages, 1);
+    let snapshot = space.freeze().unwrap();
+    a.store(at, 2u64).unwrap();
+    space.restore(&snapshot).unwrap();
+    a.store(at, 2u64).unwrap();
+    let mut taken = Vec::new();
+    for page in 1..pages {
+        // There is memory for a copy of the page, and no more.
+        while pool.flush_retired() > 0 {}
+        loop {
+            pool.groups.drain_stocks(group.id());
+            let left = max - pool.groups.charged(group.id()).0;
+            if left == 1 {
+                break;
+            }
+            match left {
+                0 => drop(taken.pop()),
+                _ => taken.push(
+                    pool.groups
+                        .try_charge(group.id(), PageCount(left - 1))
+                        .unwrap(),
+                ),
+            }
+        }
+        a.store(at + page * PAGE, 2u64).unwrap();
+    }
+    taken.clear();
+    space.restore(&snapshot).unwrap();
+    assert_all(&mut a, at, pages, 1);
+    assert_eq!(in_place(&pool), 0, "not all that was stored to is known");
+    space.validate();
+    drop((a, space, snapshot, group, cache));
+    assert_nothing_left(&pool);
+}
