@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::extents::faulty::Faulty;
 use super::super::{DaxError, HoleWrites, PinHolder, Reach};
 use super::*;
 use crate::cache::FaultKind;
@@ -178,4 +179,24 @@ fn a_cut_without_memory_changes_nothing() {
     assert!(bytes.iter().all(|byte| *byte == 7), "bytes are lost");
     drop(all);
     file.set_len(PAGE + 100).unwrap();
+}
+
+#[test]
+fn a_cut_that_fails_leaves_the_file_as_long_as_it_was() {
+    let pool = pool(64);
+    let device = device(16);
+    let extents = Arc::new(Faulty::new(&device));
+    let file = file_over(&pool, &device, extents.clone(), 0, DaxSetup::default());
+    file.write_all_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
+    extents.plan(|plan| plan.fail_free = Some(std::io::ErrorKind::TimedOut));
+    let error = file.set_len(PAGE).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert_eq!(file.len(), 4 * PAGE);
+    let mut bytes = vec![0; 4 * PAGE_SIZE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    extents.plan(|plan| plan.fail_free = None);
+    file.set_len(PAGE).unwrap();
+    assert_eq!((file.len(), device.free_pages()), (PAGE, 15));
+    drop(file);
+    assert_nothing_left(&pool);
 }

@@ -228,3 +228,34 @@ fn an_entry_that_became_another_one_wakes_all_who_wait() {
     assert_eq!(entries.peek(9), Some(block.dirty()));
     entries.end();
 }
+
+#[test]
+fn who_is_woken_and_has_no_memory_wakes_the_next() {
+    let pool = pool(64);
+    let group = pool.root_group().child("tenant", 16 * PAGE).unwrap();
+    let entries = Entries::new(&pool, &group);
+    put(&entries, 0, Wanted::Large, Content::Zero);
+    let mut all = Vec::new();
+    while let Ok(frame) = pool.alloc(group.id(), 0, crate::reclaim::AllocMode::Wait) {
+        all.push(frame);
+    }
+    let hole = locked(entries.lock(9, Wanted::Cover).unwrap());
+    std::thread::scope(|scope| {
+        // To change a page of the hole it needs a node, when it comes to that.
+        let first = scope.spawn(|| entries.lock(7, Wanted::Change).map(drop));
+        until(|| entries.waits.len() == 1);
+        let second = scope.spawn(|| locked(entries.lock(8, Wanted::Cover).unwrap()).first());
+        until(|| entries.waits.len() == 2);
+        drop(hole);
+        first.join().unwrap().unwrap_err();
+        let waiting = entries.waits.len();
+        entries.waits.pass_on(0);
+        assert_eq!(second.join().unwrap(), 0);
+        assert_eq!(waiting, 0, "nobody has the entry, and one waits for it");
+    });
+    drop(all);
+    entries.end();
+    drop(entries);
+    drop(group);
+    assert_nothing_left(&pool);
+}

@@ -272,3 +272,19 @@ fn a_sync_in_the_midst_of_a_punch_takes_no_room_from_it() {
     expected[first..last].fill(0);
     assert!(contents(&file) == expected);
 }
+
+#[test]
+fn a_write_that_is_cut_short_leaves_no_room_behind_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder);
+    let file = clean(&path, 2);
+    let full = without_room(4 * PAGE_SIZE, || Ok(()));
+    let written = file.write_at(&[9; 6 * PAGE_SIZE], 2 * PAGE).unwrap();
+    assert_eq!(written, 2 * PAGE_SIZE);
+    drop(full);
+    assert_eq!(file.len(), 4 * PAGE);
+    assert_eq!(path.metadata().unwrap().len(), 4 * PAGE);
+    let mut expected = vec![7; 2 * PAGE_SIZE];
+    expected.resize(4 * PAGE_SIZE, 9);
+    assert!(contents(&file) == expected);
+}

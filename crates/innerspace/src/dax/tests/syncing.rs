@@ -6,6 +6,7 @@ use super::super::extents::faulty::Faulty;
 use super::super::grab::Wanted;
 use super::super::midway::{self, Point};
 use super::*;
+use crate::sync::atomic::Ordering;
 
 /// What the file would read after a power cut.
 fn after_power_cut(extents: &impl ExtentMap, image: &[u8], page: u64) -> Vec<u8> {
@@ -351,4 +352,72 @@ fn pages_of_one_range_are_one_request_to_the_host() {
     }
     file.sync_all().unwrap();
     assert_eq!((device.host_syncs(), file.stats().dirty), (1, 0));
+}
+
+/// A sync is not over before it is known to be durable: what it has cleaned may become dirty again.
+// spec: D15
+#[test]
+fn an_invalidation_beside_a_sync_keeps_what_that_makes_dirty_again() {
+    let pool = pool(64);
+    let pages = LARGE + 50;
+    let (_, extents, file) = forgetful_file(&pool, pages);
+    file.write_all_at(&vec![1; (pages * PAGE) as usize], 0)
+        .unwrap();
+    extents.plan(|plan| plan.fail_sync = Some(std::io::ErrorKind::TimedOut));
+    let beside = std::rc::Rc::new(std::cell::RefCell::new(None));
+    // The pages of the first range are clean when those of the second have been flushed.
+    let first = midway::then(Point::Flushed, {
+        let (file, beside) = (file.clone(), beside.clone());
+        move || {
+            let invalidate = move || {
+                let other = file.clone();
+                let other = std::thread::spawn(move || other.invalidate(..).unwrap());
+                // It waits for the sync; one that does not has time to show it.
+                for _ in 0..1000 {
+                    if other.is_finished() || file.stats().present < pages {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+                other
+            };
+            let other = std::rc::Rc::new(std::cell::Cell::new(None));
+            let into = other.clone();
+            let second = midway::then(Point::Flushed, move || into.set(Some(invalidate())));
+            *beside.borrow_mut() = Some((second, other));
+        }
+    });
+    file.sync_all().unwrap_err();
+    drop(first);
+    let (second, other) = beside.take().expect("two ranges");
+    drop(second);
+    other.take().expect("begun above").join().unwrap();
+    assert_eq!((file.stats().present, file.stats().dirty), (pages, pages));
+}
+
+// spec: D17
+#[test]
+fn a_large_fault_that_waited_looks_at_the_end_again() {
+    let pool = pool(64);
+    let device = device(8);
+    let file = file(&pool, &device, 2 * LARGE);
+    let entries = &file.core().entries;
+    let Found::Locked(held) = entries.lock(LARGE, Wanted::Large).unwrap() else {
+        panic!("there is nothing in the way");
+    };
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let fault = file
+                .core()
+                .fault(LARGE + 7, FaultKind::Read, Reach::Leaf, 0);
+            fault.unwrap().is_large()
+        });
+        until(|| entries.waits.len() == 1);
+        // As a cut does, which then takes the entry away.
+        let end = (LARGE + 100) * PAGE;
+        file.core().size.store(end, Ordering::SeqCst);
+        held.remove();
+        assert!(!waiter.join().unwrap(), "it goes on behind the end");
+    });
+    file.core().size.store(2 * LARGE * PAGE, Ordering::SeqCst);
 }
