@@ -151,3 +151,47 @@ impl Watch {
         Ok(Version::new(seen.generation))
     }
 }
+
+#[cfg(all(test, not(loom), not(shuttle), not(miri)))]
+mod tests {
+    use super::*;
+
+    fn watched(len: u64) -> (File, Watch) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len).unwrap();
+        let watch = Watch::new(&file.metadata().unwrap());
+        (file, watch)
+    }
+
+    fn told(watch: &Watch, file: &File, offset: u64) -> Option<StoreError> {
+        let error = watch.check_end(file, offset, 10).err()?;
+        Some(error.downcast().expect("a store's own"))
+    }
+
+    #[test]
+    fn a_length_that_could_not_be_changed_is_still_the_files() {
+        let (file, watch) = watched(8192);
+        let refuse = || Err(io::ErrorKind::StorageFull.into());
+        watch.resizing(&file, 100, refuse).unwrap_err();
+        assert!(told(&watch, &file, 8192).is_none(), "the end");
+        file.set_len(50).unwrap();
+        let shrank = |offset| match told(&watch, &file, offset) {
+            Some(StoreError::Shrank { now, was, .. }) => Some((now, was)),
+            _ => None,
+        };
+        assert_eq!([50, 4096].map(shrank), [Some((50, 8192)); 2]);
+    }
+
+    #[test]
+    fn an_end_that_is_none_any_more_is_a_change() {
+        let (file, watch) = watched(8192);
+        let changed = told(&watch, &file, 4096);
+        assert!(matches!(changed, Some(StoreError::Changed)), "{changed:?}");
+        file.set_len(4096).unwrap();
+        let shrank = told(&watch, &file, 4096);
+        assert!(
+            matches!(shrank, Some(StoreError::Shrank { .. })),
+            "{shrank:?}"
+        );
+    }
+}

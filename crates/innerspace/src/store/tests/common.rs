@@ -207,3 +207,19 @@ fn the_default_batch_reads_and_writes_in_order() {
     assert_eq!(*results.lock(), [(1, 3), (2, 3), (3, 6)]);
     assert_eq!((&before, &after[..6]), (b"bcd", &b"aXYZef"[..]));
 }
+
+#[test]
+fn a_store_that_says_it_read_more_than_was_asked_is_not_believed() {
+    #[derive(Debug)]
+    struct Boasts;
+    impl Store for Boasts {
+        fn len(&self) -> io::Result<u64> {
+            Ok(1 << 20)
+        }
+        fn read_at(&self, buf: &mut [u8], _offset: u64) -> io::Result<usize> {
+            Ok(buf.len() + 1)
+        }
+    }
+    let error = read_exact_or_eof(&Boasts, &mut [0; 8], 0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+}
