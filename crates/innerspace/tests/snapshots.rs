@@ -587,3 +587,25 @@ fn a_system_call_reads_into_pinned_pages() {
     space.validate();
     child.validate();
 }
+
+// spec: F8
+#[test]
+fn a_page_of_a_file_that_is_shared_no_more_is_named() {
+    let memory = memory(4 * MIB);
+    let (_, file) = counted(&memory, 8, 7);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::file(&file).shared().writable()).unwrap();
+    let shared = space.freeze().unwrap();
+    assert!(space.changed_since(&shared).unwrap().is_empty());
+    let private = Map::file(&file).private().writable();
+    let part = private.range(2 * PAGE..4 * PAGE).replacing(at + 2 * PAGE);
+    space.map(part).unwrap();
+    let expected = [at + 2 * PAGE..at + 4 * PAGE];
+    assert_eq!(space.changed_since(&shared).unwrap(), expected);
+    let private = space.freeze().unwrap();
+    assert_eq!(private.diff(&shared).unwrap(), expected);
+    // The bytes part ways at the next write.
+    file.write_at(&[9; 8], 0).unwrap();
+    space.accessor().store(at + 2 * PAGE, 1u8).unwrap();
+    assert_eq!(file.view(2 * PAGE..2 * PAGE + 1).unwrap()[0], 7);
+}
