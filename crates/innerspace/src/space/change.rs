@@ -192,15 +192,26 @@ impl SpaceInner {
         edit: Option<Edit>,
         change: impl FnOnce(&mut VmaSet) -> Changed,
     ) -> Result<Leftover, SpaceError> {
+        self.change_in(AllocMode::Wait, writer, range, edit, change)
+    }
+
+    /// The same, with memory for it had in `mode`.
+    pub(super) fn change_in(
+        self: &Arc<SpaceInner>,
+        mode: AllocMode,
+        writer: &mut Writer<'_, Structure>,
+        range: &Range<u64>,
+        edit: Option<Edit>,
+        change: impl FnOnce(&mut VmaSet) -> Changed,
+    ) -> Result<Leftover, SpaceError> {
         let mapped = writer.vmas.overlapping(range).next().is_some();
         if edit.is_some() {
             self.code.changed(range);
         }
-        let mode = AllocMode::Wait;
         let done = self.change_by(writer, mode, change, |writer, vmas, changed| match edit {
-            Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
+            Some(edit) if mapped => self.edit(writer, range, (edit, mode), vmas, changed),
             Some(edit) => {
-                self.part_from_sharers(range, edit)?;
+                self.part_from_sharers(range, edit, mode)?;
                 self.publish(vmas, changed);
                 Ok(Detached::default())
             }
@@ -267,12 +278,17 @@ impl SpaceInner {
 
     /// Nothing is mapped in the range, so there are no words: but what faults put there from now on is not right for sharers
     /// of the table, who map nothing there either.
-    fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
+    fn part_from_sharers(
+        &self,
+        range: &Range<u64>,
+        edit: Edit,
+        mode: AllocMode,
+    ) -> Result<(), SpaceError> {
         let nodes = Nodes { pool: &self.pool };
         let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
         while !self.own_range(range, edit, &mut spares, &mut detached) {
-            self.have_spares(&mut spares)?;
+            self.have_nodes(&mut spares, PATH_NODES, mode)?;
         }
         let before = detached.nodes();
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
@@ -295,22 +311,18 @@ impl SpaceInner {
         empty
     }
 
-    /// Frames for one path.
-    fn have_spares<'s>(&'s self, spares: &mut Spares<'s>) -> Result<(), SpaceError> {
-        self.have_nodes(spares, PATH_NODES)
-    }
-
     /// Frames for so many nodes. The gate's writer is held.
     pub(super) fn have_nodes<'s>(
         &'s self,
         spares: &mut Spares<'s>,
         wanted: usize,
+        mode: AllocMode,
     ) -> Result<(), SpaceError> {
         let _inside = Inside::quiet(self);
         while spares.aside.len() < wanted {
             spares
                 .aside
-                .push(self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?);
+                .push(self.pool.alloc(self.group_id(), 0, mode)?);
         }
         Ok(())
     }
@@ -328,7 +340,7 @@ impl SpaceInner {
         &self,
         writer: &Writer<'_, Structure>,
         range: &Range<u64>,
-        edit: Edit,
+        (edit, mode): (Edit, AllocMode),
         vmas: &VmaSet,
         changed: &Changed,
     ) -> Result<Detached, SpaceError> {
@@ -340,7 +352,7 @@ impl SpaceInner {
             let closed = writer.close(domain, range, || self.post(Post::All));
             if !self.own_range(range, edit, &mut spares, &mut detached) {
                 drop(closed);
-                self.have_spares(&mut spares)?;
+                self.have_nodes(&mut spares, PATH_NODES, mode)?;
                 continue;
             }
             nodes.apply(self.root, range, edit, &mut detached);

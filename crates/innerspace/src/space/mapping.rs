@@ -7,6 +7,7 @@ use super::table::Edit;
 use super::vma::{Protection, Vma};
 use super::vma_set::VmaSet;
 use super::{Space, SpaceError};
+use crate::reclaim::AllocMode;
 use crate::{MIB, PAGE_SIZE, VirtAddr};
 
 /// The lowest address that is chosen: a null pointer with a small offset stays an error.
@@ -54,8 +55,9 @@ impl Space {
         if map.population == Population::AtOnce
             && let Err(error) = self.populate(at, len)
         {
-            // If that fails, too (a shared table cannot be copied), the mapping stays; why it was wanted is the error that counts.
-            let _stays = self.unmap(at, len);
+            // The group is full, as likely as not, and a fork may have come between. If there is no frame at all for a copy of the table
+            // it shares then, the mapping stays; why it was wanted is the error that counts.
+            let _stays = self.unmap_in(AllocMode::Must, at, len);
             return Err(error);
         }
         Ok(at)
@@ -88,6 +90,11 @@ impl Space {
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`] (a partly
     /// unmapped shared table is copied). Nothing is changed.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        self.unmap_in(AllocMode::Wait, at, len)
+    }
+
+    /// The same, with memory for it had in `mode`.
+    fn unmap_in(&self, mode: AllocMode, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("unmap", at, len)?;
         let range = checked_range("unmap", at, len, space.end())?;
@@ -95,9 +102,8 @@ impl Space {
         if writer.vmas.overlapping(&range).next().is_none() {
             return Ok(());
         }
-        let changed = space.change(&mut writer, &range, Some(Edit::Detach), |vmas| {
-            vmas.remove(&range)
-        });
+        let edit = Some(Edit::Detach);
+        let changed = space.change_in(mode, &mut writer, &range, edit, |vmas| vmas.remove(&range));
         drop(writer);
         space.finish(changed?);
         Ok(())

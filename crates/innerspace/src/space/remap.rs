@@ -213,7 +213,7 @@ impl SpaceInner {
             }
             drop(closed);
             let wanted = table::PATH_NODES + leaves.min(LEAVES_A_ROUND) as usize;
-            self.have_nodes(&mut spares, wanted)?;
+            self.have_nodes(&mut spares, wanted, AllocMode::Wait)?;
         }
     }
 

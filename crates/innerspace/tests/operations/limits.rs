@@ -1,5 +1,10 @@
 //! Mappings and the memory they take: advice, locks, limits, eviction.
 
+use std::io;
+use std::sync::Mutex;
+
+use innerspace::store::Store;
+
 use super::*;
 
 // spec: V19
@@ -135,6 +140,61 @@ fn more_than_the_group_may_hold_is_not_locked() {
     let refused = space.map(Map::anonymous(64 * PAGE).populated());
     assert!(refused.is_err());
     assert_eq!(shape(&space).len(), 2, "nothing stays mapped");
+}
+
+/// A store that does something at its first read.
+struct Interrupting(Arc<MemoryStore>, Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Store for Interrupting {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if let Some(act) = self.1.lock().unwrap().take() {
+            act();
+        }
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+}
+
+/// Another thread forks the space meanwhile, so that to unmap a part of a leaf takes a copy of the table, and the group is full.
+#[test]
+fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
+    let memory = memory();
+    let group = memory.group("full", 64 * PAGE).unwrap();
+    let space = memory.space_in(&group).unwrap();
+    let used = space.map(Map::anonymous(32 * PAGE).populated()).unwrap();
+    let (forked, children) = std::sync::mpsc::channel();
+    let beside = (space.clone(), group.clone());
+    let fork = move || {
+        let (space, group) = beside;
+        let child = std::thread::spawn(move || space.fork().unwrap());
+        forked.send(child.join().unwrap()).unwrap();
+        // The new limit holds: also when what the fault and its accessor have is given back.
+        group.set_max(group.usage() - 4 * PAGE).unwrap_err();
+    };
+    let bytes = Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]));
+    let store = Interrupting(bytes, Mutex::new(Some(Box::new(fork))));
+    let file = memory.options().open(store).unwrap();
+    let at = used + 100 * PAGE;
+    let map = Map::file(&file).private().writable().at(at).populated();
+    let refused = space.map(map).unwrap_err();
+    assert!(matches!(refused, SpaceError::Access { .. }), "{refused}");
+    assert!(space.mapping_at(at).is_none(), "it stays mapped");
+    let child = children.recv().unwrap();
+    assert_eq!(child.mapping_at(at).unwrap().pages.resident, 0);
+    for space in [space, child] {
+        space.validate();
+        drop(space);
+    }
+    drop(file);
+    assert_eq!(group.usage(), 0);
+    memory.validate();
 }
 
 // spec: V26
