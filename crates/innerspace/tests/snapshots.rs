@@ -421,6 +421,31 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
 }
 
 #[test]
+fn a_page_with_as_many_views_as_can_be_counted_is_saved() {
+    let memory = memory(4 * MIB);
+    let space = memory.space().unwrap();
+    let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
+    space.accessor().fill(at, 7, PAGE as usize).unwrap();
+    let snapshot = space.freeze().unwrap();
+    // From then on a view is a copy, which is charged.
+    let mut views = Vec::new();
+    let used = memory.root_group().usage();
+    while memory.root_group().usage() == used {
+        views.push(snapshot.view(at, 8).unwrap());
+    }
+    assert!(views.len() > 1 << 18, "{}", views.len());
+    let mut saved = Vec::new();
+    snapshot.save(&mut saved).unwrap();
+    drop((space, snapshot));
+    let loaded = memory.load_snapshot(&mut &saved[..], |_| None).unwrap();
+    assert_eq!(loaded.view(at, PAGE as usize).unwrap()[..], [7; 4096]);
+    assert_eq!(views[0][..], [7; 8]);
+    drop((views, loaded));
+    assert_eq!(memory.root_group().usage(), 0);
+    memory.validate();
+}
+
+#[test]
 fn a_saved_snapshot_has_page_0_and_the_width_of_its_addresses() {
     let memory = memory(4 * MIB);
     let options = SpaceOptions::new().width(AddressWidth::Bits32);

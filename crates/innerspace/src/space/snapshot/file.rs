@@ -56,8 +56,8 @@ impl Snapshot {
     /// `BufWriter` if small writes are dear, and sync the file yourself.
     ///
     /// # Errors
-    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`] and [`SnapshotFileError::Direct`], by the first such mapping;
-    /// [`SnapshotFileError::TooManyViews`]. What was written by then is no snapshot.
+    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`] and [`SnapshotFileError::Direct`], by the first such mapping. What was
+    /// written by then is no snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
         out.header()?;
@@ -114,14 +114,10 @@ impl Snapshot {
     ) -> Result<u64, SnapshotFileError> {
         let space = &*self.0.0;
         let nodes = Nodes { pool: &space.pool };
+        let mut page = [0; PAGE_SIZE];
         // By the table, not by an accessor: also pages that may not be read are saved.
-        let page =
-            space.inside(|tables| nodes.still_page(&space.pool, tables.root, at, 0..PAGE_SIZE));
-        let Some(page) = page else {
-            let at = VirtAddr(at);
-            return Err(SnapshotFileError::TooManyViews { at });
-        };
-        if vma.file().is_none() && page.iter().all(|byte| *byte == 0) {
+        space.inside(|tables| nodes.copy_still_page(tables.root, at, &mut page));
+        if vma.file().is_none() && page == [0; PAGE_SIZE] {
             return Ok(0);
         }
         batch.add(at, &page, out)?;

@@ -1,6 +1,6 @@
 //! Private pages that stand still: the bytes of a snapshot as slices, and copying them back.
 //!
-//! Unsafe code: this file makes slices of anonymous pages and stores into them. A page of a snapshot is written by nobody:
+//! Unsafe code: this file makes slices of anonymous pages, copies them and stores into them. A page of a snapshot is written by nobody:
 //! every leaf that shows it is shared or borrows it, its owner's write validity is taken away before the first slice is
 //! made, and a page with views is not written in place ([`Nodes::is_sole_owner`]). What is overwritten is a page whose leaf
 //! alone owns it, without views, while the space's gate is closed.
@@ -93,6 +93,23 @@ impl Nodes<'_> {
             frame,
             bytes: NonNull::slice_from_raw_parts(start, range.len()),
         })
+    }
+
+    /// Copies out the private page at `at` of a snapshot's table, which has one there; whoever calls keeps the snapshot, so it stays as it
+    /// is without a view. In a section, inside the gate.
+    pub(in crate::space) fn copy_still_page(
+        self,
+        root: FrameId,
+        at: u64,
+        into: &mut [u8; PAGE_SIZE],
+    ) {
+        let leaf = self
+            .find(root, at)
+            .expect("a snapshot's table loses no leaf");
+        let page = pte::load(&self.words(leaf.frame)[slot_index(at, 0)]);
+        let from = self.pool.frames.host(self.frame_of(page));
+        // SAFETY: a whole frame of the arena, which the snapshot keeps; `into` is an exclusive slice, and no part of the arena.
+        unsafe { copy::copy_in(into, from) }
     }
 
     /// The frame of a leaf's own page, if nobody else has a use for it: no other leaf, no view, no pin.
