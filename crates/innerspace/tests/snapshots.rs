@@ -445,6 +445,35 @@ fn a_page_with_as_many_views_as_can_be_counted_is_saved() {
     memory.validate();
 }
 
+// spec: F9
+#[test]
+fn a_name_is_saved_as_far_as_it_is_loaded() {
+    let memory = memory(4 * MIB);
+    let save = |bytes: usize| {
+        let name = "n".repeat(bytes);
+        let store = innerspace::store::MemoryStore::from_bytes(&[7; PAGE as usize]);
+        let file = memory.options().name(&name).open(store).unwrap();
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file).private()).unwrap();
+        let mut saved = Vec::new();
+        let ended = space.freeze().unwrap().save(&mut saved);
+        ended.map(|()| (saved, file, at))
+    };
+    let longest = 64 * PAGE as usize + 8 - 28;
+    let (saved, file, at) = save(longest).unwrap();
+    let open = |name: &str| (*name == *file.name()).then(|| file.clone());
+    let loaded = memory.load_snapshot(&mut &saved[..], open).unwrap();
+    assert_eq!(loaded.accessor().load::<u8>(at), Ok(7));
+    let refused = save(longest + 1).map(drop).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "a snapshot that maps a file at {at} cannot be saved: the file's name has 262,125 bytes, and may have 262,124; \
+             unmap it first"
+        )
+    );
+}
+
 #[test]
 fn a_saved_snapshot_has_page_0_and_the_width_of_its_addresses() {
     let memory = memory(4 * MIB);

@@ -60,6 +60,19 @@ pub enum SnapshotFileError {
         /// Where it is mapped.
         at: VirtAddr,
     },
+    /// A mapped file whose name is longer than any that is read back.
+    #[error(
+        "a snapshot that maps a file at {at} cannot be saved: the file's name has {} bytes, and may have {}; unmap it first",
+        Grouped(*bytes), Grouped(*most)
+    )]
+    LongName {
+        /// Where it is mapped.
+        at: VirtAddr,
+        /// Bytes of the name.
+        bytes: u64,
+        /// The most that can be saved.
+        most: u64,
+    },
     /// It was to be charged to a group of another `Memory`.
     #[error("a snapshot: the group that was to pay is of another memory")]
     OtherMemorysGroup,
@@ -69,12 +82,6 @@ pub enum SnapshotFileError {
     /// The pages could not be had.
     #[error("a snapshot: {0}")]
     Pages(Explanation),
-    /// A page that was to be saved has as many views as can be counted.
-    #[error("a snapshot: the page at {at} has as many views as can be counted")]
-    TooManyViews {
-        /// Where.
-        at: VirtAddr,
-    },
 }
 
 impl SnapshotFileError {
@@ -96,13 +103,12 @@ impl SnapshotFileError {
             | SnapshotFileError::OtherVersion { .. }
             | SnapshotFileError::Damaged { .. } => ErrorKind::InvalidData,
             SnapshotFileError::UnknownFile { .. } => ErrorKind::NotFound,
-            SnapshotFileError::Device { .. } | SnapshotFileError::Direct { .. } => {
-                ErrorKind::Unsupported
-            }
+            SnapshotFileError::Device { .. }
+            | SnapshotFileError::Direct { .. }
+            | SnapshotFileError::LongName { .. } => ErrorKind::Unsupported,
             SnapshotFileError::OtherMemorysGroup => ErrorKind::InvalidInput,
             SnapshotFileError::Space(error) => error.kind(),
             SnapshotFileError::Pages(explanation) => explanation.fault().kind().io_kind(),
-            SnapshotFileError::TooManyViews { .. } => ErrorKind::ResourceBusy,
         }
     }
 }

@@ -47,6 +47,8 @@ const BATCH: usize = 64;
 const LONGEST: u64 = (BATCH * PAGE_SIZE) as u64 + 8;
 /// Bytes of a mapping's payload before the name.
 const MAPPING_BYTES: usize = 28;
+/// Bytes of a file's name, at most.
+const LONGEST_NAME: u64 = LONGEST - MAPPING_BYTES as u64;
 /// Bytes of address space looked through in one section.
 const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -56,8 +58,8 @@ impl Snapshot {
     /// `BufWriter` if small writes are dear, and sync the file yourself.
     ///
     /// # Errors
-    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`] and [`SnapshotFileError::Direct`], by the first such mapping. What was
-    /// written by then is no snapshot.
+    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`], [`SnapshotFileError::Direct`] and [`SnapshotFileError::LongName`], by
+    /// the first such mapping. What was written by then is no snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
         out.header()?;
@@ -193,7 +195,8 @@ impl Batch {
     }
 }
 
-/// Refuses devices, whose state is not in memory, and direct access files, which only their opener can name.
+/// Refuses devices, whose state is not in memory, direct access files, which only their opener can name, and names that `load` would
+/// take for damage.
 fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let at = VirtAddr(vma.start);
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
@@ -218,6 +221,10 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
             });
         }
     };
+    let (bytes, most) = (name.len() as u64, LONGEST_NAME);
+    if bytes > most {
+        return Err(SnapshotFileError::LongName { at, bytes, most });
+    }
     payload.extend(first_page.to_le_bytes());
     let sharing = u8::from(vma.sharing == Sharing::Shared);
     payload.extend([vma.protection.bits(), sharing, backing, 0]);
