@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Region, Space, SpaceError,
-    SpaceOptions, Threads, VirtAddr,
+    Accessor, FaultKind, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Region, Space,
+    SpaceError, SpaceOptions, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -201,4 +201,48 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
         space.validate();
     }
     assert!(came_to_pages > 0, "no lock came to its pages");
+}
+
+/// Whether it is made of the reserve, in a table that a fork shares, or takes the place of what was protected from every access.
+#[test]
+fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {
+    for kept in [0, 4] {
+        let memory = memory_of(4 * MIB);
+        let (space, mut heap) = space_with_mappings(&memory, 0);
+        heap.set_len(8 * PAGE).unwrap();
+        let mut a = space.accessor();
+        (0..8).for_each(|page| a.store(heap.start() + page * PAGE, page + 1).unwrap());
+        let rest = heap.start() + kept * PAGE;
+        if kept > 0 {
+            space
+                .protect(rest, (8 - kept) * PAGE, Protection::NONE)
+                .unwrap();
+        }
+        let len = heap.len();
+        let child = space.fork().unwrap();
+        let full = fill(&child);
+        let shape = |space: &Space| {
+            let mappings = space.stats().mappings.into_iter();
+            let shape = mappings.map(|it| (it.start, it.end, it.protection, it.pages.resident));
+            shape.collect::<Vec<_>>()
+        };
+        let before = shape(&space);
+        let refused = heap.set_len(64 * PAGE).unwrap_err();
+        assert!(matches!(refused, SpaceError::Limit(_)), "{refused}");
+        assert_eq!((heap.len(), shape(&space)), (len, before));
+        let beyond = a.store(heap.start() + 8 * PAGE, 1_u8).unwrap_err();
+        assert_eq!(beyond.kind(), FaultKind::Forbidden);
+        if kept > 0 {
+            assert!(a.load::<u64>(rest).is_err());
+            drop(full);
+            drop(child);
+            space
+                .protect(rest, (8 - kept) * PAGE, Protection::READ_WRITE)
+                .unwrap();
+        }
+        for page in 0..8 {
+            assert_eq!(a.load::<u64>(heap.start() + page * PAGE), Ok(page + 1));
+        }
+        space.validate();
+    }
 }
