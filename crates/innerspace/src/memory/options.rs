@@ -9,12 +9,14 @@ use super::service::Service;
 use super::{Limit, Memory, MemoryInner};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions, LOOKASIDE_BYTES_PER_FRAME};
-use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SHADOW_BYTES_PER_FRAME, Sampling};
+use crate::reclaim::{
+    EvictionPolicy, Pool, PoolOptions, SAMPLER_BYTES, SHADOW_BYTES_PER_FRAME, Sampling,
+};
 use crate::sync::{Arc, Mutex, Rank};
 use crate::sys;
 use crate::units::{ByteSize, KIB, PAGE_SIZE};
 
-/// The smallest limit of a memory: 256 KiB.
+/// The smallest limit of a memory: 256 KiB. With [`MemoryOptions::sample_misses`] it is larger.
 pub const MINIMUM_LIMIT: u64 = 256 * KIB;
 
 /// What every memory takes besides its frames: the wait table, counters, lists.
@@ -47,10 +49,12 @@ pub struct MemoryOptions {
 #[non_exhaustive]
 pub enum MemoryError {
     /// The limit leaves no room to work in.
-    #[error("limit {} is below the minimum of {}", Short(*limit), Short(MINIMUM_LIMIT))]
+    #[error("limit {} is below the minimum of {}", Short(*limit), Short(*minimum))]
     TooSmall {
         /// The limit asked for, in bytes.
         limit: u64,
+        /// The least with what was chosen, in bytes.
+        minimum: u64,
     },
     /// The limit is more than the machine, or the container, has.
     #[error("limit {} is above the {} that this machine has", ByteSize(*limit), ByteSize(*machine))]
@@ -126,7 +130,8 @@ impl MemoryOptions {
         self
     }
 
-    /// Samples uses of file blocks, for [`Memory::miss_curve`]. Takes some 330 KiB of the limit, and next to no time: for a four
+    /// Samples uses of file blocks, for [`Memory::miss_curve`]. Takes 408 KiB of the limit, which has to be as
+    /// much larger than [`MINIMUM_LIMIT`], and next to no time: for a four
     /// hundredth of it calls count their uses, and each access to a sampled page through a mapping is a page fault.
     pub fn sample_misses(mut self) -> MemoryOptions {
         self.sampling = Sampling::On;
@@ -145,8 +150,12 @@ impl MemoryOptions {
     /// See [`MemoryError`].
     pub fn build(self) -> Result<Memory, MemoryError> {
         let limit = self.limit.bytes(sys::memory::memory_of_machine())?;
-        if limit < MINIMUM_LIMIT {
-            return Err(MemoryError::TooSmall { limit });
+        let minimum = match self.sampling {
+            Sampling::Off => MINIMUM_LIMIT,
+            Sampling::On => MINIMUM_LIMIT + SAMPLER_BYTES,
+        };
+        if limit < minimum {
+            return Err(MemoryError::TooSmall { limit, minimum });
         }
         match sys::memory::memory_of_machine() {
             Some(machine) if limit > machine => {
@@ -212,12 +221,8 @@ mod tests {
         let _ = GIB;
     }
 
-    #[test]
-    fn the_smallest_memory_works() {
-        let memory = MemoryOptions::new(MINIMUM_LIMIT)
-            .threads(Threads::None)
-            .build()
-            .unwrap();
+    fn works(options: MemoryOptions) {
+        let memory = options.threads(Threads::None).build().unwrap();
         let space = memory.space().unwrap();
         let at = space.map(crate::Map::anonymous(8 * 4096)).unwrap();
         let mut a = space.accessor();
@@ -227,5 +232,21 @@ mod tests {
         memory.tick();
         drop((a, space));
         memory.validate();
+    }
+
+    #[test]
+    fn the_smallest_memory_works() {
+        works(MemoryOptions::new(MINIMUM_LIMIT));
+    }
+
+    #[test]
+    fn the_smallest_memory_that_samples_has_as_much_besides() {
+        let sampling = |limit: u64| MemoryOptions::new(limit).sample_misses();
+        let error = sampling(MINIMUM_LIMIT).build().map(drop).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "limit 256 KiB is below the minimum of 664 KiB"
+        );
+        works(sampling(664 * KIB));
     }
 }
