@@ -367,7 +367,10 @@ impl DaxFile {
             let len = bytes.end.saturating_sub(bytes.start);
             return Err(core.past_end(bytes.start, len));
         }
-        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        let pages = match bytes.is_empty() {
+            true => 0..0, // no bytes are on no page, wherever they are said to be
+            false => bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64),
+        };
         // Registered first: a sync that looks for pins after this leaves its pages dirty, and one that looked before has locked them.
         let mut pin = DaxPin {
             id: core.pins.add(pages.clone(), owner),
@@ -375,11 +378,7 @@ impl DaxFile {
             bytes,
             parts: Vec::new(),
         };
-        let mut page = if pin.bytes.is_empty() {
-            pages.end
-        } else {
-            pages.start
-        };
+        let mut page = pages.start;
         while page < pages.end {
             let mut locked = core.lock_page(page, FaultKind::Write, wait)?;
             if wait == Wait::No && !core.is_put_at_once(locked.entry()) {

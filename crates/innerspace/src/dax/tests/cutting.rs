@@ -68,6 +68,20 @@ fn a_cut_waits_for_pins_and_tells_their_holder_at_once() {
 }
 
 #[test]
+fn a_pin_of_no_bytes_keeps_nobody_waiting() {
+    let pool = pool(64);
+    let device = device(16);
+    let file = file(&pool, &device, 8);
+    file.write_all_at(&[7; 100], 2 * PAGE).unwrap();
+    let pin = file.pin_raw(2 * PAGE + 10..2 * PAGE + 10).unwrap();
+    assert_eq!(pin.parts().count(), 0);
+    file.sync_all().unwrap();
+    assert_eq!(file.stats().dirty, 0, "nobody can have stored");
+    file.punch(0..8 * PAGE).unwrap();
+    file.set_len_within(0, Duration::ZERO).unwrap();
+}
+
+#[test]
 fn a_pinned_page_stays_dirty_through_a_sync() {
     let pool = pool(64);
     let device = device(16);
