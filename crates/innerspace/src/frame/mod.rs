@@ -93,6 +93,8 @@ pub(crate) use list::FrameList;
 pub(crate) use listing::Listing;
 #[cfg(feature = "tables")]
 pub(crate) use lock::FrameLock;
+#[cfg(not(loom))]
+pub(crate) use lock::WaitResult;
 pub(crate) use lock::{ReadEnd, deadline};
 #[cfg(not(loom))]
 pub(crate) use lookaside::LOOKASIDE_BYTES_PER_FRAME;

@@ -4,14 +4,17 @@ use std::time::{Duration, Instant};
 
 use super::pool::Pool;
 use super::shrink::{Io, Shrunk};
+use crate::frame::WaitResult;
 use crate::group::GroupId;
 use crate::sync::{Condvar, Mutex, WaitEnd, thread};
 use crate::units::PageCount;
 
-/// Rounds one request makes at most, whatever they bring.
-const ROUNDS: u32 = 16;
+/// Rounds one request makes at most, whatever they bring: enough where several threads share a group of few blocks, and each
+/// takes some of what the others have made room with.
+const ROUNDS: u32 = 64;
 
-/// Rounds that brought nothing, but may have because others had the frames in their hands.
+/// Rounds that brought nothing, but may have because others had the frames in their hands. Where a block that was in the way
+/// came free, there is something to evict now: that is none of these.
 const VAIN_ROUNDS: u32 = 3;
 
 /// How long one round waits for other threads that are freeing memory: a store may hang.
@@ -118,6 +121,17 @@ pub(super) enum Room {
     None,
 }
 
+/// How a wait for memory ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waited {
+    /// A block that could not go was unlocked, or written.
+    BlockCameFree,
+    /// Others may have freed something.
+    Perhaps,
+    /// There is nobody who may.
+    ForNobody,
+}
+
 impl Pool {
     /// One round: frees what waits for a grace period or else about `target` pages of `group`; if that brings nothing, waits for those
     /// who may free something.
@@ -146,34 +160,45 @@ impl Pool {
         if shrunk.freed.0 > 0 {
             return Room::Made(shrunk.freed);
         }
-        // Our own end of work is counted too.
-        if rounds.vain > 0 && self.wait_for_memory(finished + 1, io, &shrunk) {
-            rounds.vain -= 1;
-            return Room::Perhaps;
+        if rounds.vain == 0 {
+            return Room::None;
         }
-        Room::None
+        // Our own end of work is counted too.
+        match self.wait_for_memory(finished + 1, io, &shrunk) {
+            Waited::BlockCameFree => {}
+            Waited::Perhaps => rounds.vain -= 1,
+            Waited::ForNobody => return Room::None,
+        }
+        Room::Perhaps
     }
 
-    /// Waits for those who may free something; false when there is nobody.
-    fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> bool {
+    /// Waits for those who may free something.
+    fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> Waited {
+        let perhaps = |others| match others {
+            true => Waited::Perhaps,
+            false => Waited::ForNobody,
+        };
         if io == Io::Forbidden || Pool::in_any_store_scope() {
             // The caller may hold a block that the others want, or that was found: give way, but do not wait.
             thread::yield_now();
-            return self.progress.finished() != finished;
+            return perhaps(self.progress.finished() != finished);
         }
         if let Some((id, bit)) = shrunk.waits_for
             && self.frames.meta(id).hold.try_get_cached()
         {
-            self.frames.wait_timeout(id, bit, OTHERS_WAIT);
+            let end = self.frames.wait_timeout(id, bit, OTHERS_WAIT);
             self.put(id);
-            return true;
+            return match end {
+                WaitResult::Cleared => Waited::BlockCameFree,
+                WaitResult::TimedOut => Waited::Perhaps,
+            };
         }
         if self.progress.wait_for_others(finished) {
-            return true;
+            return Waited::Perhaps;
         }
         if shrunk.referenced {
             thread::yield_now();
         }
-        shrunk.referenced
+        perhaps(shrunk.referenced)
     }
 }

@@ -136,6 +136,36 @@ fn a_request_waits_for_a_locked_block_to_be_unlocked() {
 }
 
 #[test]
+fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
+    let pool = pool_of(100, 0);
+    let group = tenant(&pool, 10);
+    let file = MockFile::new(&pool, group, 0);
+    (0..10).for_each(|index| file.read(index).unwrap());
+    let frames: Vec<FrameId> = (0..10).map(|index| file.peek(index).unwrap()).collect();
+    frames
+        .iter()
+        .for_each(|id| assert!(pool.frames.try_lock(*id)));
+    thread::scope(|scope| {
+        let request = scope.spawn(|| pool.alloc(group, 3, AllocMode::Wait).map(drop));
+        // Whichever it waits for comes free, and the others stay as they are.
+        let mut locked = frames.clone();
+        while !request.is_finished() {
+            let is_wanted = |id: &FrameId| {
+                let flags = pool.frames.meta(*id).flags.load();
+                flags.contains(FlagSet::WAITERS)
+            };
+            if let Some(at) = locked.iter().position(is_wanted) {
+                pool.frames.unlock(locked.swap_remove(at));
+            }
+            thread::yield_now();
+        }
+        request.join().unwrap().unwrap();
+        locked.iter().for_each(|id| pool.frames.unlock(*id));
+    });
+    pool.validate();
+}
+
+#[test]
 fn every_kind_of_holder_is_named() {
     let pool = pool_of(200, 0);
     let group = tenant(&pool, 100);
