@@ -336,10 +336,12 @@ impl GroupTree {
                 wanted: pages.0,
             });
         }
-        if !self.is_any_over(group)
-            && self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes
-        {
-            return Ok(());
+        if !self.is_any_over(group) {
+            #[cfg(all(test, not(any(loom, shuttle))))]
+            super::midway::reached(super::midway::Point::NotOver);
+            if self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
+                return Ok(());
+            }
         }
         self.uncharge_past_stock(number, group, pages)
     }

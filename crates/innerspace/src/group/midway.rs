@@ -7,6 +7,8 @@ pub(super) use crate::sync::midway::{reached, then};
 pub(super) enum Point {
     /// In a deletion: the group's number is free, if nothing is charged to it.
     Released,
+    /// About to stock what is given back: no group was over its limit when it was asked.
+    NotOver,
 }
 
 impl crate::sync::midway::Point for Point {}

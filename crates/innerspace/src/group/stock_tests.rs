@@ -1,5 +1,6 @@
 //! What threads have in stock: it counts, is never in the way, and ends.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use super::*;
@@ -484,4 +485,48 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     tree.tell_watchers();
     assert_eq!((*heard.lock(), watch.events().refused), (0, 0));
     assert_eq!(group.events().refused, 1);
+}
+
+/// Frees nothing itself, and meanwhile another thread does what it has stood still for.
+struct Beside(Arc<Barrier>);
+
+impl Reclaimer for Beside {
+    fn reclaim(&self, _: GroupId, _: PageCount) -> PageCount {
+        self.0.wait(); // it goes on
+        self.0.wait(); // it is done
+        pages(0)
+    }
+
+    fn holders(&self, _: GroupId) -> Holders {
+        Holders::default()
+    }
+}
+
+#[test]
+fn what_is_stocked_while_a_limit_is_lowered_does_not_stand_in_its_way() {
+    let (tree, group) = stocked(256);
+    let turn = Arc::new(Barrier::new(2));
+    let reclaimer: Arc<dyn Reclaimer> = Arc::new(Beside(turn.clone()));
+    tree.set_reclaimer(Arc::downgrade(&reclaimer));
+    let of_other = (tree.clone(), turn.clone());
+    let other = thread::spawn(move || {
+        let (tree, turn) = of_other;
+        // A batch, all in use.
+        tree.try_charge(group, pages(1)).unwrap().commit();
+        tree.try_charge(group, pages(63)).unwrap().commit();
+        let _not_over = midway::then(midway::Point::NotOver, {
+            let turn = turn.clone();
+            move || {
+                turn.wait(); // the limit may be lowered
+                turn.wait();
+            }
+        });
+        tree.uncharge(group, pages(60));
+        turn.wait();
+    });
+    turn.wait();
+    tree.set_max(group, Some(pages(16))).unwrap();
+    other.join().unwrap();
+    assert_eq!(seen(&tree, group), (4, 4));
+    tree.validate().unwrap();
 }

@@ -216,6 +216,9 @@ impl GroupTree {
                 break;
             }
         }
+        // Who gave pages back just before the group was over its limit may have stocked them since they were last drained: none of those is
+        // in use.
+        self.drain_stocks(id);
         if node.usage.load(Ordering::Relaxed) <= node.max.load(Ordering::Relaxed) {
             return Ok(());
         }
