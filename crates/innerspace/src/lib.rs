@@ -41,8 +41,9 @@
 //! - **Dropping a file writes back, but makes nothing durable**, and a failure then is heard only by [`Memory::take_errors`].
 //!   Call [`PagedFile::sync_all`], and look at its result. A write that failed stays dirty and is tried again by the next
 //!   sync; each handle hears of each failure once.
-//! - **Only views stand still.** [`PagedFile::read_at`] and loads run beside writes of other threads and may see part of one.
-//!   Loads and stores of up to 8 bytes at addresses that are multiples of their size are whole.
+//! - **Only views stand still.** [`PagedFile::read_at`], the copying that makes a view over several blocks, and loads run beside
+//!   writes of other threads and may see part of one. Loads and stores of up to 8 bytes at addresses that are multiples of their
+//!   size are whole.
 //! - **A file that others change** is not followed. What is cached stays as it was read; what is not gives an error that says
 //!   shrunk or changed. [`PagedFile::invalidate`] looks anew. The lock that keeps other processes from a writable file is
 //!   advisory.

@@ -167,8 +167,9 @@ impl FileCore {
 /// A cached file: reads, writes, views, with a hard limit on the memory it takes and errors as values.
 ///
 /// Clones are handles of their own on the same file: each hears of a failed write once. All operations may be called from many
-/// threads; a read that overlaps a write of another thread may see part of it (a [`View`] never does). The last handle (and
-/// mapping) to be dropped writes unwritten data back, but does not make it durable: use [`PagedFile::sync_all`].
+/// threads; a read that overlaps a write of another thread may see part of it, and so may the copy that a view over several blocks
+/// is (a [`View`] inside one block never does). The last handle (and mapping) to be dropped writes unwritten data back, but does
+/// not make it durable: use [`PagedFile::sync_all`].
 ///
 /// ```
 /// use innerspace::{FileError, MIB, Memory};
@@ -323,7 +324,8 @@ impl PagedFile {
     }
 
     /// An immutable view of a range, which must be inside the file as a whole. Inside one block it is not copied; over several
-    /// blocks it is, into memory charged to the file's group, and can be at most 2 MiB long.
+    /// blocks it is, into memory charged to the file's group, and can be at most 2 MiB long; what is copied may be part of what
+    /// another thread writes at the same time.
     ///
     /// # Errors
     /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or what the store said.
