@@ -61,6 +61,44 @@ fn what_is_active_goes_last_also_where_all_else_was_used_just_now() {
 }
 
 #[test]
+fn no_more_of_what_is_active_loses_its_place_than_has_to_go() {
+    let pool = pool_of(1000, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    for _ in 0..3 {
+        (0..900).for_each(|index| file.read(index).unwrap());
+    }
+    let active = || {
+        let is_resident = |index: &u64| file.peek(*index).is_some();
+        let resident = (0..900).filter(is_resident);
+        resident
+            .filter(|index| file.is(*index, FlagSet::ACTIVE))
+            .count()
+    };
+    assert_eq!(active(), 900);
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(1), Io::Allowed);
+    assert!(shrunk.freed.0 >= 1, "{shrunk:?}");
+    assert!(active() >= 750, "{} are active", active());
+    pool.validate();
+}
+
+#[test]
+fn what_is_active_can_go_behind_a_longer_list_of_what_cannot() {
+    let pool = pool_of(1000, 0);
+    let file = MockFile::new(&pool, GroupId::ROOT, 0);
+    for _ in 0..2 {
+        (0..100).for_each(|index| file.read(index).unwrap());
+    }
+    (100..900).for_each(|index| file.read(index).unwrap());
+    let held: Vec<_> = (100..900).map(|index| file.peek(index).unwrap()).collect();
+    let hold = |id| &pool.frames.meta(id).hold;
+    assert!(held.iter().all(|id| hold(*id).try_get_cached()));
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(60), Io::Allowed);
+    assert!(shrunk.freed.0 >= 60, "{shrunk:?}");
+    held.into_iter().for_each(|id| pool.put(id));
+    pool.validate();
+}
+
+#[test]
 fn eviction_takes_the_oldest_first() {
     let pool = pool_of(100, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
