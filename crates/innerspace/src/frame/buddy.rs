@@ -18,6 +18,7 @@ pub(crate) const MAX_ORDER: u8 = 9;
 /// The free lists.
 #[derive(Debug)]
 pub(super) struct Buddy {
+    /// In each, first the blocks that begin below `untouched`, then the others, upwards.
     lists: [FrameList; MAX_ORDER as usize + 1],
     /// One past the last frame.
     end: u32,
@@ -54,21 +55,28 @@ impl Buddy {
     }
 
     /// Takes a block of the smallest order that serves, splitting it; the lower half is handed out. The block's first
-    /// frame becomes `Kind::Magazine`: free, but in no list.
+    /// frame becomes `Kind::Magazine`: free, but in no list. Memory that nobody has used yet comes last, upwards.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
-        let mut found = (order..=MAX_ORDER).find(|&k| !self.lists[usize::from(k)].is_empty())?;
-        let id = self.lists[usize::from(found)].pop_front(metas)?;
-        self.free -= 1 << found;
+        let used = (order..=MAX_ORDER).find(|list| self.begins_used(*list));
+        let list = used.or_else(|| self.lowest(order))?;
+        Some(self.take_from(metas, list, order))
+    }
+
+    /// Takes a block of this order from the list of an order as large or larger, which is not empty; none of those between has a
+    /// block that begins in used memory if this one's does, nor a lower one if not.
+    fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
+        let first = self.lists[usize::from(list)].pop_front(metas);
+        let id = first.expect("whoever chose the list has seen a block there");
+        self.free -= 1 << list;
         metas[id.index()].set_kind(Kind::Magazine);
-        while found > order {
-            found -= 1;
-            self.insert(metas, FrameId(id.0 + (1 << found)), found, End::Front);
+        for half in (order..list).rev() {
+            self.insert(metas, FrameId(id.0 + (1 << half)), half, End::Front);
         }
         let meta = &metas[id.index()];
         meta.set_order(order);
         meta.set_fresh(id.0 >= self.untouched);
         self.untouched = self.untouched.max(id.0 + (1 << order));
-        Some(id)
+        id
     }
 
     /// Takes as many single frames as `into` has room for, or as there are: a block of as many at once, or else of the largest there are.
@@ -81,12 +89,12 @@ impl Buddy {
         let mut taken = 0;
         while taken < into.len() {
             let wanted = ((into.len() - taken).ilog2() as u8).min(MAX_ORDER);
-            let Some(found) = self.order_for(wanted) else {
+            let Some(list) = self.list_for(wanted) else {
                 break;
             };
-            let order = found.min(wanted);
+            let order = list.min(wanted);
             let untouched = self.untouched;
-            let first = self.take(metas, order).expect("a list has a block");
+            let first = self.take_from(metas, list, order);
             for id in (first.0..).map(FrameId).take(1 << order) {
                 let meta = &metas[id.index()];
                 meta.set_kind(Kind::Magazine);
@@ -100,14 +108,24 @@ impl Buddy {
     }
 
     /// The list to take a block of this order from, or as much of one as there is.
-    fn order_for(&self, wanted: u8) -> Option<u8> {
-        let first = |order: u8| self.lists[usize::from(order)].front();
-        let used = |order: &u8| first(*order).is_some_and(|id| id.0 < self.untouched);
+    fn list_for(&self, wanted: u8) -> Option<u8> {
+        let used = |list: &u8| self.begins_used(*list);
         let whole = (wanted..=MAX_ORDER).find(used);
         let pieces = || (0..wanted).rev().find(used);
-        // Upwards, or what is passed over would not count as untouched any more.
-        let any = || (0..=MAX_ORDER).find(|order| first(*order).is_some());
-        whole.or_else(pieces).or_else(any)
+        whole.or_else(pieces).or_else(|| self.lowest(0))
+    }
+
+    /// Whether the first block of the list begins in memory that was used before.
+    fn begins_used(&self, list: u8) -> bool {
+        let first = self.lists[usize::from(list)].front();
+        first.is_some_and(|id| id.0 < self.untouched)
+    }
+
+    /// The list of at least this order whose first block is the lowest: what is passed over does not count as untouched any more.
+    fn lowest(&self, order: u8) -> Option<u8> {
+        let first = |list: u8| Some((self.lists[usize::from(list)].front()?.0, list));
+        let lowest = (order..=MAX_ORDER).filter_map(first).min();
+        lowest.map(|(_, list)| list)
     }
 
     /// Takes single frames back, in any order: neighbours among them are a block at once. Sorts them.
@@ -183,6 +201,11 @@ impl Buddy {
                     id.0 % (1 << order),
                     0,
                     "{id:?} is not aligned to its order {order}"
+                );
+                assert!(
+                    before.is_none_or(|one: FrameId| one.0 < self.untouched || one.0 < id.0),
+                    "{before:?} is before {id:?}, and no memory from {} on was used",
+                    self.untouched
                 );
                 assert_eq!(
                     list.before(metas, id),
@@ -325,5 +348,36 @@ mod tests {
         assert_eq!(buddy.take_singles(&metas, &mut taken), 33);
         let again = taken.iter().filter(|id| used.contains(id)).count();
         assert_eq!(again, 32);
+    }
+
+    #[test]
+    fn a_used_block_is_broken_up_before_untouched_memory_that_would_fit_better() {
+        let (metas, mut buddy) = arena_of(1024);
+        let mut used = [FrameId::ZERO; 512];
+        assert_eq!(buddy.take_singles(&metas, &mut used), 512);
+        assert!(buddy.untouched <= 576, "what follows would fit");
+        for id in 128..256 {
+            buddy.give(&metas, FrameId(id), 0);
+        }
+        for order in [6, 5] {
+            let mut taken = [FrameId::ZERO; 64];
+            let taken = &mut taken[..1 << order];
+            assert_eq!(buddy.take_singles(&metas, taken), taken.len());
+            assert!(taken.iter().all(|id| (128..256).contains(&id.0)));
+        }
+        assert!((128..256).contains(&buddy.take(&metas, 4).unwrap().0));
+    }
+
+    #[test]
+    fn untouched_memory_is_used_upwards_also_where_the_arena_ends_in_pieces() {
+        let (metas, mut buddy) = arena();
+        let mut taken = [FrameId::ZERO; 31];
+        assert_eq!(buddy.take_singles(&metas, &mut taken), 31);
+        assert_eq!(FRAMES.trailing_zeros(), 2, "a block of four ends the arena");
+        assert_eq!(buddy.untouched, 32);
+        for id in [32, 36, 40] {
+            assert_eq!(buddy.take(&metas, 2), Some(FrameId(id)));
+            assert!(metas[id as usize].take_fresh());
+        }
     }
 }

@@ -32,11 +32,6 @@ impl FrameList {
         self.len
     }
 
-    /// Whether nothing is in the list.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The first frame.
     pub(crate) fn front(&self) -> Option<FrameId> {
         (self.head != 0).then_some(FrameId(self.head))
