@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::pool::Pool;
 use super::shrink::{Io, Shrunk};
-use crate::frame::WaitResult;
+use crate::frame::{FlagSet, WaitResult};
 use crate::group::GroupId;
 use crate::sync::{Condvar, Mutex, WaitEnd, thread};
 use crate::units::PageCount;
@@ -14,7 +14,7 @@ use crate::units::PageCount;
 const ROUNDS: u32 = 64;
 
 /// Rounds that brought nothing, but may have because others had the frames in their hands. Where a block that was in the way
-/// came free, there is something to evict now: that is none of these.
+/// came free, there is something to evict now: that is none of these, unless it could not be written.
 const VAIN_ROUNDS: u32 = 3;
 
 /// How long one round waits for other threads that are freeing memory: a store may hang.
@@ -115,7 +115,7 @@ impl Rounds {
 pub(super) enum Room {
     /// Something was freed: so many pages of the group, of others perhaps.
     Made(PageCount),
-    /// Nothing, but another thread was at work: try the request again.
+    /// Nothing, but another thread was at work, or a block came free: try the request again.
     Perhaps,
     /// Nothing, and there is nothing to wait for.
     None,
@@ -124,7 +124,7 @@ pub(super) enum Room {
 /// How a wait for memory ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waited {
-    /// A block that could not go was unlocked, or written.
+    /// A block that could not go was unlocked, or written, and can go as far as is known.
     BlockCameFree,
     /// Others may have freed something.
     Perhaps,
@@ -187,10 +187,13 @@ impl Pool {
             && self.frames.meta(id).hold.try_get_cached()
         {
             let end = self.frames.wait_timeout(id, bit, OTHERS_WAIT);
+            // Such a block can go no more than before, and is tried again and again: a store may take its time to fail.
+            let flags = self.frames.meta(id).flags.load();
+            let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);
             return match end {
-                WaitResult::Cleared => Waited::BlockCameFree,
-                WaitResult::TimedOut => Waited::Perhaps,
+                WaitResult::Cleared if !failed => Waited::BlockCameFree,
+                _ => Waited::Perhaps,
             };
         }
         if self.progress.wait_for_others(finished) {

@@ -165,6 +165,41 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
     pool.validate();
 }
 
+/// As of a store that refuses each write after a while, and a flusher that goes on trying.
+#[test]
+fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
+    let pool = pool_of(100, 0);
+    let group = tenant(&pool, 10);
+    let file = MockFile::new(&pool, group, 0);
+    file.failures.store(u64::MAX, Ordering::Relaxed);
+    for index in 0..10 {
+        let flags = FlagSet::DIRTY | FlagSet::ERROR;
+        file.bring(index, flags, AllocMode::Wait).unwrap();
+    }
+    let id = file.peek(0).unwrap();
+    pool.frames.set_writeback(id);
+    let mut waits = 0;
+    thread::scope(|scope| {
+        let request = scope.spawn(|| file.read(100));
+        while !request.is_finished() {
+            if file.is(0, FlagSet::WAITERS) {
+                waits += 1;
+                // Locked first, so that it is in the way all the time.
+                pool.frames.lock(id);
+                pool.frames.end_writeback(id);
+                pool.frames.set_writeback(id);
+                pool.frames.unlock(id);
+            }
+            thread::yield_now();
+        }
+        request.join().unwrap().unwrap_err();
+    });
+    assert!(waits <= 3, "{waits}");
+    pool.frames.end_writeback(id);
+    file.truncate_all();
+    pool.validate();
+}
+
 #[test]
 fn every_kind_of_holder_is_named() {
     let pool = pool_of(200, 0);
