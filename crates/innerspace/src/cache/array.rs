@@ -220,7 +220,8 @@ impl<T: Element> Array<T> {
     }
 
     /// Like [`Array::set`], but never waits: where the element's block is cached and nobody views it. Else
-    /// [`PagedFile::ready`] for its bytes reads it; drop the view before you try again.
+    /// [`PagedFile::ready`] for its bytes reads it; drop the view before you try again. Where so much is unwritten that a writer
+    /// has to write some itself, it is for [`Array::set`].
     ///
     /// # Errors
     /// As [`Array::set`], and [`FileError::WouldBlock`].
@@ -243,7 +244,7 @@ impl<T: Element> Array<T> {
         let (size, piece) = (size_of::<T>(), self.file.block_size().max(PIECE));
         let mut bytes = self.buffer(piece.min(end - start))?;
         let (mut at, mut rest) = (start, from);
-        while !rest.is_empty() {
+        loop {
             // Pieces end with blocks, so that none but the first and the last has to be read for its other part.
             let left = (piece - at % piece).min(end - at) as usize;
             let (now, later) = rest.split_at(left / size);
@@ -251,12 +252,15 @@ impl<T: Element> Array<T> {
             put_all(now, bytes);
             self.file.core().overwrite_at(bytes, at)?;
             (at, rest) = (at + left as u64, later);
+            if rest.is_empty() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Like [`Array::write`], but never waits: inside one cached block that nobody views, or nothing. Else [`PagedFile::ready`]
-    /// for its bytes reads it; drop the view before you try again.
+    /// for its bytes reads it; drop the view before you try again. Elements of two blocks, or where so much is unwritten that a
+    /// writer has to write some itself, are for [`Array::write`].
     ///
     /// # Errors
     /// As [`Array::write`], and [`FileError::WouldBlock`].
@@ -272,7 +276,7 @@ impl<T: Element> Array<T> {
 
     fn try_overwrite(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         let (len, size) = (bytes.len() as u64, self.file.len());
-        if offset + len > size {
+        if len > 0 && offset + len > size {
             return Err(self.file.core().past_end(offset, len, size));
         }
         // That makes no file longer.

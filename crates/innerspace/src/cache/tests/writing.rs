@@ -161,6 +161,8 @@ fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
             assert!(matches!(error, FileError::PastEnd { .. }), "{error}");
         }
         assert_eq!(file.len(), size);
+        array.write(len, &[]).unwrap();
+        array.try_write(len, &[]).unwrap();
         file.set_len(4 * size).unwrap();
         array.write(len - 2, &[1, 2]).unwrap();
         assert_eq!((array.get(len - 1).unwrap(), file.len()), (2, 4 * size));
@@ -174,7 +176,14 @@ fn an_array_of_a_file_that_is_read_only_takes_no_elements() {
     let store = patterned(4096);
     let file = open(&cache, &store, &options(4096).access(FileAccess::ReadOnly));
     let array = file.array::<u16>().unwrap();
-    for error in [array.set(0, 1), array.write(0, &[1]), array.try_set(0, 1)] {
+    for error in [
+        array.set(0, 1),
+        array.write(0, &[1]),
+        array.write(0, &[]),
+        array.try_set(0, 1),
+        array.try_write(0, &[1]),
+        array.try_write(0, &[]),
+    ] {
         assert!(matches!(error, Err(FileError::ReadOnly { .. })));
     }
 }
