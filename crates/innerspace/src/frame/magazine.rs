@@ -16,7 +16,7 @@
 //! Keeping owners away is dear, so who needs a block looks first, with the mutex held: if the lists with all that loads and magazines
 //! have are too little, nothing would come of it. Frames go from the lists to a magazine and back under the mutex alone, so
 //! none is missed on its way. A frame that is *freed* into a magazine is not under the mutex: that it is seen follows from the charge
-//! for it, which was given back after it was freed (Release) and taken by who looks before it looks (Acquire, `group::charge`).
+//! for it, which was given back after it was freed (Release) and taken by who looks before it looks (Acquire, `group::counters`).
 //!
 //! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames. `Source::Reserve` may, and
 //! frames that are freed while the lists are below the reserve go to them and not to a magazine.
