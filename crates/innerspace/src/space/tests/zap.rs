@@ -213,3 +213,57 @@ fn what_a_store_puts_there_beside_the_drop_is_dropped() {
     drop(space);
     assert_nothing_left(&pool);
 }
+
+// spec: V2, A5
+#[test]
+fn after_unmap_and_protect_no_whole_leaf_is_remembered() {
+    let pool = pool(256);
+    let space = space(&pool);
+    let leaf = 512 * PAGE;
+    let at = VirtAddr(8 * leaf);
+    let map = || Map::anonymous(2 * leaf).at(at);
+    space.map(map()).unwrap();
+    let mut a = space.accessor();
+    for session in [false, true] {
+        for page in [0, 511, 512] {
+            a.store(at + page * PAGE, 1u64).unwrap();
+        }
+        let none = Protection::NONE;
+        let change = || {
+            space
+                .protect(at + leaf, leaf, none)
+                .and_then(|()| space.unmap(at, leaf))
+        };
+        let mut kinds = Vec::new();
+        let mut see =
+            |fault: Result<u64, crate::space::Fault>| kinds.push(fault.unwrap_err().kind());
+        if session {
+            a.session(|session| {
+                assert_eq!(session.load::<u64>(at), Ok(1));
+                change().unwrap();
+                see(session.load(at));
+                see(session.store(at + 511 * PAGE, 2u64).map(|()| 2));
+                see(session.load(at + leaf));
+            });
+        } else {
+            change().unwrap();
+            see(a.load(at));
+            see(a.store(at + 511 * PAGE, 2u64).map(|()| 2));
+            see(a.load(at + leaf));
+        }
+        let expected = [
+            FaultKind::NotMapped,
+            FaultKind::NotMapped,
+            FaultKind::Forbidden,
+        ];
+        assert_eq!(kinds, expected);
+        space.unmap(at + leaf, leaf).unwrap();
+        space.map(map()).unwrap();
+        for page in [0, 511, 512] {
+            assert_eq!(a.load::<u64>(at + page * PAGE), Ok(0));
+        }
+        space.validate();
+    }
+    drop((a, space));
+    assert_nothing_left(&pool);
+}

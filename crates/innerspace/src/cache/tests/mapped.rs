@@ -1,0 +1,135 @@
+//! A mapper with a table of its own, as a space is one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::*;
+use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke, Revoked};
+use crate::frame::Dropped;
+use crate::sync::{Mutex, Weak};
+use crate::units::FrameId;
+
+/// What a space would have: page of the file to its block's first frame, page, and rights.
+pub(super) struct Table {
+    pub(super) pool: Arc<Pool>,
+    pub(super) pages: Mutex<BTreeMap<u64, Entry>>,
+}
+
+pub(super) struct Entry {
+    /// None: the zero frame.
+    pub(super) head: Option<FrameId>,
+    pub(super) host: u64,
+    pub(super) writable: bool,
+    pub(super) accessed: bool,
+}
+
+impl Mappers for Table {
+    fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
+        let mut revoked = Revoked::default();
+        let mut table = self.pages.lock();
+        let touched: Vec<u64> = table.range(pages).map(|(page, _)| *page).collect();
+        for page in touched {
+            let entry = table.get_mut(&page).unwrap();
+            revoked.accessed |= entry.accessed;
+            revoked.pages += 1;
+            match how {
+                Revoke::Age => entry.accessed = false,
+                Revoke::Write => entry.writable = false,
+                Revoke::Holes if entry.head.is_some() => {}
+                Revoke::All | Revoke::Tables | Revoke::Holes => {
+                    if let Some(head) = table.remove(&page).unwrap().head {
+                        assert_eq!(self.pool.frames.meta(head).hold.unmap(), Dropped::Held);
+                    }
+                }
+            }
+        }
+        revoked
+    }
+}
+
+pub(super) struct Mapped {
+    pub(super) table: Arc<Table>,
+    pub(super) file: PagedFile,
+}
+
+impl Mapped {
+    pub(super) fn new(cache: &Arc<Cache>, file: &PagedFile) -> Mapped {
+        let table = Arc::new(Table {
+            pool: cache.pool().clone(),
+            pages: Mutex::default(),
+        });
+        let weak: Weak<dyn Mappers> = Arc::downgrade(&(table.clone() as Arc<dyn Mappers>));
+        core(file).add_mapper(weak);
+        Mapped {
+            table,
+            file: file.clone(),
+        }
+    }
+
+    pub(super) fn fault(&self, page: u64, kind: FaultKind) -> FaultPage {
+        self.fault_around(page, kind, &(page..page + 1))
+    }
+
+    pub(super) fn fault_around(
+        &self,
+        page: u64,
+        kind: FaultKind,
+        around: &Range<u64>,
+    ) -> FaultPage {
+        core(&self.file)
+            .fault_block(page, kind, around, Reading::Normal)
+            .unwrap()
+    }
+
+    pub(super) fn map(&self, page: u64, kind: FaultKind) {
+        match self.fault(page, kind) {
+            FaultPage::Block(block) => self.install(&block, page, kind),
+            FaultPage::Hole(token) => {
+                assert!(core(&self.file).hole_still(&token));
+                let entry = Entry {
+                    head: None,
+                    host: 0,
+                    writable: false,
+                    accessed: true,
+                };
+                self.table.pages.lock().insert(page, entry);
+            }
+        }
+    }
+
+    pub(super) fn install(&self, block: &LockedBlock, page: u64, kind: FaultKind) {
+        assert!(block.is_of(self.file.inner()));
+        let entry = Entry {
+            head: Some(block.head()),
+            host: block.host_of_page(page),
+            writable: kind == FaultKind::Write,
+            accessed: true,
+        };
+        let mut table = self.table.pages.lock();
+        let before = table.insert(page, entry).and_then(|entry| entry.head);
+        match before {
+            Some(head) => assert_eq!(head, block.head(), "a page is in one frame at a time"),
+            None => assert!(block.meta().hold.try_map()),
+        }
+    }
+
+    pub(super) fn rights(&self, page: u64) -> Option<bool> {
+        self.table
+            .pages
+            .lock()
+            .get(&page)
+            .map(|entry| entry.writable)
+    }
+
+    /// Stores through the translation, as an accessor would.
+    pub(super) fn store(&self, page: u64, byte: u8) {
+        let table = self.table.pages.lock();
+        let entry = &table[&page];
+        assert!(entry.writable, "no right to store");
+        let frames = &self.table.pool.frames;
+        let frame = frames.frame_of(entry.host as usize);
+        let head = entry.head.unwrap();
+        let inside = (frame.0 - head.0) as usize * PAGE;
+        frames.store_for_test(head, inside, &[byte; 8]);
+    }
+}
