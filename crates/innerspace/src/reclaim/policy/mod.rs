@@ -62,3 +62,17 @@ impl EvictionPolicy {
         }
     }
 }
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Lists of so many pages, beside others that cannot go.
+    pub(super) fn sizes(inactive: u64, active: u64) -> ListSizes {
+        ListSizes {
+            inactive: PageCount(inactive),
+            active: PageCount(active),
+            unevictable: PageCount(1_000),
+        }
+    }
+}

@@ -40,15 +40,8 @@ impl Policy for S3Fifo {
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
+    use super::super::tests::sizes;
     use super::*;
-
-    fn sizes(inactive: u64, active: u64) -> ListSizes {
-        ListSizes {
-            inactive: PageCount(inactive),
-            active: PageCount(active),
-            unevictable: PageCount(1_000),
-        }
-    }
 
     #[test]
     fn a_tenth_of_the_pages_is_small() {

@@ -33,15 +33,8 @@ impl Policy for TwoLists {
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
+    use super::super::tests::sizes;
     use super::*;
-
-    fn sizes(inactive: u64, active: u64) -> ListSizes {
-        ListSizes {
-            inactive: PageCount(inactive),
-            active: PageCount(active),
-            unevictable: PageCount(1_000),
-        }
-    }
 
     #[test]
     fn the_longer_list_gives() {
