@@ -12,7 +12,7 @@ use super::stack::CAPACITY;
 use crate::FrameId;
 
 /// Frames of a load, at most.
-pub(super) const LOAD: usize = CAPACITY / 2;
+pub(crate) const LOAD: usize = CAPACITY / 2;
 
 /// The most loads that are kept: 16 MiB. Few enough that their givers, among whom a magazine looks for itself, are in four lines.
 const MOST: usize = 64;

@@ -91,6 +91,8 @@ pub(crate) use hold::{Dropped, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;
 pub(crate) use listing::Listing;
+#[cfg(not(loom))]
+pub(crate) use loads::LOAD;
 #[cfg(feature = "tables")]
 pub(crate) use lock::FrameLock;
 #[cfg(not(loom))]

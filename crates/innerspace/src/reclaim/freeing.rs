@@ -2,13 +2,13 @@
 
 use super::lru::Place;
 use super::pool::Pool;
-use crate::frame::{Dropped, Kind};
+use crate::frame::{Dropped, Kind, LOAD};
 use crate::group::GroupId;
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
 /// Frames of a run: as many as a full magazine gives away at once, so that neighbours stay together there.
-const RUN: usize = 64;
+const RUN: usize = LOAD;
 
 /// References of owners that are dropped one after the other; what they were the last of is freed in runs. Nothing is left over when
 /// this is dropped. What is in a run is in nobody's hands, its life is over, and it is still charged.
