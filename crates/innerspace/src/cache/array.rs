@@ -212,11 +212,9 @@ impl<T: Element> Array<T> {
     /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] where the file was cut since, and those of [`PagedFile::write_at`]. The
     /// element is as it was then.
     pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
-        let offset = self.offset_of(index)?;
-        let mut own = [0; MAX_ELEMENT];
-        let own = &mut own[..size_of::<T>()];
-        value.to_le(own);
-        self.file.core().overwrite_at(own, offset)
+        self.set_by(index, value, |bytes, offset| {
+            self.file.core().overwrite_at(bytes, offset)
+        })
     }
 
     /// Like [`Array::set`], but never waits: where the element's block is cached and nobody views it. Else
@@ -226,11 +224,23 @@ impl<T: Element> Array<T> {
     /// # Errors
     /// As [`Array::set`], and [`FileError::WouldBlock`].
     pub fn try_set(&self, index: u64, value: T) -> Result<(), FileError> {
+        self.set_by(index, value, |bytes, offset| {
+            self.try_overwrite(bytes, offset)
+        })
+    }
+
+    #[inline(always)]
+    fn set_by(
+        &self,
+        index: u64,
+        value: T,
+        write: impl FnOnce(&[u8], u64) -> Result<(), FileError>,
+    ) -> Result<(), FileError> {
         let offset = self.offset_of(index)?;
-        let mut own = [0; MAX_ELEMENT];
-        let own = &mut own[..size_of::<T>()];
-        value.to_le(own);
-        self.try_overwrite(own, offset)
+        let mut bytes = [0; MAX_ELEMENT];
+        let bytes = &mut bytes[..size_of::<T>()];
+        value.to_le(bytes);
+        write(bytes, offset)
     }
 
     /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them durable. Takes memory for up to
