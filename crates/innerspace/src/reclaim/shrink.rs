@@ -1,8 +1,8 @@
 //! Eviction: which frames go when a group has to become smaller.
 //!
 //! One call frees about what it was asked for, in passes. Each pass gives every group of the subtree a share in proportion to its size
-//! and looks at that many pages of its inactive tail; each further pass looks at four times as many; the last looks at everything and
-//! no longer spares what is in use but could go. So a call looks at a small multiple of its target when memory is easy to free, at
+//! and looks at that many pages of its inactive tail; each further pass looks at four times as many; the last looks at everything, until
+//! enough is freed, and no longer spares what is in use but could go. So a call looks at a small multiple of its target when memory is easy to free, at
 //! each page a bounded number of times when it is not, and then says 0: it always ends.
 //!
 //! What a group's `low` protects is passed over; if nothing else could be freed, the passes are made once more with `min` alone. Dirty

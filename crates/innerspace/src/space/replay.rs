@@ -39,7 +39,7 @@ pub struct VmaReplay {
 #[derive(Debug)]
 struct Thread {
     cache: VmaCache,
-    /// In accessors caches are no power of two apart, by which many would share few places of the processor's first cache.
+    /// For what an accessor has besides: caches that are a power of two apart share few places of the processor's first cache.
     _apart: [u64; 8],
 }
 
