@@ -214,3 +214,86 @@ fn a_cut_that_fails_leaves_the_file_as_long_as_it_was() {
     drop(file);
     assert_nothing_left(&pool);
 }
+
+/// A map in which something happens before blocks are freed, once.
+struct Freeing {
+    map: ScatteredMap,
+    before: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl ExtentMap for Freeing {
+    fn lookup(&self, page: u64, most: u64) -> std::io::Result<Extent> {
+        self.map.lookup(page, most)
+    }
+
+    fn allocate(&self, page: u64, pages: u64) -> std::io::Result<u64> {
+        self.map.allocate(page, pages)
+    }
+
+    fn finish(&self, page: u64, pages: u64, used: Used) {
+        self.map.finish(page, pages, used);
+    }
+
+    fn free(&self, pages: Range<u64>) -> std::io::Result<()> {
+        let before = self.before.lock().unwrap().take();
+        before.into_iter().for_each(|before| before());
+        self.map.free(pages)
+    }
+
+    fn forget(&self, pages: Range<u64>) {
+        self.map.forget(pages);
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        self.map.heap_bytes()
+    }
+
+    fn set_len(&self, bytes: u64) -> std::io::Result<()> {
+        self.map.set_len(bytes)
+    }
+
+    fn sync_metadata(&self) -> std::io::Result<()> {
+        self.map.sync_metadata()
+    }
+}
+
+// spec: D16
+#[test]
+fn a_large_fault_beside_a_punch_has_no_block_that_is_being_freed() {
+    let pool = pool(64);
+    let device = device(4 * LARGE);
+    let extents = Arc::new(Freeing {
+        map: ScatteredMap::new(&device),
+        before: std::sync::Mutex::new(None),
+    });
+    let setup = DaxSetup {
+        hole_writes: HoleWrites::Large,
+        ..DaxSetup::default()
+    };
+    let file = file_over(&pool, &device, extents.clone(), 2 * LARGE, setup);
+    let large = (LARGE * PAGE) as usize;
+    file.write_all_at(&vec![7; large], 0).unwrap();
+    file.sync_all().unwrap();
+    // Nobody has an entry to wait for.
+    file.invalidate(..).unwrap();
+    let (hand_over, fault) = std::sync::mpsc::channel();
+    let core = file.core().clone();
+    *extents.before.lock().unwrap() = Some(Box::new(move || {
+        let fault = std::thread::spawn(move || {
+            let fault = core.fault(5, FaultKind::Read, Reach::Leaf, 0);
+            fault.unwrap().host(5).is_some()
+        });
+        // It waits for the punch; one that does not has time to show it.
+        for _ in 0..1000 {
+            if fault.is_finished() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        hand_over.send(fault).unwrap();
+    }));
+    file.punch(0..LARGE * PAGE).unwrap();
+    let fault = fault.recv().unwrap();
+    assert!(!fault.join().unwrap(), "it is a hole");
+    assert_eq!(device.free_pages(), 4 * LARGE);
+}
