@@ -496,6 +496,23 @@ mod tests {
     }
 
     #[test]
+    fn of_a_write_that_is_not_aligned_the_ends_alone_are_written_by_way_of_the_kernel() {
+        let file = tempfile::tempfile().unwrap();
+        let direct = Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT);
+        let bytes: Vec<u8> = (0..3 * DIRECT_ALIGNMENT).map(|at| at as u8 | 1).collect();
+        let mut done = 0;
+        let parts = [DIRECT_ALIGNMENT - 100, 2 * DIRECT_ALIGNMENT, 100];
+        for part in parts {
+            let count = direct.write_at(&file, &bytes[done..], 100 + done as u64);
+            assert_eq!(count.unwrap(), part);
+            done += part;
+        }
+        let mut back = vec![0; bytes.len()];
+        sys::read_at(&file, &mut back, 100, Keep::Cached).unwrap();
+        assert!(back == bytes);
+    }
+
+    #[test]
     fn what_was_written_is_due_after_enough_and_named_as_a_whole() {
         for once_due in [OnceDue::Keep, OnceDue::Forget] {
             let written = Written::default();
