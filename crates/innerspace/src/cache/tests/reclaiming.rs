@@ -6,7 +6,7 @@ use crate::cache::index::Word;
 use crate::cache::{FileError, with_room};
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Step};
-use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
+use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
@@ -437,4 +437,25 @@ fn a_tick_in_a_store_call_forgets_no_high() {
     assert!(cache.pool().is_kicked());
     while cache.step() == Step::More {}
     assert!(group.usage() <= 10 * PAGE as u64, "{}", group.usage());
+}
+
+#[test]
+fn nothing_is_stuck_for_good_while_a_write_is_under_way() {
+    let cache = memory(64);
+    let failing = patterned(1 << 16);
+    let stuck = open(&cache, &failing, &options(4096));
+    failing.add(fail(OperationKind::Write).forever());
+    stuck.write_at(&[1; 4096], 0).unwrap();
+    stuck.sync_all().unwrap_err();
+    let is_refused = || cache.unwritten_error(&core(&stuck).groups).is_some();
+    assert!(is_refused());
+    let store = patterned(1 << 16);
+    let other = open(&cache, &store, &options(4096).name("other.bin"));
+    other.write_at(&[1; 4096], 0).unwrap();
+    let flush = hanging_flush(core(&other), &store);
+    let meanwhile = is_refused();
+    store.release(Release::Proceed);
+    flush.join().unwrap();
+    assert!(!meanwhile, "what is being written makes room");
+    assert!(is_refused());
 }
