@@ -37,6 +37,8 @@ pub(crate) enum Point {
     OwnWritten,
     /// The same: those are over.
     OthersWritten,
+    /// In a wait for writes: it is known for which, and one of them is under way. The index of what is dirty is locked.
+    Awaiting,
     /// In a close that has left something unwritten: nobody else begins a write.
     Closing,
     /// In a sync that has failed: others may sync again.

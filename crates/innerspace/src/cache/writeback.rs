@@ -531,6 +531,8 @@ impl FileCore {
         let mut dirty = self.dirty();
         let through = dirty.last_write();
         while dirty.is_writing(blocks.clone(), through) {
+            #[cfg(all(test, not(shuttle)))]
+            super::midway::reached(super::midway::Point::Awaiting);
             dirty = self.write_ended.wait(dirty);
         }
     }

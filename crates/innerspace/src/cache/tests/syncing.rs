@@ -1,11 +1,15 @@
 //! Syncs at once, syncs that fail, and syncs of a part. What is in doubt after one that failed: [`doubt`](super::doubt).
 
+use std::sync::mpsc;
+
 use super::panicking::{Panicking, Times};
 use super::*;
+use crate::cache::dirty::WriteReason;
+use crate::cache::lookup::Get;
 use crate::cache::midway::{self, Point};
 use crate::cache::owner::Evicting;
 use crate::cache::{FileError, StoreAction};
-use crate::reclaim::Owner;
+use crate::reclaim::{AllocMode, Owner};
 use crate::store::SyncWhat;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -186,6 +190,8 @@ fn who_comes_during_a_sync_takes_part_in_the_next() {
         store.wait_hanging(1);
         syncs.extend([SyncWhat::Data, SyncWhat::All, SyncWhat::Data].map(sync));
         while core(&file).syncs.waiting() < 3 {
+            let ended = count(&store, OperationKind::Sync);
+            assert!(ended <= 1, "{ended} syncs beside the one that hangs");
             thread::yield_now();
         }
         store.release(Release::Proceed);
@@ -319,6 +325,47 @@ fn a_sync_waits_for_the_writes_of_others() {
     }
 }
 
+#[test]
+fn a_sync_waits_for_no_write_that_began_after_it() {
+    let (_cache, store, file) = written(4096);
+    let flush = hanging_flush(core(&file), &store);
+    let (tell, told) = mpsc::channel();
+    let waiting = {
+        let core = core(&file).clone();
+        thread::spawn(move || {
+            let there = midway::then(Point::Awaiting, move || {
+                tell.send(()).unwrap();
+                // It may come round again, and then it still waits.
+                std::mem::forget(midway::then(Point::Awaiting, move || {
+                    tell.send(()).unwrap()
+                }));
+            });
+            std::mem::forget(there);
+            core.wait_written(0..u64::MAX);
+        })
+    };
+    told.recv().unwrap();
+    file.write_at(&[2; 100], 2 * 4096).unwrap();
+    let rules = core(&file).rules(WriteReason::Sync);
+    let begun = core(&file).dirty().begin_write_if(2..3, &rules);
+    store.release(Release::Proceed);
+    flush.join().unwrap();
+    let mut waits = false;
+    while !waiting.is_finished() && !waits {
+        waits = told.try_recv().is_ok();
+        thread::yield_now();
+    }
+    let mut dirty = core(&file).dirty();
+    dirty.end_write(2..3);
+    dirty.insert(2, begun.expect("it was dirty").1);
+    drop(dirty);
+    core(&file).write_ended.notify_all();
+    waiting.join().unwrap();
+    assert!(!waits, "it waits for the one that began since");
+    file.sync_all().unwrap();
+    core(&file).validate();
+}
+
 // spec: P18, P24
 #[test]
 fn a_sync_does_not_cover_what_was_written_after_it_began() {
@@ -367,4 +414,34 @@ fn what_is_held_back_counts_against_the_limit_of_the_nearest_group_above() {
     let (page, error) = { refused }.next().expect("the group is full");
     assert!(matches!(error, FileError::Held { .. }), "{error}");
     assert!((20..40).contains(&page), "about half of 64 pages: {page}");
+}
+
+#[test]
+fn what_is_read_ahead_makes_no_room_by_a_sync() {
+    let (cache, store, file) = written(4096);
+    core(&file).flush(&EVERYTHING);
+    let other = open(
+        &cache,
+        &patterned(16 * 4096),
+        &options(4096).name("other.bin"),
+    );
+    // Its index is there, and it is known where its data is.
+    other.view(15 * 4096..16 * 4096).unwrap();
+    let pool = cache.pool();
+    let group = pool.root_group();
+    let mut taken = Vec::new();
+    while let Ok(frame) = pool.alloc(group.id(), 0, AllocMode::NoWait) {
+        taken.push(frame);
+    }
+    drop(taken.pop());
+    let fill = || {
+        let steady = core(&other).steady();
+        core(&other).fill_absent_with(1, Get::NONE, &steady, || 4)
+    };
+    fill().unwrap();
+    assert!(core(&other).lookup(1).is_some());
+    assert_eq!(count(&store, OperationKind::Sync), 0, "with blocks locked");
+    drop(taken);
+    cache.tick();
+    assert_eq!(count(&store, OperationKind::Sync), 1, "it was asked for");
 }
