@@ -564,3 +564,67 @@ fn what_was_punched_costs_no_frame_when_it_is_read() {
     assert!(bytes.iter().all(|byte| *byte == 0));
     assert_eq!(file.stats().cached.0, 0, "{}", file.stats());
 }
+
+#[test]
+fn what_a_punch_that_failed_half_way_may_have_taken_is_written_again() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(4 * size);
+        let file = open(&cache, &store, &options(size));
+        file.write_at(&[7; 100], size).unwrap();
+        core(&file).flush(&EVERYTHING);
+        // No sync has covered the second block; the third is in the store for good, and the last unwritten.
+        file.view(2 * size..2 * size + 1).unwrap();
+        file.write_at(&[9; 100], 3 * size).unwrap();
+        store.inner().punch(size, size).unwrap();
+        store.inner().punch(2 * size, size).unwrap();
+        store.add(fail(OperationKind::Punch));
+        file.punch(size..4 * size).unwrap_err();
+        assert_eq!(core(&file).dirty_blocks(), 2);
+        core(&file).validate();
+        file.sync_all().unwrap();
+        for _ in 0..2 {
+            let bytes =
+                [1, 2, 3].map(|block| file.view(block * size..block * size + 1).unwrap()[0]);
+            assert_eq!(bytes, [7, 0, 9]);
+            file.evict(..).unwrap();
+        }
+        let rest = file.view(size + 100..size + 200).unwrap();
+        assert_eq!(rest[..], pattern(size + 100..size + 200));
+    }
+}
+
+// spec: P23
+#[test]
+fn what_was_cut_off_costs_no_frame_when_the_file_is_long_again() {
+    let cache = memory(2048);
+    let size = 64 << 10;
+    let file = open(&cache, &patterned(4 * size), &options(4096));
+    // It is known where the data is.
+    file.view(0..8).unwrap();
+    file.set_len(size).unwrap();
+    // By a write: a change of the length forgets what is known, too.
+    file.write_at(&[1], 4 * size - 1).unwrap();
+    file.sync_all().unwrap();
+    file.evict(..).unwrap();
+    let mut bytes = vec![1; 2 * size as usize];
+    file.read_exact_at(&mut bytes, size).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    assert_eq!(file.stats().cached.0, 0, "{}", file.stats());
+}
+
+// spec: P27
+#[test]
+fn invalidate_shows_what_others_put_into_a_hole() {
+    let cache = memory(2048);
+    let size = 64 << 10;
+    let store = patterned(size);
+    store.inner().set_len(8 * size).unwrap();
+    let file = open(&cache, &store, &options(4096));
+    // It is known where the hole is.
+    assert_eq!(file.view(2 * size..2 * size + 8).unwrap()[..], [0; 8]);
+    crate::store::write_all_at(store.inner(), &pattern(0..100), 5 * size).unwrap();
+    file.invalidate(..).unwrap();
+    let view = file.view(5 * size..5 * size + 100).unwrap();
+    assert_eq!(view[..], pattern(0..100));
+}
