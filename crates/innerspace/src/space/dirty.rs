@@ -97,6 +97,11 @@ impl DirtyLog {
         self.log.lock().take(space, range)
     }
 
+    /// Checks the log; nobody may be using the space.
+    pub(super) fn validate(&self) {
+        self.log.lock().validate();
+    }
+
     /// Gives back what is charged. The space is gone.
     pub(super) fn end(&self, pool: &Pool, group: GroupId) {
         let mut log = self.log.lock();
@@ -119,6 +124,25 @@ impl Log {
         }
         let slot = slot_index(page, 0);
         self.stored.entry(leaf).or_default()[slot / 64] |= 1 << (slot % 64);
+    }
+
+    /// Checks that what is noted is charged for, and is of watched pages.
+    fn validate(&self) {
+        let entries = self.watched.len() + self.stored.len();
+        assert!(
+            entries <= self.charged * A_PAGE,
+            "I3: {entries} entries of the log, and {} pages charged",
+            self.charged
+        );
+        for (leaf, bits) in &self.stored {
+            let pages =
+                (0..SLOTS as u64).filter(|slot| bits[*slot as usize / 64] >> (slot % 64) & 1 > 0);
+            let mut pages = pages.map(|slot| leaf * table::span(1) + (slot << PAGE_SHIFT));
+            assert!(
+                pages.all(|page| self.watches(page)),
+                "a page of leaf {leaf} is noted and not watched"
+            );
+        }
     }
 
     fn watches(&self, page: u64) -> bool {

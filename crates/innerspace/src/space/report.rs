@@ -214,6 +214,7 @@ impl Space {
     /// When an invariant is broken.
     #[doc(hidden)]
     pub fn validate(&self) {
+        self.0.dirty.validate();
         let nodes = Nodes { pool: &self.0.pool };
         let resident = |root, start, end| nodes.resident(root, start, end, |_, _| false);
         self.0.inside(|tables| {

@@ -4,6 +4,7 @@ mod at_once;
 mod chains;
 mod direct;
 mod midway;
+mod noting;
 mod old_mappings;
 mod reports;
 mod sessions;
@@ -14,7 +15,7 @@ mod zap;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::*;
-use crate::reclaim::PoolOptions;
+use crate::reclaim::{PoolFrame, PoolOptions};
 use crate::sync::thread;
 use crate::{Map, PageCount};
 
@@ -34,6 +35,12 @@ fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.flush_retired(); // what the first flush retired
     assert_eq!(pool.groups.usage(GroupId::ROOT), PageCount(0));
     pool.validate();
+}
+
+/// All that is left of a memory.
+fn all_of(pool: &Pool) -> Vec<PoolFrame<'_>> {
+    let alloc = || pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).ok();
+    std::iter::from_fn(alloc).collect()
 }
 
 #[test]
