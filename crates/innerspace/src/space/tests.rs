@@ -6,6 +6,7 @@ mod direct;
 mod midway;
 mod noting;
 mod old_mappings;
+mod refused;
 mod reports;
 mod sessions;
 mod short_ways;
