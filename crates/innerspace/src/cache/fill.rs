@@ -20,6 +20,9 @@ use crate::store::{Batch, Store, read_exact_or_eof, short_read_error};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
+/// What one read has ahead is this part of every limit at most: until it is there, and used where it is passing, nobody can evict it.
+const AHEAD_PART: u64 = 8;
+
 /// What was found, or made, where a block was wanted.
 #[derive(Debug)]
 pub(super) enum Present<'f> {
@@ -134,6 +137,10 @@ impl FileCore {
     fn add_ahead<'f>(&'f self, run: &mut Vec<NewBlock<'f>>, ahead: u64, get: Get) {
         let _no_io = NoIo::begin();
         let from = run[0].block() + 1;
+        let ahead = match ahead {
+            0 => 0,
+            _ => ahead.min(self.nearest_limit() / AHEAD_PART / self.block_bytes()),
+        };
         let end = (from + ahead).min(self.size().div_ceil(self.block_bytes()));
         for block in from..end {
             if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {

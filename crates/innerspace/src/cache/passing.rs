@@ -64,9 +64,6 @@ impl PagedFile {
     }
 }
 
-/// What such a read holds is this part of every limit at most, or a block: it can be evicted by nobody.
-const HELD_PART: u64 = 8;
-
 /// A read of some bytes, in order, that caches nothing.
 struct Passing<'f> {
     file: &'f FileCore,
@@ -116,8 +113,7 @@ impl<'f> Passing<'f> {
         let (file, stream) = (self.file, &self.stream);
         let filled = file.with_room(|| {
             let steady = file.steady();
-            let most = file.nearest_limit() / HELD_PART / file.block_bytes();
-            let ahead = || stream.miss(block, file.block_bytes()).min(most);
+            let ahead = || stream.miss(block, file.block_bytes());
             let keep = |held| self.brought.push_back(held);
             file.fill_absent_into(block, Get::DONTCACHE, &steady, ahead, keep)
         });

@@ -76,9 +76,11 @@ fn a_view_that_needs_a_copy_waits_for_no_eviction_to_make_room_for_it() {
     let group = cache.root_group().child("tenant", 16 * 4096).unwrap();
     let file = open(&cache, &patterned(1 << 20), &options(4096).group(&group));
     // What was read last is cached, and the group full of pages that could go.
-    for block in 0..64 {
-        file.read_exact_at(&mut [0; 10], block * 4096).unwrap();
-    }
+    let read = |block: u64| file.read_exact_at(&mut [0; 10], block * 4096).unwrap();
+    (0..64).for_each(read);
+    (0..16)
+        .take_while(|_| group.usage() < 16 * 4096)
+        .for_each(read);
     let across = 63 * 4096 - 10..63 * 4096 + 10;
     let evicted = file.stats().evicted;
     let error = file.try_view(across.clone()).unwrap_err();

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::cache::{FaultKind, FileError, View};
 use crate::frame::FlagSet;
-use crate::store::faulty::{Failure, Fault, OperationKind, Record, Rule};
+use crate::store::faulty::{Failure, Fault, OperationKind, Record, Release, Rule};
 use crate::sync::{Arc, thread};
 
 fn reads(store: &Faulty) -> Vec<Record> {
@@ -455,4 +455,28 @@ fn what_could_not_be_read_ahead_is_an_error_of_whoever_wants_it() {
         file.view(3 * size..3 * size + 8).unwrap();
         core(&file).validate();
     }
+}
+
+#[test]
+fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
+    let cache = memory(1_000);
+    let group = cache.root_group().child("small", 25 * 4096).unwrap();
+    let options = options(4096).group(&group);
+    let (slow, quick) = (patterned(100 * 4096), patterned(8 * 4096));
+    let stream = open(&cache, &slow, &options);
+    let other = open(&cache, &quick, &options);
+    slow.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+    let streaming = thread::spawn(move || {
+        let mut sum = 0;
+        stream.scan(.., |piece| sum += piece.len()).unwrap();
+        (sum, stream.stats().store_reads)
+    });
+    slow.wait_hanging(1);
+    // All that the stream has ahead is locked now.
+    assert_eq!(contents(&other), pattern(0..8 * 4096));
+    slow.release(Release::Proceed);
+    // Each time the block that is wanted, and as many behind it as are an eighth of the group.
+    assert_eq!(streaming.join().unwrap(), (100 * 4096, 100 / 4));
+    drop((other, options, group));
+    assert_empty(&cache);
 }
