@@ -143,8 +143,16 @@ impl fmt::Display for LimitError {
             ..
         } = &*self.0;
         let (unit, unit_name) = unit_for(max.bytes());
-        let amount = |pages: PageCount| format!("{:.1}", pages.bytes() as f64 / unit as f64);
-        let (usage_text, max_text) = (amount(*usage), amount(*max));
+        let digits =
+            |pages: PageCount, digits| format!("{:.*}", digits, pages.bytes() as f64 / unit as f64);
+        let amount = |pages: PageCount| digits(pages, 1);
+        // As many as tell the two apart; in any unit seven tell a page.
+        let exact = |shown: &usize| digits(*usage, *shown) != digits(*max, *shown);
+        let shown = match usage == max {
+            true => 1,
+            false => (1..7).find(exact).unwrap_or(7),
+        };
+        let (usage_text, max_text) = (digits(*usage, shown), digits(*max, shown));
         let state = match reason {
             LimitReason::OverHigh => "over its high mark".to_string(),
             // There is some room, but not for a whole block.
@@ -447,6 +455,28 @@ mod tests {
             "group tenant-a is too full for 128.0 MiB more: 0.0 of 64.0 MiB; nothing can be evicted. \
              Raise the limit"
         );
+    }
+
+    #[test]
+    fn a_little_room_is_not_rounded_away() {
+        let text = |max: u64, room: u64| {
+            let LimitError(mut details) = full(Holders::default(), LimitReason::NothingEvictable);
+            details.max = PageCount::floor(max);
+            details.usage = PageCount(details.max.0 - room);
+            details.requested = PageCount(4);
+            let text = LimitError(details).to_string();
+            let text = text.strip_prefix("group tenant-a is too full for 16.0 KiB more: ");
+            text.and_then(|text| text.split(';').next())
+                .map(str::to_string)
+        };
+        let expect = |max, room, expected: &str| {
+            assert_eq!(text(max, room).as_deref(), Some(expected));
+        };
+        expect(2 * MIB, 3, "1.99 of 2.00 MiB");
+        expect(2 * MIB, 300, "0.8 of 2.0 MiB");
+        expect(64 * KIB, 1, "60.0 of 64.0 KiB");
+        expect(GIB, 1, "0.999996 of 1.000000 GiB");
+        expect(1 << 40, 3, "1023.99999 of 1024.00000 GiB");
     }
 
     #[test]
