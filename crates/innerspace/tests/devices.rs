@@ -90,6 +90,10 @@ fn each_access_is_one_call_with_its_width_and_place() {
         calls.take(),
         ["store [01] at 0xfff", "store [02] at 0x1000"]
     );
+    a.load_atomic::<u32>(at + 8, Ordering::Acquire).unwrap();
+    a.store_atomic(at + 16, 0x1234_u16, Ordering::Release)
+        .unwrap();
+    assert_eq!(calls.take(), ["load 4 at 0x8", "store [34, 12] at 0x10"]);
     // A part unmapped: the rest keeps its offsets.
     space.unmap(at, PAGE).unwrap();
     a.load::<u8>(at + PAGE + 5).unwrap();
@@ -120,6 +124,9 @@ fn what_a_device_refuses_is_an_error_that_says_so() {
         (fault.kind(), fault.access()),
         (FaultKind::Device, AccessKind::Exchange)
     );
+    let text = a.explain(fault).to_string();
+    let why = "a device has no atomic read-modify-write";
+    assert!(text.ends_with(why), "{text}");
     let fault = a.fetch::<u32>(at).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Forbidden);
     space.protect(at, PAGE, Protection::READ).unwrap();

@@ -342,7 +342,8 @@ fn a_guarded_mapping_fails_as_a_file_does() {
         &end,
     );
     let swapped = a.swap(at + 4096, 1_u32, std::sync::atomic::Ordering::SeqCst);
-    let atomic = format!("{name}: no atomic access at 4,096: each access is a call of the host");
+    let atomic =
+        format!("{name}: no atomic read-modify-write at 4,096: each access is a call of the host");
     explain(swapped.unwrap_err(), FaultKind::Forbidden, &atomic);
     explain(
         a.fetch::<u8>(at).unwrap_err(),

@@ -189,9 +189,9 @@ pub enum DaxError {
         /// The file.
         file: Arc<str>,
     },
-    /// An atomic access to a mapping of a file with [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call, and
+    /// An atomic read-modify-write of a mapping of a file with [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call, and
     /// the host has none that reads and writes in one step.
-    #[error("{file}: no atomic access at {}: each access is a call of the host", Grouped(*offset))]
+    #[error("{file}: no atomic read-modify-write at {}: each access is a call of the host", Grouped(*offset))]
     NotAtomic {
         /// The file.
         file: Arc<str>,
@@ -439,7 +439,7 @@ mod tests {
                     file: file.clone(),
                     offset: 4096,
                 },
-                "data.bin: no atomic access at 4,096: each access is a call of the host",
+                "data.bin: no atomic read-modify-write at 4,096: each access is a call of the host",
                 Unsupported,
             ),
             (

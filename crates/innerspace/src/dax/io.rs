@@ -490,7 +490,7 @@ impl DaxCore {
         written.map(drop)
     }
 
-    /// The error of an atomic access to a guarded mapping.
+    /// The error of an atomic read-modify-write of a guarded mapping.
     pub(crate) fn no_atomic_access(&self, offset: u64) -> DaxError {
         DaxError::NotAtomic {
             file: self.name.clone(),

@@ -26,7 +26,8 @@ use crate::sync::Arc;
 ///
 /// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any alignment, in the machine's
 /// byte order. Bulk accesses are runs of calls of at most 8 bytes, aligned to their size; an access across the end of a page is
-/// two such runs, and what a call has stored stays when a later one is refused. Several threads may call at once. A handler may not use the space it is mapped in: see [`FaultKind::Reentered`].
+/// two such runs, and what a call has stored stays when a later one is refused. An atomic load or store is one call too, and an
+/// atomic read-modify-write is refused. Several threads may call at once. A handler may not use the space it is mapped in: see [`FaultKind::Reentered`].
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
@@ -145,7 +146,9 @@ impl DeviceRef {
     /// Neither has a read-modify-write.
     fn no_exchange(&self, offset: u64) -> Cause {
         match &*self.0 {
-            Target::Device(_) => Cause::Device(DeviceError::new("a device has no atomic access")),
+            Target::Device(_) => {
+                Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
+            }
             Target::File(file) => {
                 let error = file.core().no_atomic_access(offset);
                 Cause::Direct(std::sync::Arc::new(error))

@@ -55,7 +55,7 @@ impl AccessKind {
 pub enum FaultKind {
     /// Nothing is mapped there.
     NotMapped,
-    /// The mapping's protection forbids it, or it was an atomic access to a file with
+    /// The mapping's protection forbids it, or it was an atomic read-modify-write of a file with
     /// [`OnShrink::Error`](crate::OnShrink::Error), which has none.
     Forbidden,
     /// The mapping shows a part of its file that is past the file's end, or was cut off by somebody else: what would be
@@ -71,7 +71,8 @@ pub enum FaultKind {
     TooManyOwners,
     /// The space is a snapshot, which never changes and answers for no device; fork it and use the fork.
     Frozen,
-    /// The device that is mapped there refused, or it was an atomic access, which devices do not have.
+    /// The device that is mapped there refused, or it was an atomic read-modify-write, which devices do not have. Atomic loads and
+    /// stores are calls of it as others are.
     Device,
     /// An access from inside a device's handler, or a store's callback, to the space it works for.
     Reentered,

@@ -119,7 +119,7 @@ impl Map {
     }
 
     /// All of a direct access file as long as it is now; see [`Map::range`]. Of a host file opened with [`OnShrink::Error`](crate::OnShrink::Error), every load
-    /// and store is a call: no atomic operations, no execution, and no private mapping.
+    /// and store is a call, atomic ones too: no atomic read-modify-write, no execution, and no private mapping.
     pub fn direct(file: &DaxFile) -> Map {
         let what = What::Direct {
             file: file.clone(),
