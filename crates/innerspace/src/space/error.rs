@@ -348,7 +348,7 @@ pub enum SpaceError {
         at: VirtAddr,
     },
     /// A range that ends past the space's last address.
-    #[error("{what} of {} at {at}: the space ends at {end:#x}", Bytes(*len))]
+    #[error("{what} of {} at {at}: the space ends at {end}", Bytes(*len))]
     OutOfRange {
         /// The operation.
         what: &'static str,
@@ -357,7 +357,7 @@ pub enum SpaceError {
         /// How much.
         len: u64,
         /// The first address that does not exist.
-        end: u64,
+        end: VirtAddr,
     },
     /// Page 0, so that a null pointer stays an error; see [`Map::with_null`](crate::Map::with_null).
     #[error("{what} at {at}: page 0 is kept free, so that null is an error")]

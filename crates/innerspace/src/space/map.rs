@@ -276,7 +276,7 @@ impl Map {
             what: "map",
             at,
             len: wanted,
-            end,
+            end: VirtAddr(end),
         };
         let len = wanted
             .checked_next_multiple_of(PAGE)

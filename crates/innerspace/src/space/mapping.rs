@@ -36,7 +36,12 @@ pub(super) fn checked_range(
         .and_then(|len| at.0.checked_add(len));
     match last {
         Some(last) if last <= end => Ok(at.0..last),
-        _ => Err(SpaceError::OutOfRange { what, at, len, end }),
+        _ => Err(SpaceError::OutOfRange {
+            what,
+            at,
+            len,
+            end: VirtAddr(end),
+        }),
     }
 }
 

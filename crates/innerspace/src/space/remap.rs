@@ -138,7 +138,12 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
         // A part that becomes as long as the whole, again and again, would come to offsets that no file has.
         Backing::File { .. } if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
             let what = WHAT;
-            Err(SpaceError::OutOfRange { what, at, len, end })
+            Err(SpaceError::OutOfRange {
+                what,
+                at,
+                len,
+                end: VirtAddr(end),
+            })
         }
         Backing::File { .. } | Backing::Anonymous => Ok(()),
     }
