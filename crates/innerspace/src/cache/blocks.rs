@@ -13,6 +13,7 @@ use super::errors::FileError;
 use super::file::{Handle, PagedFile};
 use super::fill::Present;
 use super::view::{View, Wait};
+use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 
 /// Blocks that are remembered.
@@ -67,6 +68,7 @@ fn sought_at_once(handle: &Handle, block: u64) -> Result<Present<'_>, FileError>
 
 impl BlockReader {
     pub(super) fn new(file: PagedFile) -> BlockReader {
+        file.core().block_readers.fetch_add(1, Ordering::Relaxed);
         BlockReader {
             file,
             recent: Recent(Vec::with_capacity(RECENT)),
@@ -241,6 +243,9 @@ impl FileCore {
 impl Drop for BlockReader {
     fn drop(&mut self) {
         self.clear();
+        // For `validate`, at rest.
+        let readers = &self.file.core().block_readers;
+        readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -98,6 +98,8 @@ pub(crate) struct FileCore {
     pub(super) ready: ReadyList,
     /// Read-ahead of mappings, which have no handle.
     pub(super) stream: Stream,
+    /// Readers that may remember blocks, and hold each once.
+    pub(super) block_readers: AtomicU64,
     pub(super) counters: FileCounters,
 }
 
@@ -174,6 +176,7 @@ impl FileCore {
                 mappers: MapperList::default(),
                 invalidate: RwLock::ranked(Rank::Invalidate, ()),
                 hole_epoch: AtomicU64::new(0),
+                block_readers: AtomicU64::new(0),
                 shown_holes: ShownHoles::default(),
                 tail_left: AtomicBool::new(false),
                 extents: Mutex::default(),

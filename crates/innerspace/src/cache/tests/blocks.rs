@@ -123,3 +123,28 @@ fn readers_fill_a_small_memory_with_what_they_hold_and_it_says_so() {
     readers.clear();
     assert_eq!(file.read_at(&mut [0], 100 * 4096).unwrap(), 1);
 }
+
+#[test]
+fn what_readers_remember_is_right_at_rest() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let mut blocks = file.block_reader();
+    touch(&mut blocks, 3);
+    cache.validate();
+    let mut others = file.block_reader();
+    (2..6).for_each(|block| touch(&mut others, block));
+    cache.validate();
+    // Remembered still, and in the file no more.
+    file.punch(3 * 4096..4 * 4096).unwrap();
+    cache.validate();
+    cache.pool().validate();
+    drop((blocks, others));
+    // Nobody can hold one now but the index.
+    let held = core(&file).lookup(4).unwrap();
+    let validated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.validate()));
+    validated.unwrap_err();
+    drop(held);
+    cache.validate();
+    drop(file);
+    assert_empty(&cache);
+}
