@@ -145,7 +145,8 @@ impl Memory {
     }
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group: see [`Memory::load_snapshot_in`] for another. `open` gives the
-    /// file that a mapped file's name stands for. Fork from the result, and those forks can be restored to it.
+    /// file that a mapped file's name stands for. No mapping of it is locked, and none has advice on how it will be read. Fork from
+    /// the result, and those forks can be restored to it.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};

@@ -54,7 +54,8 @@ const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 impl Snapshot {
-    /// Writes the snapshot: its mappings and its private bytes. Buffers nothing but a batch of pages; hand it a
+    /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks ([`Space::lock`]) and how files
+    /// will be read ([`Advice`](crate::Advice)) are left out: what is loaded has neither. Buffers nothing but a batch of pages; hand it a
     /// `BufWriter` if small writes are dear, and sync the file yourself.
     ///
     /// # Errors
