@@ -139,7 +139,7 @@ impl FileCore {
         self.cache.remove_file(self);
         // Now that the store can be opened again, which is what they may do at once.
         self.ready.wake_closed(&mut panics);
-        panics.catch(|| self.cache.call_out_if_abandoned());
+        panics.catch(|| self.cache.end_if_abandoned());
         panics.go_on();
     }
 

@@ -443,7 +443,7 @@ fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
             // The end of a close that has lost something.
             thread::spawn(move || {
                 cache.log_error(error);
-                cache.call_out_if_abandoned();
+                cache.end_if_abandoned();
             })
         };
         cache.abandon();

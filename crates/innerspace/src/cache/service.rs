@@ -226,9 +226,10 @@ impl Cache {
         wanted
     }
 
-    /// [`Cache::call_out`], if nobody else will.
-    pub(super) fn call_out_if_abandoned(&self) {
+    /// What a file leaves that was closed, if nobody comes by any more: frees what waits for a grace period, and calls out.
+    pub(super) fn end_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
+            self.pool.flush_retired();
             self.call_out();
         }
     }

@@ -175,3 +175,29 @@ fn what_is_deferred_after_the_last_of_the_memory_is_done_by_who_misses_syncs_or_
     let last = Mutex::new(Some(file));
     assert!(done_by(&|| drop(last.lock().unwrap().take())));
 }
+
+#[test]
+fn the_last_file_leaves_nothing_charged_when_the_memory_went_before_it() {
+    let memory = memory(4 * MIB);
+    let group = memory.group("files", 2 * MIB).unwrap();
+    let options = memory.options().group(&group);
+    let options = options.access(FileAccess::ReadWrite);
+    let open = || options.clone().open(MemoryStore::new()).unwrap();
+    let files = [open(), open()];
+    let mapped = memory.space_with(&crate::SpaceOptions::new().group(&group));
+    let mapped = mapped.unwrap();
+    for (file, number) in files.iter().zip(1..) {
+        // Deep enough for nodes, which readers may walk.
+        file.write_at(&[number; 100], 0).unwrap();
+        file.write_at(&[number; 100], 1 << 30).unwrap();
+        mapped.map(Map::file(file)).unwrap();
+    }
+    drop((memory, options));
+    let [first, second] = files;
+    drop(first);
+    drop(mapped);
+    let left = group.usage();
+    drop(second);
+    assert!(left > 0, "the second file's");
+    assert_eq!(group.usage(), 0);
+}
