@@ -220,7 +220,8 @@ impl Memory {
     }
 
     /// Takes the write errors that had no open handle left to report them, oldest first. The data of a file that was
-    /// dropped and could not be written is lost when its error is taken; see [`FileError`]. The latest 64 are kept; how many went
+    /// dropped and could not be written is lost when its error is taken; see [`FileError`]. Where several writes of such a file
+    /// failed, its error is that of the last one, so that a file takes no place from others. The latest 64 are kept; how many went
     /// before they were taken is in [`Totals::error_untaken`](crate::Totals::error_untaken).
     pub fn take_errors(&self) -> Vec<FileError> {
         self.0.cache.take_errors()

@@ -53,6 +53,34 @@ fn the_last_drop_writes_and_a_failure_then_is_kept() {
     }
 }
 
+#[test]
+fn a_file_that_loses_several_blocks_says_so_once() {
+    let lost = |failing: &[u64]| {
+        let cache = memory(64);
+        let store = patterned(9 * 4096);
+        let file = open(&cache, &store, &options(4096));
+        for block in [1, 3, 5, 7] {
+            file.write_at(&[2; 100], block * 4096).unwrap();
+        }
+        for block in failing {
+            let rule = fail(OperationKind::Write).within(block * 4096..(block + 1) * 4096);
+            store.add(rule.forever());
+        }
+        drop(file);
+        assert_empty(&cache);
+        let offset = |error: &FileError| match error {
+            FileError::Store { offset, .. } => offset / 4096,
+            other => panic!("{other}"),
+        };
+        cache.take_errors().iter().map(offset).collect::<Vec<_>>()
+    };
+    assert!(lost(&[]).is_empty());
+    // Also where blocks behind it are written.
+    assert_eq!(lost(&[1]), [1]);
+    assert_eq!(lost(&[1, 3, 5]), [5]);
+    assert_eq!(lost(&[1, 3, 5, 7]), [7]);
+}
+
 // spec: P30
 #[test]
 fn of_losses_that_nobody_hears_of_the_oldest_are_counted() {
