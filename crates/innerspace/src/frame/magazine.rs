@@ -11,12 +11,16 @@
 //! to the lists themselves. So a frame that was in a magazine when the drain began is in the lists when it ends, and one that was
 //! given in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes it when no owner is at its own any
 //! more: an owner may wait for that mutex in its turn. The owners come back when the drainer has its block: one that came before would
-//! fill its magazine with what was in those of others. Threads that share magazines do, so who needs a single frame drains again.
+//! fill its magazine with what was in those of others. So do threads that share magazines: who has got such a
+//! magazine's mutex looks whether somebody drains; a drainer says so before it takes that mutex, so whoever has it later sees that.
 //!
-//! Keeping owners away is dear, so who needs a block looks first, with the mutex held: if the lists with all that loads and magazines
-//! have are too little, nothing would come of it. Frames go from the lists to a magazine and back under the mutex alone, so
-//! none is missed on its way. A frame that is *freed* into a magazine is not under the mutex: that it is seen follows from the charge
-//! for it, which was given back after it was freed (Release) and taken by who looks before it looks (Acquire, `group::counters`).
+//! **Who has a charge finds a frame.** With everybody away all free frames are in the lists, but for those on their way there in the
+//! hands of somebody who has their charges yet: a frame is freed first, and its charge given back after that (Release), and taken by
+//! who looks for a frame before it looks (Acquire, `group::counters`). To *count* what the magazines have, without keeping anybody
+//! away, would do for no answer: of two frames one may be freed into a magazine that was looked at already, and the other be
+//! taken, by who charged what was given back, from one that was not, and neither is seen. Keeping owners away is dear; but who has a
+//! charge and finds too little in the lists has a frame from it, unless the reserve is in use or there is no block of its size, and
+//! then what comes next, reclaim or the reserve, is dearer.
 //!
 //! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames. `Source::Reserve` may, and
 //! frames that are freed while the lists are below the reserve go to them and not to a magazine.
@@ -43,14 +47,6 @@ pub(crate) enum Source {
     Ordinary,
     /// Take from the reserve when nothing else is left.
     Reserve,
-}
-
-/// What loads and magazines have for a block that the lists have not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Elsewhere {
-    /// Enough frames, which may make a block.
-    Perhaps,
-    TooLittle,
 }
 
 /// A magazine that threads share, on cache lines of its own.
@@ -170,7 +166,7 @@ impl Allocator {
     }
 
     /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that order, even after the
-    /// magazines were drained, which is left out where they have too little.
+    /// magazines were drained.
     #[inline(always)]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
@@ -227,19 +223,12 @@ impl Allocator {
 
     #[cold]
     fn take_listed(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
-        loop {
-            match self.take_block(metas, order, source) {
-                Ok(id) => return Some(id),
-                Err(Elsewhere::TooLittle) => return None,
-                Err(Elsewhere::Perhaps) => {}
-            }
-            let _away = self.drain_magazines(metas);
-            match self.take_block(metas, order, source) {
-                Ok(id) => return Some(id),
-                Err(_) if order > 0 => return None, // what there is may not make a block
-                Err(_) => {}
-            }
+        let listed = self.take_block(metas, order, source);
+        if listed.is_some() || self.capacity == 0 {
+            return listed;
         }
+        let _away = self.drain_magazines(metas);
+        self.take_block(metas, order, source)
     }
 
     /// Takes single frames back. May sort them.
@@ -294,12 +283,14 @@ impl Allocator {
             None => {
                 let shared = &self.shared[number % SHARED];
                 let _alone = shared.lock.lock();
-                Some(work(&shared.magazine, OWNED + number % SHARED))
+                // The mutex has who comes after a drainer see that it drains; and who sees that it does no more comes after its block.
+                let is_ours = !self.drains.any();
+                is_ours.then(|| work(&shared.magazine, OWNED + number % SHARED))
             }
         }
     }
 
-    /// Returns the frames of all loads and magazines to the buddy lists. Owners stay away until the result is dropped.
+    /// Returns the frames of all loads and magazines to the buddy lists. Everybody stays away from them until the result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
@@ -361,26 +352,15 @@ impl Allocator {
         });
     }
 
-    /// Takes a block from the lists, or says whether there may be one with what is not in them.
-    fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Result<FrameId, Elsewhere> {
-        self.with_lists(|lists| {
-            let keep = match source {
-                Source::Ordinary => self.reserve,
-                Source::Reserve => 0,
-            };
-            let needed = keep + (1 << order);
-            let buddy = &mut lists.buddy;
-            if buddy.free() >= needed
-                && let Some(id) = buddy.take(metas, order)
-            {
-                return Ok(id);
-            }
-            let magazines: usize = self.magazines().map(Stack::len).sum();
-            let apart = (lists.loads.len() * self.half() + magazines) as u32;
-            match apart > 0 && buddy.free() + apart >= needed {
-                true => Err(Elsewhere::Perhaps),
-                false => Err(Elsewhere::TooLittle),
-            }
+    /// Takes a block from the lists.
+    fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
+        let keep = match source {
+            Source::Ordinary => self.reserve,
+            Source::Reserve => 0,
+        };
+        self.with_lists(|lists| match lists.buddy.free() >= keep + (1 << order) {
+            true => lists.buddy.take(metas, order),
+            false => None,
         })
     }
 

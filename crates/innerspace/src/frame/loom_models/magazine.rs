@@ -1,22 +1,22 @@
-//! A model of a thread's magazine beside who empties it: the steps of `frame::magazine`, over a list in place of the buddy lists.
+//! A model of threads' magazines beside who empties them: the steps of `frame::magazine`, over a list in place of the buddy lists.
 
 use super::super::stack::{CAPACITY, Stack};
 use super::model;
 use crate::FrameId;
-use crate::sync::owned::{Drains, Owned};
+use crate::sync::owned::{Draining, Drains, Owned};
 use crate::sync::{Arc, Mutex, thread};
 
-/// A thread's magazine, and the lists behind it.
+/// Two threads' magazines, and the lists behind them.
 struct Free {
     drains: Drains,
-    own: [Owned<Stack>; 1],
+    own: [Owned<Stack>; 2],
     listed: Mutex<Vec<u32>>,
 }
 
 impl Free {
-    /// As `Allocator::give`.
-    fn give(&self, id: u32) {
-        match self.own[0].enter(&self.drains) {
+    /// As `Allocator::give`, by this thread.
+    fn give(&self, thread: usize, id: u32) {
+        match self.own[thread].enter(&self.drains) {
             Some(magazine) if magazine.len() < CAPACITY => magazine.push(FrameId(id)),
             Some(magazine) => {
                 let mut listed = self.listed.lock();
@@ -28,11 +28,11 @@ impl Free {
         }
     }
 
-    /// As `Allocator::take`: an empty magazine is filled while its owner is at it.
-    fn take(&self) -> Option<u32> {
-        let own = self.own[0].enter(&self.drains);
+    /// As `Allocator::take`, by this thread: an empty magazine is filled while its owner is at it.
+    fn take(&self, thread: usize) -> Option<u32> {
+        let own = self.own[thread].enter(&self.drains);
         let taken = own.and_then(|magazine| magazine.pop().or_else(|| self.fill(&magazine)));
-        taken.map(|id| id.0).or_else(|| self.listed.lock().pop())
+        taken.map(|id| id.0).or_else(|| self.take_listed())
     }
 
     /// As `Allocator::take_load`.
@@ -46,38 +46,33 @@ impl Free {
         magazine.pop()
     }
 
-    /// As `Allocator::take_listed`, by a thread that has no magazine.
+    /// As `Allocator::take_listed`: what a thread does that has no magazine.
     fn take_listed(&self) -> Option<u32> {
         let mut listed = self.listed.lock();
         if let Some(id) = listed.pop() {
             return Some(id);
         }
-        let elsewhere = self.own[0].look().len();
         drop(listed);
-        if elsewhere == 0 {
-            return None;
-        }
-        self.drain();
+        let _away = self.drain();
         self.listed.lock().pop()
     }
 
     /// As `Allocator::drain_magazines`.
-    fn drain(&self) {
+    fn drain(&self) -> Draining<'_> {
         let draining = self.drains.begin(&self.own);
         let mut listed = self.listed.lock();
-        self.own[0]
-            .look()
-            .take_coldest(CAPACITY, |id| listed.push(id.0));
-        assert_eq!(self.own[0].look().len(), 0, "an owner is at its magazine");
-        drop(listed);
-        drop(draining);
+        for own in &self.own {
+            own.look().take_coldest(CAPACITY, |id| listed.push(id.0));
+            assert_eq!(own.look().len(), 0, "an owner is at its magazine");
+        }
+        draining
     }
 }
 
 fn free(listed: Vec<u32>) -> Arc<Free> {
     Arc::new(Free {
         drains: Drains::new(),
-        own: [Owned::new(Stack::new())],
+        own: [Owned::new(Stack::new()), Owned::new(Stack::new())],
         listed: Mutex::new(listed),
     })
 }
@@ -89,7 +84,25 @@ fn what_is_on_its_way_to_a_magazine_is_found() {
         let free = free(vec![1, 2]);
         let theirs = free.clone();
         let needer = thread::spawn(move || theirs.take_listed());
-        let own = free.take();
+        let own = free.take(0);
+        let other = needer.join().unwrap();
+        let mut taken = [own.expect("there are two"), other.expect("there are two")];
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2]);
+    });
+}
+
+/// One frame is in use, the other in the second magazine. The first is freed, and with the charge that was given back the other is taken;
+/// whoever else has a charge all the time finds one of the two. (One thread is both owners, one after the other.)
+#[test]
+fn who_has_a_charge_finds_the_frame_that_was_freed_or_the_one_that_was_not_taken() {
+    model(3, || {
+        let free = free(Vec::new());
+        free.own[1].look().push(FrameId(2));
+        let theirs = free.clone();
+        let needer = thread::spawn(move || theirs.take_listed());
+        free.give(0, 1);
+        let own = free.take(1);
         let other = needer.join().unwrap();
         let mut taken = [own.expect("there are two"), other.expect("there are two")];
         taken.sort_unstable();
@@ -104,9 +117,9 @@ fn a_magazine_loses_nothing_to_who_empties_it() {
     model(3, || {
         let free = free(Vec::new());
         let theirs = free.clone();
-        let drainer = thread::spawn(move || theirs.drain());
-        (1..=3).for_each(|id| free.give(id));
-        let taken = free.take();
+        let drainer = thread::spawn(move || drop(theirs.drain()));
+        (1..=3).for_each(|id| free.give(0, id));
+        let taken = free.take(0);
         drainer.join().unwrap();
         let mut all = std::mem::take(&mut *free.listed.lock());
         all.extend(free.own[0].look().iter().map(|id| id.0));
