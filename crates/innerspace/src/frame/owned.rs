@@ -87,10 +87,16 @@ impl<'f> OwnedFrame<'f> {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 
+    /// Whether the bytes are known to be clear.
+    #[inline(always)]
+    pub(crate) fn is_clear(&self) -> bool {
+        self.bytes == Bytes::Zeros
+    }
+
     /// Clears the bytes, unless they are known to be clear.
     #[inline(always)]
     pub(crate) fn zero(&mut self) {
-        if self.bytes == Bytes::Zeros {
+        if self.is_clear() {
             return;
         }
         if self.order == 0 {

@@ -164,16 +164,21 @@ impl<'s> OwnSlot<'s> {
         self.fill_and_publish(page, None)
     }
 
-    /// Who stores to one new page after the other finds the next in the processor's cache: it is sent for a quarter at a time.
+    /// Who stores to one new page after the other finds the next in the processor's cache: it is sent for a quarter at a time. Nothing is
+    /// sent for where the page is clear already, and so, as a rule, the next: of those only some lines will be wanted.
     #[inline(always)]
     fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
         let frames = &self.space.pool.frames;
-        page.prefetch(Quarter::Third);
-        page.prefetch(Quarter::Fourth);
-        if self.old.is_vacant() {
-            page.zero();
-        } else {
+        let is_vacant = self.old.is_vacant();
+        let next = next.filter(|_| !(is_vacant && page.is_clear()));
+        if !is_vacant {
+            page.prefetch(Quarter::Third);
+            page.prefetch(Quarter::Fourth);
             self.fill_with_copy(&mut page);
+        } else if !page.is_clear() {
+            page.prefetch(Quarter::Third);
+            page.prefetch(Quarter::Fourth);
+            page.zero();
         }
         if let Some(next) = next {
             frames.prefetch_free(next, Quarter::First);
