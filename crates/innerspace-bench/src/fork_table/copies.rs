@@ -61,36 +61,64 @@ fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
     sample
 }
 
+/// The floor: copies of as many pages as each fault has to copy, which are in no cache by now, in memory with huge pages, as ours is.
+struct Floor {
+    from: Region,
+    to: Region,
+}
+
+impl Floor {
+    fn new(bytes: u64) -> Result<Floor, Box<dyn Error>> {
+        let region = || -> Result<Region, Box<dyn Error>> {
+            let mut region = Region::anonymous(bytes as usize, HostPages::Huge)?;
+            region.keep_from_children();
+            region.write_every(PAGE, 1);
+            Ok(region)
+        };
+        Ok(Floor {
+            from: region()?,
+            to: region()?,
+        })
+    }
+
+    /// Copies `pages` of each `stride`, as far apart as they can be.
+    fn copy(&mut self, stride: u64, pages: u64) -> Outcome {
+        let bytes = self.from.bytes().len();
+        let apart = (stride / pages) as usize;
+        thread_time((bytes as u64).div_ceil(stride), || {
+            for at in (0..=bytes - PAGE).step_by(apart) {
+                let page = at..at + PAGE;
+                self.to.bytes_mut()[page.clone()].copy_from_slice(&self.from.bytes()[page]);
+            }
+            Ok(())
+        })
+    }
+}
+
 fn row<'a>(
     name: &str,
     resident: &'a Resident,
     stride: u64,
     budget: Budget,
 ) -> Result<Row<'a>, Box<dyn Error>> {
-    let bytes = resident.bytes();
-    let mut copy = Region::anonymous(bytes as usize, HostPages::Base)?;
-    copy.keep_from_children();
-    copy.write_every(PAGE, 1);
-    // The floor: nothing but the copies of as many pages, which are in no cache by now.
-    let bare = move || -> Outcome {
-        let region = resident.region.borrow();
-        thread_time(bytes.div_ceil(stride), || {
-            for at in (0..bytes as usize).step_by(stride as usize) {
-                let page = at..at + PAGE;
-                copy.bytes_mut()[page.clone()].copy_from_slice(&region.bytes()[page]);
-            }
-            Ok(())
-        })
-    };
+    let mut contenders = vec![
+        Contender::new("kernel", move || kernel_stores(resident, stride)),
+        Contender::new("innerspace", move || parent_stores(resident, stride)),
+        Contender::new("innerspace, child", move || child_stores(resident, stride)),
+    ];
+    let mut pages = Floor::new(resident.bytes())?;
+    let bare = move || pages.copy(stride, 1);
+    contenders.push(Contender::new("memcpy of the pages", bare));
+    if stride == LEAF {
+        // A leaf is a page of words.
+        let mut both = Floor::new(resident.bytes())?;
+        let bare = move || both.copy(stride, 2);
+        contenders.push(Contender::new("memcpy of pages and leaves", bare));
+    }
     Ok(Row {
         name: name.into(),
         unit: Unit::Nanoseconds,
-        contenders: vec![
-            Contender::new("kernel", move || kernel_stores(resident, stride)),
-            Contender::new("innerspace", move || parent_stores(resident, stride)),
-            Contender::new("innerspace, child", move || child_stores(resident, stride)),
-            Contender::new("memcpy of the pages", bare),
-        ],
+        contenders,
         subject: "innerspace",
         baseline: "kernel",
         budget,
