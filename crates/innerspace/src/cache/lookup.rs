@@ -19,7 +19,7 @@ use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::raw;
 use crate::sync::{Backoff, interleave};
-use crate::units::{FrameId, PageCount};
+use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
 /// What a lookup does with what it finds, and with what it does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +123,9 @@ pub(super) enum Got<'f> {
     Created(NewBlock<'f>),
 }
 
+/// From so many bytes on, a copy takes its place in the processor's cache from what blocks are guessed by.
+const MUCH: usize = PAGE_SIZE / 4;
+
 /// What one look at the index found.
 enum Looked {
     Absent,
@@ -200,11 +203,14 @@ impl FileCore {
 
 impl FileCore {
     /// The frame of the block that is cached at `block` now, if a guess or one look in a short section finds it; the reference on
-    /// it is the caller's. `block` was inside the file when its size was read.
+    /// it is the caller's, who will copy `len` bytes. `block` was inside the file when its size was read.
     #[inline(always)]
-    pub(super) fn look_up_once(&self, block: u64) -> Option<FrameId> {
+    pub(super) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
         let tag = self.index.tags().sought(block);
-        let frame = self.frames().guess_frame(tag);
+        let frame = match len < MUCH {
+            true => self.frames().guess_frame(tag),
+            false => self.frames().guess_frame_in_run(tag),
+        };
         match self.frames().meta(frame).try_get_of(tag) {
             HeldOf::Sought => return Some(frame),
             HeldOf::Other => self.put(frame),

@@ -57,7 +57,7 @@ impl Handle {
     #[inline]
     fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
         let core = &*self.core;
-        let Some(frame) = core.look_up_once(offset >> core.block_shift()) else {
+        let Some(frame) = core.look_up_once(offset >> core.block_shift(), into.len()) else {
             return false;
         };
         let flags = core.frames().meta(frame).flags.load();

@@ -320,6 +320,12 @@ impl Frames {
         self.lookaside.guess(tag)
     }
 
+    /// The same for who is about to fetch so much that the processor keeps little else: by the run of the block, if it is in one.
+    #[inline(always)]
+    pub(crate) fn guess_frame_in_run(&self, tag: Tag) -> FrameId {
+        self.lookaside.guess_in_run(tag)
+    }
+
     /// Bytes of the table of where blocks were found.
     pub(crate) fn lookaside_bytes(&self) -> u64 {
         self.lookaside.size()

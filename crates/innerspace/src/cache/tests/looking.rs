@@ -334,6 +334,69 @@ fn who_has_found_a_block_notes_where() {
 }
 
 #[test]
+fn who_reads_much_of_a_block_guesses_it_by_what_was_found_of_its_neighbour() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(32 * 4096), &options(4096));
+    file.prefetch(..).unwrap();
+    let core = core(&file);
+    let in_run = |block| {
+        core.frames()
+            .guess_frame_in_run(core.index.tags().sought(block))
+    };
+    let runs = |block: u64| core.index.tags().sought(block).number() / 16;
+    let pair = (0..31).find(|block| {
+        runs(*block) == runs(block + 1) && frame(core, *block).0 + 1 == frame(core, block + 1).0
+    });
+    let first = pair.expect("neighbours in the file are neighbours in the arena");
+    let mut bytes = [0; 4096];
+    assert_eq!(file.read_at(&mut bytes, first * 4096).unwrap(), 4096);
+    assert_eq!(in_run(first + 1), frame(core, first + 1));
+    assert_eq!(
+        guess(core, first + 1),
+        Some(FrameId::ZERO),
+        "not by its word"
+    );
+    assert_eq!(file.read_at(&mut bytes, (first + 1) * 4096).unwrap(), 4096);
+    let at = (first + 1) * 4096;
+    assert_eq!(bytes[..], pattern(at..at + 4096));
+    assert_eq!(
+        guess(core, first + 1),
+        Some(FrameId::ZERO),
+        "nor looked for"
+    );
+    drop(file);
+    assert_empty(&cache);
+}
+
+#[test]
+fn a_wrong_run_is_found_out_and_mended() {
+    let cache = memory(64);
+    let file = open(&cache, &patterned(32 * 4096), &options(4096));
+    file.prefetch(..).unwrap();
+    let core = core(&file);
+    let tag = |block| core.index.tags().sought(block);
+    let first = (0..16).find(|block| tag(*block).number().is_multiple_of(16));
+    let first = first.expect("one in sixteen");
+    // As if the first block lay one frame lower: all are guessed to be their neighbour then.
+    let wrong = FrameId(frame(core, first).0 - 1);
+    core.frames().note_found(tag(first), wrong);
+    assert_eq!(core.frames().guess_frame_in_run(tag(first)), wrong);
+    let mut bytes = [0; 4096];
+    for block in (first..first + 16).rev() {
+        let at = block * 4096;
+        assert_eq!(file.read_at(&mut bytes, at).unwrap(), 4096);
+        assert_eq!(bytes[..], pattern(at..at + 4096), "block {block}");
+        assert_eq!(
+            core.frames().guess_frame_in_run(tag(block)),
+            frame(core, block)
+        );
+    }
+    core.validate();
+    drop(file);
+    assert_empty(&cache);
+}
+
+#[test]
 fn a_wrong_guess_is_found_out_and_mended() {
     let cache = memory(64);
     let file = open(&cache, &patterned(8 * 4096), &options(4096));

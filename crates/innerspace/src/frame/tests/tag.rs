@@ -55,7 +55,62 @@ fn a_guess_is_what_was_noted_last_and_always_a_frame() {
     // Eight words for five frames: the ninth block shares the first one's.
     table.note(tags.given(8), FrameId(1));
     assert_eq!(table.guess(tags.given(0)), FrameId(1));
-    assert_eq!(table.size(), 32);
+    assert_eq!(table.size(), 32 + 4);
+}
+
+/// Tags from the first of a run on.
+fn tags_of_a_run() -> Vec<Tag> {
+    let tags = Tags::of_file(1);
+    let first = (0..).find(|block| tags.given(*block).0.is_multiple_of(16));
+    let first = first.expect("one in sixteen");
+    (first..first + 32).map(|block| tags.given(block)).collect()
+}
+
+#[test]
+fn blocks_of_a_run_are_guessed_by_one_of_them() {
+    let table = Lookaside::new(64).unwrap();
+    let tags = tags_of_a_run();
+    table.note(tags[5], FrameId(35));
+    for (tag, frame) in tags[..16].iter().zip((30..).map(FrameId)) {
+        assert_eq!(table.guess_in_run(*tag), frame);
+        if frame != FrameId(35) {
+            assert_eq!(table.guess(*tag), FrameId::ZERO, "not by its word");
+        }
+    }
+    assert_eq!(table.guess_in_run(tags[16]), FrameId::ZERO, "the next run");
+    // What was noted where it was guessed changes nothing.
+    table.note(tags[6], FrameId(36));
+    assert_eq!(table.guess_in_run(tags[15]), FrameId(45));
+}
+
+#[test]
+fn blocks_that_lie_here_and_there_are_guessed_by_their_words_until_the_first_is_noted_again() {
+    let table = Lookaside::new(64).unwrap();
+    let tags = tags_of_a_run();
+    table.note(tags[0], FrameId(30));
+    table.note(tags[1], FrameId(7));
+    for (block, frame) in [(0, FrameId(30)), (1, FrameId(7)), (2, FrameId::ZERO)] {
+        assert_eq!(table.guess_in_run(tags[block]), frame);
+    }
+    table.note(tags[2], FrameId(8));
+    assert_eq!(table.guess_in_run(tags[3]), FrameId::ZERO);
+    table.note(tags[0], FrameId(40));
+    assert_eq!(table.guess_in_run(tags[2]), FrameId(42));
+    assert_eq!(table.guess(tags[2]), FrameId(8));
+}
+
+#[test]
+fn a_run_that_leads_out_of_the_arena_guesses_nothing() {
+    let table = Lookaside::new(64).unwrap();
+    let tags = tags_of_a_run();
+    table.note(tags[1], FrameId(2));
+    table.note(tags[17], FrameId(60));
+    assert_eq!(table.guess_in_run(tags[0]), FrameId(1));
+    assert_eq!(table.guess_in_run(tags[20]), FrameId(63));
+    assert_eq!(table.guess_in_run(tags[21]), FrameId::ZERO);
+    let table = Lookaside::new(64).unwrap();
+    table.note(tags[3], FrameId(0));
+    assert_eq!(table.guess_in_run(tags[2]), FrameId::ZERO, "below it");
 }
 
 #[test]
