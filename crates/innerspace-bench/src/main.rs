@@ -238,7 +238,7 @@ impl JsonFile<'_> {
     fn open(path: &Path) -> Result<JsonFile<'_>, Box<dyn Error>> {
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+        let file = file.map_err(|error| format!("{path:?}: {error}"))?;
         Ok(JsonFile { path, file })
     }
 
@@ -252,7 +252,7 @@ impl JsonFile<'_> {
             _ => Ok(()),
         };
         cut.and_then(|()| file.write_all(&text))
-            .map_err(|error| format!("{}: {error}", self.path.display()).into())
+            .map_err(|error| format!("{:?}: {error}", self.path).into())
     }
 }
 

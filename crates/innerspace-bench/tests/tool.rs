@@ -37,7 +37,7 @@ fn a_file_for_figures_that_cannot_be_written_is_an_error_before_anything_is_meas
     let (code, text) = complaint(&run(&["fork", "--json", folder]));
     assert_eq!(code, Some(1));
     assert!(
-        text.starts_with(&format!("innerspace-bench: {folder}: ")),
+        text.starts_with(&format!("innerspace-bench: {folder:?}: ")),
         "{text}"
     );
 }

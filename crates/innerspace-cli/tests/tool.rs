@@ -346,6 +346,22 @@ fn a_process_of_the_tour_ends_with_it() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
+#[test]
+fn a_contender_that_finds_no_file_names_it_in_plain_text() {
+    let tool = Tool::new();
+    let odd = "none\n\u{1b}[2J";
+    let mut command = tool.command(&["child", "contender", "read", "1", "1", "--", odd]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    // Its parent is there.
+    let parent = child.stdin.take();
+    let (code, text) = complaint(&child.wait_with_output().unwrap());
+    drop(parent);
+    assert_eq!(code, Some(1));
+    let start = r#"error: "none\n\u{1b}[2J": "#;
+    assert!(text.starts_with(start), "{text}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_one_line_and_exit_code_1() {
@@ -359,7 +375,7 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     let start = format!(
-        "error: no sample of 4.0 MiB in {}/",
+        "error: no sample of 4.0 MiB in \"{}/",
         disk.folder.path().display()
     );
     assert!(text.starts_with(&start), "{text}");
@@ -380,7 +396,7 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     let text = unwrapped(&text);
     for size in ["4.0 MiB", "64.0 KiB"] {
         let line = format!(
-            "NOT VERIFIED: no file of {size} in {}/",
+            "NOT VERIFIED: no file of {size} in \"{}/",
             disk.folder.path().display()
         );
         assert!(text.contains(&line), "{text}");

@@ -265,8 +265,8 @@ impl Tour {
             let bar = tour.bytes_bar("making a sample", tour.size);
             sample::make(&tour.file, tour.size, |done| bar.set_position(done)).map_err(
                 |error| {
-                    let (size, folder) = (ByteSize(tour.size), folder.display());
-                    Failure::Run(format!("no sample of {size} in {folder}: {error}").into())
+                    let size = ByteSize(tour.size);
+                    Failure::Run(format!("no sample of {size} in {folder:?}: {error}").into())
                 },
             )?;
             bar.finish_and_clear();
@@ -287,8 +287,8 @@ impl Tour {
     /// Writes a file that is changed to the folder.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         fs::write(path, bytes).map_err(|error| {
-            let (size, folder) = (ByteSize(bytes.len() as u64), self.folder.display());
-            format!("no file of {size} in {folder}: {error}").into()
+            let (size, folder) = (ByteSize(bytes.len() as u64), &self.folder);
+            format!("no file of {size} in {folder:?}: {error}").into()
         })
     }
 

@@ -122,7 +122,7 @@ pub(super) fn contend(arguments: &ContenderArguments) -> Result<()> {
         len,
     } = arguments;
     let (limit, len) = (*limit, *len);
-    let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let file = File::open(path).map_err(|error| format!("{path:?}: {error}"))?;
     kernel::drop_cache(&file)?;
     let cached = || cached_bytes(path);
     let (cached_before, peak_before) = (cached(), kernel::peak_resident());

@@ -3,15 +3,20 @@
 //! A store may be made of other files, and open them when it is asked: nothing is locked then, and nothing where it is dropped because
 //! it cannot be opened.
 
+use std::borrow::Cow;
+
 use super::core::MAX_SIZE;
 use super::errors::{FileError, StoreAction};
 use super::options::{FileAccess, FileOptions};
-use crate::store::{Accepted, Identity, Store};
+use crate::store::{Accepted, Identity, Store, shown_name};
 use crate::sync::Arc;
 
 /// A store that can be opened, and what it said.
 pub(crate) struct Asked {
     pub(super) store: Arc<dyn Store>,
+    /// As it was given.
+    pub(super) own_name: Arc<str>,
+    /// As it is in messages.
     pub(super) name: Arc<str>,
     /// The order of a block, which the options say.
     pub(super) order: u8,
@@ -25,7 +30,11 @@ pub(crate) struct Asked {
 impl Asked {
     /// Asks a store whether it can be opened in this way.
     pub(crate) fn new(store: Arc<dyn Store>, options: &FileOptions) -> Result<Asked, FileError> {
-        let name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
+        let own_name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
+        let name = match shown_name(&own_name) {
+            Cow::Borrowed(_) => own_name.clone(),
+            Cow::Owned(name) => name.into(),
+        };
         let order = options.block_order(&name)?;
         if options.access == FileAccess::ReadWrite && !store.writable() {
             return Err(FileError::NotWritable { file: name });
@@ -49,6 +58,7 @@ impl Asked {
             accepted: store.accepted(),
             uses_files: store.uses_files(),
             store,
+            own_name,
             name,
             order,
             len,

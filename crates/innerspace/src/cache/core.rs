@@ -39,6 +39,9 @@ pub(crate) struct FileCore {
     pub(super) me: Weak<FileCore>,
     /// The number frames carry.
     pub(super) owner: OwnerId,
+    /// The name as it was given.
+    pub(crate) own_name: Arc<str>,
+    /// The same in messages.
     pub(super) name: Arc<str>,
     pub(super) cache: Arc<Cache>,
     pub(super) pool: Arc<Pool>,
@@ -135,6 +138,7 @@ impl FileCore {
     pub(super) fn new(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> Arc<FileCore> {
         let Asked {
             store,
+            own_name,
             name,
             order,
             len,
@@ -158,6 +162,7 @@ impl FileCore {
             FileCore {
                 me: me.clone(),
                 owner,
+                own_name,
                 name,
                 cache: cache.clone(),
                 pool,

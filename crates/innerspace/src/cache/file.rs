@@ -282,8 +282,8 @@ impl PagedFile {
         Ok(start..end)
     }
 
-    /// The name used in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was opened by, with control
-    /// characters escaped, or what its store is called.
+    /// The name in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was opened by, or what its store is
+    /// called, with control characters escaped.
     pub fn name(&self) -> &str {
         &self.core().name
     }

@@ -99,7 +99,7 @@ impl FileOptions {
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {
         let name = match &self.name {
-            Some(name) => name.as_str().into(),
+            Some(name) => crate::store::shown_name(name).into(),
             None => crate::store::shown(path).into(),
         };
         self.block_order(&name).map(drop)

@@ -23,6 +23,7 @@ use crate::frame::deadline;
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
 use crate::store::Locked;
+use crate::store::shown_name;
 use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
@@ -140,6 +141,7 @@ impl DaxFile {
         name: &str,
         setup: DaxSetup,
     ) -> Result<DaxFile, DaxError> {
+        let name = shown_name(name);
         if device.blocks().is_none() {
             let text = "the device is a host file's";
             return Err(DaxError::Unsupported {

@@ -145,7 +145,8 @@ impl Memory {
     }
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group: see [`Memory::load_snapshot_in`] for another. `open` gives the
-    /// file that a mapped file's name stands for. No mapping of it is locked, and none has advice on how it will be read. Fork from
+    /// file that a mapped file's name stands for: [`FileOpener::name`], or else the path it was opened by, or what its store is
+    /// called, where [`PagedFile::name`] escapes control characters. No mapping of it is locked, and none has advice on how it will be read. Fork from
     /// the result, and those forks can be restored to it.
     ///
     /// ```

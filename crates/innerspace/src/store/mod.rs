@@ -51,6 +51,7 @@ mod transfer;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
+use std::borrow::Cow;
 use std::io::{self, IoSlice};
 
 use crate::sync::Arc;
@@ -301,7 +302,8 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// The name used in messages; a path as the user gave it, with control characters escaped. Default: `store`.
+    /// The name used in messages, which escape the control characters in it, and by snapshots that are saved; a path as the user
+    /// gave it. Default: `store`.
     fn name(&self) -> String {
         "store".to_owned()
     }
@@ -371,6 +373,21 @@ macro_rules! forward_store {
             }
         }
     };
+}
+
+/// A name in messages: control characters are escaped, so that no file's name breaks a line or reaches a terminal as a command.
+pub(crate) fn shown_name(name: &str) -> Cow<'_, str> {
+    if !name.contains(char::is_control) {
+        return Cow::Borrowed(name);
+    }
+    let mut text = String::new();
+    for letter in name.chars() {
+        match letter.is_control() {
+            true => text.extend(letter.escape_default()),
+            false => text.push(letter),
+        }
+    }
+    Cow::Owned(text)
 }
 
 forward_store!(Arc);

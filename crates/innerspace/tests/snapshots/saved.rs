@@ -37,6 +37,42 @@ fn a_private_copy_of_a_file_is_saved_and_the_file_is_found_by_name() {
     other.validate();
 }
 
+// spec: F9
+#[test]
+#[cfg(unix)]
+fn a_file_with_an_odd_name_is_found_by_its_own_and_shown_in_one_line_of_plain_text() {
+    const ODD: &str = "a\n\u{1b}[2Jb";
+    const SHOWN: &str = r"a\n\u{1b}[2Jb";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(ODD);
+    std::fs::write(&path, vec![7; PAGE as usize]).unwrap();
+    let memory = memory(4 * MIB);
+    let by_path = memory.open(&path).unwrap();
+    let named = memory.options().name(ODD);
+    let named = named.open(innerspace::store::MemoryStore::from_bytes(&[8; 100]));
+    let named = named.unwrap();
+    assert_eq!(
+        (by_path.name().ends_with(SHOWN), named.name()),
+        (true, SHOWN)
+    );
+    let refused = named.write_at(&[1], 0).unwrap_err().to_string();
+    assert!(refused.starts_with(SHOWN), "{refused}");
+    for (file, name) in [(by_path, path.to_str().unwrap()), (named, ODD)] {
+        let space = memory.space().unwrap();
+        let at = space.map(Map::file(&file)).unwrap();
+        let mut saved = Vec::new();
+        space.freeze().unwrap().save(&mut saved).unwrap();
+        let refused = memory.load_snapshot(&mut &saved[..], |_| None).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains(SHOWN) && !text.contains(ODD), "{text}");
+        let loaded = memory.load_snapshot(&mut &saved[..], |asked| {
+            (asked == name).then(|| file.clone())
+        });
+        let byte = file.view(0..1).unwrap()[0];
+        assert_eq!(loaded.unwrap().accessor().load::<u8>(at), Ok(byte));
+    }
+}
+
 /// The records of a saved snapshot: each one's kind, and where its payload is.
 fn records(saved: &[u8]) -> Vec<(u32, Range<usize>)> {
     let mut found = Vec::new();

@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::space::{Explanation, SpaceError};
+use crate::store::shown_name;
 use crate::{Grouped, VirtAddr};
 
 /// A snapshot that could not be saved or loaded.
@@ -39,7 +40,10 @@ pub enum SnapshotFileError {
         offset: u64,
     },
     /// A mapped file that whoever loads the snapshot does not know.
-    #[error("the snapshot maps the file {name}, which is not at hand")]
+    #[error(
+        "the snapshot maps the file {}, which is not at hand",
+        shown_name(name)
+    )]
     UnknownFile {
         /// The file's name when it was saved.
         name: String,

@@ -33,7 +33,7 @@ mod watch;
 use std::io::{self, IoSlice};
 use std::path::Path;
 
-use super::{Identity, Limits, Store, StoreError, SyncWhat, Version, write_zeros};
+use super::{Identity, Limits, Store, StoreError, SyncWhat, Version, shown_name, write_zeros};
 use crate::sys::file as sys;
 use crate::units::PageCount;
 use engine::Engine;
@@ -47,16 +47,9 @@ pub(crate) use opened::{Emptying, Locked, LockedFile, Locking, Opened};
 /// The request size that amortises a system call and still overlaps with others.
 const PREFERRED_SIZE: usize = 256 << 10;
 
-/// A path in messages: control characters are escaped, so that no file's name breaks a line or reaches a terminal as a command.
+/// A path in messages: see [`shown_name`].
 pub(crate) fn shown(path: &Path) -> String {
-    let mut text = String::new();
-    for letter in path.to_string_lossy().chars() {
-        match letter.is_control() {
-            true => text.extend(letter.escape_default()),
-            false => text.push(letter),
-        }
-    }
-    text
+    shown_name(&path.to_string_lossy()).into_owned()
 }
 
 /// A regular file as a store. Dropping it unlocks the file; it does not sync.
@@ -67,7 +60,7 @@ pub struct FileStore {
     engine: Engine,
     access: Access,
     identity: Option<Identity>,
-    /// The path as given, as it is [`shown`] in messages.
+    /// The path as given.
     name: String,
     watch: Watch,
 }

@@ -147,7 +147,7 @@ impl Locked<'_> {
             engine,
             access: opening.access,
             identity: super::identity_of(&metadata),
-            name: super::shown(opening.path),
+            name: opening.path.to_string_lossy().into_owned(),
             watch: Watch::new(&metadata),
             file,
         })

@@ -39,7 +39,8 @@ fn an_odd_name_is_shown_in_one_line_of_plain_text() {
     let missing = FileStore::open(&path, Access::ReadOnly).unwrap_err();
     assert_eq!(missing.to_string(), format!("{text}: no such file"));
     let store = FileStore::create(&path).unwrap();
-    assert_eq!(store.name(), text);
+    assert_eq!(store.name(), path.to_string_lossy(), "as it was given");
+    assert_eq!(crate::store::shown_name(&store.name()), text);
 }
 
 #[test]
