@@ -234,6 +234,14 @@ impl Cache {
         }
     }
 
+    /// Frees what waits for a grace period, if nobody comes by any more: for who has let go of a file that is not cached. Where
+    /// whoever wants memory might do it.
+    pub(crate) fn flush_if_abandoned(&self) {
+        if self.abandoned.load(Ordering::Relaxed) {
+            self.pool.flush_retired();
+        }
+    }
+
     /// What a tick would do for others, if nobody ticks any more: after a call of a store, where no lock is held.
     #[inline]
     pub(super) fn serve_if_abandoned(&self) {

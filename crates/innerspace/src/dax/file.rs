@@ -68,6 +68,18 @@ struct Handle {
     core: Arc<DaxCore>,
     /// The failed syncs that it has heard of.
     cursor: ErrorCursor,
+    /// The last of the fields, so the last to go.
+    _ending: Ending,
+}
+
+/// Sees to what a file leaves, when the program has let go of it.
+#[derive(Debug)]
+struct Ending(Arc<Cache>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.flush_if_abandoned();
+    }
 }
 
 /// What a direct access file has, and has done. Sizes in pages of 4 KiB.
@@ -127,7 +139,12 @@ impl DaxFile {
     /// A handle on a file that is open.
     pub(crate) fn new(core: Arc<DaxCore>) -> DaxFile {
         let cursor = core.errors.sample();
-        DaxFile(Arc::new(Handle { core, cursor }))
+        let _ending = Ending(core.cache.clone());
+        DaxFile(Arc::new(Handle {
+            core,
+            cursor,
+            _ending,
+        }))
     }
 
     /// An empty file in blocks of `device`, which other files may share.
@@ -379,6 +396,7 @@ impl DaxFile {
             file: core.clone(),
             bytes,
             parts: Vec::new(),
+            _ending: Ending(core.cache.clone()),
         };
         let mut page = pages.start;
         while page < pages.end {
@@ -470,6 +488,8 @@ pub struct DaxPin {
     bytes: Range<u64>,
     /// Device pages, in the file's order: the first, and how many.
     parts: Vec<(u64, u64)>,
+    /// The last of the fields, so the last to go.
+    _ending: Ending,
 }
 
 impl DaxPin {

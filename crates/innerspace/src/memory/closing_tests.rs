@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use super::{Memory, MemoryOptions, Threads};
 use crate::cache::{FileAccess, PagedFile};
+use crate::dax::{DaxDevice, DaxFile};
 use crate::reclaim::Retired;
-use crate::space::Map;
+use crate::space::{Map, Space};
 use crate::store::{MemoryStore, Store, write_all_at};
-use crate::units::{MIB, PAGE_SIZE};
+use crate::units::{MIB, PAGE_SIZE, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -200,4 +201,61 @@ fn the_last_file_leaves_nothing_charged_when_the_memory_went_before_it() {
     drop(second);
     assert!(left > 0, "the second file's");
     assert_eq!(group.usage(), 0);
+}
+
+type End = Box<dyn FnOnce() -> Option<Space>>;
+
+fn map(memory: &Memory, file: &DaxFile) -> (Space, VirtAddr) {
+    let space = memory.space().unwrap();
+    let at = space.map(Map::direct(file)).unwrap();
+    (space, at)
+}
+
+#[test]
+fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() {
+    let left_by = |end_of: fn(&Memory, DaxFile) -> End| {
+        let memory = memory(4 * MIB);
+        let group = memory.group("files", 2 * MIB).unwrap();
+        let device = DaxDevice::memory(MIB).unwrap();
+        let options = memory.direct_options().group(&group);
+        let file = options.on(&device, "data.bin").unwrap();
+        // Entries, whose nodes readers may walk.
+        file.write_all_at(&[1; 100], 0).unwrap();
+        let end = end_of(&memory, file);
+        drop(memory);
+        assert!(group.usage() > 0);
+        let _other = end();
+        group.usage()
+    };
+    let called = left_by(|_, file| {
+        Box::new(move || {
+            drop(file);
+            None
+        })
+    });
+    let pinned = left_by(|_, file| {
+        let pin = file.pin_raw(0..100).unwrap();
+        drop(file);
+        Box::new(move || {
+            drop(pin);
+            None
+        })
+    });
+    let mapped = left_by(|memory, file| {
+        let (space, _) = map(memory, &file);
+        drop(file);
+        Box::new(move || {
+            drop(space);
+            None
+        })
+    });
+    let unmapped = left_by(|memory, file| {
+        let (space, at) = map(memory, &file);
+        drop(file);
+        Box::new(move || {
+            space.unmap(at, PAGE).unwrap();
+            Some(space)
+        })
+    });
+    assert_eq!((called, pinned, mapped, unmapped), (0, 0, 0, 0));
 }

@@ -69,6 +69,8 @@ impl Pool {
     /// [`Pool::flush_retired`] and [`Pool::do_deferred`]: whatever was let go is gone then. Where both are allowed.
     pub(crate) fn let_go(&self) {
         self.flush_retired();
+        // A mapping that went then may have been the last to keep a direct access file, whose entries wait in their turn.
+        self.flush_retired();
         self.do_deferred();
     }
 }

@@ -19,7 +19,7 @@ use super::session::Interrupted;
 use super::vma::Protection;
 use crate::VirtAddr;
 use crate::cache::{depth_in_spaces, set_depth_in_spaces};
-use crate::dax::DaxFile;
+use crate::dax::{DaxFile, DaxRef};
 use crate::sync::Arc;
 
 /// Something that answers loads and stores of a range of addresses; see [`Map::device`](crate::Map::device).
@@ -91,8 +91,8 @@ pub(super) struct DeviceRef(Arc<Target>);
 
 enum Target {
     Device(Box<dyn Device>),
-    /// A direct access file, guarded against being cut short.
-    File(DaxFile),
+    /// A direct access file, guarded against being cut short. No handle: a mapping may go anywhere, and a handle ends its file.
+    File(DaxRef),
 }
 
 impl DeviceRef {
@@ -101,11 +101,11 @@ impl DeviceRef {
     }
 
     pub(super) fn guarded(file: &DaxFile) -> DeviceRef {
-        DeviceRef(Arc::new(Target::File(file.clone())))
+        DeviceRef(Arc::new(Target::File(DaxRef::new(file.core().clone()))))
     }
 
     /// The file whose bytes it answers with, if it is no device.
-    pub(super) fn file(&self) -> Option<&DaxFile> {
+    pub(super) fn file(&self) -> Option<&DaxRef> {
         match &*self.0 {
             Target::Device(_) => None,
             Target::File(file) => Some(file),

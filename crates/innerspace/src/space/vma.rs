@@ -273,7 +273,7 @@ impl Vma {
             Backing::Device { device, .. } => device.file(),
             Backing::File { .. } | Backing::Anonymous => return self.file().cloned(),
         };
-        guarded.map(|file| MappedFile::Direct(DaxRef::new(file.core().clone())))
+        guarded.map(|file| MappedFile::Direct(file.with_own_count()))
     }
 
     /// Whether what `at` shows is the page of a cached file in this frame. The page's block is locked, and the frame was found in
