@@ -68,6 +68,15 @@ fn gather(space: &Space, at: VirtAddr, pages: &[u64]) {
 }
 
 #[test]
+fn more_than_there_is_memory_for_is_read_once() {
+    let (_memory, space, at, store) = mapped(512 * KIB);
+    let all: Vec<u64> = (0..PAGES).collect();
+    gather(&space, at, &all);
+    let together = store.together.lock().unwrap();
+    assert_eq!(together.iter().sum::<usize>(), all.len(), "{together:?}");
+}
+
+#[test]
 fn misses_that_lie_apart_are_one_batch() {
     let (_memory, space, at, store) = mapped(8 * MIB);
     let pages: Vec<u64> = (0..32).map(|i| (i * 97 + 5) % PAGES).collect();

@@ -20,8 +20,13 @@ use crate::store::{Batch, Store, read_exact_or_eof, short_read_error};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
-/// What one read has ahead is this part of every limit at most: until it is there, and used where it is passing, nobody can evict it.
-const AHEAD_PART: u64 = 8;
+/// What one read locks of blocks that nobody waits for yet is this part of every limit at most: until it is there, and used where it
+/// is passing, nobody can evict it.
+const LOCKED_PART: u64 = 8;
+
+/// What is read together, and used one after the other when all of it is there, is this part of every limit at most: more would
+/// push itself out.
+const TOGETHER_PART: u64 = 2;
 
 /// What was found, or made, where a block was wanted.
 #[derive(Debug)]
@@ -139,7 +144,7 @@ impl FileCore {
         let from = run[0].block() + 1;
         let ahead = match ahead {
             0 => 0,
-            _ => ahead.min(self.nearest_limit() / AHEAD_PART / self.block_bytes()),
+            _ => ahead.min(self.blocks_in_limit(LOCKED_PART)),
         };
         let end = (from + ahead).min(self.size().div_ceil(self.block_bytes()));
         for block in from..end {
@@ -154,16 +159,23 @@ impl FileCore {
         }
     }
 
+    /// Blocks that are a part of the nearest limit.
+    fn blocks_in_limit(&self, part: u64) -> u64 {
+        self.nearest_limit() / part / self.block_bytes()
+    }
+
     /// Reads blocks of these pages (in order) that are absent and have data, many at once, as far as memory is there without
     /// I/O. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         /// Blocks read at once.
-        const MOST: usize = 64;
+        const MOST: u64 = 64;
+        let at_once = self.blocks_in_limit(LOCKED_PART).clamp(1, MOST) as usize;
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.order).collect();
         blocks.dedup();
+        blocks.truncate(usize::try_from(self.blocks_in_limit(TOGETHER_PART)).unwrap_or(usize::MAX));
         let _steady = self.steady();
         let end = self.size().div_ceil(self.block_bytes());
-        for blocks in blocks.chunks(MOST) {
+        for blocks in blocks.chunks(at_once) {
             let no_io = NoIo::begin();
             let mut run = Vec::new();
             for block in blocks.iter().filter(|block| **block < end) {

@@ -14,7 +14,8 @@ use crate::sync::Arc;
 impl Accessor {
     /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other. Pages of files that are not
     /// in memory are asked of their stores first, up to 64 in one batch, so that a store that can have several reads under way has
-    /// them; only as far as the memory is there without waiting.
+    /// them; only as far as the memory is there without waiting, in a batch no more than an eighth of the nearest limit of the file's
+    /// groups, and half of that limit in all.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};

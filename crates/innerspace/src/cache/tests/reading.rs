@@ -480,3 +480,27 @@ fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
     drop((other, options, group));
     assert_empty(&cache);
 }
+
+#[test]
+fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
+    let cache = memory(1_000);
+    let group = cache.root_group().child("small", 25 * 4096).unwrap();
+    let options = options(4096).group(&group);
+    let (slow, quick) = (patterned(100 * 4096), patterned(8 * 4096));
+    let wanted = open(&cache, &slow, &options);
+    let other = open(&cache, &quick, &options);
+    slow.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
+    let gathering = thread::spawn(move || {
+        let pages: Vec<u64> = (0..50).map(|number| number * 2).collect();
+        core(&wanted).fill_together(&pages);
+        let stats = wanted.stats();
+        (stats.filled, stats.store_reads)
+    });
+    slow.wait_hanging(1);
+    assert_eq!(contents(&other), pattern(0..8 * 4096));
+    slow.release(Release::Proceed);
+    // An eighth of the group at a time, and half of it in all, so that nothing goes before it is used.
+    assert_eq!(gathering.join().unwrap(), (12, 4));
+    drop((other, options, group));
+    assert_empty(&cache);
+}
