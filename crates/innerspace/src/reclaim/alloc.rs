@@ -71,6 +71,13 @@ impl<'p> DerefMut for PoolFrame<'p> {
 }
 
 impl PoolFrame<'_> {
+    /// Has the root pay in place of the group that it was got for, which was given room for it: for what serves all.
+    pub(crate) fn paid_by_root(self) -> Self {
+        let (pool, pages) = (self.pool, self.charge.pages());
+        // A page more than there is, for a moment: the other charge goes when this one is there, so that nobody has it meanwhile.
+        pool.wrap(self.frame, pool.groups.charge_must(GroupId::ROOT, pages))
+    }
+
     /// Makes the frame visible, held as `initial` says; it stays charged until [`Pool::free`].
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {

@@ -1,9 +1,9 @@
 //! The common leaf of zeros: 512 words that show the zero frame, read-only. A hole of 2 MiB is mapped by one word that leads
 //! there, so it costs no table.
 //!
-//! One leaf a `Memory`, kept for good, and counted by nobody: words that lead to it come and go under everybody's hands,
-//! since a revoker takes them away with neither `paths` nor the gate. It counts as shared: who wants to change a page below it
-//! copies it first, and gets an empty leaf. Its words are changed by nobody; walks that change words pass it over, copies of
+//! One leaf a `Memory`, kept for good, so that the root pays for it, and counted by nobody: words that lead to it come and go under
+//! everybody's hands, since a revoker takes them away with neither `paths` nor the gate. It counts as shared: who wants to change a
+//! page below it copies it first, and gets an empty leaf. Its words are changed by nobody; walks that change words pass it over, copies of
 //! nodes and restores leave it out. It may stand where an entry of a direct access file says "hole of 2 MiB" and nowhere else,
 //! and is linked and unlinked under that entry's lock.
 //!
@@ -101,7 +101,8 @@ impl Nodes<'_> {
         if let Some(leaf) = self.pool.zero_leaf.get() {
             return Some(*leaf);
         }
-        let mut frame = spares.take().ok()?;
+        // Who comes first gets it for all, and for good.
+        let mut frame = spares.take().ok()?.paid_by_root();
         let zero = self.pool.frames.host(FrameId::ZERO) as u64;
         let words: &[_; SLOTS] = frame.words();
         for word in words {

@@ -222,6 +222,24 @@ fn the_leaf_of_zeros_is_parted_from_at_two_ends_at_once() {
 }
 
 #[test]
+fn the_leaf_of_zeros_is_charged_to_no_group_that_uses_it() {
+    let pool = pool(512);
+    let device = device(PAGE);
+    let file = hole(&pool, &device, LARGE);
+    let group = pool.root_group().child("first", 64 * PAGE).unwrap();
+    let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
+    let at = space.map(Map::direct(&file)).unwrap();
+    assert_eq!(space.accessor().load::<u8>(at), Ok(0));
+    assert!(pool.zero_leaf.get().is_some());
+    pool.validate();
+    drop((space, file));
+    pool.flush_retired();
+    assert_eq!(group.usage(), 0);
+    drop(group);
+    assert_all_given_back(&pool);
+}
+
+#[test]
 fn forbidding_a_hole_of_a_gib_costs_no_leaves() {
     let pool = pool(512);
     let device = device(PAGE);
