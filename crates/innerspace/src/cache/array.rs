@@ -44,7 +44,7 @@ macro_rules! elements {
 
 elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
-/// The largest element in bytes.
+/// The largest element in bytes. Their sizes are powers of two, and each lies at a multiple of its own: none is in two blocks.
 const MAX_ELEMENT: usize = 16;
 /// Bytes that a write makes of its elements at once, or a block, if that is more.
 const PIECE: u64 = 64 * KIB;
@@ -156,23 +156,10 @@ impl<T: Element> Array<T> {
 
     fn elements(&self, first: u64, into: &mut [T], wait: Wait) -> Result<(), FileError> {
         let bytes = self.bytes_of(first, into.len())?;
-        let size = size_of::<T>() as u64;
         let mut to = into.iter_mut();
-        // An element across two blocks arrives in two pieces.
-        let mut part = [0; MAX_ELEMENT];
-        let mut held = 0;
-        let collect = |mut piece: &[u8]| {
-            while !piece.is_empty() {
-                let take = (size as usize - held).min(piece.len());
-                part[held..held + take].copy_from_slice(&piece[..take]);
-                piece = &piece[take..];
-                held += take;
-                if held == size as usize {
-                    held = 0;
-                    if let Some(to) = to.next() {
-                        *to = T::from_le(&part[..size as usize]);
-                    }
-                }
+        let collect = |piece: &[u8]| {
+            for (from, to) in piece.chunks_exact(size_of::<T>()).zip(&mut to) {
+                *to = T::from_le(from);
             }
         };
         self.file.handle().scan_all(bytes, collect, wait)
