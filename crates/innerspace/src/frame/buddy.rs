@@ -369,6 +369,23 @@ mod tests {
     }
 
     #[test]
+    fn what_an_aligned_block_passes_over_is_free_and_handed_out_next() {
+        let mut arena = arena_of(2048);
+        let first = arena.1.take(&arena.0, 0).unwrap();
+        let all = frames_of(&arena);
+        let large = arena.1.take(&arena.0, MAX_ORDER).unwrap();
+        assert_eq!((first, large), (FrameId(1), FrameId(512)));
+        assert_eq!(arena.1.untouched, 1024);
+        let left = all.iter().filter(|id| !(512..1024).contains(&id.0));
+        assert!(left.eq(&frames_of(&arena)), "all but the block is free");
+        let mut singles = vec![FrameId::ZERO; 510];
+        assert_eq!(arena.1.take_singles(&arena.0, &mut singles), 510);
+        singles.sort_unstable_by_key(|id| id.0);
+        assert!(singles.into_iter().eq((2..512).map(FrameId)));
+        assert_eq!(arena.1.untouched, 1024);
+    }
+
+    #[test]
     fn untouched_memory_is_used_upwards_also_where_the_arena_ends_in_pieces() {
         let (metas, mut buddy) = arena();
         let mut taken = [FrameId::ZERO; 31];
