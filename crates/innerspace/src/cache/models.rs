@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::{Cache, FileAccess, FileError, FileInner, FileOptions, PagedFile};
-use crate::reclaim::{Pool, PoolOptions, Step};
+use crate::reclaim::{Pool, PoolOptions, Retired, Step};
 use crate::store::{MemoryStore, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, thread};
@@ -449,6 +449,27 @@ fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
         cache.abandon();
         closing.join().unwrap();
         assert_eq!(told.load(Ordering::SeqCst), 1);
+        finish(&cache, file);
+    };
+    shuttle::check_pct(body, ROUNDS, 2);
+}
+
+#[test]
+fn shuttle_what_a_close_retires_is_freed_beside_the_end_of_the_memory() {
+    // As above.
+    let body = || {
+        let (cache, _store, file) = file(16, 1);
+        let closing = {
+            let cache = cache.clone();
+            // The end of a close that has left something for a grace period.
+            thread::spawn(move || {
+                cache.pool().retire(Retired::Call(Box::new(|_| ())));
+                cache.end_if_abandoned();
+            })
+        };
+        cache.abandon();
+        closing.join().unwrap();
+        assert_eq!(cache.pool().totals().retired, 0);
         finish(&cache, file);
     };
     shuttle::check_pct(body, ROUNDS, 2);

@@ -16,7 +16,7 @@ use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step, Untried};
 use crate::stats::Event;
 use crate::store::Identity;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, Weak, may_call_out};
 use crate::units::PageCount;
@@ -210,11 +210,17 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Serves the futures and calls out for the last time: from now on whoever polls a future, or closes a file, does.
+    /// Closes what was let go, serves the futures and calls out for the last time: from now on whoever polls a future, or closes a
+    /// file, does.
     pub(crate) fn abandon(&self) {
         // Relaxed: the locks of the queues and of `unheard` are between. Who adds to one after it was looked at sees this.
         self.abandoned.store(true, Ordering::Relaxed);
-        self.serve_waiting();
+        // That of what is retired is not: its length is looked at without. Pairs with the fence of who closes a file.
+        fence(Ordering::SeqCst);
+        let mut panics = Panics::default();
+        panics.catch(|| self.pool.let_go());
+        panics.catch(|| self.serve_waiting());
+        panics.go_on();
     }
 
     /// [`Cache::serve_waiting`], if nobody else will, for who has queued a future; whether it was done.
@@ -228,6 +234,8 @@ impl Cache {
 
     /// What a file leaves that was closed, if nobody comes by any more: frees what waits for a grace period, and calls out.
     pub(super) fn end_if_abandoned(&self) {
+        // After it was retired: see `abandon`.
+        fence(Ordering::SeqCst);
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
             self.call_out();

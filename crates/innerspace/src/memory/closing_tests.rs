@@ -259,3 +259,23 @@ fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() 
     });
     assert_eq!((called, pinned, mapped, unmapped), (0, 0, 0, 0));
 }
+
+#[test]
+fn a_file_that_the_end_of_the_memory_closes_leaves_nothing_charged() {
+    let memory = memory(4 * MIB);
+    let group = memory.group("files", 2 * MIB).unwrap();
+    let options = memory.options().group(&group);
+    let options = options.access(FileAccess::ReadWrite);
+    let file = options.open(MemoryStore::new()).unwrap();
+    // Deep enough for nodes, which readers may walk.
+    file.write_at(&[1; 100], 0).unwrap();
+    file.write_at(&[1; 100], 1 << 30).unwrap();
+    // The last reference waits for a grace period, as that of a mapping does.
+    let inner = file.inner().clone();
+    drop(file);
+    let last = Retired::Call(Box::new(move |_| drop(inner)));
+    memory.0.pool.retire(last);
+    assert!(group.usage() > 0);
+    drop(memory);
+    assert_eq!(group.usage(), 0);
+}

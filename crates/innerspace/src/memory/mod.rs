@@ -278,11 +278,13 @@ impl Drop for MemoryInner {
     fn drop(&mut self) {
         let mut panics = Panics::default();
         // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
-        panics.catch(|| self.pool.let_go());
-        panics.catch(|| match self.service {
-            Some(_) => self.cache.call_out(),
-            None => self.cache.abandon(),
-        });
+        match self.service {
+            Some(_) => {
+                panics.catch(|| self.pool.let_go());
+                panics.catch(|| self.cache.call_out());
+            }
+            None => panics.catch(|| self.cache.abandon()),
+        }
         // The service thread looks whether anything is left to serve.
         self.pool.kick();
         panics.go_on();
