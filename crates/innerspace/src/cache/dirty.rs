@@ -1,11 +1,9 @@
 //! Which blocks of a file are dirty and which are being written: the dirty index, and who may write what when.
 
-mod runs;
-
 use std::ops::Range;
 
 use super::errors::HeldReason;
-use runs::Runs;
+use super::runs::Runs;
 
 /// When a file's dirty blocks go to its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -126,6 +124,13 @@ impl DirtyIndex {
             self.doubted.remove_all(blocks.clone());
             self.doubted.note_run(blocks, ());
         }
+    }
+
+    /// Blocks that were accepted have to be written again in any case.
+    pub(super) fn doubt(&mut self, blocks: Range<u64>) {
+        self.accepted.remove_all(blocks.clone());
+        self.doubted.remove_all(blocks.clone());
+        self.doubted.note_run(blocks, ());
     }
 
     /// The blocks that must become dirty again, run by run.

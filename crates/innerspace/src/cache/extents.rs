@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::core::FileCore;
 use super::errors::{FileError, StoreAction};
+use super::punched::Punched;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The last data range and the last hole the store told of, in bytes. A data range that became a hole is harmless (zeros
@@ -13,6 +14,8 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 pub(super) struct Extents {
     data: Range<u64>,
     hole: Range<u64>,
+    /// What was punched and no sync has covered: holes, whatever the store says.
+    pub(super) punched: Punched,
     /// Counts cuts: an answer of the store from before one is not remembered after it.
     cuts: u64,
 }
@@ -62,12 +65,11 @@ impl ShownHoles {
 }
 
 impl Extents {
-    /// Forgets everything.
+    /// Forgets what the store said.
     pub(super) fn clear(&mut self) {
-        *self = Extents {
-            cuts: self.cuts + 1,
-            ..Extents::default()
-        };
+        self.cuts += 1;
+        self.data = 0..0;
+        self.hole = 0..0;
     }
 
     /// `bytes` will have data, or have it now.
@@ -113,7 +115,11 @@ impl FileCore {
         if bytes.is_empty() {
             return Some(Content::Hole);
         }
-        self.extents.lock().answer(&bytes)
+        let extents = self.extents.lock();
+        match extents.punched.contains(block) {
+            true => Some(Content::Hole),
+            false => extents.answer(&bytes),
+        }
     }
 
     /// What the store has for `block`, which is not cached.
@@ -153,7 +159,11 @@ impl FileCore {
         if bytes.is_empty() {
             return u64::MAX; // the store ends before it
         }
-        let hole = self.extents.lock().hole.clone();
+        let extents = self.extents.lock();
+        if let Some(end) = extents.punched.end_of(block) {
+            return end;
+        }
+        let hole = &extents.hole;
         match hole.contains(&bytes.start) {
             true => hole.end >> self.block_shift(),
             false => block, // it has been cut since

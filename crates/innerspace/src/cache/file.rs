@@ -129,7 +129,7 @@ impl FileCore {
         let mut panics = Panics::default();
         // Whoever failed, at first it is no more than an attempt. A store that panics has failed, too.
         panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
-        if self.dirty().last_unwritten().is_some() {
+        if self.has_unwritten() {
             self.write_last(&mut panics);
         }
         self.remove_blocks(0..u64::MAX);
@@ -153,7 +153,7 @@ impl FileCore {
         let failures = self.errors.count();
         let mut outcome = Ok(());
         panics.catch(|| outcome = self.sync_blocks(0..self.end_block(), None));
-        if self.dirty().last_unwritten().is_some()
+        if self.has_unwritten()
             && let Err(error) = self.errors.check(&ErrorCursor::behind(failures))
         {
             self.cache.log_error(error);
@@ -493,10 +493,10 @@ impl PagedFile {
         self.core().set_len(len)
     }
 
-    /// Makes a range read as zeros and gives its room in the store back, as far as the store can. The length stays.
+    /// Makes a range read as zeros and gives its room in the store back, as far as the store can. The length stays. After 256 ranges that
+    /// lie apart and that no sync has covered, what was punched is made durable first.
     ///
-    /// There is no `try_` form: it calls the store, but for parts of blocks, which [`PagedFile::try_write_at`] can fill with zeros.
-    /// [`LaterCalls::punch`] does it without waiting.
+    /// There is no `try_` form: it calls the store. [`PagedFile::try_write_at`] can clear parts of blocks; [`LaterCalls::punch`] does not wait.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the range may be zero already.

@@ -41,6 +41,8 @@ pub(crate) enum Point {
     Awaiting,
     /// In a close that has left something unwritten: nobody else begins a write.
     Closing,
+    /// In a punch: the store has answered, and nothing is noted.
+    Punched,
     /// In a sync that has failed: others may sync again.
     SyncFailed,
     /// In taking back what is in doubt: it is known which blocks are, and none is locked.

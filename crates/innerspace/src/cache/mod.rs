@@ -15,8 +15,8 @@
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `passing`, `write`, `append`, `new_blocks` | zero-copy and copies; reads that cache nothing; writers that move away from views; at the end of the file; blocks made whole, many at once |
-//! | `dirty`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
-//! | `truncate` | taking parts away |
+//! | `dirty`, `runs`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
+//! | `truncate`, `punched` | taking parts away; what was punched and no sync has covered |
 //! | `calls` | a store must not come back to its file; whose stores are called unasked |
 //! | `fault`, `beside`, `mappers`, `owner` | page faults; what they map with their own; mappings, reclaim |
 //!
@@ -48,7 +48,7 @@
 //! | read, view | shared holds; of two fills one `create` wins, the other waits for LOCKED | a view moves the writer to another frame; a copy may be torn | a view takes the right to store away (WMAPPED) | both only read: the write holds a view, too | a hold stops `freeze` | the slot, or the frame's tag, is read after the hold is taken (I10); fills: `invalidate` |
 //! | write | | block lock | block lock; stores meet as machine words | STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes | block lock | `invalidate`; an append in one step: `cutting`, under the mutex of the index |
 //! | map fault | | | block lock until installed; holes: the epoch | STABLE; to write: revoke, grace, clear DIRTY, read the bytes | block lock until installed | `invalidate`; block lock; holes: the epoch |
-//! | write back, sync | | | | DIRTY is cleared once, under the lock; one sync of a file at a time | DIRTY, WRITEBACK and not synced are busy, asked under the lock | they wait for WRITEBACK; past the end of a cut none begins until it is over (`Cutting`), and a sync waits for that; a punch holds the locks until the store has punched; what is being written counts as kept by invalidate; doubt goes with the block |
+//! | write back, sync | | | | DIRTY is cleared once, under the lock; one sync of a file at a time | DIRTY, WRITEBACK and not synced are busy, asked under the lock | they wait for WRITEBACK; past the end of a cut none begins until it is over (`Cutting`), and a sync waits for that; a punch holds the locks until the store has punched; what is being written counts as kept by invalidate; doubt goes with the block; a lost punch is made again with the file to itself and the blocks locked |
 //! | evict | | | | | `try_lock`; `freeze` succeeds once | block lock, and "still in the index?" |
 //! | truncate, punch, discard, invalidate | | | | | | `invalidate`, exclusive |
 //!
@@ -87,9 +87,11 @@ mod new_blocks;
 mod options;
 mod owner;
 mod passing;
+mod punched;
 mod reached;
 mod read;
 mod ready;
+mod runs;
 mod service;
 mod serving;
 mod spare_nodes;

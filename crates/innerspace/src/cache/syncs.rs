@@ -4,7 +4,8 @@
 //! next one succeeds. So a block that was written and not synced since is kept in memory although it is clean: eviction
 //! passes it over, or syncs first. A sync that succeeds releases what was accepted before it began. One that fails leaves
 //! all that was accepted in doubt; what is in doubt becomes dirty again, and is written again. Every handle hears of it, also by
-//! a good sync of its own that had waited for this one: what it has written may be lost.
+//! a good sync of its own that had waited for this one: what it has written may be lost. Of what was punched there is no
+//! block to keep: that is noted, and punched again ([`punched`](super::punched)).
 //!
 //! One sync of a file runs at a time: of two at once, one could take the other's error along. Whoever comes meanwhile waits
 //! for the running one to end, and takes part in the next.
@@ -198,6 +199,7 @@ impl Drop for Unsure<'_> {
         if self.file.accepted == Accepted::UntilSync {
             // Also what was accepted since it began: who knows when the store dropped what.
             self.file.dirty().doubt_accepted();
+            self.file.extents.lock().punched.sync_failed();
         }
         let error = self.error.take().unwrap_or_else(store_panicked);
         let error = self.file.store_error(StoreAction::Sync, 0, 0, error);
@@ -226,6 +228,9 @@ impl FileCore {
         if let Some(block) = first {
             return Err(self.would_block_in(block));
         }
+        if self.extents.lock().punched.has_lost() {
+            return Err(self.would_block_in(blocks.start));
+        }
         // Asked afterwards: whose write had ended before has noted it.
         if !self.syncs.has_covered_all(what) {
             return Err(self.would_block_in(blocks.start));
@@ -250,6 +255,7 @@ impl FileCore {
     ) -> Result<(), FileError> {
         let store = self.store()?;
         let through = self.dirty().last_acceptance();
+        let punched = self.extents.lock().punched.begin_sync();
         let changes = self.syncs.changes();
         let mut unsure = Unsure {
             file: self,
@@ -263,6 +269,7 @@ impl FileCore {
             Ok(()) => {
                 std::mem::forget(unsure);
                 self.dirty().synced(through);
+                self.extents.lock().punched.synced(punched);
                 running.good = Some((what, changes));
             }
             Err(error) => {

@@ -103,7 +103,7 @@ impl FileCore {
         self.extents.lock().clear();
         // From here on nobody reads or faults past the new end.
         self.set_size(new);
-        self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
+        self.cut_blocks(new);
         let cleared = self.cut_tail(new, spare);
         self.end_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
         self.index
@@ -166,6 +166,7 @@ impl FileCore {
     /// Makes a range read as zeros. What lies past the end of the file is left out.
     pub(super) fn punch(&self, range: Range<u64>) -> Result<(), FileError> {
         self.check_writable()?;
+        self.make_room_for_punch()?;
         let result = self.with_room(|| self.punch_alone(range.clone(), &self.alone()));
         // Users are woken, whose requests are no part of what is tried.
         self.end_operation();
@@ -199,7 +200,7 @@ impl FileCore {
         // The edges first: they may fail, and then nothing else has happened.
         self.write_zeros(range.start..first_whole * bytes, alone)?;
         self.write_zeros((end_whole * bytes).min(range.end)..range.end, alone)?;
-        let result = self.punch_blocks(first_whole..end_whole);
+        let result = self.punch_blocks(first_whole..end_whole, alone);
         self.extents.lock().clear();
         self.ready.changed();
         result
@@ -207,11 +208,10 @@ impl FileCore {
 
     /// Takes whole blocks away, in the store first: where that fails, unwritten data is still in the cache. The blocks' locks
     /// keep the writing back of old bytes out from before the store's part until they are gone.
-    fn punch_blocks(&self, blocks: Range<u64>) -> Result<(), FileError> {
-        let bytes = self.block_bytes();
+    fn punch_blocks(&self, blocks: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
         let mut next = blocks.start;
         while next < blocks.end {
-            let start = next * bytes;
+            let start = next;
             let batch = self.lock_batch(&mut next, blocks.end);
             // A write that failed may have left more in the store than is known of.
             let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
@@ -219,17 +219,9 @@ impl FileCore {
                 true => u64::MAX,
                 false => self.stored.load(Ordering::Acquire),
             };
-            let end = (next * bytes).min(known).min(self.size());
-            if end > start {
-                let store = self.store()?;
-                let _call = self.store_call();
-                let changing = self.syncs.changing();
-                let punched = store.punch(start, end - start);
-                drop(changing);
-                if let Err(error) = punched {
-                    self.show_what_is_left(batch);
-                    return Err(self.store_error(StoreAction::Punch, start, end - start, error));
-                }
+            if let Err(error) = self.punch_store(start..next, known, alone) {
+                self.show_what_is_left(batch);
+                return Err(error);
             }
             self.drop_batch(batch);
         }
@@ -259,7 +251,8 @@ impl FileCore {
     /// Forgets all unwritten data: the file is what the store has.
     pub(super) fn discard(&self) -> Result<(), FileError> {
         self.check_writable()?;
-        // What a failed sync left in doubt is unwritten, too.
+        // What a failed sync left in doubt is unwritten, too; what was punched is not to come back.
+        self.punch_again();
         self.take_doubted_back(LockMode::Sleep);
         self.while_alone(|alone| self.discard_alone(alone))
     }
@@ -301,9 +294,11 @@ impl FileCore {
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
         self.check_outside()?;
         // A good sync does not bring back what the store may have lost before it.
+        self.punch_again();
         self.take_doubted_back(LockMode::Sleep);
         // What no sync has covered may be dropped by the store yet, and would be gone for good: it is synced, or dirty again.
-        if self.dirty().unsynced(blocks.clone()).next().is_some() {
+        let is_unsynced = self.dirty().unsynced(blocks.clone()).next().is_some();
+        if is_unsynced || self.extents.lock().punched.meets(blocks.clone()) {
             self.sync_store(SyncWhat::Data)?;
         }
         self.while_alone(|alone| self.invalidate_alone(blocks, alone))
@@ -360,7 +355,7 @@ impl FileCore {
         }
         self.set_size(new);
         if new < old {
-            self.remove_blocks(new.div_ceil(self.block_bytes())..u64::MAX);
+            self.cut_blocks(new);
             self.cut_tail(new, None)?;
         }
         self.end_holes(0..u64::MAX);
@@ -376,6 +371,13 @@ impl FileCore {
         Ok(len.min(MAX_SIZE))
     }
 
+    /// Takes what is past the new end out of the file.
+    fn cut_blocks(&self, size: u64) {
+        let cut = size.div_ceil(self.block_bytes())..u64::MAX;
+        self.remove_blocks(cut.clone());
+        self.extents.lock().punched.forget(cut);
+    }
+
     /// Takes all blocks of a range out of the file, dirty or not.
     pub(super) fn remove_blocks(&self, blocks: Range<u64>) {
         let mut next = blocks.start;
@@ -389,7 +391,7 @@ impl FileCore {
     }
 
     /// Locks the next cached blocks in `next..end`, ascending, each when no write of it is under way; moves `next` on.
-    fn lock_batch(&self, next: &mut u64, end: u64) -> Vec<Locked<'_>> {
+    pub(super) fn lock_batch(&self, next: &mut u64, end: u64) -> Vec<Locked<'_>> {
         let mut batch = Vec::new();
         while batch.len() < BATCH {
             let found = {

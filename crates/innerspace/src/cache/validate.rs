@@ -70,6 +70,8 @@ impl FileCore {
             );
         }
         drop(section);
+        let blocks = self.size().div_ceil(self.block_bytes());
+        self.extents.lock().punched.validate(blocks);
         assert_eq!(
             dirty.len(),
             dirty_blocks,

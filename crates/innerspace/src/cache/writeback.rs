@@ -117,10 +117,14 @@ impl Drop for InFlights<'_> {
             if !run[0].failed {
                 run.iter().for_each(InFlight::clear_error);
                 if file.accepted == Accepted::UntilSync {
-                    dirty.accept(blocks);
+                    dirty.accept(blocks.clone());
+                }
+                if !file.extents.lock().punched.written(blocks.clone()) {
+                    dirty.doubt(blocks);
                 }
                 continue;
             }
+            file.extents.lock().punched.written_in_part(blocks);
             for one in run {
                 let flags = &one.held.meta().flags;
                 let before = flags.test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
@@ -448,6 +452,8 @@ impl FileCore {
             return Ok(());
         }
         self.check_outside()?;
+        // In this order: what is written into a range that is punched again may be in doubt for it.
+        self.punch_again();
         self.take_doubted_back(LockMode::Sleep);
         // What is released from here on may be written too late for this sync, by whoever.
         let rules = self.rules(WriteReason::Sync);

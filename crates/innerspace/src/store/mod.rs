@@ -20,7 +20,8 @@
 //! - Every offset and length is accepted; [`Limits`] says which take the short way.
 //! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
 //!   other.
-//! - What a write accepted may be dropped by a sync that fails, unless [`Store::accepted`] says otherwise.
+//! - What a write or a punch accepted may be dropped by a sync that fails, unless [`Store::accepted`] says otherwise. A length
+//!   that was set stays.
 //! - A call may use other files of the same memory. The file that it is a call of answers it what is
 //!   cached (a read, a view, an eviction, a load through a mapping); whatever may wait for the call
 //!   is [`FileError::Reentered`](crate::FileError::Reentered), or the fault for that reason. In a call
@@ -82,11 +83,12 @@ pub enum SyncWhat {
     All,
 }
 
-/// What a write that a store has accepted is worth before the next sync.
+/// What a write, or a punch, that a store has accepted is worth before the next sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
     /// A sync that fails may drop it, and reads then show older bytes: as a kernel does that writes behind. The cache keeps
-    /// such bytes until a sync has succeeded, and writes them again after one that has not.
+    /// such bytes until a sync has succeeded, and writes them again after one that has not; it notes what was punched, and punches it
+    /// again.
     UntilSync,
     /// It stays what it is, whatever becomes of a sync.
     Kept,
@@ -234,8 +236,8 @@ pub trait Store: Send + Sync + 'static {
             .map_or(Ok(0), |buf| self.write_at(buf, offset))
     }
 
-    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. Default: the store is
-    /// read-only.
+    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. It may take a sync to be durable, but one that fails
+    /// does not undo it: nobody sets a length again. Default: the store is read-only.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Err(StoreError::ReadOnly.into())

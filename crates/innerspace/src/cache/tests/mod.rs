@@ -15,6 +15,7 @@ mod model;
 mod ordering;
 mod panicking;
 mod passing;
+mod punched;
 mod reading;
 mod reclaiming;
 mod syncing;

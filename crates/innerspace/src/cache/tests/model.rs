@@ -162,8 +162,11 @@ impl World {
     /// A sync that meets a failing store loses nothing.
     fn failing(&mut self) {
         let kinds = [OperationKind::Write];
-        self.store
-            .add(Rule::new(Fault::Fail(Failure::Io)).on(&kinds).times(2));
+        let rule = match self.random.below(2) {
+            0 => Rule::new(Fault::Fail(Failure::Io)).on(&kinds).times(2),
+            _ => Rule::new(Fault::Forget(Failure::Io)),
+        };
+        self.store.add(rule);
         let dirty = core(&self.file).dirty_blocks();
         let failed = self.file.sync_all().is_err();
         self.store.heal();

@@ -29,6 +29,8 @@ pub(super) struct Medium {
     sectors: BTreeMap<u64, Box<Sector>>,
     /// The medium's length; `None` when it is the inner store's.
     len: Option<u64>,
+    /// The lowest length that was set since the last sync.
+    cut: Option<u64>,
 }
 
 impl Medium {
@@ -71,6 +73,7 @@ impl Medium {
     pub(super) fn set_len<S: Store>(&mut self, inner: &S, len: u64) -> io::Result<()> {
         self.keep_len(inner)?;
         self.keep_data(inner, len, u64::MAX)?;
+        self.cut = Some(self.cut.map_or(len, |cut| cut.min(len)));
         inner.set_len(len)
     }
 
@@ -81,7 +84,7 @@ impl Medium {
 
     /// Makes the inner store what the medium is after a power cut.
     pub(super) fn lose<S: Store>(&mut self, inner: &S, unsynced: Unsynced) -> io::Result<()> {
-        let Medium { sectors, len } = std::mem::take(self);
+        let Medium { sectors, len, .. } = std::mem::take(self);
         let mut dice = Dice(match unsynced {
             Unsynced::Some(seed) => seed,
             Unsynced::Keep | Unsynced::Lose => 0,
@@ -104,6 +107,17 @@ impl Medium {
             }
         }
         Ok(())
+    }
+
+    /// Makes the inner store what the medium is, as far as the lengths that were set let it.
+    pub(super) fn forget<S: Store>(&mut self, inner: &S) -> io::Result<()> {
+        self.len = None;
+        let cut = self.cut.unwrap_or(u64::MAX);
+        for (number, old) in &mut self.sectors {
+            let kept = cut.saturating_sub(number * SECTOR).min(SECTOR);
+            old[kept as usize..].fill(0);
+        }
+        self.lose(inner, Unsynced::Lose)
     }
 
     fn keep_len<S: Store>(&mut self, inner: &S) -> io::Result<()> {

@@ -14,13 +14,14 @@
 //! | [`Fault::Hang`] | nothing, until the test says so | a call that does not return |
 //! | [`Fault::Tear`] | only the first sectors of a write reach the medium | an error |
 //! | [`Fault::Lose`] | a write, punch, resize or sync is dropped | success |
+//! | [`Fault::Forget`] | what was written and punched since the last good sync is dropped; lengths stay | a sync that fails |
 //! | [`Fault::Misdirect`] | a read or write lands some sectors beside | success |
 //! | [`Fault::Rot`] | one bit flips, in the answer of a read or in what a write stores | success |
 //! | [`FaultyStore::power_cut`] | changes since the last sync are lost: all, none, some | errors |
 //!
 //! What the device never does: tear a sector; lose or change what a sync that succeeded covered
 //! (unless a `Lose` fell on that very sync, or a `Misdirect` or `Rot` on a later write); make a
-//! failed call have an effect, a tear excepted; let a call that began before a power cut have an
+//! failed call have an effect, `Tear` and `Forget` excepted; let a call that began before a power cut have an
 //! effect after it.
 //!
 //! **When.** By countdown: a [`Rule`] fires on the nth matching operation, once, several times or
@@ -435,7 +436,11 @@ impl<S: Store> Store for FaultyStore<S> {
             offset: 0,
             len: 0,
         };
-        self.change(call, |control, _| {
+        self.change(call, |control, fault| {
+            if let Some(Fault::Forget(failure)) = fault {
+                control.medium.forget(&self.inner)?;
+                return Err(failure.error());
+            }
             self.inner.sync(what)?;
             control.medium.synced();
             Ok(0)

@@ -80,6 +80,8 @@ pub enum Fault {
     },
     /// Do nothing and say that it is done.
     Lose,
+    /// Fail a sync, and drop what was written and punched since the last good one. Lengths stay.
+    Forget(Failure),
     /// Do it this many sectors further on, or before for a negative number.
     Misdirect {
         /// How many sectors.
@@ -97,6 +99,7 @@ impl Fault {
             Fault::Fail(_) | Fault::Hang => true,
             Fault::Short | Fault::Misdirect { .. } | Fault::Rot => matches!(kind, Read | Write),
             Fault::Tear { .. } => kind == Write,
+            Fault::Forget(_) => kind == Sync,
             Fault::Lose => matches!(kind, Write | SetLen | Sync | Punch),
         }
     }

@@ -268,6 +268,22 @@ fn a_lost_sync_covers_nothing() {
 }
 
 #[test]
+fn a_sync_that_forgets_leaves_old_bytes_and_new_lengths() {
+    let store = synced();
+    store.write_at(&[8; 100], 0).unwrap();
+    store.punch(1024, 1024).unwrap();
+    store.set_len(3_000).unwrap();
+    store.set_len(LEN as u64).unwrap();
+    store.write_at(&[9; 100], 3_500).unwrap();
+    store.add(Rule::new(Fault::Forget(Failure::Io)));
+    store.sync(SyncWhat::All).unwrap_err();
+    let mut expected = pattern(LEN, 0);
+    expected[3_000..].fill(0);
+    assert!(read_all(&store) == expected);
+    assert_eq!(store.unsynced_sectors(), 0);
+}
+
+#[test]
 fn a_power_cut_by_seed_keeps_whole_sectors_old_or_new() {
     let (mut some_old, mut some_new) = (0, 0);
     for seed in 0..20 {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::Dirty;
+use super::dirty::Dirty;
 
 /// What is noted of each block of a set.
 #[derive(Debug)]
@@ -132,6 +132,11 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.runs_in(range).next().map(|(blocks, _)| blocks)
     }
 
+    /// Where the run ends that a block is in.
+    pub(super) fn run_end(&self, block: u64) -> Option<u64> {
+        self.run_of(block).map(|(_, run)| run.end)
+    }
+
     /// Takes out the blocks of whose note `keep` says no.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
         let blocks = &mut self.blocks;
@@ -151,7 +156,6 @@ impl<T: Copy + PartialEq> Runs<T> {
     }
 
     /// Runs that are kept.
-    #[cfg(all(test, not(loom), not(shuttle)))]
     pub(super) fn runs(&self) -> usize {
         self.runs.len()
     }
