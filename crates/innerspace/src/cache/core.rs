@@ -4,7 +4,6 @@ use std::io;
 use std::ops::Range;
 
 use super::asked::Asked;
-use super::calls::Holding;
 use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
 use super::extents::{Extents, ShownHoles};
@@ -24,9 +23,7 @@ use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
 use crate::store::{Accepted, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{
-    Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, Weak};
 use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// The largest size of a file in bytes.
@@ -74,7 +71,7 @@ pub(crate) struct FileCore {
     pub(super) mappers: MapperList,
     /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`). Exclusive: truncate, punch, discard,
     /// invalidate. Outside the block lock.
-    invalidate: RwLock<()>,
+    pub(super) invalidate: RwLock<()>,
     /// Bumped when something may have stopped being a hole, under the mutex of `index`: see [`FileCore::hole_still`].
     pub(super) hole_epoch: AtomicU64,
     /// What may be mapped as a hole.
@@ -104,33 +101,6 @@ pub(crate) struct FileCore {
     /// Readers that may remember blocks, and hold each once.
     pub(super) block_readers: AtomicU64,
     pub(super) counters: FileCounters,
-}
-
-/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the caller is the one.
-#[must_use]
-pub(super) enum Steady<'f> {
-    /// Others may fill and write, too.
-    Shared {
-        _guard: RwLockReadGuard<'f, ()>,
-        _holding: Holding,
-    },
-    #[cfg(mutant = "P15")]
-    Nobody,
-    /// Nobody else may. Dropped in this order.
-    Alone {
-        _cutting: SaidSo<'f>,
-        _guard: RwLockWriteGuard<'f, ()>,
-        _holding: Holding,
-    },
-}
-
-/// While it lives, appends that do not keep the file steady see that somebody has it alone.
-pub(super) struct SaidSo<'f>(&'f FileCore);
-
-impl Drop for SaidSo<'_> {
-    fn drop(&mut self) {
-        self.0.dirty().set_cutting(false);
-    }
 }
 
 impl FileCore {
@@ -376,38 +346,7 @@ impl FileCore {
         }
     }
 
-    // --- locks and references
-
-    /// Keeps truncate, punch and their like away.
-    pub(super) fn steady(&self) -> Steady<'_> {
-        // mutant: P15 (shuttle: shuttle_a_read_beside_a_punch) a fill may begin before a punch and end after it
-        #[cfg(mutant = "P15")]
-        return Steady::Nobody;
-        #[cfg(not(mutant = "P15"))]
-        Steady::Shared {
-            _guard: self.invalidate.read(),
-            _holding: Holding::begin(),
-        }
-    }
-
-    /// Like [`FileCore::steady`] without waiting.
-    pub(super) fn try_steady(&self) -> Option<Steady<'_>> {
-        self.invalidate.try_read().map(|guard| Steady::Shared {
-            _guard: guard,
-            _holding: Holding::begin(),
-        })
-    }
-
-    /// Keeps all fills and writes away.
-    pub(super) fn alone(&self) -> Steady<'_> {
-        let guard = self.invalidate.write();
-        self.dirty().set_cutting(true);
-        Steady::Alone {
-            _cutting: SaidSo(self),
-            _guard: guard,
-            _holding: Holding::begin(),
-        }
-    }
+    // --- references
 
     /// Drops a reference on a block, and the block with the last one.
     #[inline]

@@ -8,11 +8,12 @@ use std::io::ErrorKind;
 use std::ops::Range;
 
 use super::block::{BlockRef, NewBlock};
-use super::core::{FileCore, Steady};
+use super::core::FileCore;
 use super::errors::{FileError, StoreAction};
 use super::extents::Content;
 use super::lookup::{Basis, Get};
 use super::stats::count;
+use super::steady::Steady;
 use super::stream::Stream;
 use super::syncs::NoIo;
 use crate::stats::Event;

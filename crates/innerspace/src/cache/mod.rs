@@ -16,7 +16,7 @@
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `passing`, `write`, `append`, `new_blocks` | zero-copy and copies; reads that cache nothing; writers that move away from views; at the end of the file; blocks made whole, many at once |
 //! | `dirty`, `runs`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
-//! | `truncate`, `punched` | taking parts away; what was punched and no sync has covered |
+//! | `truncate`, `punched`, `steady` | taking parts away; what was punched and no sync has covered; who keeps that away |
 //! | `calls` | a store must not come back to its file; whose stores are called unasked |
 //! | `fault`, `beside`, `mappers`, `owner` | page faults; what they map with their own; mappings, reclaim |
 //!
@@ -34,7 +34,7 @@
 //! locked block that is in the index stays there (I7). LOCKED and WRITEBACK are waited for in the wait table of `frame`.
 //!
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate` (shared by fills and writes, exclusive for truncate,
-//! punch, discard, invalidate: [`Steady`](core::Steady); an append in one step asks under the mutex of the index whether somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf within
+//! punch, discard, invalidate: [`Steady`](steady::Steady); an append in one step asks under the mutex of the index whether somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf within
 //! this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block locks at once are taken in
 //! ascending order, all but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block
 //! lock held, those of read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or
@@ -96,6 +96,7 @@ mod service;
 mod serving;
 mod spare_nodes;
 mod stats;
+mod steady;
 mod stream;
 mod syncs;
 mod trouble;

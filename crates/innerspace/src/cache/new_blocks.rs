@@ -17,12 +17,13 @@
 
 use std::ops::Range;
 
-use super::core::{FileCore, Steady};
+use super::core::FileCore;
 use super::dirty::DirtyIndex;
 use super::errors::FileError;
 use super::index::RunInserted;
 use super::lookup::{Basis, marks_after_publishing};
 use super::spare_nodes::SpareNodes;
+use super::steady::Steady;
 use super::write::Source;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
 use crate::reclaim::{AllocMode, PoolFrame};

@@ -29,9 +29,10 @@
 
 use std::ops::Range;
 
-use super::core::{FileCore, Steady};
+use super::core::FileCore;
 use super::errors::{FileError, StoreAction, store_panicked};
 use super::runs::Runs;
+use super::steady::Steady;
 use crate::store::{Accepted, SyncWhat};
 
 /// The most ranges that are noted of a file when a punch begins.

@@ -8,10 +8,11 @@ use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
 
 use super::block::{BlockRef, Locked};
-use super::core::{FileCore, MAX_SIZE, Steady};
+use super::core::{FileCore, MAX_SIZE};
 use super::errors::{FileError, StoreAction};
 use super::lookup::{Get, Got};
 use super::mappers::Revoke;
+use super::steady::Steady;
 use super::write::Source;
 use super::writeback::LockMode;
 use crate::frame::{Dropped, FlagSet};

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::block::{INDEX_AND_USER, Locked};
-use super::core::{FileCore, MAX_SIZE, Steady};
+use super::core::{FileCore, MAX_SIZE};
 use super::dirty::WriteOrder;
 use super::errors::FileError;
 use super::extents::Content;
@@ -15,6 +15,7 @@ use super::fill::Filled;
 use super::lookup::{Basis, Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
+use super::steady::Steady;
 use crate::frame::{Dropped, FlagSet, Kind, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;

@@ -1,4 +1,4 @@
-//! Truncation, punching, discarding, invalidating.
+//! Truncation and punching.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -136,70 +136,6 @@ fn a_read_that_began_before_a_punch_leaves_no_old_bytes() {
     }
 }
 
-// spec: P16, P30
-#[test]
-fn discard_gives_unwritten_data_up() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(2 * size);
-        let file = open(&cache, &store, &options(size));
-        file.write_at(&[1; 100], 0).unwrap();
-        file.write_at(&[2; 100], 50_000).unwrap();
-        let view = file.view(0..100).unwrap();
-        file.discard().unwrap();
-        assert_eq!((file.len(), core(&file).dirty_blocks()), ((2 * size), 0));
-        assert_eq!(*view, [1; 100]);
-        assert_eq!(*file.view(0..100).unwrap(), *pattern(0..100));
-        drop((view, file));
-        assert_eq!(store.inner().to_vec(), pattern(0..2 * size));
-        assert_empty(&cache);
-    }
-}
-
-// spec: P30
-#[test]
-fn a_discard_to_which_the_store_says_no_length_gives_nothing_up() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(size);
-        let file = open(&cache, &store, &options(size));
-        file.append(&pattern(size..3 * size)).unwrap();
-        store.add(fail(OperationKind::Len));
-        file.discard().unwrap_err();
-        assert!(contents(&file) == pattern(0..3 * size));
-        file.discard().unwrap();
-        assert!(contents(&file) == pattern(0..size));
-    }
-}
-
-// spec: P27
-#[test]
-fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
-    let cache = memory(64);
-    let store = patterned(12_288);
-    let file = open(&cache, &store, &options(4096));
-    file.prefetch(..).unwrap();
-    file.write_at(&[7; 4], 4096).unwrap();
-    store.inner().change_outside(&[9; 12_288], 0).unwrap();
-    store.inner().change_outside(b"more", 12_288).unwrap();
-    assert_eq!(
-        file.view(0..4).unwrap()[..],
-        *pattern(0..4),
-        "cached until told otherwise"
-    );
-    let dropped = file.invalidate(..).unwrap();
-    assert_eq!(dropped.0, 2);
-    assert_eq!(file.len(), 12_292);
-    assert_eq!(file.view(0..4).unwrap()[..], [9; 4]);
-    assert_eq!(file.view(4096..4104).unwrap()[..4], [7; 4]);
-    assert_eq!(file.view(12_288..12_292).unwrap()[..], *b"more");
-    // Shorter, too: but not shorter than what is unwritten.
-    store.inner().set_len_outside(100).unwrap();
-    file.invalidate(..).unwrap();
-    assert_eq!(file.len(), 8192);
-    assert_eq!(file.view(4096..4100).unwrap()[..], [7; 4]);
-}
-
 // spec: P28
 #[test]
 fn a_cut_through_a_viewed_block_needs_no_memory_or_changes_nothing() {
@@ -233,30 +169,6 @@ fn a_cut_through_a_viewed_block_needs_no_memory_or_changes_nothing() {
         drop(file);
         assert!(store.inner().to_vec() == want);
         assert_empty(&cache);
-    }
-}
-
-// spec: P27
-#[test]
-fn invalidate_of_a_part_shows_what_others_put_behind_the_end() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(2 * size + 100);
-        let file = open(&cache, &store, &options(size));
-        file.prefetch(..).unwrap();
-        let (old, new) = (file.len(), file.len() + 50);
-        let inner = store.inner();
-        inner.change_outside(&pattern(old..new), old).unwrap();
-        file.invalidate(0..1).unwrap();
-        assert!(contents(&file) == pattern(0..new));
-        // What is unwritten stays.
-        file.write_at(&[7; 10], new - 10).unwrap();
-        inner.change_outside(&[9; 50], new).unwrap();
-        file.invalidate(0..1).unwrap();
-        let bytes = contents(&file);
-        assert!(bytes[..new as usize - 10] == pattern(0..new - 10));
-        assert!(bytes[new as usize - 10..new as usize] == [7; 10]);
-        assert_eq!(bytes.len() as u64, new + 50);
     }
 }
 
@@ -392,104 +304,6 @@ fn a_write_back_beside_a_cut_brings_nothing_back() {
 
 // spec: P16
 #[test]
-fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(4 * size);
-        let file = open(&cache, &store, &options(size));
-        file.append(&vec![2; size as usize]).unwrap();
-        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-        let syncer = Rc::new(Cell::new(None));
-        // Nothing is being written, and the discard looks for what is dirty next.
-        let there = midway::then(Point::Cutting, {
-            let (file, store, syncer) = (file.clone(), store.clone(), syncer.clone());
-            move || {
-                let waits = Arc::new(AtomicBool::new(false));
-                let put_off = waits.clone();
-                syncer.set(Some(thread::spawn(move || {
-                    let there = midway::then(Point::PutOff, move || {
-                        put_off.store(true, Ordering::Release)
-                    });
-                    file.sync_all().unwrap();
-                    drop(there);
-                })));
-                while !waits.load(Ordering::Acquire) && store.hanging() == 0 {
-                    thread::yield_now();
-                }
-                let writes = store.hanging() > 0;
-                store.release(Release::Proceed);
-                assert!(!writes, "it is being given up");
-            }
-        });
-        file.discard().unwrap();
-        drop(there);
-        syncer.take().expect("begun above").join().unwrap();
-        assert_eq!(file.len(), 4 * size);
-        assert!(store.inner().to_vec() == pattern(0..4 * size));
-        assert!(contents(&file) == pattern(0..4 * size));
-        core(&file).validate();
-    }
-}
-
-// spec: P27
-#[test]
-fn invalidate_knows_what_the_store_got_meanwhile() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(size);
-        let file = open(&cache, &store, &options(size));
-        file.append(&vec![2; size as usize]).unwrap();
-        let there = midway::then(Point::LengthTold, {
-            let file = file.clone();
-            move || {
-                let syncer = thread::spawn(move || file.sync_all());
-                syncer.join().unwrap().unwrap();
-            }
-        });
-        file.invalidate(0..1).unwrap();
-        drop(there);
-        file.evict(..).unwrap();
-        let mut expected = pattern(0..size);
-        expected.resize(2 * size as usize, 2);
-        assert!(contents(&file) == expected);
-        core(&file).validate();
-    }
-}
-
-// spec: P27
-#[test]
-fn invalidate_keeps_what_is_being_written() {
-    for size in SIZES {
-        let cache = memory_of(64, size);
-        let store = patterned(size);
-        let file = open(&cache, &store, &options(size));
-        file.append(&vec![2; size as usize]).unwrap();
-        store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
-        let syncer = {
-            let file = file.clone();
-            thread::spawn(move || file.sync_all())
-        };
-        store.wait_hanging(1);
-        let invalidator = {
-            let file = file.clone();
-            thread::spawn(move || file.invalidate(0..1))
-        };
-        // It need not wait; if it cut the file, it would wait for the write.
-        while !invalidator.is_finished() && file.len() == 2 * size {
-            thread::yield_now();
-        }
-        store.release(Release::Proceed);
-        invalidator.join().unwrap().unwrap();
-        syncer.join().unwrap().unwrap();
-        let mut expected = pattern(0..size);
-        expected.resize(2 * size as usize, 2);
-        assert!(contents(&file) == expected);
-        core(&file).validate();
-    }
-}
-
-// spec: P16
-#[test]
 fn a_cut_waits_for_writes_that_had_begun() {
     for size in SIZES {
         let cache = memory_of(64, size);
@@ -611,20 +425,4 @@ fn what_was_cut_off_costs_no_frame_when_the_file_is_long_again() {
     file.read_exact_at(&mut bytes, size).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 0));
     assert_eq!(file.stats().cached.0, 0, "{}", file.stats());
-}
-
-// spec: P27
-#[test]
-fn invalidate_shows_what_others_put_into_a_hole() {
-    let cache = memory(2048);
-    let size = 64 << 10;
-    let store = patterned(size);
-    store.inner().set_len(8 * size).unwrap();
-    let file = open(&cache, &store, &options(4096));
-    // It is known where the hole is.
-    assert_eq!(file.view(2 * size..2 * size + 8).unwrap()[..], [0; 8]);
-    crate::store::write_all_at(store.inner(), &pattern(0..100), 5 * size).unwrap();
-    file.invalidate(..).unwrap();
-    let view = file.view(5 * size..5 * size + 100).unwrap();
-    assert_eq!(view[..], pattern(0..100));
 }

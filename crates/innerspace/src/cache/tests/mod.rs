@@ -6,6 +6,7 @@ mod closing;
 mod cutting;
 mod doubt;
 mod failing;
+mod invalidating;
 mod later;
 mod long_writes;
 mod looking;
