@@ -169,6 +169,48 @@ fn a_panic_of_a_store_in_a_map_keeps_no_file_open() {
     assert_eq!(memory.stats().files.len(), 1, "files that are open");
 }
 
+/// Punches what it is asked for, and panics.
+struct PunchPanics(MemoryStore);
+
+impl Store for PunchPanics {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.punch(offset, len)?;
+        panic!("the store panics");
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_a_punch_that_panics_has_left_is_what_is_read_before_and_after_eviction() {
+    let memory = memory_of(16 * MIB);
+    let store = PunchPanics(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]));
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.open(store).unwrap();
+    let read = || {
+        let mut bytes = vec![0; 4 * PAGE_SIZE];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    read();
+    let punched = catch_unwind(AssertUnwindSafe(|| file.punch(PAGE..2 * PAGE)));
+    assert!(punched.is_err());
+    let before = read();
+    file.evict(..).unwrap();
+    assert!(read() == before, "the cache had other bytes than the store");
+    memory.validate();
+}
+
 /// A store panics when reclaim has dirty pages written. The pages that reclaim had in hand can be had later, once the store works.
 #[test]
 fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {

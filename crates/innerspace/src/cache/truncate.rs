@@ -39,6 +39,18 @@ impl Drop for Cutting<'_> {
     }
 }
 
+/// Locked blocks that the store is punching. Dropped, the punch has failed, half-way perhaps, or panicked.
+struct Punching<'f> {
+    file: &'f FileCore,
+    batch: Vec<Locked<'f>>,
+}
+
+impl Drop for Punching<'_> {
+    fn drop(&mut self) {
+        self.file.show_what_is_left(std::mem::take(&mut self.batch));
+    }
+}
+
 impl FileCore {
     /// Cuts or lengthens the file. On an error of the store nothing has changed.
     pub(super) fn set_len(&self, new: u64) -> Result<(), FileError> {
@@ -213,23 +225,23 @@ impl FileCore {
         let mut next = blocks.start;
         while next < blocks.end {
             let start = next;
-            let batch = self.lock_batch(&mut next, blocks.end);
+            let mut punching = Punching {
+                file: self,
+                batch: self.lock_batch(&mut next, blocks.end),
+            };
             // A write that failed may have left more in the store than is known of.
             let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
-            let known = match batch.iter().any(has_failed) {
+            let known = match punching.batch.iter().any(has_failed) {
                 true => u64::MAX,
                 false => self.stored.load(Ordering::Acquire),
             };
-            if let Err(error) = self.punch_store(start..next, known, alone) {
-                self.show_what_is_left(batch);
-                return Err(error);
-            }
-            self.drop_batch(batch);
+            self.punch_store(start..next, known, alone)?;
+            self.drop_batch(std::mem::take(&mut punching.batch));
         }
         Ok(())
     }
 
-    /// A punch of locked blocks has failed, half-way perhaps: of what the cache has, nothing may differ from the store and be clean.
+    /// A punch of locked blocks has not come to its end: of what the cache has, nothing may differ from the store and be clean.
     fn show_what_is_left(&self, mut batch: Vec<Locked<'_>>) {
         batch.retain(|one| !one.meta().flags.load().contains(FlagSet::DIRTY));
         let is_unsynced = |one: &Locked<'_>| self.dirty().is_unsynced(one.block());
