@@ -110,7 +110,7 @@ fn row<'a>(
     let bare = move || pages.copy(stride, 1);
     contenders.push(Contender::new("memcpy of the pages", bare));
     if stride == LEAF {
-        // A leaf is a page of words.
+        // A leaf is a page of words. Of memory of its own: the pages of the other copy are in the caches now.
         let mut both = Floor::new(resident.bytes())?;
         let bare = move || both.copy(stride, 2);
         contenders.push(Contender::new("memcpy of pages and leaves", bare));
