@@ -452,7 +452,8 @@ impl FileCore {
         }
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::CutOff);
-        for locked in batch {
+        // The last first: frames come back in reverse, so in the order of these blocks, and what is written next lies in a row.
+        for locked in batch.into_iter().rev() {
             let dropped = self.pool.uncache(locked.frame());
             debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         }

