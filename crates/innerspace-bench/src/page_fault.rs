@@ -8,9 +8,11 @@
 //! Twice: a mebibyte in all, which each worker faults in and gives back again and again, so that frames come back while they are
 //! in the processor's cache; and once through 64 MiB, which are in no cache. Giving back is not in the figures, but what the
 //! others notice of it is. Nor is the clock, which is read twice a round: with 8 workers a round is 32 pages, and one reading of
-//! it takes as long as three of their faults.
+//! it takes as long as three of their faults. Where frames are in no cache it is memory that counts: contenders that do nothing but
+//! clear as many pages say what several workers have of it.
 
 use std::error::Error;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use innerspace::{Advice, MIB, Map, Space};
@@ -33,6 +35,9 @@ const WORKERS: [u64; 5] = [1, 3, 5, 7, 8];
 
 const KERNEL: &str = "kernel";
 const ONE: &str = "innerspace, one worker";
+/// What the memory has of it: pages are cleared, and nothing else done.
+const CLEAR: &str = "clear pages";
+const CLEAR_ONE: &str = "clear pages, one worker";
 
 /// What each worker does.
 #[derive(Clone, Copy)]
@@ -133,7 +138,15 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     for workers in WORKERS {
         let name = format!("write faults, 64 MiB in all, {workers} workers");
         let work = |workers| Work::once(pages, workers);
-        rows.add(row(&space, name, work, workers, 4.0))?;
+        let mut row = row(&space, name, work, workers, 4.0);
+        let (all, one) = (work(workers), work(1));
+        row.contenders
+            .push(Contender::new(CLEAR, move || clear(all)));
+        if workers > 1 {
+            row.contenders
+                .push(Contender::new(CLEAR_ONE, move || clear(one)));
+        }
+        rows.add(row)?;
     }
     Ok(Table {
         name: "page fault test (T2)".into(),
@@ -190,6 +203,24 @@ fn ours(space: &Space, work: Work) -> Outcome {
     let sample = work.measure((0..work.workers).map(worker));
     space.unmap(at, work.bytes())?;
     sample
+}
+
+/// In huge pages, which are there already.
+fn clear(work: Work) -> Outcome {
+    let mut region = Region::anonymous(work.bytes() as usize, HostPages::Huge)?;
+    region.bytes_mut().fill(1);
+    let parts = region.bytes_mut().chunks_mut(work.part() as usize);
+    work.measure(parts.map(|part| {
+        move |step| {
+            if matches!(step, Step::Fault) {
+                for page in part.chunks_exact_mut(PAGE) {
+                    page.fill(0);
+                    black_box(&page[0]);
+                }
+            }
+            Ok(())
+        }
+    }))
 }
 
 fn kernel(work: Work) -> Outcome {

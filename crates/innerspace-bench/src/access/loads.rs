@@ -76,6 +76,9 @@ impl Load for Cached<'_> {
     }
 }
 
+/// Pages that do not lie in a row, so that a translation is one of a page.
+const SCATTERED: &str = "innerspace, scattered pages";
+
 /// How the offsets come about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
@@ -170,7 +173,8 @@ pub(super) fn measure(
         let name = format!("{}, in a session", order.name());
         rows.add_with(&name, || {
             let loads = loads()?;
-            Ok(row(&name, vec![loads.raw(), loads.session()], session))
+            let contenders = vec![loads.raw(), loads.session(), loads.scattered_session()];
+            Ok(row(&name, contenders, session))
         })?;
     }
     Ok(())
@@ -213,7 +217,12 @@ impl<'a> Loads<'a> {
     }
 
     fn singles(self) -> Vec<Contender<'a>> {
-        let mut contenders = vec![self.raw(), self.raw_small(), self.single()];
+        let mut contenders = vec![
+            self.raw(),
+            self.raw_small(),
+            self.single(),
+            self.scattered_single(),
+        ];
         if self.order == Order::Independent {
             contenders.extend([self.pread(), self.cached()]);
         }
@@ -253,6 +262,21 @@ impl<'a> Loads<'a> {
         })
     }
 
+    fn scattered_single(self) -> Contender<'a> {
+        Contender::new(SCATTERED, move || {
+            let accessor = &mut *self.resident.scattered.borrow_mut();
+            self.timed(Single(accessor, self.resident.scattered_at), self.count)
+        })
+    }
+
+    fn scattered_session(self) -> Contender<'a> {
+        Contender::new(SCATTERED, move || {
+            let accessor = &mut *self.resident.scattered.borrow_mut();
+            let at = self.resident.scattered_at;
+            accessor.session(|session| self.timed(InSession(session, at), self.count))
+        })
+    }
+
     fn pread(self) -> Contender<'a> {
         Contender::new("pread of a memfd", move || {
             self.timed(Pread(&self.resident.kernel_file), self.few)
@@ -282,5 +306,9 @@ pub(super) fn sums(resident: &Resident, count: u64, seed: u64) -> Result<Vec<u64
         accessor
             .session(|session| independent(InSession(session, resident.at), bytes, count, seed))?,
     );
+    let accessor = &mut *resident.scattered.borrow_mut();
+    let at = resident.scattered_at;
+    sums.push(independent(Single(accessor, at), bytes, count, seed)?);
+    sums.push(accessor.session(|session| independent(InSession(session, at), bytes, count, seed))?);
     Ok(sums)
 }

@@ -71,8 +71,11 @@ struct Resident {
     space: Space,
     at: VirtAddr,
     accessor: RefCell<Accessor>,
+    /// Of a space whose pages were stored to from the last to the first: no two lie in a row.
+    scattered: RefCell<Accessor>,
+    scattered_at: VirtAddr,
     file: PagedFile,
-    _memories: [Memory; 2],
+    _memories: [Memory; 3],
 }
 
 /// The pages, had by the first row that is asked for: they take longer than most of the rows.
@@ -117,7 +120,8 @@ impl Resident {
         let cache = Cache::new(pages as usize * 2);
         // One each, so that either arena is about as large as the raw region.
         let room = bytes + bytes / 16 + 16 * MIB;
-        let (memory, file_memory) = (memory(room)?, memory(room)?);
+        let memories = [memory(room)?, memory(room)?, memory(room)?];
+        let [memory, file_memory, scattered_memory] = &memories;
         let space = memory.space()?;
         let at = space.map(Map::anonymous(bytes))?;
         let mut accessor = space.accessor();
@@ -131,6 +135,12 @@ impl Resident {
             cache.insert(page, Arc::from(content));
             accessor.write(at + offset, content)?;
             file.write_at(content, offset)?;
+        }
+        let elsewhere = scattered_memory.space()?;
+        let scattered_at = elsewhere.map(Map::anonymous(bytes))?;
+        let mut scattered = elsewhere.accessor();
+        for (page, content) in raw.bytes().chunks_exact(PAGE).enumerate().rev() {
+            scattered.write(scattered_at + (page * PAGE) as u64, content)?;
         }
         file.sync_data()?;
         let cached = file.stats().cached.bytes();
@@ -147,8 +157,10 @@ impl Resident {
             space,
             at,
             accessor: RefCell::new(accessor),
+            scattered: RefCell::new(scattered),
+            scattered_at,
             file,
-            _memories: [memory, file_memory],
+            _memories: memories,
         })
     }
 
@@ -169,7 +181,7 @@ mod tests {
         }
         let resident = Resident::new(600).unwrap();
         let mut sums = loads::sums(&resident, 1000, 77).unwrap();
-        assert_eq!(sums.len(), 6);
+        assert_eq!(sums.len(), 8);
         sums.dedup();
         assert_eq!(sums.len(), 1, "{sums:?}");
     }
