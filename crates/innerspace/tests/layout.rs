@@ -34,6 +34,11 @@ unsafe fn hit(layout: &Layout, tags: usize, valid: u64, at: u64, size: u64) -> O
             return None;
         }
         let words = layout.words.add(slot).read_volatile();
+        if words.addr() & Layout::COALESCED != 0 {
+            let bytes = words.addr() - Layout::COALESCED;
+            let bytes = bytes.wrapping_add(at as usize) as *mut u64;
+            return (valid != Layout::VALID_FETCH).then_some(bytes);
+        }
         let word = words.wrapping_add((at >> PAGE_SHIFT) as usize);
         let word = AtomicU64::from_ptr(word.cast_mut()).load(Ordering::Acquire);
         let host = (word & Layout::HOST) + at % PAGE;
@@ -155,6 +160,54 @@ fn what_was_taken_away_is_not_hit() {
         [2u64, 3].map(Ok)
     );
     assert_eq!(accessor.load(at + 2 * PAGE), Ok(8u64));
+    space.validate();
+}
+
+#[test]
+fn pages_that_lie_in_a_row_are_hit_without_their_words() {
+    let memory = memory();
+    let space = memory.space().unwrap();
+    let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
+    let at = VirtAddr(4 * MIB);
+    let map = Map::anonymous(2 * MIB).at(at).protection(all);
+    space.map(map).unwrap();
+    let mut accessor = space.accessor();
+    let layout = accessor.layout();
+    let is_coalesced = || {
+        let slot = (at.0 >> Layout::LEAF_SHIFT) as usize % Layout::LEAVES;
+        // SAFETY: of a layout whose accessor lives; nothing is called meanwhile.
+        let place = unsafe { layout.words.add(slot).read_volatile() };
+        place.addr() & Layout::COALESCED != 0
+    };
+    accessor.session(|session| {
+        let mut stores = 0;
+        while !is_coalesced() {
+            for page in 0..512 {
+                session.store(at + page * PAGE, page).unwrap();
+            }
+            stores += 1;
+            assert!(stores < 20, "pages of new memory lie in a row");
+        }
+        for page in 0..512 {
+            let place = at + page * PAGE;
+            assert_eq!(load(&layout, place), Some(page));
+            assert!(store(&layout, place + (PAGE - 8), !page));
+            assert_eq!(session.load(place + (PAGE - 8)), Ok(!page));
+            assert_eq!(load(&layout, place + (PAGE - 7)), None, "over the end");
+        }
+        assert_eq!(fetch(&layout, at), None);
+        assert_eq!(session.fetch(at), Ok(0u64));
+        assert_eq!(fetch(&layout, at), Some(0));
+        space.unmap(at + PAGE, PAGE).unwrap();
+        assert_eq!(
+            [0, 1].map(|page| load(&layout, at + page * PAGE)),
+            [None; 2]
+        );
+        let gone = session.load::<u64>(at + PAGE).unwrap_err();
+        assert_eq!(gone.kind(), FaultKind::NotMapped);
+        assert_eq!(session.load(at), Ok(0u64));
+        assert_eq!(load(&layout, at), Some(0));
+    });
     space.validate();
 }
 

@@ -10,6 +10,7 @@
 //! | 2 | DIRTY | a writer, under the lock | writeback, under the lock, after the grace period |
 //! | 3 | WRITEBACK | `set_writeback`, under the lock | `end_writeback` |
 //! | 4 | REFERENCED | any access | aging |
+//! | | COALESCED, of a leaf of a page table | an accessor, with the gate's writer held | who has all accessors forget it, likewise |
 //! | 5 | ACTIVE | the LRU | the LRU |
 //! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
 //! | 7 | WAITERS | a waiter, under its queue's lock | a waker, or who takes the lock, under the queue's lock, when nobody waits |
@@ -40,6 +41,8 @@ impl FlagSet {
     pub(crate) const WRITEBACK: FlagSet = FlagSet(1 << 3);
     /// Used since the LRU last looked.
     pub(crate) const REFERENCED: FlagSet = FlagSet(1 << 4);
+    /// Of a leaf of a page table, which no LRU has: an accessor may have it coalesced.
+    pub(crate) const COALESCED: FlagSet = FlagSet::REFERENCED;
     /// On (or on the way to) the active list.
     pub(crate) const ACTIVE: FlagSet = FlagSet(1 << 5);
     /// The last read or write of the store failed.

@@ -32,6 +32,8 @@ mod shuttle_around;
 #[cfg(all(test, shuttle))]
 mod shuttle_changes;
 #[cfg(all(test, shuttle))]
+mod shuttle_coalesced;
+#[cfg(all(test, shuttle))]
 mod shuttle_direct;
 #[cfg(all(test, shuttle))]
 mod shuttle_forks;

@@ -273,7 +273,11 @@ impl Core {
         let look = S::look(&self.translator);
         let hit = match what.is_buffer() {
             true => self.translator.hit_if(look, at.0, size, need),
-            false => self.translator.hit_past_beginning(look, at.0, size, need),
+            false => {
+                let of = (at.0, size);
+                self.translator
+                    .hit_past_beginning(look, of, need, |page| page)
+            }
         };
         let page = match hit {
             Some(page) => page,
@@ -300,8 +304,37 @@ impl Core {
         S::order(&mut self.translator);
         let (size, need) = (what.size(), what.need());
         match self.translator.hit_and_fetch_ahead(at.0, size, need) {
-            Some(page) => Some(page),
+            Some(page) => {
+                if self.translator.is_coalescing_due(at.0) {
+                    self.coalesce(at.0);
+                }
+                Some(page)
+            }
             None => self.have_page::<S>(at, what),
+        }
+    }
+
+    /// Coalesces the leaf of `at` if its pages are in a row and nobody is changing the structure. In a section.
+    #[cold]
+    #[inline(never)]
+    fn coalesce(&mut self, at: u64) {
+        // First without the mutex: most of those that are not in a row never will be.
+        if self.translator.pages_in_row(at).is_none() {
+            return;
+        }
+        // mutant: A2-coalesce (test: a_leaf_is_not_coalesced_while_its_pages_are_taken) the writer's mutex is not asked for
+        let writer = self.space.gate.try_write();
+        if writer.is_none() && cfg!(not(mutant = "A2-coalesce")) {
+            return;
+        }
+        let nodes = Nodes {
+            pool: &self.space.pool,
+        };
+        let found = nodes.find(self.space.root, at);
+        let leaf = found.filter(|leaf| leaf.exclusive);
+        if let (Some(leaf), Some(host)) = (leaf, self.translator.pages_in_row(at)) {
+            nodes.mark_coalesced(leaf.frame);
+            self.translator.coalesce(at, host);
         }
     }
 
@@ -438,9 +471,9 @@ impl Core {
     pub(super) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         S::enter_to_hit(&mut self.translator);
         let (translator, size) = (&self.translator, size_of::<T>());
-        match translator.hit_past_beginning(S::look(translator), at.0, size, Need::Read) {
-            Some(page) => {
-                let value = page.load();
+        let (look, of) = (S::look(translator), (at.0, size));
+        match translator.hit_past_beginning(look, of, Need::Read, Page::load) {
+            Some(value) => {
                 S::leave(&mut self.translator);
                 Ok(value)
             }
@@ -479,9 +512,10 @@ impl Core {
     ) -> Result<(), Fault> {
         S::enter_to_hit(&mut self.translator);
         let (translator, size) = (&self.translator, size_of::<T>());
-        match translator.hit_past_beginning(S::look(translator), at.0, size, Need::Write) {
-            Some(page) => {
-                page.store(value);
+        let (look, of) = (S::look(translator), (at.0, size));
+        let store = |page: Page| page.store(value);
+        match translator.hit_past_beginning(look, of, Need::Write, store) {
+            Some(()) => {
                 S::leave(&mut self.translator);
                 Ok(())
             }

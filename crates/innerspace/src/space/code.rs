@@ -207,6 +207,10 @@ impl Accessor {
         super::midway::reached(super::midway::Point::Waited);
         if space.end_writes(page) {
             space.changes.doubt();
+            // mutant: A1-watch (test: a_store_to_a_coalesced_leaf_counts_once_its_page_is_watched) the leaf stays coalesced
+            if cfg!(not(mutant = "A1-watch")) {
+                space.post_coalesced(page);
+            }
         }
         // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
         let wait = || match cfg!(mutant = "V11-taken") {

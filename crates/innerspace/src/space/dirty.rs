@@ -20,7 +20,7 @@ use super::device::Inside;
 use super::mapping::checked_range;
 use super::pte::{self, VALID_W};
 use super::snapshot::merged;
-use super::table::{self, Nodes, SLOTS, slot_index};
+use super::table::{self, LEAF_BYTES, Nodes, SLOTS, slot_index};
 use super::translate::leaf_number;
 use super::vma::{Backing, Vma};
 use super::{Space, SpaceError, SpaceInner, page_start};
@@ -335,11 +335,14 @@ impl SpaceInner {
     /// Takes write validity away from what was taken; whether there was any. The gate is closed on it.
     fn end_writes_of(&self, taken: &Taken) -> bool {
         let nodes = Nodes { pool: &self.pool };
+        let mut leaves: Vec<u64> = Vec::new();
         self.inside(|tables| {
-            let mut ended = false;
-            let mut each = |_, word: &AtomicU64| {
-                if pte::load(word).has(VALID_W) {
-                    ended |= pte::take_valid(word, VALID_W).has(VALID_W);
+            let mut each = |at, word: &AtomicU64| {
+                let ended =
+                    pte::load(word).has(VALID_W) && pte::take_valid(word, VALID_W).has(VALID_W);
+                let leaf = at - at % LEAF_BYTES;
+                if ended && leaves.last() != Some(&leaf) {
+                    leaves.push(leaf);
                 }
             };
             for part in &taken.unknown {
@@ -348,7 +351,11 @@ impl SpaceInner {
             for page in &taken.stored {
                 nodes.for_each_slot(tables.root, *page, page + 1, &mut each);
             }
-            ended
-        })
+        });
+        // mutant: A1-coalesced (test: a_store_to_a_coalesced_leaf_is_named_again_after_take_dirty; shuttle: a_store_by_who_coalesces_is_seen_by_a_look_at_what_is_dirty_or_named_by_the_next) they stay coalesced
+        if cfg!(not(mutant = "A1-coalesced")) {
+            leaves.iter().for_each(|leaf| self.post_coalesced(*leaf));
+        }
+        !leaves.is_empty()
     }
 }

@@ -7,7 +7,7 @@ use std::mem::offset_of;
 
 use super::accessor::Accessor;
 use super::pte;
-use super::translate::{LEAF_SHIFT, LEAVES, Tags};
+use super::translate::{self, LEAF_SHIFT, LEAVES, Tags};
 use crate::PAGE_SIZE;
 
 /// What generated code needs to know to do an access that hits by itself, and to see that it has to call for all others.
@@ -21,15 +21,19 @@ use crate::PAGE_SIZE;
 /// 2  leaf = at >> LEAF_SHIFT;  slot = leaf % LEAVES
 /// 3  [shown + tags + 8 * slot] = leaf                          READ_TAGS for loads and fetches, WRITE_TAGS for stores
 /// 4  at % PAGE_SIZE <= PAGE_SIZE - size
-/// 5  word = [words[slot] + 8 * (at >> PAGE_SHIFT)]             one load of 64 bits, Acquire; the sum wraps around
-/// 6  word & valid <> 0                                         VALID_READ, VALID_WRITE or VALID_FETCH
-/// 7  access the `size` bytes at (word & HOST) + at % PAGE_SIZE
+/// 5  place = words[slot]
+///    place & COALESCED <> 0: access the `size` bytes at place - COALESCED + at; that is all; but not for fetches
+/// 6  word = [place + 8 * (at >> PAGE_SHIFT)]                   one load of 64 bits, Acquire
+/// 7  word & valid <> 0                                         VALID_READ, VALID_WRITE or VALID_FETCH
+/// 8  access the `size` bytes at (word & HOST) + at % PAGE_SIZE
 /// ```
 ///
-/// - All that is read in 1 to 5 may be written by this library whenever the code calls it, and the words of 1 and 5 by other threads at
+/// The sums of 5 and 6 wrap around. A coalesced place is one of pages that lie in a row, all valid for loads and stores.
+///
+/// - All that is read in 1 to 6 may be written by this library whenever the code calls it, and the words of 1 and 6 by other threads at
 ///   any time: nothing of it is kept from one access to the next. The addresses in this struct stay as they are for as long as the accessor
 ///   lives, wherever it is moved, and may be built into the code.
-/// - Other accessors load and store the same bytes at the same time: the access of 7 is made by instructions that are right then, as
+/// - Other accessors load and store the same bytes at the same time: the access of 5 or 8 is made by instructions that are right then, as
 ///   every plain load and store of up to 8 bytes is on x86-64 and aarch64. An atomic access has to be aligned, by a check of the code's own.
 /// - A session keeps others waiting until its next safepoint: `[current]` becomes the address of tags that are no
 ///   leaf's, so the next access of the code does not hit, and the call that it makes then is one. A loop without accesses has to see for itself that
@@ -66,7 +70,8 @@ pub struct TranslationLayout {
     pub current: *const *const u64,
     /// What that address is while nobody wants anything of this accessor.
     pub tags: *const u64,
-    /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started at address 0.
+    /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started at address 0; or, if
+    /// [`COALESCED`](Self::COALESCED) is set, where its pages would.
     pub words: *const *const u64,
 }
 
@@ -79,6 +84,8 @@ impl TranslationLayout {
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The same for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
+    /// In what stands in `words`: it leads to the pages, in a row, and not to their words.
+    pub const COALESCED: usize = translate::COALESCED;
     /// In a leaf's word: may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;
     /// In a leaf's word: may be stored to.

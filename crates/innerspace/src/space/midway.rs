@@ -44,6 +44,8 @@ pub(super) enum Point {
     Taken,
     /// In a leaf that absorbs its origin: the pages are its own, and the next one up the chain does not know.
     Absorbed,
+    /// In a change of a leaf's words: one is changed.
+    Edited,
     /// In the end of a space: its table is let go, and what that retired is still there.
     TableGone,
 }

@@ -107,6 +107,7 @@ use self::error::{Cause, Wanted};
 use self::ledger::Ledger;
 use self::snapshot::Changes;
 use self::table::{Detached, Nodes};
+use self::translate::leaf_number;
 use self::vma_cache::Sequence;
 use self::vma_set::VmaSet;
 use crate::cache::Cache;
@@ -364,6 +365,20 @@ impl SpaceInner {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }
 
+    /// Has all accessors forget the leaf of `at` if one may have it coalesced: words of it were changed, of pages on which the gate is
+    /// closed, and a grace period follows. With the gate's writer held.
+    fn post_coalesced(&self, at: u64) {
+        let nodes = Nodes { pool: &self.pool };
+        let marked = self.inside(|tables| {
+            // What others share nobody has so; and it may be theirs alone by now, and marked for them. What is ours alone stays ours.
+            let leaf = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive);
+            leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf.frame))
+        });
+        if marked {
+            self.post(Post::One(leaf_number(at)));
+        }
+    }
+
     fn post_if(&self, post: Post, wanted: impl Fn(&Participant) -> bool) {
         let event = match post {
             Post::One(_) => Event::MailboxPost,
@@ -375,10 +390,14 @@ impl SpaceInner {
         }
     }
 
-    /// Lets go the parent refs that a fault replaced. With other accessors about, which may still read the old leaf, only
-    /// after a grace period: until then the old leaf counts as shared, so nobody writes to it.
+    /// Lets go the parent refs that a fault replaced. With other accessors about, which may still read the old leaf, or a change under
+    /// way, which may be at its words, only after a grace period: until then the old leaf counts as shared, so nobody writes to it.
     fn let_go(self: &SpaceInner, replaced: Detached) {
-        if self.accessors.lock().len() <= 1 {
+        // Seen open in a section: who closes the gate after that finds the new leaf, and who had it closed before is done.
+        let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
+        // mutant: I11-beside (test: what_a_change_is_at_stays_shared_until_it_has_passed) a change is not looked for
+        let unchanged = is_open || cfg!(mutant = "I11-beside");
+        if unchanged && self.accessors.lock().len() <= 1 {
             Nodes { pool: &self.pool }.release(replaced);
         } else {
             let release = move |pool: &Pool| Nodes { pool }.release(replaced);

@@ -14,6 +14,9 @@
 //! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
 //! | borrowed | PRESENT BORROWED | the leaf's origin, directly or in turn | sole user of the path |
 //!
+//! Of a page of the leaf's own that is valid for loads and stores, in a leaf that is the space's alone, accessors may know without the
+//! word (`translate::coalesced`, which says who has to tell them).
+//!
 //! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the accessed bit, and aging
 //! clears them (with VALID_W). VALID_W says that a store needs nothing more: the page is recorded dirty or is anonymous and this leaf's alone. Every
 //! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers meet here without a lock; but for a

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod chains;
+mod coalesced;
 mod direct;
 mod midway;
 mod noting;

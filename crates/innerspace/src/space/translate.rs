@@ -3,7 +3,8 @@
 //! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the leaf's live word. So a
 //! changed word (revoked, aged, copied, upgraded) acts on the next access of every thread by itself, and mailboxes are
 //! needed only where a leaf is replaced. Measured against an array of per-page translations it is as fast on random
-//! access, faster on dependent loads, and a few KiB large (`innerspace-bench translation`).
+//! access, faster on dependent loads, and a few KiB large (`innerspace-bench translation`). Of a leaf whose pages lie in a row no
+//! word is read: there a changed word does not act by itself, and [`coalesced`] has what is done in its place.
 //!
 //! The processor fetches ahead by itself what comes after the last few loads, but not past the end of a page: the next page of a
 //! space may lie anywhere. So whoever comes upwards from the beginning of one page to that of the next has the first bytes
@@ -14,19 +15,25 @@
 //!
 //! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the section in which the
 //! leaf was found or the mailbox was looked at: whoever takes a leaf or a page away makes it unreachable, posts if it is a
-//! leaf, and lets a grace period pass before the memory is used for anything else (`sync::domain`). The memory itself is
+//! leaf or in one that may be coalesced, and lets a grace period pass before the memory is used for anything else (`sync::domain`). The memory itself is
 //! the arena's, which outlives every accessor.
+
+mod coalesced;
 
 use std::hint::cold_path;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::pte::{self, Pte};
+#[cfg(all(feature = "layout", not(shuttle)))]
+pub(super) use self::coalesced::COALESCED;
+use self::coalesced::{Found, Place};
+use super::pte;
 use super::table::SLOTS;
 use crate::sync::Arc;
 use crate::sync::domain::{Desk, Domain, Mail, Participant, Post, Sections};
 use crate::sync::raw::AtomicU64;
+use crate::sys;
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -42,8 +49,7 @@ const NO_LEAF: u64 = u64::MAX;
 /// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the next hit.
 pub(super) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
 
-/// The numbers of the remembered leaves, each at the place that its low bits say. What a translator finds them by is shown to it by
-/// its participant: while there is mail, [`NO_TAGS`] in place of its own.
+/// The numbers of the remembered leaves, each at the place that its low bits say.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Tags {
@@ -53,30 +59,40 @@ pub(super) struct Tags {
     pub(super) write: [u64; LEAVES],
 }
 
-/// Those of no leaf.
-const NONE: Tags = Tags {
-    read: [NO_LEAF; LEAVES],
-    write: [NO_LEAF; LEAVES],
-};
-
-/// What every translator is shown while there is mail for it.
-static NO_TAGS: Tags = NONE;
-
-/// The remembered leaves, as one array a field: the hit reads one tag and one pointer.
+/// The remembered leaves, as one array a field: the hit reads one tag and one place. What a translator finds them by is shown to it by its
+/// participant: while there is mail, [`SHOWN_WITH_MAIL`] in place of its own.
+#[repr(C)]
 #[derive(Debug)]
 struct Leaves {
     tags: Tags,
-    /// Where the word of page 0 would be if the leaf went on below its start: adding a page's number leads to its word.
-    words: [*const AtomicU64; LEAVES],
+    places: [Place; LEAVES],
+    /// Accesses out of line since the words were looked at.
+    visits: [u16; LEAVES],
+    /// Places that are coalesced, at most.
+    coalesced: u16,
+    /// How often some were forgotten again.
+    forgotten: u8,
 }
 
 const NO_LEAVES: Leaves = Leaves {
-    tags: NONE,
-    words: [std::ptr::null(); LEAVES],
+    tags: Tags {
+        read: [NO_LEAF; LEAVES],
+        write: [NO_LEAF; LEAVES],
+    },
+    places: [Place::NONE; LEAVES],
+    visits: [0; LEAVES],
+    coalesced: 0,
+    forgotten: 0,
 };
 
+/// What every translator is shown while there is mail for it.
+static SHOWN_WITH_MAIL: Leaves = NO_LEAVES;
+
+// SAFETY: there are pointers in it, which whoever has the translator uses inside its section alone; those of the static lead nowhere.
+unsafe impl Sync for Leaves {}
+
 /// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an address of them: generated code
-/// reads them between two calls, and the participant keeps the address of the tags ([`LeavesPlace::tags`]):
+/// reads them between two calls, and the participant keeps their address:
 /// pointers that have to stay good when they are written here and the
 /// translator is moved.
 struct LeavesPlace(NonNull<Leaves>);
@@ -86,17 +102,17 @@ impl LeavesPlace {
         LeavesPlace(NonNull::from(Box::leak(Box::new(NO_LEAVES))))
     }
 
-    /// Of the tags: made from the one pointer, so that no use of that ends it.
+    /// Of the tags, which come first: made from the one pointer, so that no use of that ends it.
     fn tags(&self) -> *mut Tags {
         // SAFETY: a place inside what the pointer leads to; no reference is made, and nothing read.
         unsafe { &raw mut (*self.0.as_ptr()).tags }
     }
 
-    /// Of the words' addresses, likewise.
+    /// Of the places, likewise.
     #[cfg(all(feature = "layout", not(shuttle)))]
-    fn words(&self) -> *const *const u64 {
+    fn places(&self) -> *const *const u64 {
         // SAFETY: as for `tags`.
-        unsafe { (&raw const (*self.0.as_ptr()).words).cast() }
+        unsafe { (&raw const (*self.0.as_ptr()).places).cast() }
     }
 }
 
@@ -144,7 +160,6 @@ pub(super) struct Translator {
 #[derive(Debug)]
 pub(super) struct AtHand {
     participant: Arc<Participant>,
-    leaves: NonNull<Leaves>,
 }
 
 // SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns the translator only
@@ -154,23 +169,60 @@ unsafe impl Send for Translator {}
 /// What an access looks at to see whether it hits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'t> {
-    tags: &'t Tags,
+    leaves: &'t Leaves,
     mail: Mail,
 }
 
 impl Look<'_> {
-    /// That of an access in a session: the tags that it is shown, and no mail, since there are none while there is some.
+    /// That of an access in a session: the leaves that it is shown, and no mail, since there are none while there is some.
     ///
     /// Safety: `shown` was shown by the participant of a translator that is borrowed for as long.
     #[inline(always)]
     unsafe fn in_session<'t>(shown: *mut ()) -> Look<'t> {
-        // SAFETY: `Translator::new` gives no other places than its own tags, which live as long as it and are written by whoever
-        // has it exclusively, and `NO_TAGS`.
-        let tags = unsafe { &*shown.cast::<Tags>() };
+        // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long as it and are written by whoever
+        // has it exclusively, and `SHOWN_WITH_MAIL`.
+        let leaves = unsafe { &*shown.cast::<Leaves>() };
         Look {
-            tags,
+            leaves,
             mail: Mail::NONE,
         }
+    }
+
+    /// Does `act` with where the bytes of the page of `at` are, if there is no mail, its leaf is remembered for `need` and it is valid
+    /// for it. In a section.
+    ///
+    /// `act` stands here twice, and not behind what leads there: then each way comes to its address with what it has.
+    #[inline(always)]
+    fn find<R>(self, at: u64, need: Need, act: impl Fn(Found) -> R) -> Option<R> {
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        let (tag, valid) = match need {
+            Need::Read => (self.leaves.tags.read[slot], pte::VALID_R),
+            Need::Write => (self.leaves.tags.write[slot], pte::VALID_W),
+            Need::Fetch => (self.leaves.tags.read[slot], pte::VALID_X),
+        };
+        if tag != self.mail.mark(leaf) {
+            cold_path();
+            return None;
+        }
+        let place = self.leaves.places[slot];
+        if place.is_coalesced() {
+            if need == Need::Fetch {
+                cold_path();
+                return None;
+            }
+            let done = act(Found::Byte(place.byte(at)));
+            sys::stay_apart();
+            return Some(done);
+        }
+        // SAFETY: the tag, which is our own or `NO_LEAF`, says that the place is the one of this address's leaf (`NO_LEAF` is no
+        // number of an address), so this is one of its 512 words, and the section keeps the leaf (see the module).
+        let entry = pte::load(unsafe { &*place.word(at) });
+        if !entry.has(valid) {
+            cold_path();
+            return None;
+        }
+        Some(act(Found::Page(entry.host())))
     }
 }
 
@@ -188,37 +240,22 @@ pub(super) enum Need {
 pub(super) struct Page(NonNull<u8>);
 
 impl Leaves {
-    /// The word of the page of `at`, if there is no mail, its leaf is remembered for `need` and it is valid for it. In a section.
-    #[inline(always)]
-    fn find(&self, at: u64, need: Need, look: Look<'_>) -> Option<Pte> {
-        let leaf = at >> LEAF_SHIFT;
-        let slot = leaf as usize % LEAVES;
-        let (tag, valid) = match need {
-            Need::Read => (look.tags.read[slot], pte::VALID_R),
-            Need::Write => (look.tags.write[slot], pte::VALID_W),
-            Need::Fetch => (look.tags.read[slot], pte::VALID_X),
-        };
-        if tag != look.mail.mark(leaf) {
-            cold_path();
-            return None;
-        }
-        let word = self.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
-        // SAFETY: the tag, which is our own or `NO_LEAF`, says that the pointer is the one of this address's leaf (`NO_LEAF` is no
-        // number of an address), so `word` is one of its 512 words, and the section keeps the leaf (see the module).
-        let entry = pte::load(unsafe { &*word });
-        if !entry.has(valid) {
-            cold_path();
-            return None;
-        }
-        Some(entry)
-    }
-
     fn forget(&mut self, post: Post) {
         match post {
-            Post::All => *self = NO_LEAVES,
+            Post::All => {
+                self.note_forgotten();
+                let forgotten = self.forgotten;
+                *self = NO_LEAVES;
+                self.forgotten = forgotten;
+            }
+            // mutant: F7-coalesced (test: a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced) nothing is forgotten
+            GATE_MAIL if cfg!(not(mutant = "F7-coalesced")) => self.forget_coalesced(),
             Post::One(leaf) => {
                 let slot = leaf as usize % LEAVES;
                 if self.tags.read[slot] == leaf {
+                    if self.places[slot].is_coalesced() {
+                        self.note_forgotten();
+                    }
                     self.tags.read[slot] = NO_LEAF;
                     self.tags.write[slot] = NO_LEAF;
                 }
@@ -239,46 +276,33 @@ fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
 }
 
 impl AtHand {
-    /// Does `act` with the bytes that [`Translator::hit_past_beginning`] of `translator`, whose this is, would find.
-    ///
-    /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a miss again.
+    /// [`Translator::hit_past_beginning`] of `translator`, whose this is.
     #[inline(always)]
     pub(super) fn hit<R>(
         &self,
         translator: &Translator,
         (at, size): (u64, usize),
         need: Need,
-        act: impl FnOnce(Page) -> R,
+        act: impl Fn(Page) -> R,
     ) -> Option<R> {
         let offset = offset_past_beginning(at, size)?;
+        debug_assert!(Arc::ptr_eq(
+            &self.participant,
+            translator.sections.participant()
+        ));
         // SAFETY: that of `translator`, which is borrowed.
         let look = unsafe { Look::in_session(self.participant.shown()) };
-        let entry = self.leaves(translator).find(at, need, look)?;
-        debug_assert!(self.participant.is_open());
-        Some(act(Page::at(entry, offset)))
-    }
-
-    #[inline(always)]
-    fn leaves<'t>(&self, translator: &'t Translator) -> &'t Leaves {
-        debug_assert_eq!(self.leaves, translator.leaves.0);
-        // SAFETY: the translator's, which lives and is borrowed.
-        unsafe { self.leaves.as_ref() }
-    }
-}
-
-impl Page {
-    #[inline(always)]
-    fn at(entry: Pte, offset: usize) -> Page {
-        let bytes = (entry.host() as *mut u8).wrapping_add(offset);
-        // SAFETY: no page is at address 0, nor goes over the end of memory.
-        Page(unsafe { NonNull::new_unchecked(bytes) })
+        look.find(at, need, |found| {
+            debug_assert!(self.participant.is_open());
+            act(found.page(offset))
+        })
     }
 }
 
 impl Translator {
     pub(super) fn new(domain: &Arc<Domain>) -> Translator {
         let leaves = LeavesPlace::new();
-        let desk = Desk::new(leaves.tags(), &raw const NO_TAGS);
+        let desk = Desk::new(leaves.0.as_ptr(), &raw const SHOWN_WITH_MAIL);
         Translator {
             sections: Domain::register_at(domain, desk),
             leaves,
@@ -295,7 +319,7 @@ impl Translator {
         super::layout::TranslationLayout {
             current: self.sections.shown_word().as_ptr().cast(),
             tags: self.leaves.tags().cast(),
-            words: self.leaves.words(),
+            words: self.leaves.places(),
         }
     }
 
@@ -316,7 +340,7 @@ impl Translator {
     #[inline(always)]
     pub(super) fn look_alone(&self) -> Look<'_> {
         Look {
-            tags: &self.leaves.tags,
+            leaves: &self.leaves,
             mail: self.sections.lone_mail(),
         }
     }
@@ -324,30 +348,34 @@ impl Translator {
     /// The same, with this to look at.
     #[inline(always)]
     pub(super) fn hit_if(&self, look: Look<'_>, at: u64, size: usize, need: Need) -> Option<Page> {
-        let entry = self.leaves.find(at, need, look)?;
+        let offset = at as usize % PAGE_SIZE;
+        let found = |found: Found| found.page(offset);
+        let page = look.find(at, need, found)?;
         // A session that was suspended meanwhile has mail.
         debug_assert!(self.sections.is_open());
-        let offset = at as usize % PAGE_SIZE;
         if offset > PAGE_SIZE - size {
             cold_path();
             return None;
         }
-        Some(Page::at(entry, offset))
+        Some(page)
     }
 
-    /// As `hit_if`, but for the first bytes of a page: those are for [`Translator::hit_and_fetch_ahead`].
+    /// Does `act` with what `hit_if` would find, but for the first bytes of a page: those are for [`Translator::hit_and_fetch_ahead`].
+    ///
+    /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a miss again.
     #[inline(always)]
-    pub(super) fn hit_past_beginning(
+    pub(super) fn hit_past_beginning<R>(
         &self,
         look: Look<'_>,
-        at: u64,
-        size: usize,
+        (at, size): (u64, usize),
         need: Need,
-    ) -> Option<Page> {
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
         let offset = offset_past_beginning(at, size)?;
-        let entry = self.leaves.find(at, need, look)?;
-        debug_assert!(self.sections.is_open());
-        Some(Page::at(entry, offset))
+        look.find(at, need, |found| {
+            debug_assert!(self.sections.is_open());
+            act(found.page(offset))
+        })
     }
 
     /// As `hit`; if the access comes upwards from the beginning of the page before, the next page is sent for.
@@ -367,7 +395,6 @@ impl Translator {
     pub(super) fn at_hand(&self) -> AtHand {
         AtHand {
             participant: self.sections.participant().clone(),
-            leaves: self.leaves.0,
         }
     }
 
@@ -375,25 +402,29 @@ impl Translator {
     /// leaf is the space's alone. In a section.
     #[inline(always)]
     pub(super) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
-        self.slot(at, &self.look().tags.write)
+        self.slot(at, &self.look().leaves.tags.write)
     }
 
     /// The same if the leaf is remembered for loads: others may share it, and their accessors be in it.
     #[inline(always)]
     pub(super) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
-        self.slot(at, &self.look().tags.read)
+        self.slot(at, &self.look().leaves.tags.read)
     }
 
     #[inline(always)]
     fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
+        let word = self.place_of_words(at, tags)?.word(at);
+        // SAFETY: as in `find`: the tag says whose leaf it is, and the section, which the borrow keeps open, keeps it.
+        Some(unsafe { &*word })
+    }
+
+    /// Where the words of the leaf of `at` are, if one of these tags is its and it is not coalesced: then no page has to be had.
+    #[inline(always)]
+    fn place_of_words(&self, at: u64, tags: &[u64; LEAVES]) -> Option<Place> {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
-        if tags[slot] != leaf {
-            return None;
-        }
-        let word = self.leaves.words[slot].wrapping_add((at >> PAGE_SHIFT) as usize);
-        // SAFETY: as in `hit`: the tag says whose leaf it is, and the section, which the borrow keeps open, keeps it.
-        Some(unsafe { &*word })
+        let place = self.leaves.places[slot];
+        (tags[slot] == leaf && !place.is_coalesced()).then_some(place)
     }
 
     /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for `need`. In a section.
@@ -415,7 +446,8 @@ impl Translator {
         } else {
             NO_LEAF
         };
-        self.leaves.words[slot] = words.as_ptr().wrapping_sub(leaf as usize * SLOTS);
+        self.leaves.places[slot] = Place::of_words(words, leaf);
+        self.leaves.visits[slot] = 0;
     }
 
     /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as well.

@@ -1,7 +1,8 @@
 //! Dropping anonymous pages where they are: `Advice::DontNeed` of less than a leaf.
 //!
 //! Nothing of the structure changes, so this is none of the changes of `change`: the mappings stay, and the leaf stays where
-//! it is, the space's alone. No gate is closed, and no accessor has anything to forget.
+//! it is, the space's alone. No gate is closed, and no accessor has anything to forget: a leaf that one may have coalesced is left to
+//! `change`, for a fault beside this may put another page there while the old one is still read.
 //!
 //! | step | why |
 //! |---|---|
@@ -57,7 +58,7 @@ impl SpaceInner {
     }
 
     /// Empties the words of the range, and tells of which there are pages to be let go; `None`, and nothing is changed, if
-    /// others share a leaf of it. The gate's writer is held.
+    /// others share a leaf of it, or an accessor may have one coalesced. The gate's writer is held.
     fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
         let nodes = Nodes { pool: &self.pool };
         let section = self.pool.domain.reader();
@@ -66,7 +67,10 @@ impl SpaceInner {
         let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
         let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
         let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
-        if parts.iter().any(|(leaf, _)| !leaf.exclusive) {
+        // mutant: A6-coalesced (test: what_is_dropped_from_a_coalesced_leaf_is_gone_for_all; shuttle: what_is_stored_after_a_drop_is_seen_by_who_coalesces) it is dropped from under who has it so
+        let is_coalesced =
+            |leaf: &Leaf| nodes.is_coalesced(leaf.frame) && cfg!(not(mutant = "A6-coalesced"));
+        if (parts.iter()).any(|(leaf, _)| !leaf.exclusive || is_coalesced(leaf)) {
             return None;
         }
         let mut taken = Detached::default();

@@ -159,6 +159,12 @@ impl<T> Gate<T> {
         }
     }
 
+    /// Becomes the structural writer if nobody is. Waits for nobody.
+    pub(crate) fn try_write(&self) -> Option<Writer<'_, T>> {
+        let guard = self.writer.try_lock()?;
+        Some(Writer { gate: self, guard })
+    }
+
     /// Like [`Gate::write`], of a gate that no other thread has seen yet: so it is no place in the lock order.
     ///
     /// # Panics

@@ -144,7 +144,15 @@ impl Walk<'_, '_> {
             let first = slot_index(range.start.max(base), 0);
             let end = range.end.min(base + LEAF_BYTES) - base;
             let words = &self.nodes.words(node)[first..end.div_ceil(span(0)) as usize];
-            words.iter().for_each(|word| self.edit_slot(word));
+            for word in words {
+                self.edit_slot(word);
+                #[cfg(all(test, not(shuttle)))]
+                crate::space::midway::reached(crate::space::midway::Point::Edited);
+            }
+            if self.edit.needs_own_path() {
+                // Whoever had it coalesced was told when the gate closed; if nothing was mapped here nobody had.
+                self.nodes.unmark_coalesced(node);
+            }
             return;
         }
         for (index, from, to) in pieces(level, base, range.start, range.end) {

@@ -39,7 +39,7 @@ mod zero_leaf;
 
 use super::pte::{self, Holds, Pte};
 use super::translate::leaf_number;
-use crate::frame::{Dropped, HoldState, Kind};
+use crate::frame::{Dropped, FlagSet, HoldState, Kind};
 use crate::group::GroupId;
 use crate::reclaim::{Freeing, Pool, PoolFrame, Retired};
 use crate::sync::domain::Post;
@@ -215,6 +215,26 @@ impl<'pool> Nodes<'pool> {
     fn is_held_twice(self, node: FrameId) -> bool {
         let state = self.state(node);
         state.refs() > 1 || state.mapped() > 0
+    }
+
+    /// Whether an accessor may have the leaf coalesced (`translate::coalesced`). Here and below: with the gate's writer held.
+    pub(super) fn is_coalesced(self, leaf: FrameId) -> bool {
+        let flags = self.pool.frames.meta(leaf).flags.load();
+        flags.contains(FlagSet::COALESCED)
+    }
+
+    /// An accessor is going to have it so.
+    pub(super) fn mark_coalesced(self, leaf: FrameId) {
+        self.pool.frames.meta(leaf).flags.set(FlagSet::COALESCED);
+    }
+
+    /// All that may have are told to forget it; whether there may be any.
+    pub(super) fn unmark_coalesced(self, leaf: FrameId) -> bool {
+        let marked = self.is_coalesced(leaf);
+        if marked {
+            self.pool.frames.meta(leaf).flags.clear(FlagSet::COALESCED);
+        }
+        marked
     }
 
     /// Whether a child of a node that is the space's alone is shared, before it is copied; `paths` is held. If it is, it
