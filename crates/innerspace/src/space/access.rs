@@ -5,8 +5,11 @@
 //! beginning of a page, goes to [`Core::look_up`]: have the next page on its way; or take a page, or the zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short
 //! ways); else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
+mod what;
+
 use std::hint::cold_path;
 
+pub(super) use self::what::What;
 use super::SpaceInner;
 use super::across::crosses;
 use super::device;
@@ -21,7 +24,7 @@ use crate::reclaim::AllocMode;
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sys::copy::Scalar;
-use crate::{PAGE_SIZE, PageCount, VirtAddr};
+use crate::{PageCount, VirtAddr};
 
 /// What accessor and session share.
 pub(super) struct Core {
@@ -38,98 +41,6 @@ pub(super) struct Core {
 /// What an accessor is charged for: its translation cache, its participant and its place in the lists.
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
-
-/// What one access wants; small, so that the way to the slow path costs the fast one nothing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct What {
-    pub(super) access: AccessKind,
-    /// Bytes to name in a fault; 0: a buffer.
-    pub(super) reported: u8,
-    /// Bytes to look up, in one page; 0: the page is to be valid for accesses to come.
-    size: u16,
-    /// Pages behind it that the access goes on to.
-    pub(super) more: u32,
-}
-
-impl What {
-    #[inline(always)]
-    pub(super) fn value<T>(access: AccessKind) -> What {
-        What {
-            access,
-            reported: size_of::<T>() as u8,
-            size: size_of::<T>() as u16,
-            more: 0,
-        }
-    }
-
-    /// A part of a value that crosses a page end: only the page's validity is wanted, and that it lasts.
-    pub(super) fn part_of<T>(access: AccessKind) -> What {
-        What {
-            size: 0,
-            ..What::value::<T>(access)
-        }
-    }
-
-    /// Bytes of one page of a value of `whole` bytes that crosses a page end.
-    pub(super) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
-        What {
-            access,
-            reported: whole as u8,
-            size: size as u16,
-            more: 0,
-        }
-    }
-
-    #[inline(always)]
-    fn is_buffer(self) -> bool {
-        self.reported == 0
-    }
-
-    /// Whether the bytes are used at once.
-    fn uses_page(self) -> bool {
-        self.size > 0
-    }
-
-    #[inline(always)]
-    pub(super) fn buffer(access: AccessKind, size: usize) -> What {
-        debug_assert!(size <= PAGE_SIZE);
-        What {
-            access,
-            reported: 0,
-            size: size as u16,
-            more: 0,
-        }
-    }
-
-    /// The same, of an access that goes on to so many bytes behind the page.
-    #[inline(always)]
-    pub(super) fn with_more(self, bytes: usize) -> What {
-        let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);
-        What {
-            more: pages as u32,
-            ..self
-        }
-    }
-
-    /// Such an access of `at` has failed.
-    pub(super) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
-        Fault::new(kind, at, self.access, self.reported.into())
-    }
-
-    #[inline(always)]
-    fn size(self) -> usize {
-        usize::from(self.size)
-    }
-
-    #[inline(always)]
-    fn need(self) -> Need {
-        match self.access {
-            AccessKind::Load => Need::Read,
-            AccessKind::Fetch => Need::Fetch,
-            AccessKind::Store | AccessKind::Exchange => Need::Write,
-        }
-    }
-}
 
 /// Whether a structural writer has the address to itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,6 +59,13 @@ pub(super) trait Sectioned {
     fn enter_to_hit(translator: &mut Translator);
     /// What such a look is at.
     fn look(translator: &Translator) -> Look<'_>;
+    /// A whole access of a value that is no page's first bytes, if it hits; if it misses, what `enter_to_hit` does is left.
+    fn hit<R>(
+        translator: &mut Translator,
+        of: (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R>;
     /// The rest of `enter` after `enter_to_hit`.
     fn order(translator: &mut Translator);
     /// After an access.
@@ -182,6 +100,16 @@ impl Sectioned for Single {
     #[inline(always)]
     fn look(translator: &Translator) -> Look<'_> {
         translator.look_alone()
+    }
+
+    #[inline(always)]
+    fn hit<R>(
+        translator: &mut Translator,
+        of: (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        translator.hit_alone(of, need, act)
     }
 
     #[inline(always)]
@@ -469,14 +397,13 @@ impl Core {
 
     #[inline(always)]
     pub(super) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-        S::enter_to_hit(&mut self.translator);
-        let (translator, size) = (&self.translator, size_of::<T>());
-        let (look, of) = (S::look(translator), (at.0, size));
-        match translator.hit_past_beginning(look, of, Need::Read, Page::load) {
-            Some(value) => {
-                S::leave(&mut self.translator);
-                Ok(value)
-            }
+        match S::hit(
+            &mut self.translator,
+            (at.0, size_of::<T>()),
+            Need::Read,
+            Page::load,
+        ) {
+            Some(value) => Ok(value),
             None => self.load_missed::<S, T>(at),
         }
     }
@@ -510,15 +437,14 @@ impl Core {
         at: VirtAddr,
         value: T,
     ) -> Result<(), Fault> {
-        S::enter_to_hit(&mut self.translator);
-        let (translator, size) = (&self.translator, size_of::<T>());
-        let (look, of) = (S::look(translator), (at.0, size));
         let store = |page: Page| page.store(value);
-        match translator.hit_past_beginning(look, of, Need::Write, store) {
-            Some(()) => {
-                S::leave(&mut self.translator);
-                Ok(())
-            }
+        match S::hit(
+            &mut self.translator,
+            (at.0, size_of::<T>()),
+            Need::Write,
+            store,
+        ) {
+            Some(()) => Ok(()),
             None => self.store_missed::<S, T>(at, value),
         }
     }

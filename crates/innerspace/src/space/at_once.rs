@@ -10,7 +10,7 @@ use super::access::{Sectioned, Single};
 use super::accessor::Accessor;
 use super::error::Fault;
 use super::session::{InSession, Session};
-use super::translate::{Look, Translator};
+use super::translate::{Look, Need, Page, Translator};
 use crate::VirtAddr;
 use crate::cache::Wait;
 use crate::sys::copy::{AtomicScalar, Modify, Scalar};
@@ -34,6 +34,16 @@ impl<S: Sectioned> Sectioned for AtOnce<S> {
     #[inline(always)]
     fn look(translator: &Translator) -> Look<'_> {
         S::look(translator)
+    }
+
+    #[inline(always)]
+    fn hit<R>(
+        translator: &mut Translator,
+        of: (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        S::hit(translator, of, need, act)
     }
 
     #[inline(always)]

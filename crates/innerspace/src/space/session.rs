@@ -59,6 +59,16 @@ impl Sectioned for InSession {
     }
 
     #[inline(always)]
+    fn hit<R>(
+        translator: &mut Translator,
+        of: (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        translator.hit_past_beginning(translator.look(), of, need, act)
+    }
+
+    #[inline(always)]
     fn order(_: &mut Translator) {}
 
     #[inline(always)]

@@ -360,6 +360,21 @@ impl Translator {
         Some(page)
     }
 
+    /// [`Translator::hit_past_beginning`] in a section of its own, which is left open on a miss.
+    #[inline(always)]
+    pub(super) fn hit_alone<R>(
+        &mut self,
+        (at, size): (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        let leaves = &*self.leaves;
+        self.sections.alone(|mail| {
+            let offset = offset_past_beginning(at, size)?;
+            Look { leaves, mail }.find(at, need, |found| act(found.page(offset)))
+        })
+    }
+
     /// Does `act` with what `hit_if` would find, but for the first bytes of a page: those are for [`Translator::hit_and_fetch_ahead`].
     ///
     /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a miss again.

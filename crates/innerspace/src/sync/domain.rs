@@ -210,6 +210,18 @@ impl Participant {
         }
     }
 
+    /// Opens the section of one access, after the last one; its number.
+    #[inline(always)]
+    fn open_alone(&self, last: u64, mode: BarrierMode) -> u64 {
+        // Under loom every look at `state` is one more thing to explore.
+        debug_assert!(cfg!(loom) || !self.is_open(), "I6: open already");
+        self.set_state(last + 2, mode);
+        if mode == BarrierMode::Membarrier {
+            mode.light();
+        }
+        last + 2
+    }
+
     /// Asks an open session to pass a safepoint. An access that has a section of its own leaves it soon.
     ///
     /// A swap, not a store: whoever drains acquires what all who have asked released, not the last one alone.
@@ -430,16 +442,18 @@ impl Sections {
     /// if there is any: where readers are told to fence, this one has not yet.
     #[inline(always)]
     pub(crate) fn enter_alone(&mut self) {
-        // Not under loom, where every look at `state` is one more thing to explore.
-        debug_assert!(
-            cfg!(loom) || !self.is_open(),
-            "I6: a section is open already"
-        );
-        self.last += 2;
-        self.participant.set_state(self.last, self.mode);
-        if self.mode == BarrierMode::Membarrier {
-            self.mode.light();
-        }
+        self.last = self.participant.open_alone(self.last, self.mode);
+    }
+
+    /// The same, and what the access does with that mail: if it comes to something, the section is closed.
+    #[inline(always)]
+    pub(crate) fn alone<R>(&mut self, access: impl FnOnce(Mail) -> Option<R>) -> Option<R> {
+        // Once for all of it: what is stored there could be anything of ours, for all that the compiler knows.
+        let (participant, mode) = (&*self.participant, self.mode);
+        self.last = participant.open_alone(self.last, mode);
+        let done = access(Mail(participant.lone_word()))?;
+        participant.set_state(CLOSED, mode);
+        Some(done)
     }
 
     /// The end of [`Sections::enter`].

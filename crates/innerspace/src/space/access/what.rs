@@ -1,0 +1,97 @@
+//! What one access wants.
+
+use crate::space::error::{AccessKind, Fault, FaultKind};
+use crate::space::translate::Need;
+use crate::{PAGE_SIZE, VirtAddr};
+
+/// Small, so that the way to the slow path costs the fast one nothing.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::space) struct What {
+    pub(in crate::space) access: AccessKind,
+    /// Bytes to name in a fault; 0: a buffer.
+    pub(in crate::space) reported: u8,
+    /// Bytes to look up, in one page; 0: the page is to be valid for accesses to come.
+    size: u16,
+    /// Pages behind it that the access goes on to.
+    pub(in crate::space) more: u32,
+}
+
+impl What {
+    #[inline(always)]
+    pub(in crate::space) fn value<T>(access: AccessKind) -> What {
+        What {
+            access,
+            reported: size_of::<T>() as u8,
+            size: size_of::<T>() as u16,
+            more: 0,
+        }
+    }
+
+    /// A part of a value that crosses a page end: only the page's validity is wanted, and that it lasts.
+    pub(in crate::space) fn part_of<T>(access: AccessKind) -> What {
+        What {
+            size: 0,
+            ..What::value::<T>(access)
+        }
+    }
+
+    /// Bytes of one page of a value of `whole` bytes that crosses a page end.
+    pub(in crate::space) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
+        What {
+            access,
+            reported: whole as u8,
+            size: size as u16,
+            more: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_buffer(self) -> bool {
+        self.reported == 0
+    }
+
+    /// Whether the bytes are used at once.
+    pub(super) fn uses_page(self) -> bool {
+        self.size > 0
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn buffer(access: AccessKind, size: usize) -> What {
+        debug_assert!(size <= PAGE_SIZE);
+        What {
+            access,
+            reported: 0,
+            size: size as u16,
+            more: 0,
+        }
+    }
+
+    /// The same, of an access that goes on to so many bytes behind the page.
+    #[inline(always)]
+    pub(in crate::space) fn with_more(self, bytes: usize) -> What {
+        let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);
+        What {
+            more: pages as u32,
+            ..self
+        }
+    }
+
+    /// Such an access of `at` has failed.
+    pub(in crate::space) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
+        Fault::new(kind, at, self.access, self.reported.into())
+    }
+
+    #[inline(always)]
+    pub(super) fn size(self) -> usize {
+        usize::from(self.size)
+    }
+
+    #[inline(always)]
+    pub(super) fn need(self) -> Need {
+        match self.access {
+            AccessKind::Load => Need::Read,
+            AccessKind::Fetch => Need::Fetch,
+            AccessKind::Store | AccessKind::Exchange => Need::Write,
+        }
+    }
+}
