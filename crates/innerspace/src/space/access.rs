@@ -2,7 +2,7 @@
 //!
 //! It opens a section, looks its page up in the remembered leaf, does its loads or stores and closes the section: two
 //! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find, or finds at the
-//! beginning of a page, goes to [`Core::look_up`]: have the next page on its way; or take a page, or the zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short
+//! beginning of a page, goes to [`Core::look_up`]: have the next page on its way, and see whether the leaf can be coalesced; or take a page, or the zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short
 //! ways); else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 mod what;

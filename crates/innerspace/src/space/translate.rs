@@ -37,7 +37,7 @@ use crate::sys;
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Leaves remembered, a power of two: 512 MiB of address space in 6 KiB.
+/// Leaves remembered, a power of two: 512 MiB of address space in 6.5 KiB.
 pub(super) const LEAVES: usize = 256;
 pub(super) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 /// Bytes at which a page begins: who goes through it in small steps comes by there.
