@@ -103,6 +103,7 @@ impl LeavesPlace {
     }
 
     /// Of the tags, which come first: made from the one pointer, so that no use of that ends it.
+    #[cfg(all(feature = "layout", not(shuttle)))]
     fn tags(&self) -> *mut Tags {
         // SAFETY: a place inside what the pointer leads to; no reference is made, and nothing read.
         unsafe { &raw mut (*self.0.as_ptr()).tags }
