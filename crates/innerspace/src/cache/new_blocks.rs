@@ -14,6 +14,10 @@
 //! **Runs.** A long write takes what it needs for up to [`MOST_SINGLES`] whole pages at once: charge, frames, places in the index, in the
 //! dirty index and on the list. Where it cannot be had without more ado, the first of the pages is written by itself, and waits, reclaims
 //! or fails for itself: so a write that fails half-way has made what came before the page that it failed at, and no more.
+//!
+//! **Past the caches.** The bytes of a write that is about as long as what a core has of cache are copied into the frames of a run by
+//! stores that neither read a line before they fill it nor drive others out ([`Caches::Past`]). They come behind all others, so they
+//! are waited for once a run, before the first of its frames is published.
 
 use std::ops::Range;
 
@@ -24,7 +28,7 @@ use super::index::RunInserted;
 use super::lookup::{Basis, marks_after_publishing};
 use super::spare_nodes::SpareNodes;
 use super::steady::Steady;
-use super::write::Source;
+use super::write::{Caches, Source};
 use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::sync::atomic::Ordering;
@@ -216,6 +220,7 @@ impl FileCore {
         &self,
         offset: u64,
         bytes: &[u8],
+        caches: Caches,
         _steady: &Steady<'_>,
     ) -> Result<usize, FileError> {
         let whole = bytes.len() as u64 >> self.block_shift();
@@ -234,16 +239,17 @@ impl FileCore {
         let Some(mut frames) = self.pool.alloc_some(self.group.id(), absent as usize) else {
             return Ok(0);
         };
+        let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
+        let filled = caches == Caches::Past && frames.stream_in(pages);
         let mut ids = [FrameId(0); MOST_SINGLES];
         let mut count = 0;
-        for (id, bytes) in ids
-            .iter_mut()
-            .zip(bytes.chunks(self.block_bytes() as usize))
-        {
+        for (id, page) in ids.iter_mut().zip(pages) {
             let Some(mut owned) = frames.next() else {
                 break;
             };
-            owned.bytes_mut().copy_from_slice(bytes);
+            if !filled {
+                owned.bytes_mut().copy_from_slice(page);
+            }
             *id = self.publish_complete(owned, first + count as u64);
             count += 1;
         }

@@ -47,6 +47,29 @@ pub(super) enum DirtyLevel {
     Hard,
 }
 
+/// How the bytes of a write get into new pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Caches {
+    /// Through the processor's caches, where who reads them soon finds them.
+    Through,
+    /// Past them.
+    Past,
+}
+
+impl Caches {
+    /// From here on, in bytes, what is written and where it goes do not both stay near anyway: a core of today has a mebibyte or two.
+    /// (Writing takes 200 ns a page in place of 335 to 450 then, and with reading it back, at once or in the end, 500 to 560 in place of 590
+    /// to 850. Shorter writes that go to the same few frames again and again are faster through the caches.)
+    const LONG: usize = 512 << 10;
+
+    fn of_write(bytes: &[u8]) -> Caches {
+        match bytes.len() < Caches::LONG {
+            true => Caches::Through,
+            false => Caches::Past,
+        }
+    }
+}
+
 impl Source<'_> {
     fn len(self) -> usize {
         match self {
@@ -100,6 +123,7 @@ impl FileCore {
     ) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
+        let caches = Caches::of_write(bytes);
         while *done < bytes.len() {
             let (at, rest) = (offset + *done as u64, &bytes[*done..]);
             self.make_dirty_room()?;
@@ -107,7 +131,7 @@ impl FileCore {
                 *done += PAGE_SIZE;
                 continue;
             }
-            *done += self.with_room(|| self.write_next(rest, at))?;
+            *done += self.with_room(|| self.write_steady(rest, at, caches, &self.steady()))?;
         }
         Ok(())
     }
@@ -116,6 +140,7 @@ impl FileCore {
     pub(super) fn overwrite_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
+        let caches = Caches::of_write(bytes);
         let mut done = 0;
         while done < bytes.len() {
             let (at, rest) = (offset + done as u64, &bytes[done..]);
@@ -126,15 +151,11 @@ impl FileCore {
                 if at + rest.len() as u64 > size {
                     return Err(self.past_end(at, rest.len() as u64, size));
                 }
-                self.write_steady(rest, at, &steady)
+                self.write_steady(rest, at, caches, &steady)
             })?;
         }
         self.end_operation();
         Ok(())
-    }
-
-    fn write_next(&self, bytes: &[u8], offset: u64) -> Result<usize, FileError> {
-        self.write_steady(bytes, offset, &self.steady())
     }
 
     /// Writes what `bytes` begins with: some new pages, or a part of one block. Returns how much that is.
@@ -142,9 +163,10 @@ impl FileCore {
         &self,
         bytes: &[u8],
         offset: u64,
+        caches: Caches,
         steady: &Steady<'_>,
     ) -> Result<usize, FileError> {
-        let in_run = self.write_new_run(offset, bytes, steady)?;
+        let in_run = self.write_new_run(offset, bytes, caches, steady)?;
         if in_run > 0 {
             return Ok(in_run);
         }

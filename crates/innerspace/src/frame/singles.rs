@@ -2,7 +2,8 @@
 
 use super::frames::Frames;
 use super::owned::OwnedFrame;
-use crate::FrameId;
+use crate::sys::copy::Streaming;
+use crate::{FrameId, PAGE_SIZE};
 
 /// The most frames of one turn at a magazine.
 pub(crate) const MOST: usize = 16;
@@ -17,6 +18,8 @@ pub(crate) struct Singles<'f> {
     /// Those before are owned.
     next: usize,
     len: usize,
+    /// They have bytes already.
+    filled: bool,
 }
 
 impl<'f> Singles<'f> {
@@ -27,7 +30,25 @@ impl<'f> Singles<'f> {
             ids,
             next: 0,
             len,
+            filled: false,
         }
+    }
+
+    /// Copies pages into the frames that are left, one each, past the caches; false, and nothing is copied, where that gains nothing.
+    pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
+        let Some(streaming) = Streaming::begin() else {
+            return false;
+        };
+        for (id, page) in self.ids[self.next..self.len].iter().zip(pages) {
+            // Also of those that may go back without having been owned, the bytes are not what the host gave any more.
+            self.frames.meta(*id).take_fresh();
+            let start = self.frames.start(*id);
+            // SAFETY: a frame of the arena is 4096 bytes, page-aligned. Nobody else has this one, and before it is owned, let alone
+            // published, `streaming` is dropped.
+            unsafe { streaming.copy_page(start.as_ptr(), page) };
+        }
+        self.filled = true;
+        true
     }
 
     /// Frames that are left.
@@ -40,7 +61,9 @@ impl<'f> Singles<'f> {
     pub(crate) fn next(&mut self) -> Option<OwnedFrame<'f>> {
         let id = *self.ids[..self.len].get(self.next)?;
         self.next += 1;
-        if let [next, soon, ..] = self.ids[self.next..self.len] {
+        if let [next, soon, ..] = self.ids[self.next..self.len]
+            && !self.filled
+        {
             // The caller fills this one now: time for the next to arrive.
             self.frames.prefetch_meta(soon);
             self.frames.prefetch_to_write(next);

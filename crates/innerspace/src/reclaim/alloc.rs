@@ -9,7 +9,7 @@ use crate::frame::{HoldState, Kind, MOST_SINGLES, OwnedFrame, Singles, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused};
 use crate::stats::Event;
 use crate::sync::{Rank, order};
-use crate::units::{FrameId, PageCount};
+use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
 /// What one round of direct reclaim frees beyond the need, so that not every request reclaims.
 const EXTRA_PAGES: u64 = 32;
@@ -131,6 +131,11 @@ impl<'p> PoolFrames<'p> {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
+    }
+
+    /// See [`Singles::stream_in`].
+    pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
+        self.frames.stream_in(pages)
     }
 
     /// One of them.

@@ -57,6 +57,29 @@ fn a_frame_lives_and_dies() {
 }
 
 #[test]
+fn frames_that_were_filled_before_they_were_owned_are_not_taken_for_clear() {
+    let frames = arena(WITH_MAGAZINES);
+    let mut singles = frames.alloc_singles(4);
+    assert_eq!(singles.len(), 4);
+    assert!(singles.next().unwrap().is_clear(), "never used before");
+    if !singles.stream_in(&[[7; PAGE_SIZE]; 2]) {
+        return; // this processor has no such stores
+    }
+    let mut owned = singles.next().unwrap();
+    assert!(!owned.is_clear() && owned.bytes() == [7; PAGE_SIZE]);
+    owned.zero();
+    assert!(owned.bytes() == [0; PAGE_SIZE]);
+    // One filled and one not.
+    drop((owned, singles));
+    let mut again = frames.alloc_singles(4);
+    while let Some(mut one) = again.next() {
+        one.zero();
+        assert!(one.bytes() == [0; PAGE_SIZE], "{one:?}");
+    }
+    frames.validate();
+}
+
+#[test]
 fn a_new_life_begins_with_nothing_set() {
     let frames = arena(WITH_MAGAZINES);
     let mut frame = frames.alloc(0, Source::Ordinary).unwrap();

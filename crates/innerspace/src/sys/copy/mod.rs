@@ -177,6 +177,49 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     unsafe { Native::words_across(dst.cast(), src.cast(), PAGE_SIZE / WORD) }
 }
 
+/// Copies of pages past the caches: what is written neither is read before nor drives out what is near. While this lives, nothing of
+/// what was copied may be shown to anybody else: the stores come behind all others, which its end waits for.
+#[must_use = "what was copied is there for others when this is dropped"]
+#[derive(Debug)]
+pub(crate) struct Streaming(());
+
+impl Streaming {
+    /// `None` where the processor has no such stores of whole lines: those of parts gain nothing.
+    #[inline]
+    pub(crate) fn begin() -> Option<Streaming> {
+        #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
+        if wide::available() {
+            return Some(Streaming(()));
+        }
+        None
+    }
+
+    /// Copies a page of bytes.
+    ///
+    /// # Safety
+    /// `dst` is valid for writes of 4096 bytes, aligned to 64, and nobody else uses it before `self` is dropped.
+    #[inline]
+    pub(crate) unsafe fn copy_page(&self, dst: *mut u8, src: &[u8; PAGE_SIZE]) {
+        #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
+        // SAFETY: the caller's promise; and the processor has the stores, or there would be no `self`.
+        unsafe {
+            wide::stream_lines(dst, src.as_ptr(), PAGE_SIZE / 64)
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(any(portable, shuttle, miri)))))]
+        // SAFETY: the caller's promise.
+        unsafe {
+            dst.copy_from_nonoverlapping(src.as_ptr(), PAGE_SIZE)
+        }
+    }
+}
+
+impl Drop for Streaming {
+    #[inline]
+    fn drop(&mut self) {
+        super::flush::fence();
+    }
+}
+
 /// Has the processor fetch the first quarter of a page that is to be copied after some hundred instructions. A hint. More of it
 /// is no faster, for by then the processor fetches ahead by itself.
 #[inline]

@@ -104,6 +104,26 @@ fn the_assembly_form_does_what_plain_copies_do() {
 }
 
 #[test]
+fn pages_past_the_caches_have_the_same_bytes_and_their_neighbours_keep_theirs() {
+    #[repr(align(4096))]
+    struct Pages([[u8; PAGE_SIZE]; 3]);
+    let mut random = Random(7);
+    for offset in [0, 1, 8, 63, 64] {
+        let source = random.bytes(PAGE_SIZE + offset);
+        let page = source[offset..].first_chunk().unwrap();
+        let mut target = Box::new(Pages([[0xEE; PAGE_SIZE]; 3]));
+        let Some(streaming) = Streaming::begin() else {
+            return;
+        };
+        // SAFETY: a page of the three, which this thread alone has.
+        unsafe { streaming.copy_page(target.0[1].as_mut_ptr(), page) };
+        drop(streaming);
+        assert!(target.0[1] == *page, "from {offset}");
+        assert!(target.0[0] == [0xEE; PAGE_SIZE] && target.0[2] == [0xEE; PAGE_SIZE]);
+    }
+}
+
+#[test]
 fn comparison_finds_the_first_difference() {
     let mut random = Random(99);
     for _ in 0..if cfg!(miri) { 60 } else { 4000 } {

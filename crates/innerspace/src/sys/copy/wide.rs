@@ -114,6 +114,16 @@ pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) 
     }
 }
 
+/// Bytes to lines of 64 that are in nobody's cache afterwards, and were read by nobody before. Such stores come behind all others: see
+/// [`super::Streaming`]. Safety: both ranges are valid for `lines` lines, `dst` is aligned to one, and nobody else uses them; and
+/// [`available`].
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn stream_lines(dst: *mut u8, src: *const u8, lines: usize) {
+    debug_assert!(dst.addr().is_multiple_of(64));
+    // SAFETY: reads and writes what the caller vouches for.
+    unsafe { move_lines!(dst, src, lines, "vmovdqu64", "vmovntdq") }
+}
+
 /// [`Form::words_fill`]. Safety: as there, and [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn words_fill(dst: *mut u64, value: u64, words: usize) {
