@@ -18,7 +18,7 @@ pub(crate) struct Singles<'f> {
     /// Those before are owned.
     next: usize,
     len: usize,
-    /// They have bytes already.
+    /// They were filled, as many as there were pages for.
     filled: bool,
 }
 
@@ -34,7 +34,8 @@ impl<'f> Singles<'f> {
         }
     }
 
-    /// Copies pages into the frames that are left, one each, past the caches; false, and nothing is copied, where that gains nothing.
+    /// Copies pages into the next frames, one each, past the caches, as far as there are both; false, and nothing is copied, where that
+    /// gains nothing.
     pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
         let Some(streaming) = Streaming::begin() else {
             return false;

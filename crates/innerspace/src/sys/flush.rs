@@ -153,7 +153,7 @@ mod platform {
         }
     }
 
-    /// Waits for the flushes of this thread.
+    /// Waits for the flushes of this thread, and for its stores past the caches.
     #[inline]
     pub(crate) fn fence() {
         // SAFETY: the instruction is in every x86-64 processor.

@@ -61,16 +61,18 @@ fn frames_that_were_filled_before_they_were_owned_are_not_taken_for_clear() {
     let frames = arena(WITH_MAGAZINES);
     let mut singles = frames.alloc_singles(4);
     assert_eq!(singles.len(), 4);
-    assert!(singles.next().unwrap().is_clear(), "never used before");
-    if !singles.stream_in(&[[7; PAGE_SIZE]; 2]) {
+    let first = singles.next().unwrap();
+    assert!(first.is_clear(), "never used before");
+    if !singles.stream_in(&[[7; PAGE_SIZE], [8; PAGE_SIZE]]) {
         return; // this processor has no such stores
     }
     let mut owned = singles.next().unwrap();
     assert!(!owned.is_clear() && owned.bytes() == [7; PAGE_SIZE]);
+    assert!(first.bytes() == [0; PAGE_SIZE]);
     owned.zero();
     assert!(owned.bytes() == [0; PAGE_SIZE]);
     // One filled and one not.
-    drop((owned, singles));
+    drop((first, owned, singles));
     let mut again = frames.alloc_singles(4);
     while let Some(mut one) = again.next() {
         one.zero();

@@ -22,6 +22,7 @@
 //! the bytes of frames and of device memory. It checks no address: callers have translated already.
 
 use std::cmp::Ordering;
+use std::marker::PhantomData;
 
 #[cfg(target_arch = "x86_64")]
 mod assembly;
@@ -177,27 +178,30 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     unsafe { Native::words_across(dst.cast(), src.cast(), PAGE_SIZE / WORD) }
 }
 
-/// Copies of pages past the caches: what is written neither is read before nor drives out what is near. While this lives, nothing of
-/// what was copied may be shown to anybody else: the stores come behind all others, which its end waits for.
-#[must_use = "what was copied is there for others when this is dropped"]
+/// Copies of pages past the caches: what is written neither is read before nor drives out what is near. Such stores are in no order
+/// with any others before a fence of their own thread, which is the end of this: it stays in the thread it began in, and nothing of
+/// what was copied is looked at, or shown to anybody, while it lives. (No test can tell whether the fence is there.)
+#[must_use = "what was copied is there when this is dropped"]
 #[derive(Debug)]
-pub(crate) struct Streaming(());
+pub(crate) struct Streaming(PhantomData<*mut ()>);
 
 impl Streaming {
-    /// `None` where the processor has no such stores of whole lines: those of parts gain nothing.
+    /// `None` where the processor has no such stores of whole lines: those of parts gain nothing. Where there is no
+    /// assembly, these are plain copies.
     #[inline]
     pub(crate) fn begin() -> Option<Streaming> {
         #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
-        if wide::available() {
-            return Some(Streaming(()));
+        if !wide::available() {
+            return None;
         }
-        None
+        Some(Streaming(PhantomData))
     }
 
     /// Copies a page of bytes.
     ///
     /// # Safety
-    /// `dst` is valid for writes of 4096 bytes, aligned to 64, and nobody else uses it before `self` is dropped.
+    /// `dst` is valid for writes of 4096 bytes and aligned to 64; and until `self` is dropped, which it must be, nobody uses those
+    /// bytes, the caller included.
     #[inline]
     pub(crate) unsafe fn copy_page(&self, dst: *mut u8, src: &[u8; PAGE_SIZE]) {
         #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]

@@ -28,7 +28,7 @@ fn head_of(shared: *const u64, words: usize) -> usize {
     (shared.addr().wrapping_neg() % 64 / WORD).min(words)
 }
 
-/// The loop of the three that copy: 256 bytes at a time, then 64. Loads and stores are given; registers 16 and up leave nothing behind
+/// The loop of those that copy: 256 bytes at a time, then 64. Loads and stores are given; registers 16 and up leave nothing behind
 /// that has to be cleaned.
 macro_rules! move_lines {
     ($dst:ident, $src:ident, $lines:expr, $load:literal, $store:literal) => {{
@@ -114,7 +114,7 @@ pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) 
     }
 }
 
-/// Bytes to lines of 64 that are in nobody's cache afterwards, and were read by nobody before. Such stores come behind all others: see
+/// Bytes to lines of 64 that are in no cache afterwards, and were not read before. In no order with other stores: see
 /// [`super::Streaming`]. Safety: both ranges are valid for `lines` lines, `dst` is aligned to one, and nobody else uses them; and
 /// [`available`].
 #[target_feature(enable = "avx512f")]
