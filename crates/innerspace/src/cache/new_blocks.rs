@@ -15,7 +15,7 @@
 //! dirty index and on the list. Where it cannot be had without more ado, the first of the pages is written by itself, and waits, reclaims
 //! or fails for itself: so a write that fails half-way has made what came before the page that it failed at, and no more.
 //!
-//! **Past the caches.** The bytes of a write that is about as long as what a core has of cache are copied into the frames of a run by
+//! **Past the caches.** The bytes of a write that would fill a core's cache, with the frames that they go to, are copied into the frames of a run by
 //! stores that neither read a line before they fill it nor drive others out ([`Caches::Past`]). They are in no order with others, so they
 //! are waited for once a run, before the first of its frames is published.
 

@@ -58,9 +58,9 @@ pub(super) enum Caches {
 
 impl Caches {
     /// From here on, in bytes: what is written and where it goes fill a core's second cache, which is a mebibyte or two. (On a Zen 4 with
-    /// one, into 16 or 128 MiB of frames, writing takes 190 to 210 ns a page in place of 300 to 490, and together with reading it back,
-    /// at once or in the end, 490 to 560 in place of 590 to 850. Shorter writes whose frames are the same few again and again, 2 MiB say, are
-    /// faster through the caches.)
+    /// one, into 16 or 128 MiB of frames by calls of 512 KiB and 1 MiB, writing takes 185 to 217 ns a page in place of 385 to 493, and together
+    /// with reading it back, at once or in the end, 487 to 561 in place of 591 to 854. Shorter writes whose frames are the same few again and
+    /// again, 2 MiB say, are faster through the caches.)
     const LONG: usize = match cfg!(any(shuttle, miri)) {
         true => 2 * PAGE_SIZE, // so that the checkers see it
         false => 512 << 10,
