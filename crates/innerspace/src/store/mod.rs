@@ -53,7 +53,7 @@ mod transfer;
 mod tests;
 
 use std::borrow::Cow;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 
 use crate::sync::Arc;
 
@@ -220,6 +220,14 @@ pub trait Store: Send + Sync + 'static {
     /// end alone.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// Fills the buffers one after the other from `offset` on, as [`Store::read_at`] does. Default:
+    /// reads into the first one that is not empty.
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        bufs.iter_mut()
+            .find(|buf| !buf.is_empty())
+            .map_or(Ok(0), |buf| self.read_at(buf, offset))
+    }
+
     /// Writes up to `buf.len()` bytes at `offset`, lengthening the store where needed; at least one
     /// byte unless `buf` is empty. Bytes between the old end and `offset` read as zeros. Default:
     /// the store is read-only.
@@ -327,6 +335,13 @@ macro_rules! forward_store {
             }
             fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
                 (**self).read_at(buf, offset)
+            }
+            fn read_vectored_at(
+                &self,
+                bufs: &mut [IoSliceMut<'_>],
+                offset: u64,
+            ) -> io::Result<usize> {
+                (**self).read_vectored_at(bufs, offset)
             }
             fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
                 (**self).write_at(buf, offset)
