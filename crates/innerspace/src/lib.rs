@@ -110,6 +110,8 @@
 #[cfg(not(loom))]
 mod cache;
 mod dax;
+#[cfg(not(loom))]
+mod exec;
 mod frame;
 mod group;
 #[cfg(not(loom))]

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The layers, lowest first; the modules of one row may use each other.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["units", "stats", "sync", "sys"],
+    &["exec"],
     &["frame"],
     &["group"],
     &["reclaim"],

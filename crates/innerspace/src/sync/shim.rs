@@ -412,6 +412,13 @@ impl Condvar {
         }
     }
 
+    /// Wakes one waiter.
+    pub(crate) fn notify_one(&self) {
+        if self.is_waited_on() {
+            self.inner.notify_one();
+        }
+    }
+
     /// Whether somebody sleeps, asked with the mutex locked, or may be about to wake.
     #[inline]
     pub(crate) fn is_waited_on(&self) -> bool {

@@ -1,0 +1,539 @@
+//! Lanes of jobs, and the threads that run them.
+//!
+//! **Who gets a thread.** A job of a lane may start when fewer jobs of the lane run than its limit,
+//! and, where jobs want a lane to themselves ([`Turn::Alone`]), in the order of the queue. A lane
+//! with a job that may start is in the list `ready`, once, and goes to its end when one of its jobs
+//! has been taken: lanes take turns. There are at most [`MOST_THREADS`] threads; but a lane of
+//! which no job runs gets one more, whatever the others hold: a hundred stores that hang do not
+//! keep the hundred and first from being read.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::after::{begin_worker, call_wakers};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
+
+/// Threads of one memory, those not counted that run a lane's only job.
+const MOST_THREADS: usize = 64;
+
+/// How long a thread waits for more work before it ends.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Places that a queue begins with.
+const LEAST_QUEUE: usize = 16;
+
+/// Something to be done once. Dropped in a queue, it is not done.
+pub(crate) trait Job: Send {
+    /// Does it. A panic is reported by the panic hook and goes no further.
+    fn run(self: Box<Self>);
+
+    /// Whether anybody still wants it: others may be dropped to make room in a queue.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+}
+
+impl<F: FnOnce() + Send> Job for F {
+    fn run(self: Box<Self>) {
+        self();
+    }
+}
+
+/// Beside which other jobs of its lane a job runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// Beside other shared ones.
+    Shared,
+    /// Alone: after all jobs queued before it, before all queued after it.
+    Alone,
+}
+
+/// Whether a job that was pushed will be run.
+#[must_use = "where nobody runs the job, the caller has to see to it"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Served {
+    /// By a thread of the memory's.
+    ByThreads,
+    /// By whoever calls [`Workers::run_one`]: there are no threads, or none could be started.
+    ByCallers,
+}
+
+/// The threads of one memory, and its lanes.
+pub(crate) struct Workers {
+    state: Mutex<State>,
+    /// Notified for each claim of an idle thread.
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Threads may be started.
+    has_threads: bool,
+    /// By key. Keys are never used again: a job may outlive its lane.
+    lanes: BTreeMap<u64, LaneState>,
+    next_key: u64,
+    /// Lanes of which a job may start, each once.
+    ready: VecDeque<u64>,
+    threads: usize,
+    /// Threads that have not looked for their first job yet.
+    starting: usize,
+    /// Threads that wait and are not claimed.
+    idle: usize,
+    /// Waiting threads that were notified and have not woken yet.
+    claimed: usize,
+}
+
+struct LaneState {
+    limit: u32,
+    running: u32,
+    /// A job runs that wants the lane to itself.
+    is_alone: bool,
+    is_ready: bool,
+    queue: VecDeque<(Turn, Box<dyn Job>)>,
+}
+
+impl LaneState {
+    fn may_start(&self) -> bool {
+        match self.queue.front() {
+            Some((Turn::Shared, _)) => self.running < self.limit && !self.is_alone,
+            Some((Turn::Alone, _)) => self.running == 0,
+            None => false,
+        }
+    }
+}
+
+/// One queue of jobs. Dropped, it takes along those that have not begun.
+pub(crate) struct Lane {
+    workers: Arc<Workers>,
+    key: u64,
+}
+
+/// What there is to do after a look at the lanes.
+enum Next {
+    Run(u64, Box<dyn Job>),
+    Nothing,
+}
+
+impl State {
+    fn lane(&mut self, key: u64) -> Option<&mut LaneState> {
+        self.lanes.get_mut(&key)
+    }
+
+    /// Lists the lane if a job of it may start and it is not listed.
+    fn list(&mut self, key: u64) -> bool {
+        let Some(lane) = self.lane(key) else {
+            return false;
+        };
+        let lists = !lane.is_ready && lane.may_start();
+        if lists {
+            lane.is_ready = true;
+            self.ready.push_back(key);
+        }
+        lists
+    }
+
+    /// Takes the first job of the lane, which may start.
+    fn start(&mut self, key: u64) -> Option<Box<dyn Job>> {
+        let lane = self.lane(key)?;
+        if !lane.may_start() {
+            return None;
+        }
+        let (turn, job) = lane.queue.pop_front()?;
+        lane.running += 1;
+        lane.is_alone = turn == Turn::Alone;
+        Some(job)
+    }
+
+    /// Takes a job of the lane that has waited longest for a turn.
+    fn next(&mut self) -> Next {
+        while let Some(key) = self.ready.pop_front() {
+            if let Some(lane) = self.lane(key) {
+                lane.is_ready = false;
+            }
+            if let Some(job) = self.start(key) {
+                self.list(key);
+                return Next::Run(key, job);
+            }
+        }
+        Next::Nothing
+    }
+
+    /// A job of the lane is over.
+    fn end(&mut self, key: u64) {
+        if let Some(lane) = self.lane(key) {
+            lane.running -= 1;
+            lane.is_alone = false;
+        }
+        self.list(key);
+    }
+
+    /// Whether a thread has to be started for what is ready; one that waits is claimed if there is.
+    fn wants_thread(&mut self, work: &Condvar) -> bool {
+        // Each of those that are about to look takes one, and asks again for the rest.
+        if self.ready.len() <= self.starting + self.claimed {
+            return false;
+        }
+        if self.idle > 0 {
+            self.idle -= 1;
+            self.claimed += 1;
+            work.notify_one();
+            return false;
+        }
+        let is_full = self.threads >= MOST_THREADS;
+        let wants =
+            self.has_threads && (!is_full || self.starting == 0 && self.move_idle_lane_up());
+        self.threads += usize::from(wants);
+        self.starting += usize::from(wants);
+        wants
+    }
+
+    /// Moves a lane of which no job runs to the front of those that are ready; whether there is one.
+    fn move_idle_lane_up(&mut self) -> bool {
+        let lanes = &self.lanes;
+        let is_idle = |key: &u64| lanes.get(key).is_some_and(|lane| lane.running == 0);
+        let Some(at) = self.ready.iter().position(is_idle) else {
+            return false;
+        };
+        let key = self.ready.remove(at);
+        self.ready.extend(key);
+        self.ready.rotate_right(1);
+        true
+    }
+}
+
+impl Workers {
+    /// No lanes and, until [`Workers::begin_threads`], no threads.
+    pub(crate) fn new() -> Arc<Workers> {
+        Arc::new(Workers {
+            state: Mutex::default(),
+            work: Condvar::new(),
+        })
+    }
+
+    /// From now on jobs are run by threads.
+    pub(crate) fn begin_threads(&self) {
+        self.state.lock().has_threads = true;
+    }
+
+    /// Whether jobs are run by threads.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.state.lock().has_threads
+    }
+
+    /// A new lane of which at most `limit` jobs (at least one) run at a time.
+    pub(crate) fn lane(self: &Arc<Workers>, limit: u32) -> Lane {
+        let new = LaneState {
+            limit: limit.max(1),
+            running: 0,
+            is_alone: false,
+            is_ready: false,
+            queue: VecDeque::new(),
+        };
+        let mut state = self.state.lock();
+        let key = state.next_key;
+        state.next_key += 1;
+        state.lanes.insert(key, new);
+        drop(state);
+        Lane {
+            workers: self.clone(),
+            key,
+        }
+    }
+
+    /// Jobs in queues.
+    pub(crate) fn queued(&self) -> usize {
+        let state = self.state.lock();
+        state.lanes.values().map(|lane| lane.queue.len()).sum()
+    }
+
+    /// Threads there are.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn threads(&self) -> usize {
+        self.state.lock().threads
+    }
+
+    /// Runs the next job of any lane in this thread; whether there was one that may start.
+    pub(crate) fn run_one(self: &Arc<Workers>) -> bool {
+        let next = self.state.lock().next();
+        let Next::Run(key, job) = next else {
+            return false;
+        };
+        let _running = Running { workers: self, key };
+        job.run();
+        true
+    }
+
+    /// Starts a thread if one is wanted.
+    fn serve(self: &Arc<Workers>, mut state: MutexGuard<'_, State>) -> Served {
+        let starts = state.wants_thread(&self.work);
+        let has_some = state.has_threads && (state.threads > 0 || state.ready.is_empty());
+        drop(state);
+        if !starts {
+            return match has_some {
+                true => Served::ByThreads,
+                false => Served::ByCallers,
+            };
+        }
+        let workers = self.clone();
+        let thread = crate::sync::thread::Builder::new().name("innerspace-io".to_owned());
+        if thread.spawn(move || workers.work()).is_ok() {
+            return Served::ByThreads;
+        }
+        let mut state = self.state.lock();
+        state.threads -= 1;
+        state.starting -= 1;
+        match state.threads {
+            0 => Served::ByCallers,
+            _ => Served::ByThreads,
+        }
+    }
+
+    /// What a thread does.
+    fn work(self: &Arc<Workers>) {
+        begin_worker();
+        let mut state = self.state.lock();
+        state.starting -= 1;
+        loop {
+            if let Next::Run(key, job) = state.next() {
+                // Another one for what is ready besides.
+                let _ = self.serve(state);
+                {
+                    let _running = Running { workers: self, key };
+                    let run = AssertUnwindSafe(|| job.run());
+                    // What a foreign panic carries may panic when it is dropped.
+                    let _ = catch_unwind(run).map_err(std::mem::forget);
+                }
+                call_wakers();
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            let end;
+            (state, end) = self.work.wait_timeout(state, LINGER);
+            if state.claimed > 0 {
+                // Also one that was to end: the notification may have been its own.
+                state.claimed -= 1;
+                continue;
+            }
+            state.idle -= 1;
+            if end == WaitEnd::TimedOut && state.ready.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+/// A job of a lane runs; dropped, it is over.
+struct Running<'w> {
+    workers: &'w Arc<Workers>,
+    key: u64,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.workers.state.lock();
+        state.end(self.key);
+        let _ = self.workers.serve(state);
+    }
+}
+
+impl Lane {
+    /// Queues a job.
+    pub(crate) fn push(&self, turn: Turn, job: Box<dyn Job>) -> Served {
+        let mut unwanted = Vec::new();
+        let mut state = self.workers.state.lock();
+        let lane = state.lane(self.key).expect("as long as its handle");
+        if lane.queue.len() == lane.queue.capacity() {
+            // Jobs that nobody wants any more take no more room than a few times the others.
+            let all = std::mem::take(&mut lane.queue);
+            for (turn, job) in all {
+                match job.is_wanted() {
+                    true => lane.queue.push_back((turn, job)),
+                    false => unwanted.push(job),
+                }
+            }
+            let more = lane.queue.len().max(LEAST_QUEUE);
+            lane.queue.reserve(more);
+        }
+        lane.queue.push_back((turn, job));
+        state.list(self.key);
+        let served = self.workers.serve(state);
+        drop(unwanted);
+        served
+    }
+
+    /// Runs the lane's next job in this thread; whether there was one that may start.
+    pub(crate) fn run_one(&self) -> bool {
+        let job = self.workers.state.lock().start(self.key);
+        let Some(job) = job else {
+            return false;
+        };
+        let _running = Running {
+            workers: &self.workers,
+            key: self.key,
+        };
+        job.run();
+        true
+    }
+
+    /// Jobs in the queue.
+    pub(crate) fn queued(&self) -> usize {
+        let mut state = self.workers.state.lock();
+        state.lane(self.key).map_or(0, |lane| lane.queue.len())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let mut state = self.workers.state.lock();
+        let left = state.lanes.remove(&self.key);
+        drop(state);
+        // Foreign code may go with them.
+        drop(left);
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::sync::{Barrier, Mutex as StdMutex};
+
+    use super::*;
+
+    /// For the case that nobody comes: no test waits so long otherwise.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn threaded() -> Arc<Workers> {
+        let workers = Workers::new();
+        workers.begin_threads();
+        workers
+    }
+
+    fn push(lane: &Lane, turn: Turn, job: impl FnOnce() + Send + 'static) {
+        let _ = lane.push(turn, Box::new(job));
+    }
+
+    /// As many jobs of a lane run at a time as it has places, and they are all over in the end.
+    #[test]
+    fn a_lane_runs_as_many_jobs_at_a_time_as_it_may() {
+        let workers = threaded();
+        let lane = workers.lane(4);
+        let together = Arc::new(Barrier::new(4));
+        let (running, most) = (Arc::new(StdMutex::new(0)), Arc::new(StdMutex::new(0)));
+        let (done, over) = mpsc::channel();
+        for _ in 0..16 {
+            let (together, running, most) = (together.clone(), running.clone(), most.clone());
+            let done = done.clone();
+            push(&lane, Turn::Shared, move || {
+                {
+                    let mut running = running.lock().unwrap();
+                    *running += 1;
+                    let mut most = most.lock().unwrap();
+                    *most = (*most).max(*running);
+                }
+                // Never over if fewer than four run at a time.
+                together.wait();
+                *running.lock().unwrap() -= 1;
+                done.send(()).unwrap();
+            });
+        }
+        (0..16).for_each(|_| over.recv_timeout(LONG).unwrap());
+        assert_eq!(*most.lock().unwrap(), 4);
+    }
+
+    #[test]
+    fn jobs_that_want_the_lane_alone_keep_the_order_of_the_queue() {
+        let workers = Workers::new();
+        let lane = workers.lane(8);
+        let order = Arc::new(StdMutex::new(Vec::new()));
+        let inner = Arc::new(workers.lane(1));
+        for (at, turn) in [
+            (0, Turn::Shared),
+            (1, Turn::Alone),
+            (2, Turn::Shared),
+            (3, Turn::Shared),
+            (4, Turn::Alone),
+        ] {
+            let (order, inner, workers) = (order.clone(), inner.clone(), workers.clone());
+            push(&lane, turn, move || {
+                order.lock().unwrap().push(at);
+                // While 2 runs 3 may begin, and nothing else.
+                if at < 4 && workers.run_one() {
+                    order.lock().unwrap().push(10 + at);
+                }
+                drop(inner);
+            });
+        }
+        while workers.run_one() {}
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 12, 4]);
+    }
+
+    // spec: R9
+    #[test]
+    fn lanes_that_hang_keep_no_other_from_its_turn() {
+        let workers = threaded();
+        let (release, hang) = mpsc::channel::<()>();
+        let hang = Arc::new(StdMutex::new(hang));
+        let lanes: Vec<Lane> = (0..MOST_THREADS + 3).map(|_| workers.lane(16)).collect();
+        for lane in &lanes {
+            for _ in 0..16 {
+                let hang = hang.clone();
+                push(lane, Turn::Shared, move || {
+                    drop(hang.lock().unwrap().recv())
+                });
+            }
+        }
+        let other = workers.lane(16);
+        let (done, over) = mpsc::channel();
+        push(&other, Turn::Shared, move || done.send(()).unwrap());
+        over.recv_timeout(LONG).expect("not behind those that hang");
+        assert!(workers.threads() <= 2 * MOST_THREADS + 4);
+        drop(release);
+    }
+
+    #[test]
+    fn a_job_that_panics_costs_nobody_his_turn() {
+        let workers = threaded();
+        let lane = workers.lane(1);
+        let (done, over) = mpsc::channel();
+        push(&lane, Turn::Alone, || panic!("a job of somebody else's"));
+        push(&lane, Turn::Shared, move || done.send(()).unwrap());
+        over.recv_timeout(LONG).unwrap();
+    }
+
+    // spec: R22
+    #[test]
+    fn threads_without_work_end() {
+        let workers = threaded();
+        let lane = workers.lane(2);
+        let (done, over) = mpsc::channel();
+        for _ in 0..10 {
+            let done = done.clone();
+            push(&lane, Turn::Shared, move || done.send(()).unwrap());
+        }
+        (0..10).for_each(|_| over.recv_timeout(LONG).unwrap());
+        while workers.threads() > 0 {
+            std::thread::yield_now();
+        }
+        // And come again.
+        push(&lane, Turn::Shared, move || done.send(()).unwrap());
+        over.recv_timeout(LONG).unwrap();
+    }
+
+    #[test]
+    fn what_has_not_begun_goes_with_its_lane() {
+        let workers = Workers::new();
+        let (done, over) = mpsc::channel::<()>();
+        let (first, second) = (workers.lane(1), workers.lane(1));
+        let there = done.clone();
+        push(&first, Turn::Shared, move || drop(done));
+        push(&second, Turn::Shared, move || there.send(()).unwrap());
+        assert_eq!((workers.queued(), first.queued()), (2, 1));
+        drop(first);
+        assert!(workers.run_one());
+        assert!(!workers.run_one());
+        assert_eq!(over.iter().count(), 1, "both have gone");
+    }
+}

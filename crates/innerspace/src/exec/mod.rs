@@ -1,0 +1,25 @@
+//! Work that may wait for a store, off the caller's thread: lanes of jobs, and the threads that run
+//! them.
+//!
+//! **What it is.** Each file has two lanes: one for the calls of its store, one for the calls of
+//! its futures. A lane runs a bounded number of jobs at a time, so a store that hangs keeps its own
+//! share of the threads and nobody else's. The threads are the memory's: started when there is
+//! work, ended when there has been none for a second. A memory without threads of its own runs the
+//! same jobs in [`Workers::run_one`], in whatever thread waits or ticks.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lanes` | [`Workers`], [`Lane`], [`Job`]: queues, shares, the threads |
+//! | `after` | wakers that a job leaves behind, called when its share of the lane is free again |
+//!
+//! **Locking.** One mutex for all lanes of a memory, a leaf: no job, drop of a job or waker runs
+//! under it.
+//!
+//! **Neighbours.** Below: `sync`. Above: `cache` has the jobs. This layer knows no file, no store
+//! and no future.
+
+mod after;
+mod lanes;
+
+pub(crate) use after::{is_worker, wake_after};
+pub(crate) use lanes::{Job, Lane, Served, Turn, Workers};
