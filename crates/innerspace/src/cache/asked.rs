@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::core::MAX_SIZE;
 use super::errors::{FileError, StoreAction};
 use super::options::{FileAccess, FileOptions};
-use crate::store::{Accepted, Identity, Store, shown_name};
+use crate::store::{Accepted, Identity, Limits, Store, shown_name};
 use crate::sync::Arc;
 
 /// A store that can be opened, and what it said.
@@ -25,6 +25,7 @@ pub(crate) struct Asked {
     pub(super) identity: Option<Identity>,
     pub(super) accepted: Accepted,
     pub(super) uses_files: bool,
+    pub(super) limits: Limits,
 }
 
 impl Asked {
@@ -57,6 +58,7 @@ impl Asked {
             identity: store.identity(),
             accepted: store.accepted(),
             uses_files: store.uses_files(),
+            limits: store.limits(),
             store,
             own_name,
             name,

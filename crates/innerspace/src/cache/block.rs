@@ -54,6 +54,18 @@ impl<'f> BlockRef<'f> {
         parts
     }
 
+    /// The same reference, of a block that is not to stay cached.
+    pub(super) fn passing(mut self) -> BlockRef<'f> {
+        self.after = AfterUse::DropUnlessWanted;
+        self
+    }
+
+    /// The same reference, of a block that may stay cached.
+    pub(super) fn kept(mut self) -> BlockRef<'f> {
+        self.after = AfterUse::Keep;
+        self
+    }
+
     /// Waits until a bit is clear.
     pub(super) fn wait(&self, bit: Bit) {
         self.file.frames().wait(self.frame, bit);
@@ -189,17 +201,45 @@ impl<'f> NewBlock<'f> {
         self.filling.as_mut().expect("not finished").bytes_mut()
     }
 
+    /// Takes over a block that was given to a request by [`NewBlock::into_frame`].
+    pub(super) fn adopt(file: &'f FileCore, frame: FrameId, block: u64) -> NewBlock<'f> {
+        NewBlock::new(BlockRef::new(file, frame, block))
+    }
+
+    /// The block's first frame, for a request that takes the right to its bytes over, and the reference.
+    pub(super) fn into_frame(mut self) -> FrameId {
+        self.filling = None;
+        let mut held = self.held.take();
+        let held = held
+            .take()
+            .expect("a new block is held until it is finished");
+        let frame = held.frame;
+        std::mem::forget(held);
+        frame
+    }
+
+    /// Another reference on the block, for whoever will use it.
+    pub(super) fn reference(&self) -> Option<BlockRef<'f>> {
+        let held = self.held();
+        let taken = held.meta().hold.try_get_cached();
+        taken.then(|| BlockRef::new(held.file, held.frame, held.block))
+    }
+
     /// The bytes are right: waiters go on.
-    pub(super) fn finish(mut self) -> BlockRef<'f> {
+    pub(super) fn finish(self) -> BlockRef<'f> {
+        let held = self.finish_unnoted();
+        held.file.ready.filled(held.block..held.block + 1);
+        held
+    }
+
+    /// The same; the caller tells those who wait as futures.
+    pub(super) fn finish_unnoted(mut self) -> BlockRef<'f> {
         if let Some(filling) = self.filling.take() {
             filling.finish();
         }
-        let held = self
-            .held
+        self.held
             .take()
-            .expect("a new block is held until it is finished");
-        held.file.ready.filled(held.block..held.block + 1);
-        held
+            .expect("a new block is held until it is finished")
     }
 
     /// The bytes could not be had: the block goes, and whoever waits for it gets `error` (P20).

@@ -11,7 +11,7 @@ use super::block::BlockRef;
 use super::core::FileCore;
 use super::errors::FileError;
 use super::file::{Handle, PagedFile};
-use super::fill::Present;
+use super::fill::{Miss, Present};
 use super::view::{View, Wait};
 use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
@@ -58,7 +58,7 @@ trait Seek: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError>
 impl<F: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError>> Seek for F {}
 
 fn sought(handle: &Handle, block: u64) -> Result<Present<'_>, FileError> {
-    handle.core.read_block(block, &handle.stream)
+    handle.core.read_block(block, Miss::of(&handle.stream))
 }
 
 fn sought_at_once(handle: &Handle, block: u64) -> Result<Present<'_>, FileError> {

@@ -190,7 +190,37 @@ impl FileCore {
             FileError::Limit(full) => Some(full.details().id),
             _ => None,
         };
-        with_room(&self.pool, PageCount(2 * self.block_pages()), is_full, work)
+        let mut work = work;
+        let mut landings = 0;
+        let patient = || loop {
+            let result = work();
+            match result.as_ref().err().and_then(is_full) {
+                Some(group) if landings < ROOMS && self.wait_for_landing(group) => landings += 1,
+                _ => return result,
+            }
+        };
+        with_room(
+            &self.pool,
+            PageCount(2 * self.block_pages()),
+            is_full,
+            patient,
+        )
+    }
+
+    /// Memory is short. If requests in flight have some of the group's, waits a moment until one has landed, whose blocks can be
+    /// evicted then: whether to try again.
+    fn wait_for_landing(&self, group: GroupId) -> bool {
+        if self.cache.pages_in_flight(group) == 0 {
+            return false;
+        }
+        if self.cache.workers().has_threads() {
+            self.cache.wait_for_landing();
+        } else if is_free() {
+            self.cache.run_jobs();
+        } else {
+            while self.requests.store_calls.run_one() {}
+        }
+        true
     }
 }
 

@@ -12,6 +12,7 @@ use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
 use super::options::{FileAccess, FileOptions};
 use super::reached::Reached;
 use super::ready::ReadyList;
+use super::requests::Requests;
 use super::service::Cache;
 use super::stats::FileCounters;
 use super::stream::Stream;
@@ -24,10 +25,14 @@ use crate::stats::Event;
 use crate::store::{Accepted, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, Weak};
-use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE, PageCount};
+use crate::units::{FrameId, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// The largest size of a file in bytes.
 pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
+
+/// The request size in bytes of stores that have no preference, and the largest of all.
+const DEFAULT_REQUEST: u64 = MIB;
+const MOST_REQUEST: u64 = 64 * MIB;
 
 /// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle and mapping go
 /// ([`FileInner`](super::FileInner)).
@@ -95,6 +100,9 @@ pub(crate) struct FileCore {
     pub(super) syncs: Syncs,
     /// Serialises appends, and keeps the end where it is meanwhile.
     pub(super) append: Mutex<()>,
+    pub(super) requests: Requests,
+    /// The largest request in blocks.
+    pub(super) request_blocks: u64,
     pub(super) ready: ReadyList,
     /// Read-ahead of mappings, which have no handle.
     pub(super) stream: Stream,
@@ -115,6 +123,7 @@ impl FileCore {
             identity,
             accepted,
             uses_files,
+            limits,
         } = asked;
         let pool = cache.pool().clone();
         let group = options
@@ -126,6 +135,10 @@ impl FileCore {
         let tags_of = |owner: OwnerId| match order {
             0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
             _ => Tags::none(),
+        };
+        let preferred = match limits.preferred_size as u64 {
+            0 => DEFAULT_REQUEST,
+            bytes => bytes.min(MOST_REQUEST),
         };
         let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
             let owner = pool.register_owner(me.clone() as Weak<dyn Owner>);
@@ -166,6 +179,11 @@ impl FileCore {
                 syncs: Syncs::default(),
                 store: Mutex::new(Some(Arc::new(Reached::new(store)))),
                 append: Mutex::ranked(Rank::Append, ()),
+                requests: Requests::new(
+                    cache.workers().lane(limits.requests),
+                    cache.workers().lane(limits.requests),
+                ),
+                request_blocks: (preferred >> (PAGE_SHIFT + u32::from(order))).max(1),
                 ready: ReadyList::default(),
                 stream: Stream::default(),
                 counters: FileCounters::default(),

@@ -8,7 +8,7 @@ use super::core::FileCore;
 use super::errors::FileError;
 use super::extents::Content;
 use super::file::FileInner;
-use super::fill::Filled;
+use super::fill::{Filled, Miss};
 use super::index::Word;
 use super::lookup::{Get, Got};
 use super::stream::Reading;
@@ -218,6 +218,9 @@ impl FileCore {
                 Wait::Yes => self.steady(),
                 Wait::No => self.try_steady().ok_or_else(would_block)?,
             };
+            if let Some(held) = self.lookup(block) {
+                self.note_ahead(&held, &self.stream);
+            }
             let size = self.size();
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
                 return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
@@ -247,10 +250,13 @@ impl FileCore {
                 },
                 _ => {
                     let filled = match wait {
-                        Wait::Yes => self.fill_absent_with(block, Get::NONE, &steady, || {
-                            self.stream
-                                .miss_of_mapping(reading, block, self.block_bytes())
-                        })?,
+                        Wait::Yes => {
+                            let miss = Miss {
+                                reading,
+                                ..Miss::of(&self.stream)
+                            };
+                            self.fill_absent(block, Get::NONE, &steady, miss)?
+                        }
                         // To store there, the hole's translations would have to go first.
                         Wait::No if kind == FaultKind::Read && self.is_known_hole(block) => {
                             Filled::Hole

@@ -132,6 +132,7 @@ impl FileCore {
         if self.has_unwritten() {
             self.write_last(&mut panics);
         }
+        self.detach_requests();
         self.remove_blocks(0..u64::MAX);
         debug_assert_eq!(self.index.counts().blocks, 0, "blocks of a closed file");
         self.index.write().drop_shadows(self.frames(), 0);

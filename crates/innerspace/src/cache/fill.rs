@@ -1,10 +1,11 @@
-//! Getting blocks from the store: one read per block whoever wants it (P21), read-ahead behind it, holes without frames.
+//! Getting blocks from the store: one read of neighbours whoever wants them (P21), read-ahead behind
+//! them, holes without frames.
 //!
-//! Order: memory is charged and allocated; the block is published locked and not up to date, so that others wait for it;
-//! the store is read into it; `end_read`. All of it with the file steady: a punch or truncation comes before or after
-//! as a whole (P15).
+//! Order: memory is charged and allocated; the blocks are published locked and not up to date, so
+//! that others wait for them; what nobody waits for is put in flight ([`super::requests`]); the
+//! caller reads what it came for in its own thread. All of it with the file steady: a punch or
+//! truncation comes before it, or waits until what is in flight on its range has landed (P15, R17).
 
-use std::io::ErrorKind;
 use std::ops::Range;
 
 use super::block::{BlockRef, NewBlock};
@@ -14,20 +15,50 @@ use super::extents::Content;
 use super::lookup::{Basis, Get};
 use super::stats::count;
 use super::steady::Steady;
-use super::stream::Stream;
+use super::stream::{Ahead, Reading, Stream, Tuning};
 use super::syncs::NoIo;
+use crate::frame::{Fills, Uses};
 use crate::stats::Event;
-use crate::store::{Batch, Store, read_exact_or_eof, short_read_error};
-use crate::sync::Mutex;
+use crate::store::{Batch, Store, short_read_error};
 use crate::sync::atomic::Ordering;
+use crate::units::{KIB, MIB};
 
-/// What one read locks of blocks that nobody waits for yet is this part of every limit at most: until it is there, and used where it
-/// is passing, nobody can evict it.
-const LOCKED_PART: u64 = 8;
+/// The largest window of read-ahead is this part of the nearest limit, but at most so many bytes;
+/// more where that is less than twice what the store prefers, or less than Linux's own, as far as
+/// the larger part allows.
+const WINDOW_PART: u64 = 32;
+const MOST_WINDOW: u64 = 8 * MIB;
+const LEAST_WINDOW: u64 = 128 * KIB;
+const LARGE_PART: u64 = 8;
 
 /// What is read together, and used one after the other when all of it is there, is this part of every limit at most: more would
 /// push itself out.
 const TOGETHER_PART: u64 = 2;
+
+/// A look for a block that may miss: whose it is, and what is known of what comes next.
+#[derive(Clone, Copy)]
+pub(super) struct Miss<'s> {
+    pub(super) stream: &'s Stream,
+    pub(super) reading: Reading,
+    /// Blocks that are wanted from the one that is missed on.
+    pub(super) wanted: u64,
+}
+
+impl<'s> Miss<'s> {
+    /// Of one block.
+    pub(super) fn of(stream: &'s Stream) -> Miss<'s> {
+        Miss {
+            stream,
+            reading: Reading::Normal,
+            wanted: 1,
+        }
+    }
+
+    /// The same of several, from the first on.
+    pub(super) fn wanting(self, wanted: u64) -> Miss<'s> {
+        Miss { wanted, ..self }
+    }
+}
 
 /// What was found, or made, where a block was wanted.
 #[derive(Debug)]
@@ -48,12 +79,15 @@ pub(super) enum Filled {
 }
 
 impl FileCore {
-    /// The block, filled from the store if need be. `stream` decides about read-ahead.
-    pub(super) fn read_block(&self, block: u64, stream: &Stream) -> Result<Present<'_>, FileError> {
+    /// The block, filled from the store if need be.
+    pub(super) fn read_block(&self, block: u64, miss: Miss<'_>) -> Result<Present<'_>, FileError> {
         loop {
             match self.lookup(block) {
-                Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
                 Some(held) => {
+                    self.note_ahead(&held, miss.stream);
+                    if held.is_up_to_date() {
+                        return Ok(Present::Block(held));
+                    }
                     self.check_outside()?;
                     self.wait_filled(&held)?;
                 }
@@ -61,7 +95,7 @@ impl FileCore {
                     self.check_outside()?;
                     let filled = self.with_room(|| {
                         let steady = self.steady();
-                        self.fill_absent(block, Get::NONE, &steady, stream)
+                        self.fill_absent(block, Get::NONE, &steady, miss)
                     });
                     self.ready.wake_due();
                     self.cache.serve_if_abandoned();
@@ -70,6 +104,53 @@ impl FileCore {
                     }
                 }
             }
+        }
+    }
+
+    /// A block that was found is used. If that is the first use since it was read ahead, the stream goes on.
+    #[inline]
+    pub(super) fn note_ahead(&self, held: &BlockRef<'_>, stream: &Stream) {
+        if held.meta().uses.has(Uses::AHEAD) {
+            self.go_on(held.block, &held.meta().uses, stream, Get::NONE, drop);
+        }
+    }
+
+    /// The first use of a block that was read ahead: puts the next window in flight, if the reader has entered the last one.
+    #[cold]
+    pub(super) fn go_on<'f>(
+        &'f self,
+        block: u64,
+        uses: &Uses,
+        stream: &Stream,
+        get: Get,
+        mut keep: impl FnMut(BlockRef<'f>),
+    ) {
+        if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
+            return;
+        }
+        // A hint: whoever has the file alone is not waited for.
+        if self.in_store_call() {
+            return;
+        }
+        let Some(_steady) = self.try_steady() else {
+            return;
+        };
+        let ahead = stream.used(block, &self.tuning());
+        self.read_ahead(ahead, get, &mut keep);
+    }
+
+    /// What bounds the windows of read-ahead.
+    pub(super) fn tuning(&self) -> Tuning {
+        let limit = self.nearest_limit();
+        let preferred = 2 * (self.request_blocks << self.block_shift());
+        let usual = (limit / WINDOW_PART).min(MOST_WINDOW);
+        let least = LEAST_WINDOW.min(limit / LARGE_PART);
+        let large = preferred.min(limit / (LARGE_PART * 2));
+        let window = usual.max(least).max(large);
+        Tuning {
+            most: window >> self.block_shift(),
+            room: self.room_in_flight(),
+            wasted: self.counters.unused.load(Ordering::Relaxed),
         }
     }
 
@@ -88,39 +169,28 @@ impl FileCore {
         }
     }
 
-    /// Makes and fills a block that is not cached, and reads ahead behind it. Reading is no use of the block: the caller looks
-    /// it up, and marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
+    /// Makes and fills a block that is not cached, with others that are wanted behind it, and puts in flight what the stream
+    /// says. Reading is no use of the block: the caller looks it up, and marks it, when it is there. [`Get::WRITE`] in `get`
+    /// says that it is filled for a writer.
     pub(super) fn fill_absent(
         &self,
         block: u64,
         get: Get,
         steady: &Steady<'_>,
-        stream: &Stream,
+        miss: Miss<'_>,
     ) -> Result<Filled, FileError> {
-        self.fill_absent_with(block, get, steady, || {
-            stream.miss(block, self.block_bytes())
-        })
+        self.fill_absent_into(block, get, steady, miss, drop)
     }
 
-    /// The same; `ahead` says how many blocks behind it to read as well.
-    pub(super) fn fill_absent_with(
-        &self,
-        block: u64,
-        get: Get,
-        steady: &Steady<'_>,
-        ahead: impl FnOnce() -> u64,
-    ) -> Result<Filled, FileError> {
-        self.fill_absent_into(block, get, steady, ahead, drop)
-    }
-
-    /// The same; `read` gets each block that was read, the first first. [`Get::DONTCACHE`] holds for those read ahead, too.
+    /// The same; `keep` gets each block that is read or put in flight, the first first. [`Get::DONTCACHE`] holds for all of
+    /// them.
     pub(super) fn fill_absent_into<'f>(
         &'f self,
         block: u64,
         get: Get,
         _steady: &Steady<'_>,
-        ahead: impl FnOnce() -> u64,
-        read: impl FnMut(BlockRef<'f>),
+        miss: Miss<'_>,
+        mut keep: impl FnMut(BlockRef<'f>),
     ) -> Result<Filled, FileError> {
         let start = block << self.block_shift();
         let size = self.size();
@@ -133,75 +203,154 @@ impl FileCore {
         let Some(first) = self.create(block, Get::CREATE | get)? else {
             return Ok(Filled::LookAgain);
         };
+        let also = get.of(Get::DONTCACHE);
         let mut run = vec![first];
-        self.add_ahead(&mut run, ahead(), get.of(Get::DONTCACHE));
-        self.read_run(run, read)?;
+        let together = miss.wanted.min(self.request_blocks);
+        let behind = block + 1..block + together.min(self.room_in_flight()).max(1);
+        if let Some(more) = self.make_runs(behind, u64::MAX, also).into_iter().next() {
+            let follows = more[0].block() == block + 1;
+            match follows {
+                true => run.extend(more),
+                // Dropped, they are absent again.
+                false => drop(more),
+            }
+        }
+        let read = block + run.len() as u64;
+        if also.has(Get::DONTCACHE) {
+            for new in &run[1..] {
+                new.reference().into_iter().for_each(&mut keep);
+            }
+        }
+        if read < block + miss.wanted {
+            self.put_in_flight(read..block + miss.wanted, also, &mut keep);
+        }
+        let ahead = (miss.stream).miss(block, miss.wanted, miss.reading, &self.tuning());
+        self.read_ahead(ahead, also, &mut keep);
+        let first = self.read_run(run)?;
+        keep(first);
         Ok(Filled::LookAgain)
     }
 
-    /// Makes the blocks behind a run as long as they are absent, have data, and memory is there without I/O. Never fails.
-    fn add_ahead<'f>(&'f self, run: &mut Vec<NewBlock<'f>>, ahead: u64, get: Get) {
+    /// Makes blocks that are absent and have data, as far as memory is there without I/O: runs of neighbours of at most one
+    /// request, `most` blocks in all. Never fails.
+    fn make_runs<'f>(
+        &'f self,
+        blocks: impl IntoIterator<Item = u64>,
+        mut most: u64,
+        get: Get,
+    ) -> Vec<Vec<NewBlock<'f>>> {
         let _no_io = NoIo::begin();
-        let from = run[0].block() + 1;
-        let ahead = match ahead {
-            0 => 0,
-            _ => ahead.min(self.blocks_in_limit(LOCKED_PART)),
-        };
-        let end = (from + ahead).min(self.size().div_ceil(self.block_bytes()));
-        for block in from..end {
-            if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {
+        let end = self.size().div_ceil(self.block_bytes());
+        let mut runs: Vec<Vec<NewBlock<'f>>> = Vec::new();
+        for block in blocks.into_iter().filter(|block| *block < end) {
+            if most == 0 {
                 break;
             }
-            // Locks are held (those of the run): the allocation may evict, not write.
-            match self.create(block, Get::CREATE | Get::NOIO | get) {
-                Ok(Some(new)) => run.push(new),
-                Ok(None) | Err(_) => break,
+            if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {
+                continue;
+            }
+            // Locks are held (those of the runs): the allocation may evict, not write.
+            let new = match self.create(block, Get::CREATE | Get::NOIO | get) {
+                Ok(Some(new)) => new,
+                Ok(None) => continue,
+                Err(_) => break,
+            };
+            most -= 1;
+            match runs.last_mut() {
+                Some(run)
+                    if run[0].block() + run.len() as u64 == block
+                        && (run.len() as u64) < self.request_blocks =>
+                {
+                    run.push(new);
+                }
+                _ => runs.push(vec![new]),
             }
         }
+        runs
     }
 
-    /// Blocks that are a part of the nearest limit.
-    fn blocks_in_limit(&self, part: u64) -> u64 {
-        self.nearest_limit() / part / self.block_bytes()
+    /// Puts blocks in flight that are wanted soon, as far as there is room.
+    fn put_in_flight<'f>(
+        &'f self,
+        blocks: impl IntoIterator<Item = u64>,
+        get: Get,
+        keep: &mut impl FnMut(BlockRef<'f>),
+    ) -> u64 {
+        let runs = self.make_runs(blocks, self.room_in_flight(), get);
+        let mut batch = Batch::new();
+        let mut made = 0;
+        for run in runs {
+            made += run.len() as u64;
+            for new in &run {
+                if get.has(Get::DONTCACHE) {
+                    new.reference().into_iter().for_each(&mut *keep);
+                }
+            }
+            batch.push(self.request_for(run));
+        }
+        self.submit(batch);
+        made
     }
 
-    /// Reads blocks of these pages (in order) that are absent and have data, many at once, as far as memory is there without
-    /// I/O. Never fails.
+    /// Puts blocks in flight that a stream is going to want.
+    fn read_ahead<'f>(&'f self, ahead: Ahead, get: Get, keep: &mut impl FnMut(BlockRef<'f>)) {
+        let get = get | Get::AHEAD;
+        let made = match ahead.range() {
+            _ if ahead.is_empty() => 0,
+            // Ascending, so that neighbours make one request.
+            Some(range) => self.put_in_flight(range, get, keep),
+            None => self.put_in_flight(ahead.blocks(), get, keep),
+        };
+        count(&self.counters.ahead, made);
+        let pages = made * self.block_pages();
+        self.pool.counters.add(Event::PgReadAhead, pages);
+    }
+
+    /// Puts blocks of these pages (in order) in flight that are absent and have data, as far as memory is there without I/O.
+    /// Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
-        /// Blocks read at once.
-        const MOST: u64 = 64;
-        let at_once = self.blocks_in_limit(LOCKED_PART).clamp(1, MOST) as usize;
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.order).collect();
         blocks.dedup();
-        blocks.truncate(usize::try_from(self.blocks_in_limit(TOGETHER_PART)).unwrap_or(usize::MAX));
+        let most = self.nearest_limit() / TOGETHER_PART / self.block_bytes();
+        blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let _steady = self.steady();
-        let end = self.size().div_ceil(self.block_bytes());
-        for blocks in blocks.chunks(at_once) {
-            let no_io = NoIo::begin();
-            let mut run = Vec::new();
-            for block in blocks.iter().filter(|block| **block < end) {
-                if self.lookup(*block).is_some()
-                    || !matches!(self.content(*block), Ok(Content::Data))
-                {
-                    continue;
+        let mut rest = &blocks[..];
+        while !rest.is_empty() {
+            let room = (self.room_in_flight().max(1) as usize).min(rest.len());
+            let (now, later) = rest.split_at(room);
+            self.put_in_flight(now.iter().copied(), Get::NONE, &mut drop);
+            rest = later;
+            if !rest.is_empty() {
+                for held in now.iter().filter_map(|block| self.lookup(*block)) {
+                    // Whoever looks for the block meets its error.
+                    let _ = self.wait_filled(&held);
                 }
-                // Locks are held, as for read-ahead.
-                match self.create(*block, Get::CREATE | Get::NOIO) {
-                    Ok(Some(new)) => run.push(new),
-                    Ok(None) => {}
-                    Err(_) => break,
-                }
-            }
-            drop(no_io);
-            if run.is_empty() || self.read_run(run, drop).is_err() {
-                return;
             }
         }
+    }
+
+    /// Puts the absent blocks of a range in flight, for a future that waits for them: whether all of them are, or are there.
+    /// Waits for nothing.
+    pub(super) fn begin_fills(&self, blocks: Range<u64>) -> bool {
+        if self.in_store_call() {
+            return false;
+        }
+        let Some(_steady) = self.try_steady() else {
+            return false;
+        };
+        let is_known = |block: &u64| {
+            self.lookup(*block).is_some() || self.known_content(*block) == Some(Content::Data)
+        };
+        if !blocks.clone().all(|block| is_known(&block)) {
+            return false;
+        }
+        self.put_in_flight(blocks.clone(), Get::NONE, &mut drop);
+        blocks.clone().all(|block| self.lookup(block).is_some())
     }
 
     /// New blocks may stand where the store has told of a hole before: it says what it has in steps of its own, and a write
     /// nearby moves them.
-    fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
+    pub(super) fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
         let shown = |block: &u64| self.shown_holes.meet(&(*block..*block + 1));
         let (Some(first), Some(last)) = (blocks().find(shown), blocks().rfind(shown)) else {
@@ -215,127 +364,79 @@ impl FileCore {
         }
     }
 
-    /// Reads a run of new blocks, and hands on what was read; the error of the first is the caller's, those behind it fail for
+    /// Reads a run of new blocks in this thread; the first comes back. Its error is the caller's; those behind it fail for
     /// themselves.
-    fn read_run<'f>(
-        &'f self,
-        mut run: Vec<NewBlock<'f>>,
-        mut read: impl FnMut(BlockRef<'f>),
-    ) -> Result<(), FileError> {
+    fn read_run<'f>(&'f self, run: Vec<NewBlock<'f>>) -> Result<BlockRef<'f>, FileError> {
         self.end_shown_holes(&run);
-        let results = match self.store() {
-            Ok(store) => self.read_into(&**store, &mut run),
-            Err(error) => run.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let mut outcome = Ok(());
-        for (at, (new, result)) in run.into_iter().zip(results).enumerate() {
-            match result {
-                Ok(()) => {
+        let blocks = run[0].block()..run[0].block() + run.len() as u64;
+        let mut errors = match self.store() {
+            Ok(store) => self.read_into(&**store, &run),
+            Err(error) => run.iter().map(|_| Some(error.clone())).collect(),
+        }
+        .into_iter();
+        let mut first = None;
+        for new in run {
+            let ended = match errors.next().flatten() {
+                None => {
                     count(&self.counters.filled, 1);
                     self.pool.counters.add(Event::PgIn, self.block_pages());
-                    if at > 0 {
-                        count(&self.counters.ahead, 1);
-                        self.pool
-                            .counters
-                            .add(Event::PgReadAhead, self.block_pages());
-                    }
-                    read(new.finish());
+                    Ok(new.finish_unnoted())
                 }
-                Err(error) => {
+                Some(error) => {
                     new.fail(&error);
-                    if at == 0 {
-                        outcome = Err(error);
-                    }
+                    Err(error)
                 }
+            };
+            match (&first, ended) {
+                (None, ended) => first = Some(ended),
+                // Whoever wants it holds it by a reference of its own.
+                (Some(_), Ok(held)) => drop(held.kept()),
+                (Some(_), Err(_)) => {}
             }
         }
-        outcome
+        self.ready.filled(blocks);
+        first.expect("a run has a block")
     }
 
-    /// One result a block.
-    fn read_into(&self, store: &dyn Store, run: &mut [NewBlock<'_>]) -> Vec<Result<(), FileError>> {
+    /// What came of each block; empty: all are there.
+    fn read_into(&self, store: &dyn Store, run: &[NewBlock<'_>]) -> Vec<Option<FileError>> {
+        let blocks = run[0].block()..run[0].block() + run.len() as u64;
+        let bytes = self.stored_range(&blocks);
+        let wanted = (bytes.end - bytes.start) as usize;
+        let frames = run.iter().map(NewBlock::frame).collect();
+        let mut fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
         count(&self.counters.store_reads, 1);
         let _call = self.store_call();
-        if let [only] = run {
-            let block = only.block();
-            let bytes = only.bytes_mut();
-            let wanted = self.stored_len(block);
-            let got = read_exact_or_eof(store, &mut bytes[..wanted], block << self.block_shift());
-            return vec![self.settle_read(store, block, bytes, wanted, got)];
+        let read = self.read_bytes(store, &mut fills, blocks.start, 0..wanted);
+        let errors = match read {
+            Ok(()) => Vec::new(),
+            Err(error) if run.len() == 1 => vec![Some(error)],
+            Err(_) => self.read_singly(store, &mut fills, blocks.start, wanted),
+        };
+        let end = fills.len();
+        for mut rest in fills.slices_mut(wanted..end) {
+            rest.fill(0);
         }
-        let blocks: Vec<u64> = run.iter().map(NewBlock::block).collect();
-        let results = Mutex::new(blocks.iter().map(|_| None).collect::<Vec<_>>());
-        let note = |token: u64, result| results.lock()[token as usize] = Some(result);
-        let mut batch = Batch::new(&note);
-        for (token, new) in run.iter_mut().enumerate() {
-            let (block, wanted) = (new.block(), self.stored_len(new.block()));
-            let bytes = &mut new.bytes_mut()[..wanted];
-            batch.read(token as u64, bytes, block << self.block_shift());
-        }
-        store.submit(batch);
-        let results = results.into_inner();
-        run.iter_mut()
-            .zip(results)
-            .map(|(new, result)| {
-                let block = new.block();
-                let wanted = self.stored_len(block);
-                let bytes = new.bytes_mut();
-                let got = match result {
-                    // Not begun, as far as is known: by the plain calls, which try again.
-                    None => Ok(0),
-                    Some(Err(error)) if error.kind() == ErrorKind::Interrupted => Ok(0),
-                    Some(got) => got,
-                };
-                let got = got.and_then(|got| {
-                    if got > wanted {
-                        return Ok(got); // `settle_read` refuses it
-                    }
-                    // Short transfers are the store's right: go on where it stopped.
-                    let offset = (block << self.block_shift()) + got as u64;
-                    let rest = &mut bytes[got..wanted];
-                    Ok(got + read_exact_or_eof(store, rest, offset)?)
-                });
-                self.settle_read(store, block, bytes, wanted, got)
-            })
-            .collect()
+        errors
     }
 
-    /// The bytes of a block that the store has now.
-    fn stored_len(&self, block: u64) -> usize {
-        let bytes = self.stored_bytes(block);
-        (bytes.end - bytes.start) as usize
-    }
-
-    /// Checks the outcome of a read and clears what the store does not have.
-    fn settle_read(
+    /// Checks what a read of `wanted` bytes at `offset` came to.
+    pub(super) fn check_read(
         &self,
         store: &dyn Store,
-        block: u64,
-        bytes: &mut [u8],
+        offset: u64,
         wanted: usize,
         got: std::io::Result<usize>,
     ) -> Result<(), FileError> {
-        let offset = block << self.block_shift();
         let got = got.and_then(|got| {
             if got == wanted {
-                return Ok(got);
+                return Ok(());
             }
             let was = self.stored.load(Ordering::Acquire);
-            Err(short_read_error(
-                store,
-                offset,
-                wanted as u64,
-                got as u64,
-                was,
-            ))
+            let (wanted, got) = (wanted as u64, got as u64);
+            Err(short_read_error(store, offset, wanted, got, was))
         });
-        match got {
-            Ok(got) => {
-                bytes[got..].fill(0);
-                Ok(())
-            }
-            Err(error) => Err(self.store_error(StoreAction::Read, offset, wanted as u64, error)),
-        }
+        got.map_err(|error| self.store_error(StoreAction::Read, offset, wanted as u64, error))
     }
 
     /// What a block is made on where the store has nothing, by what was found at `epoch`.

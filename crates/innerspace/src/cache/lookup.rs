@@ -11,10 +11,11 @@ use std::ops::BitOr;
 use super::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use super::core::FileCore;
 use super::errors::FileError;
+use super::fill::Miss;
 use super::index::{Inserted, Word};
 use super::spare_nodes::SpareNodes;
 use super::stats::count;
-use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind};
+use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind, Uses};
 use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::raw;
@@ -46,6 +47,8 @@ impl Get {
     pub(crate) const FOR_MAP: Get = Get(1 << 7);
     /// Drop it after use unless somebody else wants it.
     pub(crate) const DONTCACHE: Get = Get(1 << 8);
+    /// It is made before anybody asked for it.
+    pub(super) const AHEAD: Get = Get(1 << 9);
 
     /// Whether all of `other` is set.
     #[inline]
@@ -149,7 +152,8 @@ impl FileCore {
                 }
                 None if get.has(Get::FOR_MAP) => {
                     let steady = self.steady();
-                    self.fill_absent(block, Get::NONE, &steady, &self.stream)?;
+                    let miss = Miss::of(&self.stream);
+                    self.fill_absent(block, Get::NONE, &steady, miss)?;
                 }
                 None if get.has(Get::CREATE) => {
                     if let Some(new) = self.create(block, get)? {
@@ -355,6 +359,9 @@ impl FileCore {
                 return Err(self.would_block_in(held.block));
             }
         } else {
+            if !held.is_up_to_date() {
+                self.run_queued(held.block);
+            }
             self.frames().lock(held.frame);
         }
         // mutant: P5 (test: a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file)
@@ -368,6 +375,7 @@ impl FileCore {
 
     /// Waits until a block that is being filled is filled, or has failed.
     pub(super) fn wait_filled(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
+        self.run_queued(held.block);
         held.wait(Bit::Locked);
         if held.is_up_to_date() {
             Ok(())
@@ -414,6 +422,9 @@ impl FileCore {
         owned.set_owner(self.owner.0);
         owned.set_index(block);
         let frame = owned.publish(INDEX_AND_USER);
+        if get.has(Get::AHEAD) {
+            self.frames().meta(frame).uses.set(Uses::AHEAD);
+        }
         if !self.insert(block, frame, get, basis)? {
             return Ok(None);
         }

@@ -91,6 +91,7 @@ mod punched;
 mod reached;
 mod read;
 mod ready;
+mod requests;
 mod runs;
 mod service;
 mod serving;

@@ -9,8 +9,9 @@ use super::dirty::WriteReason;
 use super::mappers::Revoke;
 use super::stats::count;
 use super::writeback::LockMode;
-use crate::frame::FlagSet;
+use crate::frame::{FlagSet, Uses};
 use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
+use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
 /// What is evicted of the blocks that are named.
@@ -94,6 +95,9 @@ impl FileCore {
             return None;
         }
         let (block, frame) = (locked.block(), locked.frame());
+        if locked.meta().uses.has(Uses::AHEAD) {
+            self.count_unused();
+        }
         let pages = PageCount(self.block_pages());
         let leaves_shadow = !matches!(which, Evicting::Passing { .. });
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.group.id(), pages));
@@ -101,6 +105,13 @@ impl FileCore {
         locked.unlock_frozen();
         self.pool.free(frame);
         Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
+    }
+
+    /// A block that was read ahead is evicted, and nobody has used it.
+    fn count_unused(&self) {
+        count(&self.counters.unused, 1);
+        let pages = self.block_pages();
+        self.pool.counters.add(Event::PgReadAheadUnused, pages);
     }
 
     /// Evicts a block that was only passing through, unless it was used meanwhile, or cut: the frame may be another block's then.

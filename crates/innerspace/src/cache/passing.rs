@@ -16,11 +16,12 @@ use super::block::BlockRef;
 use super::core::FileCore;
 use super::errors::FileError;
 use super::file::Handle;
-use super::fill::{Filled, Present};
+use super::fill::{Filled, Miss, Present};
 use super::lookup::Get;
 use super::stream::Stream;
 use super::view::{View, Wait};
 use crate::sync::Arc;
+use crate::units::MIB;
 
 impl PagedFile {
     /// Like [`PagedFile::read_at`] for bytes that are wanted once: what was not cached before is not afterwards, unless somebody else
@@ -37,8 +38,8 @@ impl PagedFile {
     }
 
     /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a scrub: what was not cached before is
-    /// not afterwards, unless somebody else wants it by then, as [`PagedFile::read_at_uncached`] says. It takes memory for 128 KiB, an
-    /// eighth of a limit that is less than 1 MiB, or a larger block, at a time.
+    /// not afterwards, unless somebody else wants it by then, as [`PagedFile::read_at_uncached`] says. It takes memory for two
+    /// windows of read-ahead at a time, each 1 MiB or a thirty-second of the limit, whichever is less, or for one block.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, PageCount, store::MemoryStore};
@@ -64,6 +65,9 @@ impl PagedFile {
     }
 }
 
+/// The largest window of a read that caches nothing, in bytes.
+const MOST_WINDOW: u64 = MIB;
+
 /// A read of some bytes, in order, that caches nothing.
 struct Passing<'f> {
     file: &'f FileCore,
@@ -74,8 +78,8 @@ struct Passing<'f> {
 
 impl<'f> Passing<'f> {
     fn new(file: &'f FileCore, bytes: Range<u64>) -> Passing<'f> {
-        let stream = Stream::default();
-        stream.expect(file.blocks_of(bytes), file.block_bytes());
+        let stream = Stream::with_windows_up_to(MOST_WINDOW >> file.block_shift());
+        stream.expect(file.blocks_of(bytes), &file.tuning());
         Passing {
             file,
             stream,
@@ -90,6 +94,9 @@ impl<'f> Passing<'f> {
             while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
                 // It was cut off, or moved, or taken for an older one.
                 if held.block == block && held.meta().hold.load().is_cached() {
+                    self.go_on(&held);
+                    file.check_outside()?;
+                    file.wait_filled(&held)?;
                     return Ok(Present::Block(held));
                 }
             }
@@ -109,17 +116,44 @@ impl<'f> Passing<'f> {
         }
     }
 
+    /// A block that was brought is about to be used: puts the next window in flight when it is time.
+    fn go_on(&mut self, held: &BlockRef<'f>) {
+        let (file, brought) = (self.file, &mut self.brought);
+        let keep = |held: BlockRef<'f>| brought.push_back(held.passing());
+        file.go_on(
+            held.block,
+            &held.meta().uses,
+            &self.stream,
+            Get::DONTCACHE,
+            keep,
+        );
+    }
+
     fn fill(&mut self, block: u64) -> Result<Filled, FileError> {
         let (file, stream) = (self.file, &self.stream);
         let filled = file.with_room(|| {
             let steady = file.steady();
-            let ahead = || stream.miss(block, file.block_bytes());
-            let keep = |held| self.brought.push_back(held);
-            file.fill_absent_into(block, Get::DONTCACHE, &steady, ahead, keep)
+            let keep = |held: BlockRef<'f>| {
+                let at = self
+                    .brought
+                    .partition_point(|other| other.block < held.block);
+                self.brought.insert(at, held.passing());
+            };
+            let miss = Miss::of(stream);
+            file.fill_absent_into(block, Get::DONTCACHE, &steady, miss, keep)
         });
         file.ready.wake_due();
         file.cache.serve_if_abandoned();
         filled
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        // What is in flight cannot be let go before it has landed.
+        for held in &self.brought {
+            let _ = self.file.wait_filled(held);
+        }
     }
 }
 

@@ -6,10 +6,11 @@ use std::ops::{ControlFlow, Range};
 use super::core::FileCore;
 use super::errors::FileError;
 use super::file::Handle;
-use super::fill::Present;
+use super::fill::{Miss, Present};
+use super::lookup::Get;
 use super::stream::Stream;
 use super::view::Wait;
-use crate::frame::FlagSet;
+use crate::frame::{FlagSet, Uses};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -28,7 +29,9 @@ impl Handle {
         while done < len {
             let at = offset + done as u64;
             let part = (len - done).min(core.left_in_block(at));
-            match self.read_part(at, &mut buf[done..done + part], wait) {
+            let last = (offset + len as u64 - 1) >> core.block_shift();
+            let wanted = last - (at >> core.block_shift()) + 1;
+            match self.read_part(at, &mut buf[done..done + part], wait, wanted) {
                 Ok(()) => done += part,
                 // Cut short meanwhile: the read ends where the file does now.
                 Err(FileError::PastEnd { .. }) => break,
@@ -38,18 +41,19 @@ impl Handle {
         Ok(done)
     }
 
-    /// Copies bytes of one block.
+    /// Copies bytes of one block, the first of `wanted` that are read one after the other.
     #[inline]
     pub(super) fn read_part(
         &self,
         offset: u64,
         into: &mut [u8],
         wait: Wait,
+        wanted: u64,
     ) -> Result<(), FileError> {
         if self.read_hit(offset, into) {
             return Ok(());
         }
-        self.read_part_slowly(offset, into, wait)
+        self.read_part_slowly(offset, into, wait, wanted)
     }
 
     /// Copies bytes of one block if it is there. Nothing here is moved through memory: what would have to be read back would
@@ -67,6 +71,16 @@ impl Handle {
             core.frames().copy_out(frame, inside, into);
             if self.is_new_use(offset, inside, into.len()) {
                 core.pool.mark_accessed_at(frame, flags);
+                let uses = &core.frames().meta(frame).uses;
+                if uses.has(Uses::AHEAD) {
+                    core.go_on(
+                        offset >> core.block_shift(),
+                        uses,
+                        &self.stream,
+                        Get::NONE,
+                        drop,
+                    );
+                }
             }
         }
         core.put(frame);
@@ -85,15 +99,24 @@ impl Handle {
 
     #[cold]
     #[inline(never)]
-    fn read_part_slowly(&self, offset: u64, into: &mut [u8], wait: Wait) -> Result<(), FileError> {
+    fn read_part_slowly(
+        &self,
+        offset: u64,
+        into: &mut [u8],
+        wait: Wait,
+        wanted: u64,
+    ) -> Result<(), FileError> {
         let core = &*self.core;
         let block = offset >> core.block_shift();
         let present = match core.lookup(block) {
             Some(held) if held.is_up_to_date() => {
                 core.note_found(block, held.frame);
+                core.note_ahead(&held, &self.stream);
                 Present::Block(held)
             }
-            _ if wait == Wait::Yes => core.read_block(block, &self.stream)?,
+            _ if wait == Wait::Yes => {
+                core.read_block(block, Miss::of(&self.stream).wanting(wanted))?
+            }
             _ => match core.block_at_once(block) {
                 Some(present) => present,
                 None => return Err(core.would_block(offset)),
@@ -140,7 +163,7 @@ impl Handle {
         if wait == Wait::Yes {
             // A scan is a stream from its first miss on.
             self.stream
-                .expect(core.blocks_of(range.clone()), core.block_bytes());
+                .expect(core.blocks_of(range.clone()), &core.tuning());
         }
         let mut at = range.start;
         while at < range.end {
@@ -161,13 +184,13 @@ impl FileCore {
     pub(super) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
         let stream = Stream::default();
         let mut left = blocks;
-        stream.expect(left.clone(), self.block_bytes());
+        stream.expect(left.clone(), &self.tuning());
         while let Some(block) = left.next() {
-            match self.read_block(block, &stream) {
+            match self.read_block(block, Miss::of(&stream)) {
                 Ok(Present::Block(_)) => {}
                 Ok(Present::Hole) => {
                     left.start = left.start.max(self.end_of_hole(block)).min(left.end);
-                    stream.expect(left.clone(), self.block_bytes());
+                    stream.expect(left.clone(), &self.tuning());
                 }
                 // The file became shorter meanwhile, or there is no room: a hint is a hint.
                 Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),

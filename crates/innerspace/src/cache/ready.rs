@@ -164,6 +164,11 @@ impl ReadyList {
         }
     }
 
+    /// Whether somebody is due.
+    pub(super) fn is_any_due(&self) -> bool {
+        self.any_due.load(Ordering::Relaxed)
+    }
+
     /// Wakes those who are due, whoever noted it. No lock is held.
     #[inline]
     pub(super) fn wake_due(&self) {

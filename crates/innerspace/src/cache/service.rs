@@ -12,6 +12,7 @@ use super::later::Run;
 use super::ready::Request;
 use super::serving::{Serving, Turn};
 use super::write::DirtyLevel;
+use crate::exec::{Job, Lane, Served, Turn as LaneTurn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step, Untried};
 use crate::stats::Event;
@@ -23,6 +24,9 @@ use crate::units::PageCount;
 
 /// How long to wait for a file to be closed before looking whether it has to be closed here.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
+
+/// How long who finds no memory waits for a request to land.
+const LANDING_WAIT: Duration = Duration::from_millis(20);
 
 /// Requests one step serves.
 const STEP_REQUESTS: usize = 16;
@@ -86,6 +90,15 @@ pub(crate) struct Cache {
     closed: Condvar,
     /// Dirty pages by group, those of the groups below counted in.
     dirty: Slab<AtomicU64>,
+    /// Pages in flight by group, those of the groups below counted in.
+    in_flight: Slab<AtomicU64>,
+    /// Notified when a request has landed, for those who find no memory.
+    landed: Condvar,
+    landing: Mutex<()>,
+    /// What runs the calls that may wait.
+    workers: Arc<Workers>,
+    /// No thread could be started for them: the service makes them.
+    unserved: AtomicBool,
     requests: Mutex<VecDeque<Weak<Request>>>,
     calls: Mutex<VecDeque<std::sync::Weak<dyn Run>>>,
     /// Wakers to be called where no lock is held.
@@ -128,6 +141,11 @@ impl Cache {
             files: Mutex::default(),
             closed: Condvar::new(),
             dirty: Slab::new(),
+            in_flight: Slab::new(),
+            landed: Condvar::new(),
+            landing: Mutex::default(),
+            workers: Workers::new(),
+            unserved: AtomicBool::new(false),
             requests: Mutex::default(),
             calls: Mutex::default(),
             wakes: Mutex::default(),
@@ -204,6 +222,7 @@ impl Cache {
     pub(crate) fn begin_service(&self) {
         // Relaxed: before anybody has a file.
         self.served.store(true, Ordering::Relaxed);
+        self.workers.begin_threads();
     }
 
     pub(super) fn is_served(&self) -> bool {
@@ -269,6 +288,10 @@ impl Cache {
 
     /// Calls a waker. In a call of a store locks may be held, and below reclaim: there the service is left to call it.
     pub(super) fn wake(&self, waker: Waker) {
+        // A worker calls it when its job is over: it may take as long as it likes then.
+        let Err(waker) = wake_after(waker) else {
+            return;
+        };
         if Pool::in_any_store_scope() {
             self.wakes.lock().push(waker);
             self.pool.kick();
@@ -333,6 +356,50 @@ impl Cache {
             .iter()
             .filter_map(|file| file.core.upgrade())
             .collect()
+    }
+
+    /// What runs the calls that may wait.
+    pub(super) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
+    }
+
+    /// Queues a job in one of its lanes.
+    pub(super) fn push(&self, lane: &Lane, turn: LaneTurn, job: Box<dyn Job>) {
+        if lane.push(turn, job) == Served::ByCallers {
+            self.unserved.store(true, Ordering::Release);
+            self.pool.kick();
+        }
+    }
+
+    fn in_flight_of(&self, group: GroupId) -> &AtomicU64 {
+        self.in_flight.get_or_make(group.0, || AtomicU64::new(0))
+    }
+
+    /// Pages of a group, and of those below it, that requests to stores have.
+    pub(super) fn pages_in_flight(&self, group: GroupId) -> u64 {
+        self.in_flight_of(group).load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_flying(&self, groups: &[GroupId], pages: u64) {
+        for group in groups {
+            self.in_flight_of(*group)
+                .fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_landed(&self, groups: &[GroupId], pages: u64) {
+        for group in groups {
+            self.in_flight_of(*group)
+                .fetch_sub(pages, Ordering::Relaxed);
+        }
+        // Without the mutex: who misses it waits a little longer.
+        self.landed.notify_all();
+    }
+
+    /// Waits until a request has landed, or for a moment.
+    pub(super) fn wait_for_landing(&self) {
+        let landing = self.landing.lock();
+        drop(self.landed.wait_timeout(landing, LANDING_WAIT));
     }
 
     fn dirty_of(&self, group: GroupId) -> &AtomicU64 {
@@ -451,6 +518,9 @@ impl Cache {
     pub(crate) fn step(&self) -> Step {
         let _here = Serving::begin(self);
         let mut panics = Panics::default();
+        if self.unserved.swap(false, Ordering::Acquire) && self.is_served() {
+            panics.catch(|| self.run_jobs());
+        }
         panics.catch(|| self.run_requests(STEP_REQUESTS));
         panics.catch(|| self.run_calls(STEP_REQUESTS));
         panics.catch(|| self.run_syncs());
@@ -486,8 +556,21 @@ impl Cache {
         panics.go_on();
     }
 
+    /// Runs the jobs that are queued now, where no thread does.
+    pub(super) fn run_jobs(&self) {
+        if Pool::in_any_store_scope() || calls::depth_in_spaces() > 0 {
+            return;
+        }
+        let mut panics = Panics::default();
+        for _ in 0..self.workers.queued() {
+            panics.catch(|| drop(self.workers.run_one()));
+        }
+        panics.go_on();
+    }
+
     fn serve_queued(&self, panics: &mut Panics) {
         // As many as there are: who is served may ask for more at once.
+        panics.catch(|| self.run_jobs());
         let (views, calls) = (self.requests.lock().len(), self.calls.lock().len());
         panics.catch(|| self.run_requests(views));
         panics.catch(|| self.run_calls(calls));

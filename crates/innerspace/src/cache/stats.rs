@@ -14,6 +14,8 @@ pub(super) struct FileCounters {
     pub(super) filled: AtomicU64,
     /// Of those, blocks nobody had asked for yet.
     pub(super) ahead: AtomicU64,
+    /// Of those, blocks evicted before anybody used them.
+    pub(super) unused: AtomicU64,
     /// Calls for bytes of the store.
     pub(super) store_reads: AtomicU64,
     /// Blocks written back.
@@ -65,6 +67,8 @@ pub struct FileStats {
     pub filled: u64,
     /// Of those, blocks read ahead.
     pub read_ahead: u64,
+    /// Of those, blocks evicted before anybody used them.
+    pub read_ahead_unused: u64,
     /// Read calls of the store.
     pub store_reads: u64,
     /// Blocks written back.
@@ -149,6 +153,7 @@ impl FileCore {
             shadows: counts.shadows,
             filled: get(&counters.filled),
             read_ahead: get(&counters.ahead),
+            read_ahead_unused: get(&counters.unused),
             store_reads: get(&counters.store_reads),
             written: get(&counters.written),
             store_writes: get(&counters.store_writes),

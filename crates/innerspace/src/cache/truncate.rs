@@ -111,6 +111,7 @@ impl FileCore {
 
     fn truncate(&self, new: u64, alone: &Steady<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(new >> self.block_shift(), alone);
+        self.wait_landed(&(new >> self.block_shift()..u64::MAX));
         let spare = self.spare_for_tail(new)?;
         self.resize_store(new)?;
         self.extents.lock().clear();
@@ -192,6 +193,7 @@ impl FileCore {
         if range.is_empty() {
             return Ok(());
         }
+        self.wait_landed(&self.blocks_of(range.clone()));
         let bytes = self.block_bytes();
         let first_whole = range.start.div_ceil(bytes);
         // The last block of the file counts as whole when all of it that is inside the file goes.
@@ -272,6 +274,7 @@ impl FileCore {
 
     fn discard_alone(&self, alone: &Steady<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(0, alone);
+        self.wait_landed(&(0..u64::MAX));
         // A store that does not answer is met before anything goes: after it, the file would be longer than what it has.
         let told = self.store_len()?;
         let (given_up, is_over_unsynced) = self.dirty().all_dirty();
@@ -322,6 +325,7 @@ impl FileCore {
         blocks: Range<u64>,
         _alone: &Steady<'_>,
     ) -> Result<PageCount, FileError> {
+        self.wait_landed(&(0..u64::MAX));
         let dropped = self.forget_clean(blocks);
         self.adopt_store_len(self.unwritten_end(), None)?;
         Ok(PageCount(dropped << self.order))

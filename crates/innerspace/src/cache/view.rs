@@ -12,12 +12,14 @@ use super::block::Locked;
 use super::core::FileCore;
 use super::errors::FileError;
 use super::file::Handle;
-use super::fill::Present;
+use super::fill::{Miss, Present};
 use super::index::Word;
+use super::lookup::Get;
 use super::mappers::Revoke;
 use super::stats::count;
 use crate::frame::{
-    Dropped, FlagSet, Grip, Guessed, Here, HoldState, Kind, MAX_ORDER, Pinned, Taken, Try, Writing,
+    Dropped, FlagSet, Grip, Guessed, Here, HoldState, Kind, MAX_ORDER, Pinned, Taken, Try, Uses,
+    Writing,
 };
 use crate::reclaim::{AllocMode, Evictable, Pool};
 use crate::stats::Event;
@@ -162,10 +164,21 @@ impl Handle {
         wait: Wait,
     ) -> Result<Pinned<Pool>, FileError> {
         if let Some(pinned) = self.cool_hit(&range) {
+            self.note_ahead_view(&pinned, range.start);
             return Ok(pinned);
         }
         let View(pinned) = self.view_without_hit(range, wait)?;
         Ok(pinned)
+    }
+
+    /// A view was found. If that is the first use of its block since it was read ahead, the stream goes on.
+    fn note_ahead_view(&self, pinned: &Pinned<Pool>, start: u64) {
+        if let Some(uses) = pinned.uses()
+            && uses.has(Uses::AHEAD)
+        {
+            let block = start >> self.core.block_shift();
+            (self.core).go_on(block, uses, &self.stream, Get::NONE, drop);
+        }
     }
 
     /// Like [`Handle::hit`], of a block that is not hot, or not where it was found last.
@@ -201,7 +214,10 @@ impl Handle {
         let start = core.inside_block(range.start) as usize;
         let inside = start..start + (range.end - range.start) as usize;
         match self.pin_slowly(block, inside.clone()) {
-            Some(pinned) => Ok(View(pinned)),
+            Some(pinned) => {
+                self.note_ahead_view(&pinned, range.start);
+                Ok(View(pinned))
+            }
             None if wait == Wait::Yes => self.view_slowly(block, inside),
             None => self.view_at_once(block, inside),
         }
@@ -232,7 +248,7 @@ impl Handle {
     ) -> Result<View, FileError> {
         let core = &self.core;
         loop {
-            match core.read_block(block, &self.stream)? {
+            match core.read_block(block, Miss::of(&self.stream))? {
                 Present::Hole => return Ok(View::zeros(inside.len())),
                 Present::Block(_held) => {
                     if let Some(pinned) = self.pin_slowly(block, inside.clone()) {
@@ -286,7 +302,13 @@ impl Handle {
         }
         let pages = len.div_ceil(PAGE_SIZE as u64).next_power_of_two();
         let order = pages.trailing_zeros() as u8;
-        let mut copy = core.pool.alloc(core.group.id(), order, wait.alloc_mode())?;
+        let group = core.group.id();
+        let mut copy = match wait {
+            Wait::Yes => {
+                core.with_room(|| Ok(core.pool.alloc(group, order, AllocMode::Wait)?))?
+            }
+            Wait::No => core.pool.alloc(group, order, AllocMode::NoWait)?,
+        };
         let mut done = 0;
         while done < len {
             let offset = range.start + done;
@@ -294,7 +316,9 @@ impl Handle {
                 .left_in_block(offset)
                 .min((range.end - offset) as usize);
             let into = &mut copy.bytes_mut()[done as usize..done as usize + part];
-            self.read_part(offset, into, wait)?;
+            let last = (range.end - 1) >> core.block_shift();
+            let wanted = last - (offset >> core.block_shift()) + 1;
+            self.read_part(offset, into, wait, wanted)?;
             done += part as u64;
         }
         count(&core.counters.copied_views, 1);

@@ -11,7 +11,7 @@ use super::core::{FileCore, MAX_SIZE};
 use super::dirty::WriteOrder;
 use super::errors::FileError;
 use super::extents::Content;
-use super::fill::Filled;
+use super::fill::{Filled, Miss};
 use super::lookup::{Basis, Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
@@ -261,7 +261,7 @@ impl FileCore {
                 // All that the store has of the block is written over.
                 self.write_new_block(block, inside.clone(), source, Basis::StoredUpTo(end))?
             } else {
-                let filled = self.fill_absent(block, Get::WRITE, steady, &self.stream)?;
+                let filled = self.fill_absent(block, Get::WRITE, steady, Miss::of(&self.stream))?;
                 debug_assert_eq!(filled, Filled::LookAgain, "data was found above");
                 false
             };

@@ -94,6 +94,8 @@ impl Uses {
     pub(crate) const SAMPLED: u8 = 1 << 1;
     /// Used through a mapping whose accessed bit was taken away for the sample.
     pub(crate) const TOUCHED: u8 = 1 << 2;
+    /// Read ahead, and not used yet.
+    pub(crate) const AHEAD: u8 = 1 << 3;
 
     #[inline]
     pub(crate) fn has(&self, bit: u8) -> bool {

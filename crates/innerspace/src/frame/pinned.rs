@@ -13,12 +13,13 @@
 
 use std::fmt;
 use std::hint::cold_path;
+use std::io::IoSliceMut;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
-use super::{FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, ReadEnd, Tag};
+use super::{FlagSet, FrameOffset, Frames, HeldOf, Meta, PutView, ReadEnd, Tag, Uses};
 use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
@@ -533,6 +534,78 @@ impl<'f> Filling<'f> {
     /// The bytes are right: sets UPTODATE and unlocks at once.
     pub(crate) fn finish(self) {
         self.frames.end_read(self.frame, ReadEnd::Filled);
+    }
+}
+
+/// The right to fill blocks that were published locked and not up to date, as a value that may outlive
+/// the call that made them and go to another thread. Neither dropping it nor taking it apart changes
+/// the blocks.
+pub(crate) struct Fills<K: Keeper> {
+    keeper: Arc<K>,
+    /// First frames, in the order of their blocks.
+    blocks: Vec<FrameId>,
+    /// Of each block.
+    block_bytes: usize,
+}
+
+impl<K: Keeper> Pinned<K> {
+    /// What is remembered of the uses of the view's block; `None`: it is of no block.
+    pub(crate) fn uses(&self) -> Option<&Uses> {
+        // SAFETY: metadata of the keeper's arena, which the view's block keeps as it does the bytes.
+        self.block.map(|meta| unsafe { &meta.as_ref().uses })
+    }
+}
+
+impl<K: Keeper> Fills<K> {
+    /// Takes the right over; the caller published the blocks locked and makes no second one.
+    pub(crate) fn adopt(keeper: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
+        for block in &blocks {
+            let meta = keeper.frames().meta(*block);
+            let flags = meta.flags.load();
+            let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
+            assert!(right, "I7: {block:?} is not being filled: {flags:?}");
+            assert_eq!(PAGE_SIZE << meta.order(), block_bytes, "{block:?}");
+        }
+        Fills {
+            keeper: keeper.clone(),
+            blocks,
+            block_bytes,
+        }
+    }
+
+    /// The blocks' first frames.
+    pub(crate) fn blocks(&self) -> &[FrameId] {
+        &self.blocks
+    }
+
+    /// Bytes of all blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len() * self.block_bytes
+    }
+
+    /// The bytes of a range of the blocks one behind the other, in as few pieces as memory allows.
+    pub(crate) fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>> {
+        assert!(bytes.end <= self.len(), "outside the blocks");
+        let mut slices: Vec<IoSliceMut<'_>> = Vec::new();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let first = at / self.block_bytes;
+            let inside = at % self.block_bytes;
+            let pages = (self.block_bytes / PAGE_SIZE) as u32;
+            let neighbours = self.blocks[first..]
+                .windows(2)
+                .take_while(|pair| pair[0].0 + pages == pair[1].0);
+            let whole = (neighbours.count() + 1) * self.block_bytes;
+            let len = (whole - inside).min(bytes.end - at);
+            let start = self.keeper.frames().host(self.blocks[first]);
+            // SAFETY: inside the arena, which the keeper keeps, for the blocks' frames lie one behind the other in it. While
+            // a block is locked and not up to date only its filler looks at its bytes (see `Filling`), and that is this value:
+            // `&mut self` and ranges that do not overlap make these the only slices.
+            let slice = unsafe { std::slice::from_raw_parts_mut(start.add(inside), len) };
+            slices.push(IoSliceMut::new(slice));
+            at += len;
+        }
+        slices
     }
 }
 

@@ -79,6 +79,7 @@ counters! {
         PgIn pgin "Pages read from stores"
         PgOut pgout "Pages written to stores"
         PgReadAhead pgreadahead "Pages read ahead of use"
+        PgReadAheadUnused pgreadahead_unused "Of these, pages that were evicted before anybody used them"
         PgDirtied pgdirtied "Pages that became dirty"
         PgCleaned pgcleaned "Pages that became clean, by a write or because their range went away"
         PgWriteback pgwriteback "Pages handed to writeback by reclaim or the background step"

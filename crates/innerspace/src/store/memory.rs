@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 
-use super::{Accepted, Identity, Store, SyncWhat, Version, read_exact_or_eof, write_all_at};
+use super::{
+    Accepted, Batch, Identity, Own, Store, SyncWhat, Version, read_exact_or_eof, write_all_at,
+};
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,7 +59,7 @@ struct Counters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreCounts {
-    /// Calls of `read_at`.
+    /// Calls of `read_at` and `read_vectored_at`.
     pub reads: u64,
     /// Bytes that they returned.
     pub read_bytes: u64,
@@ -346,6 +348,25 @@ impl Store for MemoryStore {
         Ok(count)
     }
 
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        let bytes = self.state.bytes.read();
+        let mut count = 0;
+        for buf in bufs {
+            let got = bytes.read(buf, offset + count as u64);
+            count += got;
+            if got < buf.len() {
+                break;
+            }
+        }
+        drop(bytes);
+        let counters = &self.state.counters;
+        counters.reads.fetch_add(1, Ordering::Relaxed);
+        counters
+            .read_bytes
+            .fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         self.write_vectored_at(&[IoSlice::new(buf)], offset)
     }
@@ -399,6 +420,17 @@ impl Store for MemoryStore {
 
     fn next_hole(&self, offset: u64) -> io::Result<u64> {
         Ok(self.state.bytes.read().next_hole(offset))
+    }
+
+    fn submit(&self, mut batch: Batch) {
+        // Memory is not waited for.
+        while let Some(request) = batch.take() {
+            request.run(self);
+        }
+    }
+
+    fn fills_as_told(&self, _: Own) -> bool {
+        true
     }
 
     fn identity(&self) -> Option<Identity> {

@@ -40,13 +40,13 @@
 //! Neighbours: `sys::file` below has the system calls; `cache` above is the only user. This layer
 //! does not cache, does not retry failed writes and does not order them.
 
-mod batch;
 mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
 #[cfg(not(target_family = "wasm"))]
 mod file;
 mod memory;
+mod request;
 mod transfer;
 
 #[cfg(all(test, not(shuttle)))]
@@ -57,7 +57,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use crate::sync::Arc;
 
-pub use batch::{Batch, Operation, Request};
 pub use error::{KnownSince, StoreError, StoreErrorKind};
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::FaultyStore;
@@ -70,6 +69,9 @@ pub use file::{
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use file::{Emptying, Locked, LockedFile, Locking, Opened, shown};
 pub use memory::{MemoryStore, StoreCounts};
+pub(crate) use request::Transfer;
+pub use request::{Batch, Operation, Request};
+pub(crate) use transfer::read_vectored_or_eof;
 pub use transfer::{
     read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,
 };
@@ -137,17 +139,25 @@ pub struct Limits {
     pub alignment: usize,
     /// Buffer addresses that are multiples of this take the short way. A power of two, at least 1.
     pub memory_alignment: usize,
-    /// The request size in bytes the store likes best; 0 when it has no preference.
+    /// The request size in bytes the store likes best: neighbouring blocks are read and written
+    /// together up to this much. 0 when it has no preference: then 1 MiB.
     pub preferred_size: usize,
+    /// How many requests the store serves at a time, at least 1: so many threads call a store that
+    /// has no completion form of its own.
+    pub requests: u32,
 }
 
+/// The requests at a time of a store that does not say how many.
+const REQUESTS: u32 = 16;
+
 impl Default for Limits {
-    /// No alignment, no preferred size.
+    /// No alignment, no preferred size, 16 requests at a time.
     fn default() -> Limits {
         Limits {
             alignment: 1,
             memory_alignment: 1,
             preferred_size: 0,
+            requests: REQUESTS,
         }
     }
 }
@@ -165,8 +175,13 @@ impl Limits {
         Limits {
             alignment,
             memory_alignment: alignment,
-            preferred_size: 0,
+            ..Limits::default()
         }
+    }
+
+    /// The same limits with so many requests at a time.
+    pub fn at_a_time(self, requests: u32) -> Limits {
+        Limits { requests, ..self }
     }
 
     /// The same limits with a preferred request size in bytes.
@@ -176,6 +191,15 @@ impl Limits {
             ..self
         }
     }
+}
+
+/// Of the stores of this crate: others cannot name it, so they cannot answer what it asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Own(());
+
+impl Own {
+    /// For whoever asks.
+    pub(crate) const ASKS: Own = Own(());
 }
 
 /// A place for a file's bytes. See the module's rules.
@@ -318,12 +342,18 @@ pub trait Store: Send + Sync + 'static {
         "store".to_owned()
     }
 
-    /// Runs a batch of requests in any order and completes each one; returns when all are complete.
-    /// Default: one after the other in the calling thread.
-    fn submit(&self, mut batch: Batch<'_>) {
-        while let Some(request) = batch.take() {
-            request.run(self);
-        }
+    /// Puts requests in flight and returns at once; each is completed later, in any order, on any
+    /// thread, perhaps before this returns. Called with locks of the file held, so it must not wait.
+    /// Default: [`Batch::call`], which has the plain calls made by threads of the memory's.
+    fn submit(&self, batch: Batch) {
+        batch.call(self);
+    }
+
+    /// Whether reads fill memory exactly as far as they say, and look at nothing in it: so that it
+    /// need not be cleared first. Answered by the library's own stores alone.
+    #[doc(hidden)]
+    fn fills_as_told(&self, _: Own) -> bool {
+        false
     }
 }
 
@@ -385,8 +415,11 @@ macro_rules! forward_store {
             fn name(&self) -> String {
                 (**self).name()
             }
-            fn submit(&self, batch: Batch<'_>) {
+            fn submit(&self, batch: Batch) {
                 (**self).submit(batch)
+            }
+            fn fills_as_told(&self, own: Own) -> bool {
+                (**self).fills_as_told(own)
             }
         }
     };

@@ -1,7 +1,7 @@
 //! The retry loops over a store's short transfers, for the cache and for anyone who writes a tool
 //! on a store.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 
 use super::{KnownSince, Store, StoreError};
 
@@ -22,6 +22,32 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(widen(error, offset, buf.len() as u64)),
+        }
+    }
+    Ok(done)
+}
+
+/// Fills the buffers one after the other until they are full or the store ends, as
+/// [`read_exact_or_eof`] does; returns the number of bytes read. `bufs` is used up.
+pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
+    store: &S,
+    mut bufs: &mut [IoSliceMut<'_>],
+    offset: u64,
+) -> io::Result<usize> {
+    IoSliceMut::advance_slices(&mut bufs, 0);
+    let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let mut done = 0;
+    while done < wanted {
+        match store.read_vectored_at(bufs, offset + done as u64) {
+            Ok(0) => break,
+            // A store that says so has read who knows what.
+            Ok(count) if count > wanted - done => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(count) => {
+                done += count;
+                IoSliceMut::advance_slices(&mut bufs, count);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(widen(error, offset, wanted as u64)),
         }
     }
     Ok(done)

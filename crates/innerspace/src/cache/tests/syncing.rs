@@ -5,9 +5,11 @@ use std::sync::mpsc;
 use super::panicking::{Panicking, Times};
 use super::*;
 use crate::cache::dirty::WriteReason;
+use crate::cache::fill::Miss;
 use crate::cache::lookup::Get;
 use crate::cache::midway::{self, Point};
 use crate::cache::owner::Evicting;
+use crate::cache::stream::Stream;
 use crate::cache::{FileError, StoreAction};
 use crate::reclaim::{AllocMode, Owner};
 use crate::store::SyncWhat;
@@ -434,9 +436,10 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
         taken.push(frame);
     }
     drop(taken.pop());
+    let stream = Stream::default();
     let fill = || {
         let steady = core(&other).steady();
-        core(&other).fill_absent_with(1, Get::NONE, &steady, || 4)
+        core(&other).fill_absent(1, Get::NONE, &steady, Miss::of(&stream).wanting(5))
     };
     fill().unwrap();
     assert!(core(&other).lookup(1).is_some());

@@ -40,7 +40,7 @@ mod medium;
 mod plan;
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSliceMut};
 
 use super::{Identity, Limits, Store, StoreError, SyncWhat, Version};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -404,6 +404,22 @@ impl<S: Store> Store for FaultyStore<S> {
             }
             Ok((count, count as u64))
         })
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        if let [only] = bufs {
+            return self.read_at(only, offset);
+        }
+        // One operation, on which one fault falls.
+        let mut whole = vec![0; bufs.iter().map(|buf| buf.len()).sum()];
+        let count = self.read_at(&mut whole, offset)?;
+        let mut rest = &whole[..count];
+        for buf in bufs {
+            let (now, later) = rest.split_at(rest.len().min(buf.len()));
+            buf[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        Ok(count)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {

@@ -159,7 +159,7 @@ fn a_batch_completes_every_request_once_also_those_a_store_drops() {
         fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
             self.0.read_at(buf, offset)
         }
-        fn submit(&self, mut batch: Batch<'_>) {
+        fn submit(&self, mut batch: Batch) {
             // Completes the second from another thread, drops the first, never takes the third.
             let first = batch.take();
             let second = batch.take().unwrap();
@@ -170,42 +170,93 @@ fn a_batch_completes_every_request_once_also_those_a_store_drops() {
             assert_eq!(batch.remaining(), 1);
         }
     }
-    let results = crate::sync::Mutex::new(Vec::new());
-    let note = |token: u64, result: io::Result<usize>| {
-        results
-            .lock()
-            .push((token, result.map_err(|error| error.to_string())));
-    };
-    let (mut a, mut b, mut c) = ([0; 2], [0; 2], [0; 2]);
-    let mut batch = Batch::new(&note);
-    batch.read(10, &mut a, 0);
-    batch.read(11, &mut b, 2);
-    batch.read(12, &mut c, 4);
+    let (done, over) = std::sync::mpsc::channel();
+    let mut batch = Batch::new();
+    for offset in [0, 2, 4] {
+        let done = done.clone();
+        batch.read(offset, vec![0; 2], move |bytes, result| {
+            let result = result.map_err(|error| error.to_string());
+            done.send((offset, bytes, result)).unwrap();
+        });
+    }
     Careless(MemoryStore::from_bytes(b"abcdef")).submit(batch);
     let dropped = || Err("the store dropped the request without finishing it".to_owned());
+    let results: Vec<_> = over.try_iter().collect();
     assert_eq!(
-        *results.lock(),
-        [(11, Ok(2)), (10, dropped()), (12, dropped())]
+        results,
+        [
+            (2, b"cd".to_vec(), Ok(2)),
+            (0, vec![0; 2], dropped()),
+            (4, vec![0; 2], dropped())
+        ]
     );
-    assert_eq!((&a, &b, &c), (&[0; 2], b"cd", &[0; 2]));
 }
 
 #[test]
 fn the_default_batch_reads_and_writes_in_order() {
     let store = Arc::new(MemoryStore::from_bytes(b"abcdef"));
-    let results = crate::sync::Mutex::new(Vec::new());
-    let note = |token: u64, result: io::Result<usize>| {
-        results.lock().push((token, result.unwrap()));
+    let (done, over) = std::sync::mpsc::channel();
+    let mut batch = Batch::new();
+    let note = |number: u32| {
+        let done = done.clone();
+        move |bytes: Vec<u8>, result: io::Result<usize>| {
+            done.send((number, bytes, result.unwrap())).unwrap();
+        }
     };
-    let (mut before, mut after) = ([0; 3], [0; 9]);
-    let mut batch = Batch::new(&note);
-    batch.read(1, &mut before, 1);
-    batch.write(2, b"XYZ", 1);
-    batch.read(3, &mut after, 0);
+    batch.read(1, vec![0; 3], note(1));
+    batch.write(1, b"XYZ".to_vec(), note(2));
+    batch.read(0, vec![0; 9], note(3));
     let shared: Arc<dyn Store> = store.clone();
     shared.submit(batch);
-    assert_eq!(*results.lock(), [(1, 3), (2, 3), (3, 6)]);
-    assert_eq!((&before, &after[..6]), (b"bcd", &b"aXYZef"[..]));
+    let results: Vec<_> = over.try_iter().collect();
+    assert_eq!(results[0], (1, b"bcd".to_vec(), 3));
+    assert_eq!(results[1], (2, b"XYZ".to_vec(), 3));
+    assert_eq!((&results[2].1[..6], results[2].2), (&b"aXYZef"[..], 6));
+}
+
+// spec: R13
+#[test]
+fn a_request_shows_a_store_nothing_old_and_counts_what_it_was_given() {
+    struct Looks;
+    impl Store for Looks {
+        fn len(&self) -> io::Result<u64> {
+            Ok(100)
+        }
+        fn read_at(&self, buf: &mut [u8], _offset: u64) -> io::Result<usize> {
+            assert!(buf.iter().all(|byte| *byte == 0), "what was there before");
+            Ok(buf.len())
+        }
+        fn submit(&self, mut batch: Batch) {
+            let mut request = batch.take().unwrap();
+            assert_eq!((request.len(), request.fill(b"abc")), (8, 3));
+            {
+                let mut slices = request.unfilled();
+                assert!(
+                    slices
+                        .iter()
+                        .all(|slice| slice.iter().all(|byte| *byte == 0))
+                );
+                slices[0][0] = b'd';
+            }
+            request.advance(1);
+            assert_eq!(request.filled(), 4);
+            // It says all of it, and is not believed.
+            request.complete(Ok(8));
+            batch.take().unwrap().run(self);
+        }
+    }
+    let (done, over) = std::sync::mpsc::channel();
+    let mut batch = Batch::new();
+    for _ in 0..2 {
+        let done = done.clone();
+        batch.read(0, vec![0xee; 8], move |bytes, result| {
+            done.send((bytes, result.unwrap())).unwrap();
+        });
+    }
+    Looks.submit(batch);
+    let results: Vec<_> = over.try_iter().collect();
+    assert_eq!((&results[0].0[..4], results[0].1), (&b"abcd"[..], 4));
+    assert_eq!(results[1], (vec![0; 8], 8));
 }
 
 #[test]

@@ -1,0 +1,524 @@
+//! Requests in flight: reads of a file's store that go on by themselves.
+//!
+//! **The life of a request.** [`FileCore::put_in_flight`] takes neighbouring blocks that were just
+//! made (in the index, locked, not up to date), notes them in the file's table, and hands them to
+//! [`Store::submit`]. From then on the [`Fill`] owns the right to their bytes and a reference on
+//! each frame, until the store completes it:
+//!
+//! ```text
+//!             submit                  complete: all of it           up to date, unlocked
+//! made  ───────────────>  in flight  ───────────────────────>  blocks of the file
+//!                          │  ^  │ complete: an error,               ^
+//!   no completion form,    │  │  │ or less than all                  │ read again: the rest, or
+//!   or less than all:      v  │  v                                   │ block by block; what fails
+//!   waits in the lane     queued  ──────────────> by plain calls ────┘ alone is taken out
+//!                          │                       (a worker, or whoever waits for a block of it)
+//!   the file is closed: given up, blocks taken out
+//! ```
+//!
+//! A request that cannot be called back when its file is closed is *detached*: its blocks leave the
+//! index, and the frames stay the request's until the store completes it. Nobody gets a frame that a
+//! store may still write to (R6).
+//!
+//! **Who waits** for a block in flight sleeps on its lock, as for every other fill. If the request
+//! is still queued, the waiter makes the store's call itself: so nobody waits for a thread, and
+//! without threads everything goes on.
+//!
+//! **Bounded.** Pages in flight are counted for each group above the file, and read-ahead begins
+//! nothing that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]).
+//!
+//! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes the
+//! mutex of the index, for blocks that could not be filled, and nothing outside it.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::block::{BlockRef, NewBlock};
+use super::core::FileCore;
+use super::errors::{FileError, StoreAction, store_panicked};
+use super::stats::count;
+use crate::exec::{Job, Lane, Turn, is_worker};
+use crate::frame::{Fills, ReadEnd};
+use crate::reclaim::Pool;
+use crate::stats::Event;
+use crate::store::{Batch, Operation, Own, Request, Store, Transfer, read_vectored_or_eof};
+use crate::sync::{Arc, Condvar, Mutex};
+use crate::units::FrameId;
+
+/// The part of every limit that requests in flight may have.
+const FLIGHT_PART: u64 = 8;
+
+/// The requests of one file, and the lanes in which what may wait is done for it.
+pub(super) struct Requests {
+    table: Mutex<Table>,
+    /// Notified when a request has left the table.
+    ended: Condvar,
+    /// Calls of the store.
+    pub(super) store_calls: Lane,
+    /// Calls of futures.
+    pub(super) tasks: Lane,
+}
+
+/// By first block; requests have no block in common.
+#[derive(Default)]
+struct Table {
+    in_flight: BTreeMap<u64, Arc<InFlight>>,
+}
+
+/// One request as others see it.
+pub(super) struct InFlight {
+    blocks: Range<u64>,
+    /// The request, while it waits for somebody to make the store's call.
+    queued: Mutex<Option<Box<Fill>>>,
+    /// Outside the mutex of the index: held while the blocks of a closed file leave it.
+    stage: Mutex<Stage>,
+}
+
+/// Who has the blocks of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The file, which waits for them.
+    Attached,
+    /// The request alone: its file was closed.
+    Detached,
+    /// The file: the request is over, or about to be.
+    Over,
+}
+
+impl Requests {
+    pub(super) fn new(store_calls: Lane, tasks: Lane) -> Requests {
+        Requests {
+            table: Mutex::default(),
+            ended: Condvar::new(),
+            store_calls,
+            tasks,
+        }
+    }
+
+    fn add(&self, request: &Arc<InFlight>) {
+        let first = request.blocks.start;
+        let before = self.table.lock().in_flight.insert(first, request.clone());
+        assert!(before.is_none(), "I7: block {first} is in flight already");
+    }
+
+    /// A request is about to end: takes it out of the table, unless it was detached. What it was before.
+    fn leave(&self, request: &Arc<InFlight>) -> Stage {
+        let before = {
+            let mut stage = request.stage.lock();
+            match *stage {
+                Stage::Detached => Stage::Detached,
+                _ => std::mem::replace(&mut *stage, Stage::Over),
+            }
+        };
+        if before == Stage::Attached {
+            self.table.lock().in_flight.remove(&request.blocks.start);
+            self.ended.notify_all();
+        }
+        before
+    }
+
+    /// The first request that has a block of the range.
+    fn first_in(&self, blocks: &Range<u64>) -> Option<Arc<InFlight>> {
+        let table = self.table.lock();
+        let found = Self::find(&table, blocks).cloned();
+        drop(table);
+        found
+    }
+
+    fn find<'t>(table: &'t Table, blocks: &Range<u64>) -> Option<&'t Arc<InFlight>> {
+        let meets = |request: &&Arc<InFlight>| {
+            request.blocks.start < blocks.end && blocks.start < request.blocks.end
+        };
+        let before = table.in_flight.range(..=blocks.start).next_back();
+        let before = before.map(|(_, request)| request).filter(meets);
+        before.or_else(|| {
+            let behind = table.in_flight.range(blocks.start..).next();
+            behind.map(|(_, request)| request).filter(meets)
+        })
+    }
+
+    /// Requests in flight.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn in_flight(&self) -> usize {
+        self.table.lock().in_flight.len()
+    }
+}
+
+/// A read of neighbouring blocks. Dropped before its end, it has failed.
+pub(super) struct Fill {
+    core: Arc<FileCore>,
+    request: Arc<InFlight>,
+    /// Taken by the end.
+    fills: Option<Fills<Pool>>,
+    /// Bytes that the store has for them.
+    wanted: usize,
+    /// Bytes that are there.
+    done: usize,
+    /// Blocks are read one by one: together they could not be.
+    singly: bool,
+}
+
+impl Transfer for Fill {
+    fn len(&self) -> usize {
+        self.wanted
+    }
+
+    fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>> {
+        self.fills.as_mut().expect("not over").slices_mut(bytes)
+    }
+
+    fn slices(&self, _: Range<usize>) -> Vec<IoSlice<'_>> {
+        Vec::new()
+    }
+
+    fn complete(mut self: Box<Self>, result: io::Result<usize>) {
+        match result {
+            Ok(count) if count == self.wanted => {
+                self.done = count;
+                return self.end(Vec::new());
+            }
+            // Short transfers are the store's right. More than was asked for is not: what is there then, nobody knows.
+            Ok(count) => self.done = if count < self.wanted { count } else { 0 },
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if self.request.blocks.end - self.request.blocks.start == 1 => {
+                let error = self.error(error);
+                return self.end(vec![Some(error)]);
+            }
+            Err(_) => self.singly = true,
+        }
+        match self.core.cache.workers().has_threads() {
+            true => self.queue(),
+            // Whoever waits for it sleeps by now, and does not look again.
+            false => self.run(),
+        }
+    }
+
+    fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>> {
+        self.queue();
+        None
+    }
+}
+
+impl Fill {
+    /// Waits for somebody who makes the store's calls.
+    fn queue(self: Box<Self>) {
+        let (core, request) = (self.core.clone(), self.request.clone());
+        *request.queued.lock() = Some(self);
+        // Whoever waits for the request may have to make the call now.
+        drop(core.requests.table.lock());
+        core.requests.ended.notify_all();
+        core.cache.push(
+            &core.requests.store_calls,
+            Turn::Shared,
+            Box::new(Call(request)),
+        );
+    }
+
+    fn error(&self, error: io::Error) -> FileError {
+        let offset = self.request.blocks.start << self.core.block_shift();
+        let len = self.wanted as u64;
+        self.core.store_error(StoreAction::Read, offset, len, error)
+    }
+
+    /// Reads what is missing by the store's plain calls, in this thread.
+    fn run(mut self: Box<Self>) {
+        let core = self.core.clone();
+        let store = match core.store() {
+            Ok(store) => store,
+            Err(error) => {
+                let blocks = self.request.blocks.end - self.request.blocks.start;
+                return self.end((0..blocks).map(|_| Some(error.clone())).collect());
+            }
+        };
+        let read = AssertUnwindSafe(|| {
+            let _call = core.store_call();
+            self.read(&core, &**store)
+        });
+        let errors = catch_unwind(read).unwrap_or_else(|panic| {
+            std::mem::forget(panic);
+            let blocks = self.request.blocks.end - self.request.blocks.start;
+            (0..blocks)
+                .map(|_| Some(self.error(store_panicked())))
+                .collect()
+        });
+        drop(store);
+        self.end(errors);
+    }
+
+    /// What came of each block; empty: all are there.
+    fn read(&mut self, core: &FileCore, store: &dyn Store) -> Vec<Option<FileError>> {
+        let fills = self.fills.as_mut().expect("not over");
+        if !self.singly {
+            let first = self.request.blocks.start;
+            let read = core.read_bytes(store, fills, first, self.done..self.wanted);
+            match read {
+                Ok(()) => return Vec::new(),
+                Err(error) if self.request.blocks.end - first == 1 => return vec![Some(error)],
+                Err(_) => {}
+            }
+        }
+        core.read_singly(store, fills, self.request.blocks.start, self.wanted)
+    }
+
+    /// Ends the request: each block is the file's, up to date, or taken out for the reason at its place. Wakers of
+    /// futures are left to be called where no lock is held.
+    fn end(mut self: Box<Self>, errors: Vec<Option<FileError>>) {
+        self.finish(errors);
+    }
+
+    fn finish(&mut self, errors: Vec<Option<FileError>>) {
+        let Some(mut fills) = self.fills.take() else {
+            return;
+        };
+        let core = &*self.core;
+        let blocks = self.request.blocks.clone();
+        let pages = core.pages_of(blocks.clone());
+        // Before a block is unlocked: then it may be evicted, and be in flight again.
+        let stage = core.requests.leave(&self.request);
+        core.cache
+            .count_landed(&core.groups, pages.end - pages.start);
+        let failed = errors.iter().flatten().count() as u64;
+        let end = fills.len();
+        for mut rest in fills.slices_mut(self.wanted..end) {
+            rest.fill(0);
+        }
+        let mut errors = errors.into_iter();
+        for (block, frame) in blocks.clone().zip(fills.blocks().iter().copied()) {
+            let error = errors.next().flatten();
+            match (stage, error) {
+                (Stage::Attached, None) => {
+                    drop(NewBlock::adopt(core, frame, block).finish_unnoted())
+                }
+                (Stage::Attached, Some(error)) => NewBlock::adopt(core, frame, block).fail(&error),
+                (Stage::Detached | Stage::Over, _) => core.free_detached(frame),
+            }
+        }
+        let filled = blocks.end - blocks.start - failed;
+        count(&core.counters.filled, filled);
+        core.pool
+            .counters
+            .add(Event::PgIn, filled * core.block_pages());
+        core.ready.filled(blocks);
+        core.wake_due_elsewhere();
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        // Given up: those who wait try again themselves.
+        let Some(fills) = self.fills.take() else {
+            return;
+        };
+        let core = &*self.core;
+        let blocks = self.request.blocks.clone();
+        let pages = core.pages_of(blocks.clone());
+        let stage = core.requests.leave(&self.request);
+        core.cache
+            .count_landed(&core.groups, pages.end - pages.start);
+        for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
+            match stage {
+                Stage::Attached => drop(NewBlock::adopt(core, frame, block)),
+                Stage::Detached | Stage::Over => core.free_detached(frame),
+            }
+        }
+        core.wake_due_elsewhere();
+    }
+}
+
+/// Makes the store's call of a request, unless somebody has done it already.
+struct Call(Arc<InFlight>);
+
+impl Job for Call {
+    fn run(self: Box<Self>) {
+        let queued = self.0.queued.lock().take();
+        if let Some(fill) = queued {
+            fill.run();
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.queued.lock().is_some()
+    }
+}
+
+impl FileCore {
+    /// Blocks that read-ahead may put in flight now, by the nearest limit.
+    pub(super) fn room_in_flight(&self) -> u64 {
+        let rooms = self.groups.iter().map(|group| {
+            let max = self.pool.groups.max(*group).map_or(u64::MAX, |max| max.0);
+            (max / FLIGHT_PART).saturating_sub(self.cache.pages_in_flight(*group))
+        });
+        rooms.min().unwrap_or(0) >> self.order
+    }
+
+    /// Turns neighbouring blocks that were just made into a request.
+    pub(super) fn request_for(&self, run: Vec<NewBlock<'_>>) -> Request {
+        let first = run[0].block();
+        let blocks = first..first + run.len() as u64;
+        self.end_shown_holes(&run);
+        let bytes = self.stored_range(&blocks);
+        let core = self.me.upgrade().expect("who reads it has it");
+        let frames = run.into_iter().map(NewBlock::into_frame).collect();
+        let fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
+        let request = Arc::new(InFlight {
+            blocks: blocks.clone(),
+            queued: Mutex::new(None),
+            stage: Mutex::new(Stage::Attached),
+        });
+        let pages = self.pages_of(blocks);
+        self.cache
+            .count_flying(&self.groups, pages.end - pages.start);
+        self.requests.add(&request);
+        let fill = Box::new(Fill {
+            core,
+            request,
+            fills: Some(fills),
+            wanted: (bytes.end - bytes.start) as usize,
+            done: 0,
+            singly: false,
+        });
+        count(&self.counters.store_reads, 1);
+        Request::new(Operation::Read, bytes.start, fill)
+    }
+
+    /// Hands requests to the store.
+    pub(super) fn submit(&self, batch: Batch) {
+        if batch.remaining() == 0 {
+            return;
+        }
+        match self.store() {
+            Ok(store) => {
+                let _call = self.store_call();
+                store.submit(batch);
+            }
+            // They fail as they are dropped.
+            Err(_) => drop(batch),
+        }
+    }
+
+    /// The bytes of some blocks that the store has.
+    pub(super) fn stored_range(&self, blocks: &Range<u64>) -> Range<u64> {
+        let start = blocks.start << self.block_shift();
+        let last = self.stored_bytes(blocks.end - 1);
+        start..last.end.max(start)
+    }
+
+    /// Reads a part of neighbouring blocks by the store's plain calls.
+    pub(super) fn read_bytes(
+        &self,
+        store: &dyn Store,
+        fills: &mut Fills<Pool>,
+        first: u64,
+        part: Range<usize>,
+    ) -> Result<(), FileError> {
+        let offset = (first << self.block_shift()) + part.start as u64;
+        let wanted = part.len();
+        let mut slices = fills.slices_mut(part);
+        if !store.fills_as_told(Own::ASKS) {
+            slices.iter_mut().for_each(|slice| slice.fill(0));
+        }
+        let got = read_vectored_or_eof(store, &mut slices, offset);
+        self.check_read(store, offset, wanted, got)
+    }
+
+    /// Reads neighbouring blocks one by one; what came of each.
+    pub(super) fn read_singly(
+        &self,
+        store: &dyn Store,
+        fills: &mut Fills<Pool>,
+        first: u64,
+        wanted: usize,
+    ) -> Vec<Option<FileError>> {
+        let block_bytes = self.block_bytes() as usize;
+        let starts = (0..fills.len()).step_by(block_bytes);
+        let read = |(block, start): (u64, usize)| {
+            let part = start..wanted.min(start + block_bytes).max(start);
+            count(&self.counters.store_reads, 1);
+            self.read_bytes(store, fills, block, part).err()
+        };
+        (first..).zip(starts).map(read).collect()
+    }
+
+    /// If the block is in flight, and its request waits for somebody to make the store's call: makes it.
+    pub(super) fn run_queued(&self, block: u64) {
+        if let Some(request) = self.requests.first_in(&(block..block + 1)) {
+            let queued = request.queued.lock().take();
+            if let Some(fill) = queued {
+                fill.run();
+            }
+        }
+    }
+
+    /// Waits until no request has a block of the range. Nothing else may begin one meanwhile: the file is the caller's
+    /// alone.
+    pub(super) fn wait_landed(&self, blocks: &Range<u64>) {
+        while let Some(request) = self.requests.first_in(blocks) {
+            let queued = request.queued.lock().take();
+            if let Some(fill) = queued {
+                fill.run();
+                continue;
+            }
+            let mut table = self.requests.table.lock();
+            while Requests::find(&table, blocks).is_some_and(|found| Arc::ptr_eq(found, &request)) {
+                if request.queued.lock().is_some() {
+                    break;
+                }
+                table = self.requests.ended.wait(table);
+            }
+        }
+    }
+
+    /// The file is being closed: gives up what no store has begun, and takes the blocks of the others out of the file.
+    pub(super) fn detach_requests(&self) {
+        while let Some(request) = self.requests.first_in(&(0..u64::MAX)) {
+            // No store has it: it goes as it is dropped.
+            let queued = request.queued.lock().take();
+            if queued.is_some() {
+                continue;
+            }
+            let mut stage = request.stage.lock();
+            if *stage != Stage::Attached {
+                // About to end. It leaves the table without waiting for anybody.
+                drop(stage);
+                crate::sync::thread::yield_now();
+                continue;
+            }
+            *stage = Stage::Detached;
+            for block in request.blocks.clone() {
+                let held = self
+                    .lookup(block)
+                    .expect("a block in flight stays in the index");
+                self.unlink(block, held.frame, None);
+                // mutant: R6 (test: a_store_that_is_late_writes_to_no_frame_of_others) the frame is free at once
+                if cfg!(mutant = "R6") {
+                    self.put(held.frame);
+                }
+                let _request_has_it = self.pool.uncache(held.frame);
+            }
+            drop(stage);
+            let first = request.blocks.start;
+            self.requests.table.lock().in_flight.remove(&first);
+        }
+    }
+
+    /// Frees a block that its file has lost while it was in flight.
+    fn free_detached(&self, frame: FrameId) {
+        self.frames().end_read(frame, ReadEnd::Failed);
+        drop(BlockRef::new(self, frame, 0));
+    }
+
+    /// Has futures woken that are due, with no lock held: after the job under way, or by a job.
+    pub(super) fn wake_due_elsewhere(&self) {
+        if !self.ready.is_any_due() {
+            return;
+        }
+        if is_worker() && !Pool::in_any_store_scope() {
+            self.ready.wake_due();
+        } else if let Some(core) = self.me.upgrade() {
+            let wake = Box::new(move || core.ready.wake_due());
+            self.cache.push(&self.requests.tasks, Turn::Shared, wake);
+        }
+    }
+}
