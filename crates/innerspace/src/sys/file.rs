@@ -26,8 +26,8 @@ use std::path::Path;
 
 pub(crate) use platform::{
     CAN_DROP, cached_bytes, direct_alignment, drop_cached, enable_dontcache, expect_random,
-    next_data, next_hole, open_direct, punch, read_at, start_writeback, wait_writeback, write_at,
-    write_vectored_at,
+    next_data, next_hole, open_direct, punch, read_at, read_vectored_at, start_writeback,
+    wait_writeback, write_at, write_vectored_at,
 };
 
 /// What the kernel may keep of the bytes of one read or write.

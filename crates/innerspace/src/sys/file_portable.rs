@@ -2,7 +2,7 @@
 //! macOS's.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 
 use super::Keep;
@@ -40,6 +40,18 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64, _: Keep) -> io::
         let _ = (file, buf, offset);
         unsupported()
     }
+}
+
+/// Reads into the first buffer that is not empty at an offset, once.
+pub(crate) fn read_vectored_at(
+    file: &File,
+    bufs: &mut [IoSliceMut<'_>],
+    offset: u64,
+    keep: Keep,
+) -> io::Result<usize> {
+    bufs.iter_mut()
+        .find(|buf| !buf.is_empty())
+        .map_or(Ok(0), |buf| read_at(file, buf, offset, keep))
 }
 
 /// Writes at an offset, once.

@@ -1,58 +1,48 @@
-//! Long writes past the page cache, for the mode that leaves the page cache to the kernel.
+//! Long writes past the page cache, beside short ones through it.
 //!
-//! A write through the page cache costs a copy and a page of the kernel's for each of ours, and is on its way before the next one is
-//! made; past it there is neither, and the device is waited for. With short writes the second is worse, with long ones the first.
-//! The kernel keeps both ways right beside each other: a direct write first writes out what is cached of its range, and drops it.
+//! A write through the page cache costs a copy and a page of the kernel's for each of ours, and is
+//! on its way before the next one is made. Past it there is neither, and the device is waited for.
+//! With short writes the second is worse, with long ones the first.
 
-use std::fs::File;
 use std::io::{self, IoSlice};
 
-use crate::sys::file::{self as sys, Keep};
+use super::direct::Direct;
 
-/// Bytes in a write from which on it goes past the page cache. More than what is written in the background at once, which is one
-/// block of 2 MiB at most: there nobody has to wait, while a sync waits for the device anyway.
+/// Bytes in a write from which on it goes past the page cache. More than what is written in the
+/// background at once, which is one block of 2 MiB at most: there nobody has to wait, while a sync
+/// waits for the device anyway.
 pub(super) const LONG: usize = (2 << 20) + 4096;
 
-/// A second descriptor of a file, for direct I/O.
-#[derive(Debug)]
-pub(super) struct LongWrites {
-    file: File,
-    /// Of offsets, lengths and memory: a power of two.
-    alignment: usize,
-}
-
-impl LongWrites {
-    pub(super) fn new(file: File, alignment: usize) -> LongWrites {
-        LongWrites { file, alignment }
+/// Writes the buffers up to the first that is not aligned, if they are long together. `None` where
+/// they are not, or the file system does not want it: they go the other way.
+pub(super) fn write_long(
+    direct: &Direct,
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+) -> Option<io::Result<usize>> {
+    let run = &bufs[..direct.aligned_run(bufs)];
+    let len: usize = run.iter().map(|buf| buf.len()).sum();
+    if len < LONG || direct.excess(offset) != 0 {
+        return None;
     }
-
-    /// Writes the buffers up to the first that is not aligned, if they are long together; `None` where they are not, or the file
-    /// system does not want it: they go the other way.
-    pub(super) fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Option<io::Result<usize>> {
-        let mask = self.alignment - 1;
-        let aligned = |buf: &&IoSlice<'_>| (buf.as_ptr().addr() | buf.len()) & mask == 0;
-        let run = bufs.iter().take_while(aligned).count();
-        let len: usize = bufs[..run].iter().map(|buf| buf.len()).sum();
-        if len < LONG || offset & mask as u64 != 0 {
-            return None;
-        }
-        match sys::write_vectored_at(&self.file, &bufs[..run], offset, Keep::Cached) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => None,
-            result => Some(result),
-        }
+    match direct.write_aligned(run, offset) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => None,
+        result => Some(result),
     }
 }
 
 #[cfg(all(test, target_os = "linux", not(any(shuttle, miri))))]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    use super::super::engine::{Engine, Written};
+    use super::super::engine::{Cached, DirectWrites, Engine};
     use super::*;
     use crate::store::{
         CacheMode, Create, FileOptions, FileStore, Store, SyncWhat, read_exact_or_eof,
         write_all_at, write_all_vectored_at,
     };
+    use crate::sys::file::{self as sys, Keep};
 
     const PAGE: usize = 4096;
 
@@ -73,12 +63,12 @@ mod tests {
         let Ok(file) = sys::open_direct(&path, &options) else {
             return eprintln!("left out: no direct I/O");
         };
-        let long = LongWrites::new(file, PAGE);
+        let direct = Direct::new(file, PAGE);
         let (bytes, begin) = pages(LONG / PAGE + 1);
         let whole = &bytes[begin..begin + LONG];
         let write = |bufs: &[&[u8]], offset| {
             let bufs: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            long.write(&bufs, offset).map(|count| count.unwrap())
+            write_long(&direct, &bufs, offset).map(|count| count.unwrap())
         };
         assert_eq!(write(&[&whole[..LONG - PAGE]], 0), None, "short");
         assert_eq!(write(&[whole], 100), None, "a page torn in two");
@@ -222,11 +212,11 @@ mod tests {
         let bytes = &bytes[begin + 1..begin + 1 + LONG];
         let bufs = [IoSlice::new(bytes)];
         // As if anything were aligned enough.
-        let long = LongWrites::new(direct, 1);
-        if long.write(&bufs, 100).is_some() {
+        let direct = Direct::new(direct, 1);
+        if write_long(&direct, &bufs, 100).is_some() {
             eprintln!("the file system takes what is not aligned");
         }
-        let engine = Engine::DontCache(Written::default(), Some(long));
+        let engine = Engine::new(Cached::Nothing).with_direct(direct, false, DirectWrites::Long);
         let count = engine.write_vectored_at(&file, &bufs, 100).unwrap();
         assert_eq!(count, LONG);
         let read = std::fs::read(&path).unwrap();

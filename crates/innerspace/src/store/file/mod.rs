@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `open.rs` | options, the advisory lock, the engine that works, [`OpenError`] |
 //! | `opened.rs` | opening step by step: which file it is, locked, emptied last |
-//! | `engine.rs` | one read or write by each cache mode, direct I/O's unaligned edges |
+//! | `engine.rs` | one read or write by each cache mode, and which is fastest |
+//! | `direct.rs` | direct I/O, and what of it is not aligned |
 //! | `long.rs` | long writes past the page cache, beside short ones through it |
 //! | `watch.rs` | noticing a shrink or a change from outside |
 //!
@@ -21,16 +22,17 @@
 //! have dropped the bytes of earlier writes and will not report that again; with
 //! [`CacheMode::Direct`] alone a write that returned has been accepted by the device.
 //!
-//! Locking: `watch`, the direct engine's bounce buffer and the other engines' note of what they
-//! wrote have a mutex each, all of them leaves.
+//! Locking: `watch`, direct I/O's unaligned edges and the note of what was written through the page
+//! cache have a mutex each, all of them leaves. Reads take none.
 
+mod direct;
 mod engine;
 mod long;
 mod open;
 mod opened;
 mod watch;
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 
 use super::{Identity, Limits, Store, StoreError, SyncWhat, Version, shown_name, write_zeros};
@@ -44,8 +46,8 @@ pub use open::{Access, CacheMode, Create, FileOptions, Holder, OpenError};
 pub(crate) use opened::hook;
 pub(crate) use opened::{Emptying, Locked, LockedFile, Locking, Opened};
 
-/// The request size that amortises a system call and still overlaps with others.
-const PREFERRED_SIZE: usize = 256 << 10;
+/// The request size that a disk is busy with for longer than the call takes.
+const PREFERRED_SIZE: usize = 1 << 20;
 
 /// A path in messages: see [`shown_name`].
 pub(crate) fn shown(path: &Path) -> String {
@@ -88,7 +90,9 @@ impl FileStore {
         Ok(identity_of(&std::fs::metadata(path)?))
     }
 
-    /// How the kernel's page cache is kept empty; never [`CacheMode::Auto`].
+    /// How the kernel's page cache is kept empty; never [`CacheMode::Auto`], of which this is what
+    /// reads are in. Reads that the file system refuses in mode [`CacheMode::Direct`] after all
+    /// are in another one from then on.
     pub fn cache_mode(&self) -> CacheMode {
         self.engine.mode()
     }
@@ -104,19 +108,6 @@ impl FileStore {
             Access::ReadOnly => Err(StoreError::ReadOnly.into()),
         }
     }
-
-    /// Does one write and takes its effects on length and version for our own.
-    fn write_with(
-        &self,
-        offset: u64,
-        write: impl FnOnce() -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        self.check_writable()?;
-        let _own = self.watch.own_change();
-        let count = write()?;
-        self.watch.grew_to(offset + count as u64);
-        Ok(count)
-    }
 }
 
 /// The identity of what is in a regular file, however it is opened.
@@ -130,21 +121,30 @@ impl Store for FileStore {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let count = self.engine.read_at(&self.file, buf, offset)?;
-        if count == 0 && !buf.is_empty() {
-            self.watch.check_end(&self.file, offset, buf.len() as u64)?;
+        self.read_vectored_at(&mut [IoSliceMut::new(buf)], offset)
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        let count = self.engine.read_vectored_at(&self.file, bufs, offset)?;
+        if count == 0 {
+            let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+            if wanted > 0 {
+                self.watch.check_end(&self.file, offset, wanted as u64)?;
+            }
         }
         Ok(count)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        self.write_with(offset, || self.engine.write_at(&self.file, buf, offset))
+        self.write_vectored_at(&[IoSlice::new(buf)], offset)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        self.write_with(offset, || {
-            self.engine.write_vectored_at(&self.file, bufs, offset)
-        })
+        self.check_writable()?;
+        let _own = self.watch.own_change();
+        let count = self.engine.write_vectored_at(&self.file, bufs, offset)?;
+        self.watch.grew_to(offset + count as u64);
+        Ok(count)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

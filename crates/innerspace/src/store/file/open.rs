@@ -4,8 +4,8 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use super::engine::{DIRECT_ALIGNMENT, Direct, Engine, Written};
-use super::long::LongWrites;
+use super::direct::{DIRECT_ALIGNMENT, Direct};
+use super::engine::{Cached, DirectWrites, Engine};
 use super::opened::Opened;
 use super::{FileStore, shown};
 use crate::sys::file as sys;
@@ -38,14 +38,16 @@ pub enum Create {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CacheMode {
-    /// The first that works of `DontCache`, `Direct`, `DropAfterUse`, `Kernel`.
+    /// Reads in the first mode that works of `Direct`, `DontCache`, `DropAfterUse`, `Kernel`;
+    /// writes in the first of `DontCache`, `Direct`, `DropAfterUse`, `Kernel`.
     #[default]
     Auto,
     /// The kernel drops what a transfer brought in as soon as it is done, and written, by itself
     /// (Linux 6.14 on file systems that support it; macOS). Long writes go past the page cache where
     /// that is possible, see `Direct`.
     DontCache,
-    /// Transfers go past the page cache (O_DIRECT).
+    /// Transfers go past the page cache (O_DIRECT), but for parts of a block that are written: they
+    /// go through it and are dropped.
     Direct,
     /// Transfers go through the page cache, which is told to drop the range afterwards: also what
     /// other programs have cached of it.
@@ -335,63 +337,54 @@ impl Opening<'_> {
         }
     }
 
-    /// The engine for the mode asked for, or for the first that works.
+    /// The engine for the mode asked for.
     pub(super) fn engine(
         &self,
         file: &File,
         metadata: &Metadata,
         cache: CacheMode,
     ) -> Result<Engine, OpenError> {
-        let modes: &[CacheMode] = match &cache {
-            CacheMode::Auto => &[
-                CacheMode::DontCache,
-                CacheMode::Direct,
-                CacheMode::DropAfterUse,
-            ],
-            one => std::slice::from_ref(one),
+        let refused = || OpenError::CacheMode {
+            path: self.path.to_owned(),
+            mode: cache,
         };
-        let found = modes
-            .iter()
-            .find_map(|&mode| self.try_engine(file, metadata, mode));
-        match (found, cache) {
-            (Some(engine), _) => Ok(engine),
-            (None, CacheMode::Auto) => Ok(Engine::Kernel),
-            (None, mode) => Err(OpenError::CacheMode {
-                path: self.path.to_owned(),
-                mode,
-            }),
+        let cached = match cache {
+            CacheMode::Kernel => Cached::Kept,
+            CacheMode::DropAfterUse if sys::CAN_DROP => Cached::Dropped,
+            CacheMode::DropAfterUse => return Err(refused()),
+            _ if sys::enable_dontcache(file) => Cached::Nothing,
+            CacheMode::DontCache => return Err(refused()),
+            // For what does not go past the page cache.
+            _ if sys::CAN_DROP => Cached::Dropped,
+            _ => Cached::Kept,
+        };
+        if cached != Cached::Kept {
+            sys::expect_random(file);
+        }
+        let engine = Engine::new(cached);
+        let writes = match (cache, cached) {
+            (CacheMode::Direct, _) => DirectWrites::All,
+            (CacheMode::Auto | CacheMode::DontCache, Cached::Nothing) => DirectWrites::Long,
+            (CacheMode::Auto, _) => DirectWrites::All,
+            _ => DirectWrites::Never,
+        };
+        let reads = matches!(cache, CacheMode::Auto | CacheMode::Direct);
+        let is_written = self.access == Access::ReadWrite && writes != DirectWrites::Never;
+        let direct = match reads || is_written {
+            true => self.open_direct(metadata),
+            false => None,
+        };
+        // Writes that are refused go through the page cache one by one: only reads need a probe.
+        match direct.filter(|direct| !reads || direct.probe().is_ok()) {
+            Some(direct) => Ok(engine.with_direct(direct, reads, writes)),
+            None if cache == CacheMode::Direct => Err(refused()),
+            None => Ok(engine),
         }
     }
 
-    fn try_engine(&self, file: &File, metadata: &Metadata, mode: CacheMode) -> Option<Engine> {
-        match mode {
-            CacheMode::DontCache if sys::enable_dontcache(file) => {
-                sys::expect_random(file);
-                let direct = match self.access {
-                    Access::ReadWrite => self.open_direct(metadata),
-                    Access::ReadOnly => None,
-                };
-                let long = direct.map(|(file, alignment)| LongWrites::new(file, alignment));
-                Some(Engine::DontCache(Written::default(), long))
-            }
-            CacheMode::Direct => {
-                let (file, alignment) = self.open_direct(metadata)?;
-                let direct = Direct::new(file, alignment);
-                direct.probe().ok()?;
-                Some(Engine::Direct(direct))
-            }
-            CacheMode::DropAfterUse if sys::CAN_DROP => {
-                sys::expect_random(file);
-                Some(Engine::DropAfterUse(Written::default()))
-            }
-            CacheMode::Kernel => Some(Engine::Kernel),
-            _ => None,
-        }
-    }
-
-    /// A second descriptor for direct I/O, if there is such a thing and the path still names the same file, and the alignment that
-    /// it needs.
-    fn open_direct(&self, metadata: &Metadata) -> Option<(File, usize)> {
+    /// A second descriptor for direct I/O, if there is such a thing and the path still names the
+    /// same file.
+    fn open_direct(&self, metadata: &Metadata) -> Option<Direct> {
         let file = sys::open_direct(self.path, &self.options()).ok()?;
         if sys::identity(&file.metadata().ok()?) != sys::identity(metadata) {
             return None;
@@ -401,7 +394,7 @@ impl Opening<'_> {
             Some(needed) => DIRECT_ALIGNMENT.max(needed.next_power_of_two()),
             None => DIRECT_ALIGNMENT,
         };
-        Some((file, alignment))
+        Some(Direct::new(file, alignment))
     }
 }
 

@@ -99,6 +99,162 @@ fn aligned_memory_and_an_unaligned_end_meet_in_direct_mode() {
     assert!(std::fs::read(&path).unwrap() == expected);
 }
 
+/// Whole pages, of any content.
+struct Pages(Vec<u8>);
+
+impl Pages {
+    fn new(count: usize) -> Pages {
+        Pages(vec![0x55; (count + 1) * PAGE_SIZE])
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        let begin = self.0.as_ptr().addr().wrapping_neg() & (PAGE_SIZE - 1);
+        let end = self.0.len() - PAGE_SIZE + begin;
+        &mut self.0[begin..end]
+    }
+}
+
+/// Reads into the buffers by as many calls as it takes; returns the number of calls and of bytes.
+fn read_all_vectored(
+    store: &FileStore,
+    mut bufs: &mut [IoSliceMut<'_>],
+    offset: u64,
+) -> (usize, usize) {
+    let (mut calls, mut done) = (0, 0);
+    while !bufs.is_empty() {
+        calls += 1;
+        match store.read_vectored_at(bufs, offset + done as u64).unwrap() {
+            0 => break,
+            count => {
+                done += count;
+                IoSliceMut::advance_slices(&mut bufs, count);
+            }
+        }
+    }
+    (calls, done)
+}
+
+// spec: R1
+#[cfg(target_os = "linux")]
+#[test]
+fn pages_here_and_there_are_read_by_one_call_in_every_cache_mode() {
+    let bytes = pattern(300 * PAGE_SIZE, 6);
+    let (_dir, path) = file_with(&bytes);
+    for mode in [CacheMode::Auto].into_iter().chain(ALL_MODES) {
+        let Ok(store) = FileOptions::new().cache_mode(mode).open(&path) else {
+            continue;
+        };
+        assert_eq!(store.limits().preferred_size, 256 * PAGE_SIZE);
+        let mut pages = Pages::new(300);
+        // Two and two that lie one behind the other, and those turned round.
+        let mut bufs: Vec<_> = pages.get().chunks_mut(2 * PAGE_SIZE).collect();
+        bufs.reverse();
+        let bufs = bufs.iter_mut().flat_map(|two| two.chunks_mut(PAGE_SIZE));
+        let mut bufs: Vec<_> = bufs.map(IoSliceMut::new).collect();
+        let at = PAGE_SIZE as u64;
+        let count = store.read_vectored_at(&mut bufs[..256], at).unwrap();
+        assert_eq!(count, 256 * PAGE_SIZE, "{mode}");
+        let read = bufs[..256].iter().flat_map(|buf| buf.iter().copied());
+        assert!(read.eq(bytes[PAGE_SIZE..257 * PAGE_SIZE].iter().copied()));
+        assert!(bufs[256].iter().all(|&byte| byte == 0x55), "{mode}");
+    }
+}
+
+// spec: R8
+// spec: R14
+#[test]
+fn reads_of_any_alignment_end_with_the_file_in_every_cache_mode() {
+    let len = 20 * PAGE_SIZE + 777;
+    let bytes = pattern(len, 5);
+    let (_dir, path) = file_with(&bytes);
+    for mode in [CacheMode::Auto].into_iter().chain(ALL_MODES) {
+        let Ok(store) = FileOptions::new().cache_mode(mode).open(&path) else {
+            continue;
+        };
+        let mut dice = Dice(8);
+        for round in 0..200 {
+            let is_aligned = round % 2 == 0;
+            let skew = if is_aligned { 0 } else { dice.roll(3) as usize };
+            let offset = dice.roll(len as u64 + 9000) as usize;
+            let offset = if is_aligned {
+                offset & !(PAGE_SIZE - 1)
+            } else {
+                offset
+            };
+            let mut pages = Pages::new(24);
+            let mut bufs = Vec::new();
+            let mut rest = &mut pages.get()[skew..];
+            for _ in 0..=dice.roll(5) {
+                let len = dice.roll(4 * PAGE_SIZE as u64) as usize;
+                let len = if dice.roll(2) == 0 {
+                    len & !(PAGE_SIZE - 1)
+                } else {
+                    len
+                };
+                let (buf, after) = rest.split_at_mut(len);
+                bufs.push(IoSliceMut::new(buf));
+                rest = after;
+            }
+            let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+            let (_, count) = read_all_vectored(&store, &mut bufs, offset as u64);
+            drop(bufs);
+            let expected = &bytes[len.min(offset)..len.min(offset + wanted)];
+            assert_eq!(count, expected.len(), "{mode} round {round}");
+            let read = &pages.get()[skew..];
+            assert!(read[..count] == *expected, "{mode} round {round}");
+            // What lies behind the bytes that were asked for is not touched.
+            assert!(read[wanted..].iter().all(|&byte| byte == 0x55));
+        }
+        assert_eq!(store.len().unwrap(), len as u64, "{mode}");
+    }
+}
+
+#[test]
+fn a_read_sees_what_was_just_written_and_not_synced() {
+    let dir = disk_dir();
+    for mode in [CacheMode::Auto].into_iter().chain(ALL_MODES) {
+        let Some(store) = create_with(&dir.path().join(mode.to_string()), mode) else {
+            continue;
+        };
+        let mut pages = Pages::new(64);
+        for round in 0..40u64 {
+            let fresh = pattern(60 * PAGE_SIZE + 99, round);
+            // From memory that is not aligned, and from the middle of a page.
+            write_all_at(&store, &fresh, round * 100).unwrap();
+            let begin = round * 100;
+            let from = begin.next_multiple_of(PAGE_SIZE as u64);
+            let mut bufs: Vec<_> = pages.get().chunks_mut(PAGE_SIZE).collect();
+            let mut bufs: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+            let (_, count) = read_all_vectored(&store, &mut bufs, from);
+            let expected = &fresh[(from - begin) as usize..];
+            assert!(count >= expected.len(), "{mode} round {round}");
+            assert!(pages.get()[..expected.len()] == *expected, "{mode} {round}");
+            assert_eq!(store.len().unwrap(), begin + fresh.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn many_threads_read_what_is_not_aligned() {
+    let bytes = pattern(1 << 20, 2);
+    let (_dir, path) = file_with(&bytes);
+    let store = FileStore::open(&path, Access::ReadOnly).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..32 {
+            let (store, bytes) = (&store, &bytes);
+            scope.spawn(move || {
+                let mut dice = Dice(seed);
+                let mut buf = vec![0; 9000];
+                for _ in 0..30 {
+                    let offset = dice.roll(1 << 20) as usize;
+                    let count = read_exact_or_eof(store, &mut buf, offset as u64).unwrap();
+                    assert!(buf[..count] == bytes[offset..bytes.len().min(offset + 9000)]);
+                }
+            });
+        }
+    });
+}
+
 /// Writes 8 MiB, syncs, reads it all, reads and rewrites pages here and there, syncs, then rewrites all by long writes, and
 /// syncs.
 fn work_hard(store: &FileStore) {
@@ -115,6 +271,13 @@ fn work_hard(store: &FileStore) {
             buf.len()
         );
         assert!(buf == piece);
+    }
+    let mut pages = Pages::new(piece.len() / PAGE_SIZE);
+    for offset in (0..len).step_by(piece.len()) {
+        let mut bufs: Vec<_> = pages.get().chunks_mut(PAGE_SIZE).collect();
+        let mut bufs: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        read_all_vectored(store, &mut bufs, offset);
+        assert!(*pages.get() == *piece);
     }
     let mut dice = Dice(4);
     for _ in 0..200 {
@@ -134,6 +297,7 @@ fn work_hard(store: &FileStore) {
 }
 
 // spec: P26
+// spec: R16
 #[cfg(target_os = "linux")]
 #[test]
 fn the_kernel_keeps_almost_nothing_of_a_file() {

@@ -1,0 +1,291 @@
+//! Direct I/O on a second descriptor of the file.
+//!
+//! It wants offset, length and memory aligned. The arena's frames are, so the cache's transfers go
+//! as they are. The rest:
+//! - A read that is not aligned, or a write from such memory, goes by way of a bounce buffer of
+//!   its own, 64 KiB at a time (a short transfer: the caller's loop comes back for the rest).
+//!   Calls share nothing, so no thread waits for another's.
+//! - An unaligned edge of a write (the last block of a file) goes through the page cache, is waited
+//!   for, and dropped. Reading the block, changing it and writing it back whole would be wrong
+//!   against a concurrent write beside it, and would lengthen the file.
+//!
+//! Both descriptors show the same bytes. Before a direct transfer the kernel writes out what is
+//! dirty of its range in the page cache; a direct write drops that range as well.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+
+use crate::sync::Mutex;
+use crate::sys::file::{self as sys, Keep};
+
+/// The least alignment that direct I/O is used with; more when the file system asks for it.
+pub(super) const DIRECT_ALIGNMENT: usize = 4096;
+/// Bytes in a bounce buffer, at most, unless the alignment is more.
+const BOUNCE: usize = 64 << 10;
+
+/// A second descriptor of the file, opened for direct I/O.
+pub(super) struct Direct {
+    file: File,
+    /// Of offsets, lengths and memory: a power of two.
+    alignment: usize,
+    /// Held from the write of an edge until it is written out.
+    edges: Mutex<()>,
+}
+
+impl Direct {
+    pub(super) fn new(file: File, alignment: usize) -> Direct {
+        Direct {
+            file,
+            alignment,
+            edges: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn alignment(&self) -> usize {
+        self.alignment
+    }
+
+    /// Tries a read, for file systems that take the flag and fail later.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        let mut bytes = AlignedBytes::new(self.alignment, self.alignment);
+        sys::read_at(&self.file, bytes.get(), 0, Keep::Cached).map(drop)
+    }
+
+    /// Whether a number of bytes, or an address, is a multiple of the alignment.
+    pub(super) fn is_aligned(&self, number: usize) -> bool {
+        number & (self.alignment - 1) == 0
+    }
+
+    /// How far `offset` is past a multiple of the alignment.
+    pub(super) fn excess(&self, offset: u64) -> usize {
+        (offset & (self.alignment as u64 - 1)) as usize
+    }
+
+    /// Reads into the buffers up to the first that is not aligned, or else into the first by
+    /// another way, at least in part.
+    pub(super) fn read_vectored_at(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let Some(first) = bufs.iter().position(|buf| !buf.is_empty()) else {
+            return Ok(0);
+        };
+        let bufs = &mut bufs[first..];
+        if self.excess(offset) != 0 || !self.is_aligned(bufs[0].as_ptr().addr()) {
+            return self.read_by_bounce(bufs, offset);
+        }
+        let aligned = |buf: &&IoSliceMut<'_>| {
+            self.is_aligned(buf.as_ptr().addr()) && self.is_aligned(buf.len())
+        };
+        let run = bufs.iter().take_while(aligned).count();
+        if run > 0 {
+            return sys::read_vectored_at(&self.file, &mut bufs[..run], offset, Keep::Cached);
+        }
+        match bufs[0].len() & !(self.alignment - 1) {
+            0 => self.read_by_bounce(bufs, offset),
+            whole => sys::read_at(&self.file, &mut bufs[0][..whole], offset, Keep::Cached),
+        }
+    }
+
+    fn read_by_bounce(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        let skip = self.excess(offset);
+        let most = BOUNCE.max(self.alignment);
+        let wanted = bufs
+            .iter()
+            .fold(skip, |sum, buf| sum.saturating_add(buf.len()));
+        let span = wanted.min(most).next_multiple_of(self.alignment);
+        let mut bounce = AlignedBytes::new(span, self.alignment);
+        let bounce = bounce.get();
+        let got = sys::read_at(&self.file, bounce, offset - skip as u64, Keep::Cached)?;
+        let mut rest = &bounce[skip.min(got)..got.min(wanted)];
+        let count = rest.len();
+        for buf in bufs {
+            let (now, later) = rest.split_at(rest.len().min(buf.len()));
+            buf[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        Ok(count)
+    }
+
+    /// Writes whole buffers, of which all are aligned, as is the offset.
+    pub(super) fn write_aligned(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        sys::write_vectored_at(&self.file, bufs, offset, Keep::Cached)
+    }
+
+    /// Writes from one buffer; edges through the page cache, on `file`.
+    fn write_at(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let excess = self.excess(offset);
+        if excess != 0 {
+            let head = (self.alignment - excess).min(buf.len());
+            return self.write_edge(file, &buf[..head], offset);
+        }
+        let whole = buf.len() & !(self.alignment - 1);
+        if whole == 0 {
+            return self.write_edge(file, buf, offset);
+        }
+        if self.is_aligned(buf.as_ptr().addr()) {
+            return self.write_aligned(&[IoSlice::new(&buf[..whole])], offset);
+        }
+        let count = whole.min(BOUNCE.max(self.alignment));
+        let mut bounce = AlignedBytes::new(count, self.alignment);
+        bounce.get().copy_from_slice(&buf[..count]);
+        self.write_aligned(&[IoSlice::new(bounce.get())], offset)
+    }
+
+    /// Writes the buffers up to the first that is not aligned, or else from the first by another
+    /// way, at least in part; edges through the page cache, on `file`.
+    pub(super) fn write_vectored_at(
+        &self,
+        file: &File,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let run = self.aligned_run(bufs);
+        if self.excess(offset) == 0 && bufs[..run].iter().any(|buf| !buf.is_empty()) {
+            return self.write_aligned(&bufs[..run], offset);
+        }
+        let first = bufs.iter().find(|buf| !buf.is_empty());
+        first.map_or(Ok(0), |buf| self.write_at(file, buf, offset))
+    }
+
+    /// The number of buffers before the first that is not aligned.
+    pub(super) fn aligned_run(&self, bufs: &[IoSlice<'_>]) -> usize {
+        let aligned =
+            |buf: &&IoSlice<'_>| self.is_aligned(buf.as_ptr().addr()) && self.is_aligned(buf.len());
+        bufs.iter().take_while(aligned).count()
+    }
+
+    fn write_edge(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_edge_and(file, buf, offset, sys::wait_writeback)
+    }
+
+    /// Writes less than a block through the page cache and sees it out of there, by `wait`.
+    ///
+    /// The kernel tells each descriptor once of a write-out that failed. A sync asks by `file`;
+    /// were the edge waited for by that one too, a sync beside this could take the error along,
+    /// and this would end well. So it is waited for by the other, by one edge at a time: what that
+    /// descriptor is told is its own.
+    ///
+    /// Where the system cannot write a range out (a filter of system calls may refuse), the whole
+    /// file is written out: the bytes are written by then, and an error would say that they are
+    /// not.
+    fn write_edge_and(
+        &self,
+        file: &File,
+        buf: &[u8],
+        offset: u64,
+        wait: impl FnOnce(&File, u64, u64) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        let _one = self.edges.lock();
+        let count = sys::write_at(file, buf, offset, Keep::Cached)?;
+        match wait(&self.file, offset, count as u64) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => self.file.sync_data()?,
+            waited => waited?,
+        }
+        sys::drop_cached(file, offset, count as u64);
+        Ok(count)
+    }
+}
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Direct")
+            .field("alignment", &self.alignment)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Zeroed bytes at an aligned address, found inside a larger allocation.
+struct AlignedBytes {
+    bytes: Vec<u8>,
+    begin: usize,
+    len: usize,
+}
+
+impl AlignedBytes {
+    fn new(len: usize, alignment: usize) -> AlignedBytes {
+        let bytes = vec![0; len + alignment];
+        // Not `align_offset`, which need not answer.
+        let begin = bytes.as_ptr().addr().wrapping_neg() & (alignment - 1);
+        AlignedBytes { bytes, begin, len }
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.begin..self.begin + self.len]
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::super::engine::{Cached, DirectWrites, Engine};
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn an_edge_is_waited_for_where_no_sync_can_take_its_error() {
+        use std::os::fd::AsRawFd;
+
+        let file = tempfile::tempfile().unwrap();
+        let direct = Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT);
+        assert_eq!(direct.write_at(&file, b"edge", 5).unwrap(), 4);
+        let error = direct.write_edge_and(&file, b"edge", 5, |by, offset, len| {
+            assert_eq!(by.as_raw_fd(), direct.file.as_raw_fd());
+            assert_ne!(by.as_raw_fd(), file.as_raw_fd(), "a sync asks by this");
+            assert_eq!((offset, len), (5, 4));
+            assert!(direct.edges.try_lock().is_none(), "another edge beside it");
+            Err(io::Error::from_raw_os_error(5))
+        });
+        assert_eq!(error.unwrap_err().raw_os_error(), Some(5));
+        // As sync_file_range(2) where it may not be called.
+        let refuse = |_: &File, _, _| Err(io::ErrorKind::Unsupported.into());
+        let written = direct.write_edge_and(&file, b"edge", 5, refuse);
+        assert_eq!(written.unwrap(), 4);
+        let engine = Engine::new(Cached::Dropped).with_direct(direct, true, DirectWrites::All);
+        engine.sync_with(&file, File::sync_data).unwrap();
+    }
+
+    #[test]
+    fn of_a_write_that_is_not_aligned_the_ends_alone_are_written_by_way_of_the_kernel() {
+        let file = tempfile::tempfile().unwrap();
+        let direct = Direct::new(file.try_clone().unwrap(), DIRECT_ALIGNMENT);
+        let bytes: Vec<u8> = (0..3 * DIRECT_ALIGNMENT).map(|at| at as u8 | 1).collect();
+        let mut done = 0;
+        let parts = [DIRECT_ALIGNMENT - 100, 2 * DIRECT_ALIGNMENT, 100];
+        for part in parts {
+            let count = direct.write_at(&file, &bytes[done..], 100 + done as u64);
+            assert_eq!(count.unwrap(), part);
+            done += part;
+        }
+        let mut back = vec![0; bytes.len()];
+        sys::read_at(&file, &mut back, 100, Keep::Cached).unwrap();
+        assert!(back == bytes);
+    }
+
+    // spec: R8
+    // spec: R14
+    #[test]
+    fn a_read_that_is_not_aligned_is_scattered_up_to_the_end_of_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..100_001u32).map(|at| (at / 3) as u8).collect();
+        sys::write_at(&file, &bytes, 0, Keep::Cached).unwrap();
+        // Blocks larger than a page, and larger than a bounce buffer.
+        for alignment in [DIRECT_ALIGNMENT, 16 << 10, 2 * BOUNCE] {
+            let direct = Direct::new(file.try_clone().unwrap(), alignment);
+            for offset in [0, 1, 4096, 50_000, 99_999, 100_001, 1 << 40] {
+                let mut parts = [vec![7; 0], vec![7; 100], vec![7; 5001], vec![7; 90_000]];
+                let mut bufs: Vec<_> = parts.iter_mut().map(|part| &mut part[..]).collect();
+                let mut bufs: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+                let count = direct
+                    .read_vectored_at(&mut bufs, offset as u64)
+                    .expect("the read");
+                let rest = &bytes[bytes.len().min(offset)..];
+                assert_eq!(count == 0, rest.is_empty(), "{alignment} at {offset}");
+                let all = parts.concat();
+                assert!(all[..count] == rest[..count], "{alignment} at {offset}");
+                assert!(all[count..].iter().all(|&byte| byte == 7), "beyond the end");
+            }
+        }
+    }
+}
