@@ -101,6 +101,8 @@ pub(crate) struct FileCore {
     /// Serialises appends, and keeps the end where it is meanwhile.
     pub(super) append: Mutex<()>,
     pub(super) requests: Requests,
+    /// Requests that the store serves at a time.
+    pub(super) at_a_time: u32,
     /// The largest request in blocks.
     pub(super) request_blocks: u64,
     pub(super) ready: ReadyList,
@@ -179,10 +181,8 @@ impl FileCore {
                 syncs: Syncs::default(),
                 store: Mutex::new(Some(Arc::new(Reached::new(store)))),
                 append: Mutex::ranked(Rank::Append, ()),
-                requests: Requests::new(
-                    cache.workers().lane(limits.requests),
-                    cache.workers().lane(limits.requests),
-                ),
+                requests: Requests::new(cache.workers().lane(limits.requests)),
+                at_a_time: limits.requests,
                 request_blocks: (preferred >> (PAGE_SHIFT + u32::from(order))).max(1),
                 ready: ReadyList::default(),
                 stream: Stream::default(),

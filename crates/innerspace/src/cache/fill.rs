@@ -329,8 +329,8 @@ impl FileCore {
         }
     }
 
-    /// Puts the absent blocks of a range in flight, for a future that waits for them: whether all of them are, or are there.
-    /// Waits for nothing.
+    /// Puts the absent blocks of a range in flight, for a future that waits for them: whether all of them are, or are there
+    /// already. Waits for nothing.
     pub(super) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         if self.in_store_call() {
             return false;
@@ -346,6 +346,12 @@ impl FileCore {
         }
         self.put_in_flight(blocks.clone(), Get::NONE, &mut drop);
         blocks.clone().all(|block| self.lookup(block).is_some())
+    }
+
+    /// Whether a block of the range is being filled.
+    pub(super) fn is_in_flight(&self, blocks: &Range<u64>) -> bool {
+        let mut held = blocks.clone().filter_map(|block| self.lookup(block));
+        held.any(|held| !held.is_up_to_date())
     }
 
     /// New blocks may stand where the store has told of a hole before: it says what it has in steps of its own, and a write

@@ -1,7 +1,7 @@
 //! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`]. The layers above have their own.
 //!
-//! Where a [`Ready`](super::Ready) asks for bytes that anybody may bring, a `Later` is a call of its own: queued with the
-//! service ([`super::service`]) at the first poll, run there in the blocking way, once. A future that is dropped before
+//! Where a [`Ready`](super::Ready) asks for bytes that anybody may bring, a `Later` is a call of its own: queued in its
+//! file's lane ([`crate::exec`]) at the first poll, run there in the blocking way, once. A future that is dropped before
 //! its turn takes the call along; one under way runs to its end. The call keeps what it is of (its file open), for what it wrote
 //! has to be kept by somebody.
 
@@ -16,18 +16,22 @@ use super::PagedFile;
 use super::calls;
 use super::errors::FileError;
 use super::service::Cache;
+use super::serving::Serving;
 use super::waiting::{TimedOut, wait_for};
-use crate::sync::{Arc, Mutex};
+use crate::exec::{Job, Lane, Turn};
+use crate::sync::{Arc, Mutex, Weak};
 use crate::units::PageCount;
 
 /// The calls of a file that may wait, as futures; see [`PagedFile::later`].
 ///
-/// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one after another in the order
-/// in which they were first polled. Nothing happens before that. A call that waits long, for a slow store, keeps the
-/// thread from the others. An open end of a range is the end of the file when the future is made. With
+/// Each does what the call of the same name does, on a thread of the memory's (or in `tick()`). Calls of one file are made in the
+/// order in which they were first polled; those that only read run side by side, as many as the store serves at a time
+/// ([`Limits::requests`](crate::store::Limits::requests)), the others alone. Nothing happens before the first poll. A call that
+/// waits long, for a slow store, keeps those of its file waiting and no others. An open end of a range is the end of the file when
+/// the future is made. With
 /// [`Threads::None`](crate::Threads::None), when the `Memory` is gone, the calls are made by whoever polls one.
 ///
-/// What the service thread itself runs (a store, an error hook, a waker) may poll a future for the first time, which makes the
+/// What such a thread itself runs (a store, an error hook, a waker) may poll a future for the first time, which makes the
 /// call there and then, but must not wait for one that was polled elsewhere: that waits for this thread.
 #[derive(Debug)]
 pub struct LaterCalls<'file>(&'file PagedFile);
@@ -41,15 +45,24 @@ impl<'file> LaterCalls<'file> {
         &self,
         work: impl FnOnce(&PagedFile) -> Result<T, FileError> + Send + 'static,
     ) -> Later<T> {
+        self.call_in(Turn::Alone, work)
+    }
+
+    fn call_in<T: Send + 'static>(
+        &self,
+        turn: Turn,
+        work: impl FnOnce(&PagedFile) -> Result<T, FileError> + Send + 'static,
+    ) -> Later<T> {
         let file = self.0.same_handle();
         let (cache, address) = (file.core().cache.clone(), file.core().address());
-        Later::new(cache, Some(address), move || work(&file))
+        let lane = cache.task_lane(address, file.core().at_a_time);
+        Later::in_lane(cache, Some(address), (lane, turn), move || work(&file))
     }
 
     /// The bytes of a range, as [`PagedFile::read_exact_at`] reads them; any length, in memory of the caller's own.
     pub fn read(&self, range: impl RangeBounds<u64>) -> Later<Vec<u8>> {
         let range = self.0.bytes(range);
-        self.call(move |file| {
+        self.call_in(Turn::Shared, move |file| {
             let Range { start, end } = range?;
             if end > file.len() {
                 return Err(file.core().past_end(start, end - start, file.len()));
@@ -127,7 +140,7 @@ impl<'file> LaterCalls<'file> {
     /// [`PagedFile::prefetch`].
     pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Later<()> {
         let range = self.0.bytes(range);
-        self.call(move |file| file.prefetch(range?))
+        self.call_in(Turn::Shared, move |file| file.prefetch(range?))
     }
 }
 
@@ -152,9 +165,28 @@ struct Call<T, E> {
     state: Mutex<State<T, E>>,
 }
 
-/// What the service runs.
-pub(super) trait Run: Send + Sync {
+/// What a job runs.
+trait Run: Send + Sync {
     fn run(&self, cache: &Cache);
+}
+
+/// A call in its lane. It is gone with its future.
+struct Queued {
+    cache: Weak<Cache>,
+    call: std::sync::Weak<dyn Run>,
+}
+
+impl Job for Queued {
+    fn run(self: Box<Self>) {
+        if let (Some(cache), Some(call)) = (self.cache.upgrade(), self.call.upgrade()) {
+            let _here = Serving::begin(&cache);
+            call.run(&cache);
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.call.strong_count() > 0
+    }
 }
 
 impl<T: Send, E: Send> Run for Call<T, E> {
@@ -215,21 +247,35 @@ pub struct Later<T, E = FileError> {
     cache: Arc<Cache>,
     /// Where the file is, which the call keeps there, if it is the call of one.
     file: Option<usize>,
+    /// Where it is queued, and beside what it runs there.
+    lane: (Arc<Lane>, Turn),
     is_queued: bool,
     // Not the shim's `Arc`: a model checker's makes no trait objects.
     call: std::sync::Arc<Call<T, E>>,
 }
 
 impl<T, E> Later<T, E> {
-    /// `work`, done once by who serves `cache`: a call of the file at this address, if of a file.
+    /// `work`, done once in the background, after the calls of whatever is at `address` that were polled before it.
     pub(crate) fn new(
         cache: Arc<Cache>,
+        address: usize,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Later<T, E> {
+        let lane = cache.task_lane(address, 1);
+        Later::in_lane(cache, None, (lane, Turn::Alone), work)
+    }
+
+    /// `work`, done once by a job of a lane: a call of the file at this address, if of a file.
+    fn in_lane(
+        cache: Arc<Cache>,
         file: Option<usize>,
+        lane: (Arc<Lane>, Turn),
         work: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Later<T, E> {
         Later {
             cache,
             file,
+            lane,
             is_queued: false,
             call: std::sync::Arc::new(Call {
                 state: Mutex::new(State {
@@ -298,7 +344,12 @@ impl<T: Send + 'static, E: Send + 'static> Future for Later<T, E> {
         }
         if is_first {
             let call: std::sync::Arc<dyn Run> = self.call.clone();
-            self.cache.queue_call(std::sync::Arc::downgrade(&call));
+            let (lane, turn) = &self.lane;
+            let job = Box::new(Queued {
+                cache: Arc::downgrade(&self.cache),
+                call: std::sync::Arc::downgrade(&call),
+            });
+            self.cache.push(lane, *turn, job);
         }
         match self.cache.serve_waiting_if_abandoned() {
             true => self.call.look(context),

@@ -63,7 +63,11 @@ impl FileCore {
         self.retain_synced(&mut locked);
         let is_mapped = |one: &&Locked<'_>| one.meta().hold.load().mapped() > 0;
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
-        mapped.extend(locked.iter().filter(is_mapped).map(Locked::block));
+        for one in locked.iter().filter(is_mapped) {
+            mapped.push(one.block());
+            // Used through the mapping, most likely: its loads come to no call.
+            one.meta().uses.clear(Uses::AHEAD);
+        }
         // Mostly sorted: who maps the file is asked once for blocks that lie one beside the other.
         for run in mapped.chunk_by(|a, b| a + 1 == *b) {
             self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);

@@ -1,15 +1,17 @@
 //! Futures without a runtime: [`Ready`] becomes a view once the bytes are there.
 //!
-//! A future that finds its bytes missing queues a request with the service ([`super::service`]), which takes the view in the
-//! blocking way and hands it over. It is woken also when somebody else fills one of its blocks, when the file is cut, and
-//! when it is closed; a dropped future takes its request along. A future that is polled by who runs the requests (in a store that reads
-//! by it, say) takes the view there and then: nobody else would.
+//! A future that finds its bytes missing puts the missing blocks in flight itself, if that takes no waiting, and is woken when they
+//! have landed: so thousands of them take no thread each. Otherwise (what the store has is not known, memory is short, a
+//! writer is at it) it queues a job in the file's lane, which takes the view in the blocking way and hands it over. It is woken also when
+//! somebody else fills one of its blocks, when the file is cut, and when it is closed; a dropped future takes its request along. A
+//! future that is polled by a job (in a store that reads by it, say) takes the view there and then: nobody else might.
 //!
 //! A waker is foreign code, which may make another call of the same file at once: it runs with no lock held. Who fills or cuts notes
 //! who is due to be woken, and wakes when the operation has let go of everything; who closes, when the store can be opened again.
-//! Page faults do not, for they end with a block locked: they leave it to the service, which has each request in its queue. So does
-//! who may hold locks of another file, in a call of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
+//! Requests that land leave it to the end of their job, or to another one ([`FileCore::wake_due_elsewhere`]). So does who
+//! may hold locks of another file, in a call of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -19,11 +21,14 @@ use std::time::Duration;
 use super::calls;
 use super::errors::{FileError, StoreAction, store_panicked};
 use super::file::Handle;
-use super::view::{View, Wait};
+use super::serving::Serving;
+use super::view::{MAX_COPY, View, Wait};
 use super::waiting::{TimedOut, wait_for};
+use crate::exec::{Job, Lane, Turn};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
+use crate::units::PAGE_SIZE;
 
 /// One future's request, shared with the service's queue and the file's list, which hold it weakly.
 #[derive(Debug)]
@@ -54,11 +59,6 @@ impl State {
 }
 
 impl Request {
-    /// Whether this thread may be the one to do that.
-    pub(super) fn may_run(&self) -> bool {
-        self.handle.core.may_call_unasked()
-    }
-
     /// Takes the view, waiting for whatever it needs, and wakes the future; also if the store panics, for nobody runs it again.
     pub(super) fn run(&self) {
         let (core, range) = (&self.handle.core, self.range.clone());
@@ -102,26 +102,38 @@ impl Request {
     }
 }
 
-/// The requests of one file. A leaf lock, not held while a waker is called.
+/// The most blocks that one request asks for: those of a view that is copied, and one more.
+const MOST_BLOCKS: u64 = MAX_COPY / PAGE_SIZE as u64 + 1;
+
+/// The requests of one file. Leaf locks, not held while a waker is called.
 #[derive(Debug, Default)]
 pub(super) struct ReadyList {
     count: AtomicUsize,
     /// Some request may be due to be woken.
     any_due: AtomicBool,
     closed: AtomicBool,
-    requests: Mutex<Vec<Weak<Request>>>,
+    /// By first block, and by address.
+    requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,
+    due: Mutex<Vec<Weak<Request>>>,
+}
+
+impl Request {
+    fn key(self: &Arc<Request>) -> (u64, usize) {
+        let first = self.range.start >> self.handle.core.block_shift();
+        (first, Arc::as_ptr(self) as usize)
+    }
 }
 
 impl ReadyList {
     fn add(&self, request: &Arc<Request>) {
         let mut requests = self.requests.lock();
-        requests.push(Arc::downgrade(request));
+        requests.insert(request.key(), Arc::downgrade(request));
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
     fn remove(&self, request: &Arc<Request>) {
         let mut requests = self.requests.lock();
-        requests.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(request)));
+        requests.remove(&request.key());
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
@@ -131,11 +143,15 @@ impl ReadyList {
     }
 
     pub(super) fn live(&self) -> Vec<Arc<Request>> {
-        self.requests
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect()
+        self.live_in(0..u64::MAX)
+    }
+
+    /// Those that may want one of the blocks.
+    fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
+        let first = blocks.start.saturating_sub(MOST_BLOCKS);
+        let requests = self.requests.lock();
+        let near = requests.range((first, 0)..(blocks.end, 0));
+        near.filter_map(|(_, request)| request.upgrade()).collect()
     }
 
     /// Blocks were filled, or their fill failed. A future that registers at this moment looks at them afterwards, and has
@@ -154,14 +170,33 @@ impl ReadyList {
 
     #[cold]
     fn note(&self, blocks: &Range<u64>) {
-        for request in self.live() {
+        for request in self.live_in(blocks.clone()) {
             let wanted = request.handle.core.blocks_of(request.range.clone());
-            if wanted.start < blocks.end && blocks.start < wanted.end {
-                request.due.store(true, Ordering::Relaxed);
+            if wanted.start < blocks.end
+                && blocks.start < wanted.end
+                && !request.due.swap(true, Ordering::Relaxed)
+            {
+                self.due.lock().push(Arc::downgrade(&request));
                 // Release: pairs with the swap of who wakes, who then sees which.
                 self.any_due.store(true, Ordering::Release);
             }
         }
+    }
+
+    /// A block could not be filled: those who wait for it hear why. [`ReadyList::wake_due`] has to follow.
+    pub(super) fn failed(&self, block: u64, error: &FileError) {
+        if self.len() == 0 {
+            return;
+        }
+        for request in self.live_in(block..block + 1) {
+            let wanted = request.handle.core.blocks_of(request.range.clone());
+            let unwanted = match &mut *request.state.lock() {
+                Some(state) if wanted.contains(&block) => state.settle(Err(error.clone())),
+                _ => None,
+            };
+            drop(unwanted);
+        }
+        self.filled(block..block + 1);
     }
 
     /// Whether somebody is due.
@@ -182,11 +217,11 @@ impl ReadyList {
         if !self.any_due.swap(false, Ordering::Acquire) {
             return;
         }
+        let due = std::mem::take(&mut *self.due.lock());
         let mut panics = Panics::default();
-        for request in self.live() {
-            if request.due.swap(false, Ordering::Relaxed) {
-                panics.catch(|| request.wake());
-            }
+        for request in due.iter().filter_map(Weak::upgrade) {
+            request.due.store(false, Ordering::Relaxed);
+            panics.catch(|| request.wake());
         }
         panics.go_on();
     }
@@ -210,15 +245,41 @@ impl ReadyList {
 
 /// A future that becomes a [`View`]; see [`PagedFile::ready`](super::PagedFile::ready).
 ///
-/// It needs no runtime: any executor can poll it. The work is done by the memory's service thread, or by `tick()`; what that runs
-/// (a store, an error hook, a waker) may poll it, too, which then does the work at once.
-#[derive(Debug)]
+/// It needs no runtime: any executor can poll it. The blocks that are missing are read side by side, as many as the store serves at a
+/// time, by threads of the memory's or by `tick()`; what those run (a store, an error hook, a waker) may poll it, too, which then
+/// does the work at once.
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready {
     handle: Arc<Handle>,
     range: Result<Range<u64>, FileError>,
     request: Option<Arc<Request>>,
+    /// How often the missing blocks were put in flight.
+    flights: u32,
+    /// A job takes the view.
+    is_queued: bool,
+    /// The lane that the job is in.
+    lane: Option<Arc<Lane>>,
 }
+
+/// Takes the view of a request, unless its future is gone.
+struct Take(Weak<Request>);
+
+impl Job for Take {
+    fn run(self: Box<Self>) {
+        if let Some(request) = self.0.upgrade() {
+            let cache = request.handle.core.cache.clone();
+            let _here = Serving::begin(&cache);
+            request.run();
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+/// How often a future puts blocks in flight that are gone again when it comes to look, before a job holds on to them.
+const MOST_FLIGHTS: u32 = 2;
 
 impl Ready {
     pub(super) fn new(handle: Arc<Handle>, range: Result<Range<u64>, FileError>) -> Ready {
@@ -226,6 +287,20 @@ impl Ready {
             handle,
             range,
             request: None,
+            flights: 0,
+            is_queued: false,
+            lane: None,
+        }
+    }
+
+    /// Has a job take the view.
+    fn queue(&mut self, request: &Arc<Request>) {
+        if !std::mem::replace(&mut self.is_queued, true) {
+            let core = &self.handle.core;
+            let lane = core.cache.task_lane(core.address(), core.at_a_time);
+            let take = Box::new(Take(Arc::downgrade(request)));
+            core.cache.push(&lane, Turn::Shared, take);
+            self.lane = Some(lane);
         }
     }
 
@@ -309,20 +384,41 @@ impl Future for Ready {
             known.waker.replace(waker)
         };
         drop(before);
+        let core = self.handle.core.clone();
+        let blocks = core.blocks_of(range.clone());
         if is_new {
-            self.handle.core.ready.add(&request);
+            core.ready.add(&request);
             self.request = Some(request.clone());
-            self.handle.core.cache.queue(&request);
+        }
+        if !self.is_queued {
+            match self.flights < MOST_FLIGHTS && core.begin_fills(blocks.clone()) {
+                true => self.flights += 1,
+                false => self.queue(&request),
+            }
         }
         // What was filled, or closed, between the first look and the registration; or here, with nobody left to do it.
-        self.handle.core.cache.serve_waiting_if_abandoned();
+        core.cache.serve_waiting_if_abandoned();
         match self.look(&range) {
             Poll::Ready(result) => {
                 self.forget_request();
                 Poll::Ready(result)
             }
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => {
+                // Who waits for what has landed by now is not woken again.
+                if !core.is_in_flight(&blocks) {
+                    self.queue(&request);
+                }
+                Poll::Pending
+            }
         }
+    }
+}
+
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ready")
+            .field("range", &self.range)
+            .finish_non_exhaustive()
     }
 }
 

@@ -39,7 +39,7 @@ use super::block::{BlockRef, NewBlock};
 use super::core::FileCore;
 use super::errors::{FileError, StoreAction, store_panicked};
 use super::stats::count;
-use crate::exec::{Job, Lane, Turn, is_worker};
+use crate::exec::{Job, Lane, Turn, is_in_job};
 use crate::frame::{Fills, ReadEnd};
 use crate::reclaim::Pool;
 use crate::stats::Event;
@@ -50,15 +50,13 @@ use crate::units::FrameId;
 /// The part of every limit that requests in flight may have.
 const FLIGHT_PART: u64 = 8;
 
-/// The requests of one file, and the lanes in which what may wait is done for it.
+/// The requests of one file, and the lane in which plain calls of its store are made.
 pub(super) struct Requests {
     table: Mutex<Table>,
     /// Notified when a request has left the table.
     ended: Condvar,
     /// Calls of the store.
     pub(super) store_calls: Lane,
-    /// Calls of futures.
-    pub(super) tasks: Lane,
 }
 
 /// By first block; requests have no block in common.
@@ -88,12 +86,11 @@ enum Stage {
 }
 
 impl Requests {
-    pub(super) fn new(store_calls: Lane, tasks: Lane) -> Requests {
+    pub(super) fn new(store_calls: Lane) -> Requests {
         Requests {
             table: Mutex::default(),
             ended: Condvar::new(),
             store_calls,
-            tasks,
         }
     }
 
@@ -291,7 +288,10 @@ impl Fill {
                 (Stage::Attached, None) => {
                     drop(NewBlock::adopt(core, frame, block).finish_unnoted())
                 }
-                (Stage::Attached, Some(error)) => NewBlock::adopt(core, frame, block).fail(&error),
+                (Stage::Attached, Some(error)) => {
+                    NewBlock::adopt(core, frame, block).fail(&error);
+                    core.ready.failed(block, &error);
+                }
                 (Stage::Detached | Stage::Over, _) => core.free_detached(frame),
             }
         }
@@ -514,11 +514,12 @@ impl FileCore {
         if !self.ready.is_any_due() {
             return;
         }
-        if is_worker() && !Pool::in_any_store_scope() {
+        if is_in_job() && !Pool::in_any_store_scope() {
             self.ready.wake_due();
         } else if let Some(core) = self.me.upgrade() {
             let wake = Box::new(move || core.ready.wake_due());
-            self.cache.push(&self.requests.tasks, Turn::Shared, wake);
+            self.cache
+                .push(&self.requests.store_calls, Turn::Shared, wake);
         }
     }
 }

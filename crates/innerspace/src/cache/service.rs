@@ -1,23 +1,21 @@
 //! What the files of one memory share: the error list, dirty counts per group, and the work that a service thread, or
 //! `tick()`, does for them.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Duration;
 
 use super::calls;
 use super::core::FileCore;
 use super::errors::{ErrorLog, FileError};
-use super::later::Run;
-use super::ready::Request;
-use super::serving::{Serving, Turn};
+use super::serving::Serving;
 use super::write::DirtyLevel;
-use crate::exec::{Job, Lane, Served, Turn as LaneTurn, Workers, wake_after};
+use crate::exec::{Job, Lane, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step, Untried};
 use crate::stats::Event;
 use crate::store::Identity;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, Weak, may_call_out};
 use crate::units::PageCount;
@@ -28,10 +26,7 @@ const CLOSE_WAIT: Duration = Duration::from_millis(20);
 /// How long who finds no memory waits for a request to land.
 const LANDING_WAIT: Duration = Duration::from_millis(20);
 
-/// Requests one step serves.
-const STEP_REQUESTS: usize = 16;
-
-/// Places that a queue of futures begins with.
+/// Lanes of futures that are kept before those are looked for that nobody has any more.
 const QUEUE_LEAST: usize = 16;
 
 /// Rounds of background writes one tick makes.
@@ -61,17 +56,6 @@ impl Entry {
     }
 }
 
-/// Adds to a queue some of whose futures may have been dropped. Those are let go where it would grow: nobody else does before the next
-/// step, and dropped futures take no more room than a few times the others.
-fn push<T>(queue: &mut VecDeque<T>, one: T, is_live: impl Fn(&T) -> bool) {
-    if queue.len() == queue.capacity() {
-        queue.retain(is_live);
-        // Not for a few more: they would be looked through again at once.
-        queue.reserve(queue.len().max(QUEUE_LEAST));
-    }
-    queue.push_back(one);
-}
-
 /// The cache of one memory: everything its files have in common.
 pub(crate) struct Cache {
     pool: Arc<Pool>,
@@ -99,12 +83,12 @@ pub(crate) struct Cache {
     workers: Arc<Workers>,
     /// No thread could be started for them: the service makes them.
     unserved: AtomicBool,
-    requests: Mutex<VecDeque<Weak<Request>>>,
-    calls: Mutex<VecDeque<std::sync::Weak<dyn Run>>>,
+    /// For calls of futures, by what they are about.
+    task_lanes: Mutex<BTreeMap<usize, Weak<Lane>>>,
+    /// How many of those were in use when it was last asked.
+    task_lanes_left: AtomicUsize,
     /// Wakers to be called where no lock is held.
     wakes: Mutex<Vec<Waker>>,
-    /// Somebody is making calls.
-    making_calls: AtomicBool,
     /// Some group has more dirty pages than are left to age.
     flush_wanted: AtomicBool,
     /// The tick, plus 1, at which there was nothing to write.
@@ -146,10 +130,9 @@ impl Cache {
             landing: Mutex::default(),
             workers: Workers::new(),
             unserved: AtomicBool::new(false),
-            requests: Mutex::default(),
-            calls: Mutex::default(),
+            task_lanes: Mutex::default(),
+            task_lanes_left: AtomicUsize::new(0),
             wakes: Mutex::default(),
-            making_calls: AtomicBool::new(false),
             flush_wanted: AtomicBool::new(false),
             flush_futile_at: AtomicU64::new(0),
             syncs_wanted: AtomicBool::new(false),
@@ -364,7 +347,7 @@ impl Cache {
     }
 
     /// Queues a job in one of its lanes.
-    pub(super) fn push(&self, lane: &Lane, turn: LaneTurn, job: Box<dyn Job>) {
+    pub(super) fn push(&self, lane: &Lane, turn: Turn, job: Box<dyn Job>) {
         if lane.push(turn, job) == Served::ByCallers {
             self.unserved.store(true, Ordering::Release);
             self.pool.kick();
@@ -492,25 +475,31 @@ impl Cache {
         self.pool.kick();
     }
 
-    /// Queues a future's request and asks for a step.
-    pub(super) fn queue(&self, request: &Arc<Request>) {
-        let request = Arc::downgrade(request);
-        push(&mut self.requests.lock(), request, |of| {
-            of.strong_count() > 0
-        });
-        self.pool.kick();
+    /// The lane for the calls of futures about whatever is at `address`, of which `limit` run at a time. It lasts as long as one of
+    /// them.
+    pub(super) fn task_lane(&self, address: usize, limit: u32) -> Arc<Lane> {
+        let mut lanes = self.task_lanes.lock();
+        if let Some(lane) = lanes.get(&address).and_then(Weak::upgrade) {
+            return lane;
+        }
+        if lanes.len()
+            >= 2 * self
+                .task_lanes_left
+                .load(Ordering::Relaxed)
+                .max(QUEUE_LEAST)
+        {
+            lanes.retain(|_, lane| lane.strong_count() > 0);
+            self.task_lanes_left.store(lanes.len(), Ordering::Relaxed);
+        }
+        let lane = Arc::new(self.workers.lane(limit));
+        lanes.insert(address, Arc::downgrade(&lane));
+        lane
     }
 
-    /// The same, of a call.
-    pub(super) fn queue_call(&self, call: std::sync::Weak<dyn Run>) {
-        push(&mut self.calls.lock(), call, |of| of.strong_count() > 0);
-        self.pool.kick();
-    }
-
-    /// Requests and calls in their queues, dropped or not.
+    /// Jobs in queues, wanted or not.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn queued(&self) -> usize {
-        self.requests.lock().len() + self.calls.lock().len()
+        self.workers.queued()
     }
 
     /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held. Who panics on the way
@@ -518,11 +507,9 @@ impl Cache {
     pub(crate) fn step(&self) -> Step {
         let _here = Serving::begin(self);
         let mut panics = Panics::default();
-        if self.unserved.swap(false, Ordering::Acquire) && self.is_served() {
+        if self.unserved.swap(false, Ordering::Acquire) {
             panics.catch(|| self.run_jobs());
         }
-        panics.catch(|| self.run_requests(STEP_REQUESTS));
-        panics.catch(|| self.run_calls(STEP_REQUESTS));
         panics.catch(|| self.run_syncs());
         panics.catch(|| self.call_out());
         let (mut flushed, mut stepped) = (Step::Idle, Step::Idle);
@@ -561,19 +548,21 @@ impl Cache {
         if Pool::in_any_store_scope() || calls::depth_in_spaces() > 0 {
             return;
         }
+        let _here = Serving::begin(self);
         let mut panics = Panics::default();
+        // As many as there are: who is served may ask for more at once.
         for _ in 0..self.workers.queued() {
-            panics.catch(|| drop(self.workers.run_one()));
+            panics.catch(|| {
+                self.workers.run_one();
+            });
         }
         panics.go_on();
     }
 
     fn serve_queued(&self, panics: &mut Panics) {
-        // As many as there are: who is served may ask for more at once.
-        panics.catch(|| self.run_jobs());
-        let (views, calls) = (self.requests.lock().len(), self.calls.lock().len());
-        panics.catch(|| self.run_requests(views));
-        panics.catch(|| self.run_calls(calls));
+        if !self.is_served() {
+            panics.catch(|| self.run_jobs());
+        }
     }
 
     fn flush_in_rounds(&self) {
@@ -582,7 +571,6 @@ impl Cache {
             if self.run_flushes() == Step::Idle {
                 break;
             }
-            self.run_requests(STEP_REQUESTS);
         }
     }
 
@@ -593,63 +581,6 @@ impl Cache {
                 let _ = file.sync_if_wanted();
             }
         }
-    }
-
-    /// Takes so many views. Another step is asked for if some are left.
-    fn run_requests(&self, max: usize) {
-        let mut panics = Panics::default();
-        let mut passed_over = Vec::new();
-        for _ in 0..max {
-            let Some(request) = self.requests.lock().pop_front() else {
-                break;
-            };
-            // A dropped future's request is gone.
-            match request.upgrade() {
-                Some(request) if request.may_run() => panics.catch(|| request.run()),
-                // In a call of a store, to whose file it would come back.
-                Some(_) => passed_over.push(request),
-                None => {}
-            }
-        }
-        self.requests.lock().extend(passed_over);
-        self.kick_for(&self.requests);
-        panics.go_on();
-    }
-
-    /// Makes so many calls, unless somebody else is at it, or this thread is in a callback of a store or of a space, where they would be
-    /// refused. Another step is asked for if some are left; where nobody comes by for it, they are made here.
-    fn run_calls(&self, max: usize) {
-        if self.pool.in_store_scope() || calls::depth_in_spaces() > 0 {
-            return;
-        }
-        let mut panics = Panics::default();
-        while let Some(turn) = Turn::take(&self.making_calls) {
-            // At least the one for which it goes round again.
-            for _ in 0..max.max(1) {
-                let Some(call) = self.calls.lock().pop_front() else {
-                    break;
-                };
-                if let Some(call) = call.upgrade() {
-                    panics.catch(|| call.run(self));
-                }
-            }
-            // First the turn: who queues a call after the look has a step that finds it free. One before may have passed it over.
-            drop(turn);
-            // Relaxed, and after the look: who set it and found the turn taken had the lock of the queue before.
-            if !self.kick_for(&self.calls) || !self.abandoned.load(Ordering::Relaxed) {
-                break;
-            }
-        }
-        panics.go_on();
-    }
-
-    /// Whether there was something to ask a step for.
-    fn kick_for<T>(&self, queue: &Mutex<VecDeque<T>>) -> bool {
-        let is_wanted = !queue.lock().is_empty();
-        if is_wanted {
-            self.pool.kick();
-        }
-        is_wanted
     }
 
     /// Recomputes what is counted here; nobody may be using the files.

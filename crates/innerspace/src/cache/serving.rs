@@ -1,9 +1,8 @@
-//! Who does the work of a cache ([`super::service`]): [`Serving`] says that this thread does, [`Turn`] that nobody else makes calls.
+//! Who does the work of a cache ([`super::service`]): [`Serving`] says that this thread does.
 
 use std::cell::RefCell;
 
 use super::service::Cache;
-use crate::sync::atomic::{AtomicBool, Ordering};
 
 crate::sync::thread_local! {
     /// The caches whose work this thread is doing, by address.
@@ -26,23 +25,6 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         let _ = SERVED.try_with(|served| served.borrow_mut().pop());
-    }
-}
-
-/// While it lives, nobody else makes the calls of futures, so that they are made in their order.
-#[must_use = "the turn ends when this is dropped"]
-pub(super) struct Turn<'a>(&'a AtomicBool);
-
-impl<'a> Turn<'a> {
-    pub(super) fn take(taken: &'a AtomicBool) -> Option<Turn<'a>> {
-        // Acquire, and Release at the end: whoever makes the next call has what the last one did.
-        (!taken.swap(true, Ordering::Acquire)).then_some(Turn(taken))
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -28,7 +28,7 @@ use crate::sync::raw;
 use crate::units::{FrameId, MIB, PAGE_SIZE};
 
 /// The largest view over several blocks, and the largest block.
-const MAX_COPY: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
+pub(super) const MAX_COPY: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
 const _: () = assert!(MAX_COPY == 2 * MIB);
 
 /// What a hole looks like. Never written, so the host backs it with one page of its own.

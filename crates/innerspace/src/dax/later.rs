@@ -55,7 +55,8 @@ impl LaterDaxCalls<'_> {
         work: impl FnOnce(&DaxFile) -> Result<T, DaxError> + Send + 'static,
     ) -> Later<T, DaxError> {
         let file = self.0.clone();
-        Later::new(file.core().cache.clone(), None, move || work(&file))
+        let address = std::ptr::from_ref(file.core()) as usize;
+        Later::new(file.core().cache.clone(), address, move || work(&file))
     }
 
     /// The bytes of a range, as far as the file has them when the call is made, as [`DaxFile::read_exact_at`] reads them; any length, in

@@ -8,20 +8,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use crate::sync::may_call_out;
+use crate::sync::panics::Panics;
 
 crate::sync::thread_local! {
-    /// What the job under way has left; `None` on threads that are no workers.
+    /// What the job under way has left; `None` where there is none.
     static AFTER: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
 }
 
-/// Whether this thread is one of a memory's workers.
-pub(crate) fn is_worker() -> bool {
+/// Whether this thread runs a job.
+pub(crate) fn is_in_job() -> bool {
     AFTER
         .try_with(|after| after.borrow().is_some())
         .unwrap_or(false)
 }
 
-/// Leaves a waker to be called when the job is over; given back on threads that are no workers.
+/// Leaves a waker to be called when the job is over; given back where no job runs.
 pub(crate) fn wake_after(waker: Waker) -> Result<(), Waker> {
     let mut waker = Some(waker);
     let _ = AFTER.try_with(|after| {
@@ -32,19 +33,18 @@ pub(crate) fn wake_after(waker: Waker) -> Result<(), Waker> {
     waker.map_or(Ok(()), Err)
 }
 
-/// This thread is a worker from now on.
-pub(super) fn begin_worker() {
-    AFTER.with(|after| *after.borrow_mut() = Some(Vec::new()));
+/// Runs a job, and gives back the wakers that it leaves. A panic of it goes on when they are taken out.
+pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()>) {
+    let before = AFTER.with(|after| after.replace(Some(Vec::new())));
+    let result = catch_unwind(AssertUnwindSafe(job));
+    let left = AFTER.with(|after| after.replace(before));
+    (left.unwrap_or_default(), result)
 }
 
-/// Calls what the last job has left. A panic of one waker is reported by the panic hook, and keeps
-/// no other from being called.
-pub(super) fn call_wakers() {
-    let wakers = AFTER.with(|after| std::mem::take(after.borrow_mut().as_mut()?).into());
-    let wakers: Option<Vec<Waker>> = wakers;
-    for waker in wakers.into_iter().flatten() {
+/// Calls wakers. A panic of one keeps no other from being called.
+pub(super) fn call(wakers: Vec<Waker>, panics: &mut Panics) {
+    for waker in wakers {
         may_call_out();
-        // What a foreign panic carries may panic when it is dropped.
-        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake())).map_err(std::mem::forget);
+        panics.catch(|| waker.wake());
     }
 }

@@ -8,10 +8,11 @@
 //! keep the hundred and first from being read.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::resume_unwind;
 use std::time::Duration;
 
-use super::after::{begin_worker, call_wakers};
+use super::after::{call, collect};
+use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
 
 /// Threads of one memory, those not counted that run a lane's only job.
@@ -259,9 +260,20 @@ impl Workers {
         let Next::Run(key, job) = next else {
             return false;
         };
-        let _running = Running { workers: self, key };
-        job.run();
+        self.run_here(key, job).go_on();
         true
+    }
+
+    /// Runs a job that was taken from a lane, and then, with its share of the lane free again, the wakers that it leaves.
+    fn run_here(self: &Arc<Workers>, key: u64, job: Box<dyn Job>) -> Panics {
+        let mut panics = Panics::default();
+        let (wakers, result) = {
+            let _running = Running { workers: self, key };
+            collect(|| job.run())
+        };
+        call(wakers, &mut panics);
+        panics.catch(|| result.unwrap_or_else(|panic| resume_unwind(panic)));
+        panics
     }
 
     /// Starts a thread if one is wanted.
@@ -291,20 +303,14 @@ impl Workers {
 
     /// What a thread does.
     fn work(self: &Arc<Workers>) {
-        begin_worker();
         let mut state = self.state.lock();
         state.starting -= 1;
         loop {
             if let Next::Run(key, job) = state.next() {
                 // Another one for what is ready besides.
                 let _ = self.serve(state);
-                {
-                    let _running = Running { workers: self, key };
-                    let run = AssertUnwindSafe(|| job.run());
-                    // What a foreign panic carries may panic when it is dropped.
-                    let _ = catch_unwind(run).map_err(std::mem::forget);
-                }
-                call_wakers();
+                // Reported by the panic hook: nobody else waits for the job.
+                self.run_here(key, job).forget();
                 state = self.state.lock();
                 continue;
             }
@@ -370,11 +376,7 @@ impl Lane {
         let Some(job) = job else {
             return false;
         };
-        let _running = Running {
-            workers: &self.workers,
-            key: self.key,
-        };
-        job.run();
+        self.workers.run_here(self.key, job).go_on();
         true
     }
 

@@ -21,5 +21,5 @@
 mod after;
 mod lanes;
 
-pub(crate) use after::{is_worker, wake_after};
+pub(crate) use after::{is_in_job, wake_after};
 pub(crate) use lanes::{Job, Lane, Served, Turn, Workers};

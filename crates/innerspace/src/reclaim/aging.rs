@@ -38,7 +38,7 @@ impl AgingDue {
 }
 
 impl Pool {
-    /// Looks at some mapped pages if new ones have come in. Outside every section, with no block lock held.
+    /// Looks at some mapped pages if new ones have come in. Outside every section; blocks may be locked, for nothing is waited for.
     #[inline]
     pub(super) fn age_if_due(&self) {
         if self.lru.aging_due.is_set() {

@@ -197,7 +197,7 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<PoolFrame<'_>, LimitError> {
         mode.check_order();
-        if mode == AllocMode::Wait {
+        if matches!(mode, AllocMode::Wait | AllocMode::NoIo) {
             self.age_if_due();
         }
         let attempted = self.attempt(group, order);

@@ -61,7 +61,8 @@ impl Space {
         work: impl FnOnce(&Space) -> Result<T, SpaceError> + Send + 'static,
     ) -> Later<T, SpaceError> {
         let space = self.clone();
-        Later::new(self.0.cache.clone(), None, move || work(&space))
+        let address = crate::sync::Arc::as_ptr(&self.0) as usize;
+        Later::new(self.0.cache.clone(), address, move || work(&space))
     }
 
     /// An access that such a call made has failed.

@@ -22,6 +22,11 @@ impl Panics {
         }
     }
 
+    /// Ends it here: it was reported when it happened, and is nobody's to hear of.
+    pub(crate) fn forget(self) {
+        forget(self.0);
+    }
+
     /// Lets the first panic go on, if there was one. In a drop on the way out of another panic it would end the process: that one
     /// goes on alone.
     pub(crate) fn go_on(self) {
