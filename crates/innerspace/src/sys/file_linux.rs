@@ -123,10 +123,16 @@ fn joined(bufs: impl ExactSizeIterator<Item = (*mut u8, usize)>) -> Vec<libc::io
 
 /// Opens a file once more for direct I/O; an error where the file system has none.
 pub(crate) fn open_direct(path: &Path, options: &OpenOptions) -> io::Result<File> {
-    options
+    let file = options
         .clone()
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
+        .open(path)?;
+    // Not waiting was for the open. io_uring would fail a read that has to wait, by EAGAIN, on file
+    // systems that cannot tell it beforehand.
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
+    let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
+    check(set as libc::ssize_t)?;
+    Ok(file)
 }
 
 /// The alignment in bytes that direct I/O on `file` needs, `Some(0)` when it is not possible,

@@ -12,6 +12,7 @@
 //! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
 //! | `process` | getpid(2) | the one there is |
+//! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call each |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
 //!
 //! The portable forms are chosen where the platform offers nothing better, under the model checkers
@@ -41,6 +42,16 @@ pub(crate) mod lock_byte;
 pub(crate) mod memory;
 #[cfg(not(loom))]
 pub(crate) mod process;
+#[cfg(all(
+    feature = "io-uring",
+    target_os = "linux",
+    not(any(loom, shuttle, miri, portable))
+))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "its user, read-ahead, comes after it")
+)]
+pub(crate) mod ring;
 #[cfg(not(loom))]
 pub(crate) mod shared;
 

@@ -46,6 +46,20 @@ impl Direct {
         self.alignment
     }
 
+    /// The descriptor, for transfers that are aligned.
+    #[cfg(all(
+        feature = "io-uring",
+        target_os = "linux",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "its user, read-ahead, comes after it")
+    )]
+    pub(super) fn descriptor(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsRawFd::as_raw_fd(&self.file)
+    }
+
     /// Tries a read, for file systems that take the flag and fail later.
     pub(super) fn probe(&self) -> io::Result<()> {
         let mut bytes = AlignedBytes::new(self.alignment, self.alignment);

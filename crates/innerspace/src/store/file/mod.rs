@@ -9,6 +9,7 @@
 //! | `opened.rs` | opening step by step: which file it is, locked, emptied last |
 //! | `engine.rs` | one read or write by each cache mode, and which is fastest |
 //! | `direct.rs` | direct I/O, and what of it is not aligned |
+//! | `in_flight.rs` | which reads can go by io_uring(7), and what their completions mean |
 //! | `long.rs` | long writes past the page cache, beside short ones through it |
 //! | `watch.rs` | noticing a shrink or a change from outside |
 //!
@@ -27,20 +28,35 @@
 
 mod direct;
 mod engine;
+#[cfg(all(
+    feature = "io-uring",
+    target_os = "linux",
+    not(any(loom, shuttle, miri, portable))
+))]
+mod in_flight;
 mod long;
 mod open;
 mod opened;
 mod watch;
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 
 use super::{Identity, Limits, Store, StoreError, SyncWhat, Version, shown_name, write_zeros};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::file as sys;
 use crate::units::PageCount;
 use engine::Engine;
 use watch::Watch;
 
+#[cfg(all(
+    feature = "io-uring",
+    target_os = "linux",
+    not(any(loom, shuttle, miri, portable))
+))]
+#[allow(unused_imports, reason = "its user, read-ahead, comes after it")]
+pub(crate) use in_flight::Completed;
 pub use open::{Access, CacheMode, Create, FileOptions, Holder, OpenError};
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use opened::hook;
@@ -54,6 +70,28 @@ pub(crate) fn shown(path: &Path) -> String {
     shown_name(&path.to_string_lossy()).into_owned()
 }
 
+/// By what means several reads of a file are under way at once.
+///
+/// A read that somebody waits for is a system call of the thread that wants it, with either.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FileEngine {
+    /// By io_uring(7), which needs no thread for each: on Linux with the feature `io-uring`, where
+    /// reads are in mode [`CacheMode::Direct`] and the kernel has it and lets us.
+    IoUring,
+    /// By system calls, each in a thread.
+    Calls,
+}
+
+impl fmt::Display for FileEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileEngine::IoUring => "io-uring",
+            FileEngine::Calls => "calls",
+        })
+    }
+}
+
 /// A regular file as a store. Dropping it unlocks the file; it does not sync.
 #[derive(Debug)]
 pub struct FileStore {
@@ -65,6 +103,8 @@ pub struct FileStore {
     /// The path as given.
     name: String,
     watch: Watch,
+    /// The kernel has refused a read by io_uring(7). It says nothing about other memory: `Relaxed`.
+    fell_back: AtomicBool,
 }
 
 impl FileStore {
@@ -95,6 +135,44 @@ impl FileStore {
     /// are in another one from then on.
     pub fn cache_mode(&self) -> CacheMode {
         self.engine.mode()
+    }
+
+    /// By what means several reads are under way at once. A store falls back from
+    /// [`FileEngine::IoUring`] to [`FileEngine::Calls`] for good where the kernel refuses a read.
+    pub fn engine(&self) -> FileEngine {
+        match self.reads_in_flight() {
+            true => FileEngine::IoUring,
+            false => FileEngine::Calls,
+        }
+    }
+
+    #[cfg(all(
+        feature = "io-uring",
+        target_os = "linux",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    fn reads_in_flight(&self) -> bool {
+        !self.fell_back.load(Ordering::Relaxed)
+            && self.engine.direct_reads().is_some()
+            && crate::sys::ring::available()
+    }
+
+    #[cfg(not(all(
+        feature = "io-uring",
+        target_os = "linux",
+        not(any(loom, shuttle, miri, portable))
+    )))]
+    fn reads_in_flight(&self) -> bool {
+        false
+    }
+
+    /// Has all reads go by calls from now on: a ring has refused one.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "its user, read-ahead, comes after it")
+    )]
+    pub(crate) fn fall_back(&self) {
+        self.fell_back.store(true, Ordering::Relaxed);
     }
 
     /// Whether the file was opened for reading alone.

@@ -13,6 +13,7 @@ use super::open::Opening;
 use super::watch::Watch;
 use super::{Access, CacheMode, Create, FileStore, OpenError};
 use crate::store::Identity;
+use crate::sync::atomic::AtomicBool;
 use crate::sys::file as sys;
 use crate::sys::process::Process;
 
@@ -149,6 +150,7 @@ impl Locked<'_> {
             identity: super::identity_of(&metadata),
             name: opening.path.to_string_lossy().into_owned(),
             watch: Watch::new(&metadata),
+            fell_back: AtomicBool::new(false),
             file,
         })
     }

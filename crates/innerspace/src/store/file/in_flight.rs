@@ -1,0 +1,229 @@
+//! Reads of a file by io_uring(7): which can go so, and what their completions mean.
+//!
+//! A read goes as it is if reads are direct and everything about it is aligned; the others, and
+//! all writes, are calls. It ends as [`Store::read_vectored_at`] does: the same ends of files, and
+//! a short read is continued by the caller. What the kernel will not do by a ring is done by a
+//! call, and [`FileStore::fall_back`] keeps the rest from trying.
+//!
+//! [`Store::read_vectored_at`]: crate::store::Store::read_vectored_at
+#![cfg_attr(
+    not(test),
+    allow(dead_code, reason = "its user, read-ahead, comes after it")
+)]
+
+use std::io;
+
+use super::FileStore;
+use crate::sys::ring::{Direction, Transfer, iovec, is_passing, is_refusal};
+
+/// What a read that a ring has completed came to.
+#[derive(Debug)]
+pub(crate) enum Completed {
+    /// This, as [`Store::read_vectored_at`](crate::store::Store::read_vectored_at) would have it.
+    Done(io::Result<usize>),
+    /// Nothing: the caller reads the same by a call, which may wait.
+    ByCall,
+}
+
+impl FileStore {
+    /// A read of this memory that a ring can take as it is; the memory comes back if none can.
+    /// The caller keeps the store, which has the descriptor, until the read has completed.
+    pub(crate) fn transfer_for(
+        &self,
+        offset: u64,
+        iovecs: Vec<iovec>,
+    ) -> Result<Transfer, Vec<iovec>> {
+        if !self.reads_in_flight() {
+            return Err(iovecs);
+        }
+        let Some(direct) = self.engine.direct_reads() else {
+            return Err(iovecs);
+        };
+        let is_aligned = |piece: &iovec| {
+            direct.is_aligned(piece.iov_base.addr()) && direct.is_aligned(piece.iov_len)
+        };
+        if direct.excess(offset) != 0 || !iovecs.iter().all(is_aligned) {
+            return Err(iovecs);
+        }
+        Ok(Transfer {
+            fd: direct.descriptor(),
+            direction: Direction::Read,
+            offset,
+            iovecs,
+        })
+    }
+
+    /// Says what the completion of a read of `wanted` bytes at `offset` means. A read that the
+    /// kernel does not do by a ring makes the store fall back.
+    pub(crate) fn completed(
+        &self,
+        offset: u64,
+        wanted: u64,
+        result: io::Result<usize>,
+    ) -> Completed {
+        match result {
+            Ok(0) if wanted > 0 => {
+                let checked = self.watch.check_end(&self.file, offset, wanted);
+                Completed::Done(checked.map(|()| 0))
+            }
+            Err(error) if is_refusal(&error) => {
+                self.fall_back();
+                Completed::ByCall
+            }
+            Err(error) if is_passing(&error) => Completed::ByCall,
+            result => Completed::Done(result),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FileEngine;
+    use super::*;
+    use crate::store::{Access, CacheMode, FileOptions, Store, StoreErrorKind, read_exact_or_eof};
+    use crate::sys::file::disk_dir;
+    use crate::sys::ring::tests::read_pages;
+
+    const PAGE: usize = 4096;
+
+    /// A store over a file, and what is in it.
+    struct Case {
+        store: FileStore,
+        bytes: Vec<u8>,
+        path: std::path::PathBuf,
+        _dir: tempfile::TempDir,
+    }
+
+    fn case(len: usize) -> Option<Case> {
+        let dir = disk_dir();
+        let path = dir.path().join("data.bin");
+        let bytes: Vec<u8> = (0..len).map(|at| (at / 5) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let store = FileStore::open(&path, Access::ReadWrite).unwrap();
+        if store.engine() != FileEngine::IoUring {
+            eprintln!("left out: no direct reads, or no io_uring");
+            return None;
+        }
+        Some(Case {
+            store,
+            bytes,
+            path,
+            _dir: dir,
+        })
+    }
+
+    /// Memory for four pages, and where in it the first begins.
+    fn memory() -> (Vec<u8>, usize) {
+        let memory = vec![0x55; 5 * PAGE];
+        let begin = memory.as_ptr().addr().wrapping_neg() & (PAGE - 1);
+        (memory, begin)
+    }
+
+    fn piece(memory: &mut [u8], begin: usize, len: usize) -> libc::iovec {
+        libc::iovec {
+            iov_base: memory[begin..begin + len].as_mut_ptr().cast(),
+            iov_len: len,
+        }
+    }
+
+    /// Reads pages by a ring; `None` where the read cannot go so.
+    fn read(case: &Case, offset: u64, pages: &[usize]) -> Option<(Vec<u8>, Completed)> {
+        let transfer_for = |pieces| case.store.transfer_for(offset, pieces).ok();
+        let (read, result) = read_pages(pages, transfer_for)?;
+        let wanted = read.len() as u64;
+        Some((read, case.store.completed(offset, wanted, result)))
+    }
+
+    fn count_of(completed: Completed) -> usize {
+        match completed {
+            Completed::Done(result) => result.unwrap(),
+            Completed::ByCall => panic!("it is to be done by a call"),
+        }
+    }
+
+    // spec: R14
+    #[test]
+    fn pages_come_by_a_ring_as_by_a_call_also_at_the_end() {
+        let Some(case) = case(10 * PAGE + 100) else {
+            return;
+        };
+        for (offset, pages) in [
+            (PAGE, &[0, 1, 3, 2][..]),
+            (8 * PAGE, &[2, 0, 1]),
+            (10 * PAGE, &[3]),
+        ] {
+            let (read, completed) = read(&case, offset as u64, pages).unwrap();
+            let rest = &case.bytes[offset..];
+            let count = count_of(completed);
+            assert_eq!(count, (pages.len() * PAGE).min(rest.len()));
+            assert!(read[..count] == rest[..count], "at {offset}");
+        }
+        let (_, completed) = read(&case, 11 * PAGE as u64, &[0]).unwrap();
+        assert_eq!(count_of(completed), 0);
+        assert_eq!(case.store.len().unwrap(), case.bytes.len() as u64);
+    }
+
+    #[test]
+    fn a_file_cut_short_from_outside_is_the_error_that_a_call_gives() {
+        let Some(case) = case(10 * PAGE) else { return };
+        let options = std::fs::File::options().write(true).open(&case.path);
+        options.unwrap().set_len(4 * PAGE as u64).unwrap();
+        let (_, completed) = read(&case, 5 * PAGE as u64, &[0]).unwrap();
+        let Completed::Done(Err(error)) = completed else {
+            panic!("{completed:?}");
+        };
+        assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::Shrank);
+        let by_call = read_exact_or_eof(&case.store, &mut [0; PAGE], 5 * PAGE as u64);
+        assert_eq!(error.to_string(), by_call.unwrap_err().to_string());
+    }
+
+    // spec: R14
+    #[test]
+    fn what_is_not_aligned_is_left_to_calls() {
+        let Some(case) = case(10 * PAGE) else { return };
+        let (mut memory, begin) = memory();
+        let mut takes = |offset, at, len| {
+            let whole = piece(&mut memory, begin, PAGE);
+            let pieces = vec![whole, piece(&mut memory, begin + at, len)];
+            match case.store.transfer_for(offset, pieces) {
+                Ok(transfer) => transfer.iovecs.len() == 2,
+                Err(pieces) => {
+                    assert_eq!(pieces.len(), 2, "the memory comes back");
+                    false
+                }
+            }
+        };
+        assert!(takes(0, PAGE, 2 * PAGE));
+        assert!(!takes(512, PAGE, PAGE));
+        assert!(!takes(0, PAGE + 1, PAGE));
+        assert!(!takes(0, PAGE, 100));
+        let buffered = FileOptions::new().cache_mode(CacheMode::Kernel);
+        let store = buffered.open(&case.path).unwrap();
+        assert_eq!(store.engine(), FileEngine::Calls);
+        assert!(store.transfer_for(0, Vec::new()).is_err());
+    }
+
+    // spec: R15
+    #[test]
+    fn a_ring_that_refuses_is_not_tried_again_and_calls_go_on() {
+        let refused = [libc::EOPNOTSUPP, libc::EINVAL, libc::EPERM, libc::ENOSYS];
+        for number in refused {
+            let Some(case) = case(2 * PAGE) else { return };
+            let complete = |number| {
+                let error = io::Error::from_raw_os_error(number);
+                case.store.completed(0, PAGE as u64, Err(error))
+            };
+            for passing in [libc::EAGAIN, libc::EINTR, libc::ECANCELED] {
+                assert!(matches!(complete(passing), Completed::ByCall));
+            }
+            assert!(matches!(complete(libc::EIO), Completed::Done(Err(_))));
+            assert_eq!(case.store.engine(), FileEngine::IoUring);
+            assert!(matches!(complete(number), Completed::ByCall));
+            assert_eq!(case.store.engine(), FileEngine::Calls);
+            assert!(read(&case, 0, &[0]).is_none());
+            let mut page = [0; PAGE];
+            assert_eq!(case.store.read_at(&mut page, 0).unwrap(), PAGE);
+            assert!(page[..] == case.bytes[..PAGE]);
+        }
+    }
+}
