@@ -51,6 +51,8 @@ fn a_panic_of_a_store_in_a_fault_that_has_copied_a_leaf_leaks_nothing() {
         for page in 0..4 {
             a.store(at + page * PAGE, page).unwrap();
         }
+        // What was read ahead lands, and goes.
+        memory.tick();
         file.evict(..).unwrap();
         let child = space.fork().unwrap();
         store.panics.store(panics, Ordering::Relaxed);

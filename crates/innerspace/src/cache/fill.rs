@@ -275,12 +275,10 @@ impl FileCore {
         blocks: impl IntoIterator<Item = u64>,
         get: Get,
         keep: &mut impl FnMut(BlockRef<'f>),
-    ) -> u64 {
+    ) {
         let runs = self.make_runs(blocks, self.room_in_flight(), get);
         let mut batch = Batch::new();
-        let mut made = 0;
         for run in runs {
-            made += run.len() as u64;
             for new in &run {
                 if get.has(Get::DONTCACHE) {
                     new.reference().into_iter().for_each(&mut *keep);
@@ -289,21 +287,17 @@ impl FileCore {
             batch.push(self.request_for(run));
         }
         self.submit(batch);
-        made
     }
 
     /// Puts blocks in flight that a stream is going to want.
     fn read_ahead<'f>(&'f self, ahead: Ahead, get: Get, keep: &mut impl FnMut(BlockRef<'f>)) {
         let get = get | Get::AHEAD;
-        let made = match ahead.range() {
-            _ if ahead.is_empty() => 0,
+        match ahead.range() {
+            _ if ahead.is_empty() => {}
             // Ascending, so that neighbours make one request.
             Some(range) => self.put_in_flight(range, get, keep),
             None => self.put_in_flight(ahead.blocks(), get, keep),
-        };
-        count(&self.counters.ahead, made);
-        let pages = made * self.block_pages();
-        self.pool.counters.add(Event::PgReadAhead, pages);
+        }
     }
 
     /// Puts blocks of these pages (in order) in flight that are absent and have data, as far as memory is there without I/O.

@@ -38,9 +38,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::block::{BlockRef, NewBlock};
 use super::core::FileCore;
 use super::errors::{FileError, StoreAction, store_panicked};
+use super::reached::Reached;
 use super::stats::count;
 use crate::exec::{Job, Lane, Turn, is_in_job};
-use crate::frame::{Fills, ReadEnd};
+use crate::frame::{Fills, ReadEnd, Uses};
 use crate::reclaim::Pool;
 use crate::stats::Event;
 use crate::store::{Batch, Operation, Own, Request, Store, Transfer, read_vectored_or_eof};
@@ -155,6 +156,10 @@ pub(super) struct Fill {
     done: usize,
     /// Blocks are read one by one: together they could not be.
     singly: bool,
+    /// Nobody has asked for them yet.
+    is_ahead: bool,
+    /// In use until the request is over: whoever opens the same store again waits for that.
+    store: Option<Arc<Reached>>,
 }
 
 impl Transfer for Fill {
@@ -190,6 +195,16 @@ impl Transfer for Fill {
             // Whoever waits for it sleeps by now, and does not look again.
             false => self.run(),
         }
+    }
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    fn by_ring(&self) -> Option<(Arc<crate::store::Flights>, Arc<dyn Store>)> {
+        let flights = self.core.cache.flights()?;
+        Some((flights, self.store.as_ref()?.store().clone()))
     }
 
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>> {
@@ -297,9 +312,12 @@ impl Fill {
         }
         let filled = blocks.end - blocks.start - failed;
         count(&core.counters.filled, filled);
-        core.pool
-            .counters
-            .add(Event::PgIn, filled * core.block_pages());
+        let pages = filled * core.block_pages();
+        core.pool.counters.add(Event::PgIn, pages);
+        if self.is_ahead {
+            count(&core.counters.ahead, filled);
+            core.pool.counters.add(Event::PgReadAhead, pages);
+        }
         core.ready.filled(blocks);
         core.wake_due_elsewhere();
     }
@@ -360,6 +378,7 @@ impl FileCore {
         self.end_shown_holes(&run);
         let bytes = self.stored_range(&blocks);
         let core = self.me.upgrade().expect("who reads it has it");
+        let is_ahead = self.frames().meta(run[0].frame()).uses.has(Uses::AHEAD);
         let frames = run.into_iter().map(NewBlock::into_frame).collect();
         let fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
         let request = Arc::new(InFlight {
@@ -378,6 +397,8 @@ impl FileCore {
             wanted: (bytes.end - bytes.start) as usize,
             done: 0,
             singly: false,
+            is_ahead,
+            store: self.store().ok(),
         });
         count(&self.counters.store_reads, 1);
         Request::new(Operation::Read, bytes.start, fill)
@@ -405,7 +426,7 @@ impl FileCore {
         start..last.end.max(start)
     }
 
-    /// Reads a part of neighbouring blocks by the store's plain calls.
+    /// Reads a part of neighbouring blocks, the first of which is `first`, by the store's plain calls.
     pub(super) fn read_bytes(
         &self,
         store: &dyn Store,
@@ -433,12 +454,12 @@ impl FileCore {
     ) -> Vec<Option<FileError>> {
         let block_bytes = self.block_bytes() as usize;
         let starts = (0..fills.len()).step_by(block_bytes);
-        let read = |(block, start): (u64, usize)| {
+        let read = |start: usize| {
             let part = start..wanted.min(start + block_bytes).max(start);
             count(&self.counters.store_reads, 1);
-            self.read_bytes(store, fills, block, part).err()
+            self.read_bytes(store, fills, first, part).err()
         };
-        (first..).zip(starts).map(read).collect()
+        starts.map(read).collect()
     }
 
     /// If the block is in flight, and its request waits for somebody to make the store's call: makes it.

@@ -14,6 +14,12 @@ use crate::exec::{Job, Lane, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step, Untried};
 use crate::stats::Event;
+#[cfg(all(
+    target_os = "linux",
+    feature = "io-uring",
+    not(any(loom, shuttle, miri, portable))
+))]
+use crate::store::Flights;
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::panics::Panics;
@@ -81,6 +87,12 @@ pub(crate) struct Cache {
     landing: Mutex<()>,
     /// What runs the calls that may wait.
     workers: Arc<Workers>,
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    flights: Arc<Flights>,
     /// No thread could be started for them: the service makes them.
     unserved: AtomicBool,
     /// For calls of futures, by what they are about.
@@ -129,6 +141,12 @@ impl Cache {
             landed: Condvar::new(),
             landing: Mutex::default(),
             workers: Workers::new(),
+            #[cfg(all(
+                target_os = "linux",
+                feature = "io-uring",
+                not(any(loom, shuttle, miri, portable))
+            ))]
+            flights: Arc::default(),
             unserved: AtomicBool::new(false),
             task_lanes: Mutex::default(),
             task_lanes_left: AtomicUsize::new(0),
@@ -346,6 +364,16 @@ impl Cache {
         &self.workers
     }
 
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    /// The ring of the memory, if its threads do the work.
+    pub(super) fn flights(&self) -> Option<Arc<Flights>> {
+        self.is_served().then(|| self.flights.clone())
+    }
+
     /// Queues a job in one of its lanes.
     pub(super) fn push(&self, lane: &Lane, turn: Turn, job: Box<dyn Job>) {
         if lane.push(turn, job) == Served::ByCallers {
@@ -526,6 +554,12 @@ impl Cache {
     pub(crate) fn tick(&self) {
         let _here = Serving::begin(self);
         let mut panics = Panics::default();
+        #[cfg(all(
+            target_os = "linux",
+            feature = "io-uring",
+            not(any(loom, shuttle, miri, portable))
+        ))]
+        self.flights.look_after();
         self.serve_queued(&mut panics);
         panics.catch(|| self.run_syncs());
         panics.catch(|| self.flush_in_rounds());

@@ -41,6 +41,19 @@ pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()
     (left.unwrap_or_default(), result)
 }
 
+/// Does `work` as a job does, and then calls the wakers that it leaves, if there are any: after `calls`. Panics are reported by the
+/// panic hook and go no further.
+pub(crate) fn run_with_wakers(work: impl FnOnce(), calls: impl FnOnce()) {
+    let mut panics = Panics::default();
+    let (wakers, result) = collect(work);
+    if !wakers.is_empty() {
+        calls();
+        call(wakers, &mut panics);
+    }
+    panics.forget();
+    std::mem::forget(result);
+}
+
 /// Calls wakers. A panic of one keeps no other from being called.
 pub(super) fn call(wakers: Vec<Waker>, panics: &mut Panics) {
     for waker in wakers {

@@ -21,5 +21,11 @@
 mod after;
 mod lanes;
 
+#[cfg(all(
+    target_os = "linux",
+    feature = "io-uring",
+    not(any(loom, shuttle, miri, portable))
+))]
+pub(crate) use after::run_with_wakers;
 pub(crate) use after::{is_in_job, wake_after};
 pub(crate) use lanes::{Job, Lane, Served, Turn, Workers};

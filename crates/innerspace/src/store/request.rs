@@ -15,6 +15,19 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::{fmt, mem};
 
+#[cfg(all(
+    target_os = "linux",
+    feature = "io-uring",
+    not(any(loom, shuttle, miri, portable))
+))]
+use super::file::Flights;
+#[cfg(all(
+    target_os = "linux",
+    feature = "io-uring",
+    not(any(loom, shuttle, miri, portable))
+))]
+use crate::sync::Arc;
+
 use super::transfer::{read_vectored_or_eof, write_all_vectored_at};
 use super::{Own, Store, StoreError};
 
@@ -32,6 +45,16 @@ pub(crate) trait Transfer: Send {
 
     /// It is over: so many bytes were transferred, or why not.
     fn complete(self: Box<Self>, result: io::Result<usize>);
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    /// The ring that may do it, and the store that it is a request of.
+    fn by_ring(&self) -> Option<(Arc<Flights>, Arc<dyn Store>)> {
+        None
+    }
 
     /// The store has no completion form. Whoever made the request may take it back, to have it done
     /// by the store's plain calls elsewhere; the others are done at once.
@@ -157,8 +180,51 @@ impl Request {
     }
 
     /// The same for a store of the library's own, which fills memory as it says it does.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "io-uring")),
+        allow(dead_code, reason = "for the ring")
+    )]
     pub(crate) fn complete_filled(mut self, result: io::Result<usize>) {
         self.finish(result);
+    }
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    /// The ring that may do it, and the store that it is a request of.
+    pub(crate) fn by_ring(&self) -> Option<(Arc<Flights>, Arc<dyn Store>)> {
+        self.transfer().by_ring()
+    }
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    /// The memory to read into, as the kernel takes it.
+    pub(crate) fn iovecs(&mut self) -> Vec<crate::sys::ring::iovec> {
+        let all = 0..self.len();
+        let slices = self.transfer_mut().slices_mut(all);
+        let iovec = |mut slice: IoSliceMut<'_>| crate::sys::ring::iovec {
+            iov_base: slice.as_mut_ptr().cast(),
+            iov_len: slice.len(),
+        };
+        slices.into_iter().map(iovec).collect()
+    }
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    /// It cannot be done by a ring: whoever made it has it done by calls.
+    pub(crate) fn give_back(mut self) {
+        let left = self.transfer.take().and_then(Transfer::take_back);
+        if let Some(left) = left {
+            left.complete(Err(StoreError::Abandoned.into()));
+        }
     }
 
     /// Does the request with the plain calls of `store`, in this thread, and completes it.

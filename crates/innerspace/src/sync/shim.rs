@@ -135,13 +135,6 @@ impl<T> Mutex<T> {
             inner: base::Mutex::new(value),
         }
     }
-
-    /// The value, without locking: nobody else can hold the mutex.
-    pub(crate) fn into_inner(self) -> T {
-        self.inner
-            .into_inner()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 impl<T: ?Sized> Mutex<T> {

@@ -47,10 +47,6 @@ pub(crate) mod process;
     target_os = "linux",
     not(any(loom, shuttle, miri, portable))
 ))]
-#[cfg_attr(
-    not(test),
-    allow(dead_code, reason = "its user, read-ahead, comes after it")
-)]
 pub(crate) mod ring;
 #[cfg(not(loom))]
 pub(crate) mod shared;

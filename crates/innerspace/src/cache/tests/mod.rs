@@ -19,6 +19,7 @@ mod passing;
 mod punched;
 mod reading;
 mod reclaiming;
+mod requests;
 mod syncing;
 mod try_forms;
 mod waking;

@@ -52,10 +52,6 @@ impl Direct {
         target_os = "linux",
         not(any(loom, shuttle, miri, portable))
     ))]
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "its user, read-ahead, comes after it")
-    )]
     pub(super) fn descriptor(&self) -> std::os::fd::RawFd {
         std::os::fd::AsRawFd::as_raw_fd(&self.file)
     }

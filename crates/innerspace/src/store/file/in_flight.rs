@@ -6,10 +6,6 @@
 //! call, and [`FileStore::fall_back`] keeps the rest from trying.
 //!
 //! [`Store::read_vectored_at`]: crate::store::Store::read_vectored_at
-#![cfg_attr(
-    not(test),
-    allow(dead_code, reason = "its user, read-ahead, comes after it")
-)]
 
 use std::io;
 

@@ -33,6 +33,12 @@ mod engine;
     target_os = "linux",
     not(any(loom, shuttle, miri, portable))
 ))]
+mod flights;
+#[cfg(all(
+    feature = "io-uring",
+    target_os = "linux",
+    not(any(loom, shuttle, miri, portable))
+))]
 mod in_flight;
 mod long;
 mod open;
@@ -43,7 +49,10 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 
-use super::{Identity, Limits, Store, StoreError, SyncWhat, Version, shown_name, write_zeros};
+use super::{
+    Batch, Identity, Landed, Limits, Operation, Own, Store, StoreError, SyncWhat, Version,
+    shown_name, write_zeros,
+};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::file as sys;
 use crate::units::PageCount;
@@ -55,8 +64,7 @@ use watch::Watch;
     target_os = "linux",
     not(any(loom, shuttle, miri, portable))
 ))]
-#[allow(unused_imports, reason = "its user, read-ahead, comes after it")]
-pub(crate) use in_flight::Completed;
+pub(crate) use flights::Flights;
 pub use open::{Access, CacheMode, Create, FileOptions, Holder, OpenError};
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use opened::hook;
@@ -168,8 +176,12 @@ impl FileStore {
 
     /// Has all reads go by calls from now on: a ring has refused one.
     #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "its user, read-ahead, comes after it")
+        not(all(
+            feature = "io-uring",
+            target_os = "linux",
+            not(any(loom, shuttle, miri, portable))
+        )),
+        allow(dead_code, reason = "the ring falls back")
     )]
     pub(crate) fn fall_back(&self) {
         self.fell_back.store(true, Ordering::Relaxed);
@@ -263,6 +275,58 @@ impl Store for FileStore {
 
     fn next_hole(&self, offset: u64) -> io::Result<u64> {
         Ok(sys::next_hole(&self.file, offset)?.unwrap_or(offset))
+    }
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    fn submit(&self, mut batch: Batch) {
+        let mut reads = Vec::new();
+        let mut rest = Batch::new();
+        let mut flights = None;
+        while let Some(mut request) = batch.take() {
+            let by_ring = match (self.reads_in_flight(), request.operation()) {
+                (true, Operation::Read) => request.by_ring(),
+                _ => None,
+            };
+            let Some((ring, store)) = by_ring else {
+                rest.push(request);
+                continue;
+            };
+            match self.transfer_for(request.offset(), request.iovecs()) {
+                Ok(transfer) => {
+                    reads.push((transfer, request, store));
+                    flights = Some(ring);
+                }
+                Err(_) => rest.push(request),
+            }
+        }
+        if let Some(flights) = flights {
+            flights.launch(reads);
+        }
+        rest.call(self);
+    }
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    fn landed(&self, _: Own, offset: u64, wanted: u64, result: io::Result<usize>) -> Landed {
+        match self.completed(offset, wanted, result) {
+            in_flight::Completed::Done(result) => Landed::Done(result),
+            in_flight::Completed::ByCall => Landed::ByCall,
+        }
+    }
+
+    fn ring_refused(&self, _: Own) {
+        self.fall_back();
+    }
+
+    fn fills_as_told(&self, _: Own) -> bool {
+        true
     }
 
     fn identity(&self) -> Option<Identity> {

@@ -68,6 +68,7 @@ pub(crate) enum Direction {
     /// From the file to memory.
     Read,
     /// From memory to the file.
+    #[cfg_attr(not(test), allow(dead_code, reason = "writes are calls so far"))]
     Write,
 }
 
@@ -371,6 +372,7 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// How many completions there were that no transfer waited for: late or twice.
+    #[cfg(test)]
     pub(crate) fn refused(&self) -> u64 {
         self.slots.lock().refused()
     }

@@ -80,6 +80,7 @@ impl<T> Slots<T> {
     }
 
     /// How many completions were refused.
+    #[cfg(test)]
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }

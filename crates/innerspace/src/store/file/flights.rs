@@ -1,0 +1,214 @@
+//! A memory's ring: one thread puts reads of files in flight, and completes them.
+//!
+//! The thread submits as well as reaps, because the kernel completes direct I/O in the context of
+//! the thread that submitted it (`sys::ring`): a caller that sleeps would delay what it has put in
+//! flight. It is started by the first read, and ends when there was nothing to do for a second.
+//!
+//! **Wakers.** A completion leaves the wakers of futures to the end of its batch. They are foreign
+//! code: a thread that does not come back from one is replaced, by the next read or by
+//! [`Flights::look_after`].
+//!
+//! Locking: one mutex, a leaf, not held while the ring is used or a read is completed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::super::{Landed, Own, Request, Store};
+use crate::exec::run_with_wakers;
+use crate::sync::{Arc, Mutex};
+use crate::sys::ring::{Ring, Transfer, is_refusal};
+
+/// Reads in flight at a time; others wait.
+const DEPTH: u32 = 256;
+
+/// How long the thread waits for more before it ends, and how long it sleeps for a completion at most.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long wakers may take before another thread takes the ring over.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A read under way. It keeps its memory (the request does) and its descriptor (the store does).
+struct Flight {
+    request: Request,
+    store: Arc<dyn Store>,
+}
+
+/// The ring of one memory. It is made by the first read.
+#[derive(Default)]
+pub(crate) struct Flights {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ring: Option<Arc<Ring<Flight>>>,
+    /// No ring can be had: reads go by calls.
+    is_refused: bool,
+    queue: VecDeque<(Transfer, Flight)>,
+    /// The thread that has the ring, by number; 0: none.
+    thread: u64,
+    threads: u64,
+    /// The thread sleeps, or is about to, and has to be woken for what is queued.
+    sleeps: bool,
+    /// Since when the thread calls wakers.
+    calls_since: Option<Instant>,
+}
+
+impl Flights {
+    /// Puts reads in flight. Those that no ring can take go by calls.
+    pub(crate) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Request, Arc<dyn Store>)>) {
+        let mut state = self.state.lock();
+        if state.ring.is_none() && !state.is_refused {
+            match Ring::new(DEPTH) {
+                Ok(ring) => state.ring = Some(Arc::new(ring)),
+                Err(_) => state.is_refused = true,
+            }
+        }
+        if state.is_refused {
+            drop(state);
+            for (_, request, store) in reads {
+                store.ring_refused(Own::ASKS);
+                request.give_back();
+            }
+            return;
+        }
+        for (transfer, request, store) in reads {
+            state.queue.push_back((transfer, Flight { request, store }));
+        }
+        let wake = std::mem::take(&mut state.sleeps);
+        let ring = state.ring.clone();
+        let starts = Self::wants_thread(&mut state);
+        drop(state);
+        if let (true, Some(ring)) = (wake, ring) {
+            ring.wake();
+        }
+        if let Some(number) = starts {
+            self.start(number);
+        }
+    }
+
+    /// Has another thread take the ring over, if the one that has it does not come back from a waker.
+    pub(crate) fn look_after(self: &Arc<Flights>) {
+        let starts = {
+            let mut state = self.state.lock();
+            match state.thread {
+                0 => None,
+                _ => Self::wants_thread(&mut state),
+            }
+        };
+        if let Some(number) = starts {
+            self.start(number);
+        }
+    }
+
+    /// The number of the thread that is to be started, if one is.
+    fn wants_thread(state: &mut State) -> Option<u64> {
+        let is_stuck = state
+            .calls_since
+            .is_some_and(|since| since.elapsed() > PATIENCE);
+        if state.thread != 0 && !is_stuck {
+            return None;
+        }
+        state.threads += 1;
+        state.thread = state.threads;
+        state.calls_since = None;
+        Some(state.thread)
+    }
+
+    fn start(self: &Arc<Flights>, number: u64) {
+        let flights = self.clone();
+        let thread = crate::sync::thread::Builder::new().name("innerspace-ring".to_owned());
+        if thread.spawn(move || flights.serve(number)).is_err() {
+            // What is queued goes by calls; what is in flight is reaped by the next thread.
+            let mut state = self.state.lock();
+            state.thread = 0;
+            let queue = std::mem::take(&mut state.queue);
+            drop(state);
+            for (_, flight) in queue {
+                flight.request.give_back();
+            }
+        }
+    }
+
+    /// What the thread does.
+    fn serve(self: &Arc<Flights>, number: u64) {
+        let mut idle_since = Instant::now();
+        let mut landed = Vec::new();
+        loop {
+            let (ring, queue) = {
+                let mut state = self.state.lock();
+                if state.thread != number {
+                    return;
+                }
+                let Some(ring) = state.ring.clone() else {
+                    return;
+                };
+                let room = (DEPTH as usize).saturating_sub(ring.in_flight());
+                let many = room.min(state.queue.len());
+                let queue: Vec<_> = state.queue.drain(..many).collect();
+                let is_idle = queue.is_empty() && ring.in_flight() == 0;
+                if is_idle && state.queue.is_empty() && idle_since.elapsed() >= LINGER {
+                    state.thread = 0;
+                    return;
+                }
+                // Set under the mutex under which reads are queued: whoever queues one from here on wakes this thread.
+                state.sleeps = queue.is_empty();
+                (ring, queue)
+            };
+            if !queue.is_empty() {
+                idle_since = Instant::now();
+                self.submit(&ring, queue);
+            }
+            let patience = match self.state.lock().sleeps {
+                true => LINGER,
+                // There may be more to submit.
+                false => Duration::ZERO,
+            };
+            ring.reap(patience, &mut landed);
+            self.state.lock().sleeps = false;
+            if !landed.is_empty() {
+                idle_since = Instant::now();
+                self.complete(number, &mut landed);
+            }
+        }
+    }
+
+    fn submit(&self, ring: &Ring<Flight>, reads: Vec<(Transfer, Flight)>) {
+        // SAFETY: the memory of each transfer is that of the request beside it, which owns the right to fill it, keeps it until it
+        // is completed or dropped, and is in the ring until the kernel is done with it. The store beside it keeps the descriptor.
+        let refused = unsafe { ring.submit(reads) };
+        for (flight, error) in refused {
+            if is_refusal(&error) {
+                flight.store.ring_refused(Own::ASKS);
+            }
+            flight.request.give_back();
+        }
+    }
+
+    fn complete(&self, number: u64, landed: &mut Vec<(Flight, io::Result<usize>)>) {
+        let calls = || {
+            let mut state = self.state.lock();
+            if state.thread == number {
+                state.calls_since = Some(Instant::now());
+            }
+        };
+        run_with_wakers(
+            || {
+                for (flight, result) in landed.drain(..) {
+                    let Flight { request, store } = flight;
+                    let (offset, wanted) = (request.offset(), request.len() as u64);
+                    match store.landed(Own::ASKS, offset, wanted, result) {
+                        Landed::Done(result) => request.complete_filled(result),
+                        Landed::ByCall => request.give_back(),
+                    }
+                }
+            },
+            calls,
+        );
+        let mut state = self.state.lock();
+        if state.thread == number {
+            state.calls_since = None;
+        }
+    }
+}
