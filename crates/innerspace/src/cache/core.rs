@@ -98,6 +98,8 @@ pub(crate) struct FileCore {
     /// Whether a call of the store may want other files.
     pub(super) uses_files: Arc<AtomicBool>,
     pub(super) syncs: Syncs,
+    /// A job writes what is dirty of the file.
+    pub(super) is_flushing: AtomicBool,
     /// Serialises appends, and keeps the end where it is meanwhile.
     pub(super) append: Mutex<()>,
     pub(super) requests: Requests,
@@ -179,6 +181,7 @@ impl FileCore {
                 accepted,
                 uses_files: Arc::new(AtomicBool::new(uses_files)),
                 syncs: Syncs::default(),
+                is_flushing: AtomicBool::new(false),
                 store: Mutex::new(Some(Arc::new(Reached::new(store)))),
                 append: Mutex::ranked(Rank::Append, ()),
                 requests: Requests::new(cache.workers().lane(limits.requests)),

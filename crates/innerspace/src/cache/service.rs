@@ -477,10 +477,19 @@ impl Cache {
             return Step::Idle;
         }
         let mut written = 0;
+        let has_threads = self.workers.has_threads();
         for file in self.files() {
-            if file.dirty_level() > DirtyLevel::Low && file.may_call_unasked() {
-                written += file.write_some();
+            if file.dirty_level() <= DirtyLevel::Low || !file.may_call_unasked() {
+                continue;
             }
+            // A store that hangs keeps no other file's from being written.
+            match has_threads {
+                true => file.flush_in_its_lane(),
+                false => written += file.write_some(),
+            }
+        }
+        if has_threads {
+            return Step::Idle;
         }
         // In a call of a store, files are passed over that can be written as soon as it ends.
         if written == 0 && Pool::in_any_store_scope() {
@@ -489,12 +498,17 @@ impl Cache {
             return Step::Idle;
         }
         if written == 0 {
-            let tick = self.pool.now() + 1;
-            self.flush_futile_at.store(tick, Ordering::Relaxed);
+            self.note_futile_flush();
             return Step::Idle;
         }
         self.flush_wanted.store(true, Ordering::Release);
         Step::More
+    }
+
+    /// There was nothing that could be written at this tick.
+    pub(super) fn note_futile_flush(&self) {
+        let tick = self.pool.now() + 1;
+        self.flush_futile_at.store(tick, Ordering::Relaxed);
     }
 
     /// Asks for a step that syncs the files that want it.
@@ -620,6 +634,10 @@ impl Cache {
     /// Recomputes what is counted here; nobody may be using the files.
     pub(crate) fn validate(&self) {
         let files = self.files();
+        for file in &files {
+            file.wait_landed(&(0..u64::MAX));
+        }
+        self.workers.wait_quiet();
         for file in &files {
             file.validate();
             for group in &file.groups {

@@ -14,7 +14,10 @@ use super::dirty::{Dirty, WriteReason, WriteRules};
 use super::errors::{FileError, HeldReason, StoreAction, store_panicked};
 use super::lookup::{Get, Got};
 use super::mappers::Revoke;
+use super::serving::Serving;
 use super::stats::count;
+use super::write::DirtyLevel;
+use crate::exec::Turn;
 use crate::frame::{FlagSet, Pinned};
 use crate::reclaim::Pool;
 use crate::stats::Event;
@@ -144,6 +147,15 @@ impl Drop for InFlights<'_> {
     }
 }
 
+/// A flush is over, also if a store panicked.
+struct FlushEnd<'f>(&'f FileCore);
+
+impl Drop for FlushEnd<'_> {
+    fn drop(&mut self) {
+        self.0.is_flushing.store(false, Ordering::Release);
+    }
+}
+
 impl FileCore {
     /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and failed. What no sync asks for is
     /// left out for a while after a failure.
@@ -215,6 +227,30 @@ impl FileCore {
     pub(super) fn write_some(&self) -> u64 {
         let max = (MAX_RUN >> self.block_shift()).max(1);
         self.write_onwards(WriteReason::Pressure, max).written
+    }
+
+    /// Has a job of the file's lane write until no group has too much dirty, if none is at it.
+    pub(super) fn flush_in_its_lane(&self) {
+        let Some(core) = self.me.upgrade() else {
+            return;
+        };
+        if self.is_flushing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let flush = Box::new(move || {
+            let _here = Serving::begin(&core.cache);
+            let ended = FlushEnd(&core);
+            let mut written = true;
+            while written && !core.is_closed() && core.dirty_level() > DirtyLevel::Low {
+                written = core.write_some() > 0;
+            }
+            if !written {
+                core.cache.note_futile_flush();
+            }
+            drop(ended);
+        });
+        self.cache
+            .push(&self.requests.store_calls, Turn::Shared, flush);
     }
 
     /// Writes one run of adjacent blocks, as far as their locks can be had.

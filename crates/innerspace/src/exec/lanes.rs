@@ -65,6 +65,8 @@ pub(crate) struct Workers {
     state: Mutex<State>,
     /// Notified for each claim of an idle thread.
     work: Condvar,
+    /// Notified when a job is over.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -97,7 +99,10 @@ struct LaneState {
 impl LaneState {
     fn may_start(&self) -> bool {
         match self.queue.front() {
-            Some((Turn::Shared, _)) => self.running < self.limit && !self.is_alone,
+            // mutant: R9 (test: lanes_that_hang_keep_no_other_from_its_turn) a lane has no share, it takes what it wants
+            Some((Turn::Shared, _)) => {
+                (self.running < self.limit || cfg!(mutant = "R9")) && !self.is_alone
+            }
             Some((Turn::Alone, _)) => self.running == 0,
             None => false,
         }
@@ -182,8 +187,8 @@ impl State {
             return false;
         }
         let is_full = self.threads >= MOST_THREADS;
-        let wants =
-            self.has_threads && (!is_full || self.starting == 0 && self.move_idle_lane_up());
+        let wants = self.has_threads
+            && (!is_full || self.starting == 0 && !cfg!(mutant = "R9") && self.move_idle_lane_up());
         self.threads += usize::from(wants);
         self.starting += usize::from(wants);
         wants
@@ -209,6 +214,7 @@ impl Workers {
         Arc::new(Workers {
             state: Mutex::default(),
             work: Condvar::new(),
+            ended: Condvar::new(),
         })
     }
 
@@ -252,6 +258,16 @@ impl Workers {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn threads(&self) -> usize {
         self.state.lock().threads
+    }
+
+    /// Waits until no job runs or is queued. Where there are no threads, what is queued is the caller's business.
+    pub(crate) fn wait_quiet(&self) {
+        let mut state = self.state.lock();
+        while state.has_threads
+            && (state.lanes.values()).any(|lane| lane.running > 0 || !lane.queue.is_empty())
+        {
+            state = self.ended.wait(state);
+        }
     }
 
     /// Runs the next job of any lane in this thread; whether there was one that may start.
@@ -341,6 +357,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut state = self.workers.state.lock();
         state.end(self.key);
+        self.workers.ended.notify_all();
         let _ = self.workers.serve(state);
     }
 }

@@ -136,7 +136,9 @@ fn misses(pages: u64, mut read: impl FnMut(u64), store: &Holding) -> usize {
 #[test]
 fn who_reads_on_misses_at_the_beginning_alone() {
     const PAGES: u64 = 500;
-    let read_all = |read: &dyn Fn(&PagedFile, &mut dyn FnMut(Box<dyn FnMut(u64)>))| {
+    type Each = Box<dyn FnMut(u64)>;
+    type Run<'r> = &'r mut dyn FnMut(Each);
+    let read_all = |read: &dyn Fn(&PagedFile, Run<'_>)| {
         let cache = memory(1_000);
         let store = Holding::new(PAGES * 4096);
         let file = open(&cache, &store, &read_only(4096));
