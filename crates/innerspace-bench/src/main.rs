@@ -9,6 +9,7 @@ mod access;
 mod dd;
 #[cfg(feature = "tables")]
 mod direct;
+mod disk;
 mod fork_table;
 #[cfg(feature = "tables")]
 mod groups;
@@ -100,6 +101,17 @@ enum TableArguments {
         #[command(flatten)]
         common: CommonArguments,
     },
+    /// Reads and writes that miss, on a real disk with cold caches, beside pread, mmap and io_uring
+    Disk {
+        #[command(flatten)]
+        arguments: disk::Arguments,
+    },
+    /// One run of a contender of `disk`
+    #[command(hide = true)]
+    DiskChild {
+        #[command(flatten)]
+        arguments: disk::child::ChildArguments,
+    },
     /// Requests that find their page: both policies beside LRU and the optimum
     HitRatio {
         /// Write the figures as JSON, too
@@ -165,11 +177,17 @@ impl TableArguments {
             #[cfg(feature = "tables")]
             TableArguments::ReduceTrace => (None, ""),
             TableArguments::HitRatio { json, only, .. } => (json.as_deref(), only),
+            TableArguments::Disk { .. } | TableArguments::DiskChild { .. } => (None, ""),
         }
     }
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    match &arguments.table {
+        TableArguments::Disk { arguments } => return disk::run(arguments),
+        TableArguments::DiskChild { arguments } => return disk::child::run(arguments),
+        _ => {}
+    }
     let (json, only) = arguments.table.outputs();
     // What cannot be written is found out before anything is measured.
     let json = json.map(JsonFile::open).transpose()?;
@@ -207,6 +225,9 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
         #[cfg(feature = "tables")]
         TableArguments::ReduceTrace => {
             return Ok((vma_traces::reduce(std::io::stdin().lock())?, None));
+        }
+        TableArguments::Disk { .. } | TableArguments::DiskChild { .. } => {
+            unreachable!("it prints by itself")
         }
         TableArguments::Fork { common } => fork_table::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]

@@ -66,3 +66,43 @@ fn figures_take_the_place_of_what_a_file_held_and_need_no_reader_of_the_text() {
     let figures: serde_json::Value = serde_json::from_reader(File::open(&path).unwrap()).unwrap();
     assert_eq!(figures["tables"][0]["name"], "hit ratio");
 }
+
+#[test]
+fn the_disk_is_no_memory_and_is_left_as_it_was() {
+    if std::path::Path::new("/dev/shm").is_dir() {
+        let (code, text) = complaint(&run(&["disk", "--dir", "/dev/shm"]));
+        assert_eq!(code, Some(1));
+        assert!(text.contains("/dev/shm is a tmpfs"), "{text}");
+    }
+    let told = complaint(&run(&["disk", "--only", "no such row"]));
+    let text = "innerspace-bench: no row has a name that contains \"no such row\"\n";
+    assert_eq!(told, (Some(1), text.to_owned()));
+    let (code, text) = complaint(&run(&["disk", "--size", "5000"]));
+    assert_eq!(code, Some(2));
+    assert!(text.contains("a multiple of 4 KiB"), "{text}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let small = ["--size", "16MiB", "--limit", "4MiB", "--quick"];
+    let mut arguments = vec!["disk", "--dir", path, "--only", "scan, 1"];
+    arguments.extend(small);
+    let output = run(&arguments);
+    if output.status.success() {
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            text.contains("scan, 1 thread") && text.contains("io_uring"),
+            "{text}"
+        );
+    } else {
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            text.contains("is memory") || text.contains("io_uring"),
+            "{text}"
+        );
+    }
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        0,
+        "files are left"
+    );
+}

@@ -508,7 +508,8 @@ impl FileCore {
             return;
         };
         let decision = self.count_refault(evicted_at);
-        let is_use = !get.has(Get::WRITE) && !get.has(Get::DONTCACHE);
+        // What is read ahead is not used yet.
+        let is_use = !get.has(Get::WRITE) && !get.has(Get::DONTCACHE) && !get.has(Get::AHEAD);
         if decision == Refault::Activate && is_use {
             self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
             let pages = PageCount(self.block_pages());

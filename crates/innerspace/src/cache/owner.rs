@@ -99,11 +99,13 @@ impl FileCore {
             return None;
         }
         let (block, frame) = (locked.block(), locked.frame());
-        if locked.meta().uses.has(Uses::AHEAD) {
+        let is_unused = locked.meta().uses.has(Uses::AHEAD);
+        if is_unused {
             self.count_unused();
         }
         let pages = PageCount(self.block_pages());
-        let leaves_shadow = !matches!(which, Evicting::Passing { .. });
+        // Nobody misses what nobody used: were it active when it comes back, streams would push one another out.
+        let leaves_shadow = !matches!(which, Evicting::Passing { .. }) && !is_unused;
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.group.id(), pages));
         self.unlink(block, frame, shadow);
         locked.unlock_frozen();

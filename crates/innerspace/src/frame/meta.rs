@@ -96,6 +96,8 @@ impl Uses {
     pub(crate) const TOUCHED: u8 = 1 << 2;
     /// Read ahead, and not used yet.
     pub(crate) const AHEAD: u8 = 1 << 3;
+    /// Read ahead, and passed over once by reclaim: its reader may be on the way.
+    pub(crate) const PASSED_OVER: u8 = 1 << 4;
 
     #[inline]
     pub(crate) fn has(&self, bit: u8) -> bool {

@@ -9,7 +9,7 @@ use super::batch::BATCH_LEN;
 use super::lru::{Evictable, ListKind};
 use super::owners::Aged;
 use super::pool::Pool;
-use super::shrink::Hands;
+use super::shrink::{Hands, is_awaited};
 use crate::frame::FlagSet;
 use crate::group::GroupId;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -86,6 +86,7 @@ impl Pool {
                     self.used_through_mapping(id);
                     hands.keep.push(id);
                 }
+                Aged::Idle if is_awaited(self.frames.meta(id)) => hands.keep.push(id),
                 Aged::Idle => hands.evict.push(id),
             }
         }

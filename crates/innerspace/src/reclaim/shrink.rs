@@ -122,6 +122,16 @@ pub(super) struct Hands {
     owner: Option<(OwnerId, Option<Arc<dyn Owner>>)>,
 }
 
+/// Whether a page was read ahead and is met by reclaim for the first time: pages that were used before it keep their places for another
+/// round as well, so its reader may not have come so far yet.
+pub(super) fn is_awaited(meta: &Meta) -> bool {
+    let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
+    if is_met_first {
+        meta.uses.set(Uses::PASSED_OVER);
+    }
+    is_met_first
+}
+
 impl Pool {
     /// Frees about `target` pages charged to `group` or below it; fewer when there are fewer to free. No section open.
     pub(crate) fn shrink(&self, group: GroupId, target: PageCount, io: Io) -> Shrunk {
@@ -400,6 +410,9 @@ impl Pool {
         {
             // Used once through a mapping: another round. Used again since: active.
             self.used_through_mapping(hands.taken[at]);
+            return Verdict::Keep;
+        }
+        if pass.effort == Effort::Spare && is_awaited(meta) {
             return Verdict::Keep;
         }
         if pass.effort == Effort::Spare && meta.take_again() {
