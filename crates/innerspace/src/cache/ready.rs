@@ -8,7 +8,7 @@
 //!
 //! A waker is foreign code, which may make another call of the same file at once: it runs with no lock held. Who fills or cuts notes
 //! who is due to be woken, and wakes when the operation has let go of everything; who closes, when the store can be opened again.
-//! Requests that land leave it to the end of their job, or to another one ([`FileCore::wake_due_elsewhere`]). So does who
+//! Requests that land leave it to the end of their job, or to another one ([`wake_due_elsewhere`](super::core::FileCore::wake_due_elsewhere)). So does who
 //! may hold locks of another file, in a call of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
 
 use std::collections::BTreeMap;
