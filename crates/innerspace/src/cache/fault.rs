@@ -13,7 +13,7 @@ use super::index::Word;
 use super::lookup::{Get, Got};
 use super::stream::Reading;
 use super::view::Wait;
-use crate::frame::FlagSet;
+use crate::frame::{FlagSet, Uses};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -218,9 +218,6 @@ impl FileCore {
                 Wait::Yes => self.steady(),
                 Wait::No => self.try_steady().ok_or_else(would_block)?,
             };
-            if let Some(held) = self.lookup(block) {
-                self.note_ahead(&held, &self.stream);
-            }
             let size = self.size();
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
                 return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
@@ -233,6 +230,11 @@ impl FileCore {
             }
             // Not marked as used: the mapping's accessed bit will say so.
             match self.get_page(block, get)? {
+                Got::Locked(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
+                    // With nothing locked: the next window takes memory.
+                    let held = locked.unlock();
+                    self.note_ahead(&held, &self.stream);
+                }
                 Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {
                     Some((locked, barrier)) => {
                         let block = LockedBlock::new(core, locked, barrier);
