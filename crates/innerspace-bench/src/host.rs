@@ -72,6 +72,20 @@ impl Region {
         self.advise(libc::MADV_DONTFORK);
     }
 
+    /// Pages are not read around one that is asked for.
+    pub(crate) fn expect_random(&self) {
+        self.advise(libc::MADV_RANDOM);
+    }
+
+    /// Has what was stored to a shared region on the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        // SAFETY: the range is ours, and none of it changes.
+        if unsafe { libc::msync(self.start, self.mapped, libc::MS_SYNC) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     /// Advice may be refused by a kernel that has no use for it.
     fn advise(&self, advice: libc::c_int) {
         // SAFETY: the range is ours, and none of the advice given here changes what is in it.
@@ -98,6 +112,13 @@ impl Region {
     pub(crate) unsafe fn load(&self, offset: u64) -> u64 {
         // SAFETY: inside the region and aligned, by the caller.
         unsafe { (*self.first.add(offset as usize).cast::<AtomicU64>()).load(Ordering::Relaxed) }
+    }
+
+    /// Loads 8 bytes at a multiple of 8 inside the region.
+    pub(crate) fn load_checked(&self, offset: u64) -> u64 {
+        assert!(offset.is_multiple_of(8) && offset < self.bytes as u64 & !7);
+        // SAFETY: as just checked.
+        unsafe { self.load(offset) }
     }
 
     /// Loads 8 bytes at each multiple of `stride`; their sum.

@@ -9,6 +9,7 @@ mod access;
 mod dd;
 #[cfg(feature = "tables")]
 mod direct;
+#[cfg(target_os = "linux")]
 mod disk;
 mod fork_table;
 #[cfg(feature = "tables")]
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 
 use crate::harness::Plan;
 use crate::report::Report;
@@ -101,17 +103,6 @@ enum TableArguments {
         #[command(flatten)]
         common: CommonArguments,
     },
-    /// Reads and writes that miss, on a real disk with cold caches, beside pread, mmap and io_uring
-    Disk {
-        #[command(flatten)]
-        arguments: disk::Arguments,
-    },
-    /// One run of a contender of `disk`
-    #[command(hide = true)]
-    DiskChild {
-        #[command(flatten)]
-        arguments: disk::child::ChildArguments,
-    },
     /// Requests that find their page: both policies beside LRU and the optimum
     HitRatio {
         /// Write the figures as JSON, too
@@ -124,6 +115,16 @@ enum TableArguments {
         #[arg(long, value_name = "TEXT", default_value = "")]
         only: String,
     },
+    /// The way to a disk with cold caches: calls, mappings and futures beside pread, mmap and io_uring
+    #[cfg(target_os = "linux")]
+    Disk {
+        #[command(flatten)]
+        disk: disk::DiskArguments,
+    },
+    /// One contender's run of `disk`
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    DiskChild { task: String },
     /// The forms a software TLB may take: prototypes that do not use the library
     Translation {
         #[command(flatten)]
@@ -177,16 +178,16 @@ impl TableArguments {
             #[cfg(feature = "tables")]
             TableArguments::ReduceTrace => (None, ""),
             TableArguments::HitRatio { json, only, .. } => (json.as_deref(), only),
+            #[cfg(target_os = "linux")]
             TableArguments::Disk { .. } | TableArguments::DiskChild { .. } => (None, ""),
         }
     }
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    match &arguments.table {
-        TableArguments::Disk { arguments } => return disk::run(arguments),
-        TableArguments::DiskChild { arguments } => return disk::child::run(arguments),
-        _ => {}
+    #[cfg(target_os = "linux")]
+    if let TableArguments::Disk { disk } = &arguments.table {
+        return run_disk(disk);
     }
     let (json, only) = arguments.table.outputs();
     // What cannot be written is found out before anything is measured.
@@ -209,6 +210,17 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// Takes minutes, and so prints each row by itself.
+#[cfg(target_os = "linux")]
+fn run_disk(arguments: &disk::DiskArguments) -> Result<(), Box<dyn Error>> {
+    let json = arguments.json.as_deref().map(JsonFile::open).transpose()?;
+    let report = disk::run(arguments).map_err(|error| -> Box<dyn Error> { error })?;
+    if let Some(json) = json {
+        json.write(&report)?;
+    }
+    report.outcome()
+}
+
 /// What is printed, and the figures, if it is any.
 fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn Error>> {
     let table = match table {
@@ -226,9 +238,6 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
         TableArguments::ReduceTrace => {
             return Ok((vma_traces::reduce(std::io::stdin().lock())?, None));
         }
-        TableArguments::Disk { .. } | TableArguments::DiskChild { .. } => {
-            unreachable!("it prints by itself")
-        }
         TableArguments::Fork { common } => fork_table::table(common.plan(), &common.only)?,
         #[cfg(feature = "tables")]
         TableArguments::Groups { common } => groups::table(common.plan(), &common.only)?,
@@ -236,6 +245,10 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
             let table = hit_ratio::table(only, if *quick { 8 } else { 1 })?;
             return Ok((table.to_string(), Some(Report::new(vec![table.rows()]))));
         }
+        #[cfg(target_os = "linux")]
+        TableArguments::Disk { .. } => unreachable!("prints by itself"),
+        #[cfg(target_os = "linux")]
+        TableArguments::DiskChild { task } => return Ok((disk::run_child(task)?, None)),
         TableArguments::Translation { common, huge_pages } => {
             let pages = if *huge_pages {
                 HostPages::Huge
@@ -263,7 +276,7 @@ impl JsonFile<'_> {
         Ok(JsonFile { path, file })
     }
 
-    fn write(self, report: &Report) -> Result<(), Box<dyn Error>> {
+    fn write(self, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
         let mut text = serde_json::to_vec_pretty(report)?;
         text.push(b'\n');
         let mut file = self.file;

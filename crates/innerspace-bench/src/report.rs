@@ -29,7 +29,7 @@ pub(crate) struct Table {
 
 /// Where the figures come from; "unknown" where the system does not tell.
 #[derive(Debug, Serialize)]
-struct Machine {
+pub(crate) struct Machine {
     cpu: String,
     cores: usize,
     kernel: String,
@@ -52,7 +52,7 @@ impl Report {
 }
 
 impl Machine {
-    fn this() -> Machine {
+    pub(crate) fn this() -> Machine {
         let unknown = || "unknown".to_owned();
         Machine {
             cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(unknown),

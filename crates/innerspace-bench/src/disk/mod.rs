@@ -1,320 +1,286 @@
-//! Reads and writes that miss, on a real disk with cold caches: the library's own ways beside the
-//! kernel's, and beside a bare io_uring loop with direct I/O, which is the disk's own limit.
+//! The library's way to a disk beside its rivals', with cold caches.
 //!
-//! | file | what |
+//! | file | what is in it |
 //! |---|---|
-//! | `place` | the folder, the file in it, the kernel's caches, the memory cgroup |
-//! | `child` | one run of one contender, in a process of its own |
-//! | `uring` | the bare loop |
+//! | `rows` | what is done in each row, by whom, and what is aimed at |
+//! | `contenders` | how each contender does it |
+//! | `in_flight` | a small executor; io_uring without anything around it |
+//! | `child` | one contender's run, in a process and a memory cgroup of its own |
+//! | `file` | the file, the disk below it, and caches that are let go of |
+//! | `figures` | medians, ratios and aims |
 //!
-//! Each run is a process of its own, so that its time, its processor time and the bytes that it had
-//! the disk read are its own; contenders take turns, and caches are dropped before each run.
-//! Processor time of the kernel's own threads is not seen. The kernel's contenders (pread, mmap) run
-//! in a memory cgroup of the limit where one can be made.
+//! Contenders take turns, each with all caches cold. Wall and CPU time are of the work alone: the
+//! memory is made and the files are opened before, and CPU time is that of the whole process,
+//! without the kernel's own threads. Every page tells its number, and every read is checked. In the
+//! rows of random pages no page is read twice. Except by the scans, the kernel's mapping is read
+//! with MADV_RANDOM, for else it would read a lot around each page that nobody asked for. An aim
+//! that is missed is printed, and no more.
 
-pub(crate) mod child;
-mod place;
-mod uring;
+mod child;
+mod contenders;
+mod figures;
+mod file;
+mod in_flight;
+mod rows;
 
 use std::error::Error;
-use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use innerspace::store::kernel_cached_pages;
+use serde::Serialize;
 
-use child::{Contender, Row};
-use place::{Cgroup, Place};
+pub(crate) use self::child::run as run_child;
+use self::child::{MemoryGroup, Task};
+use self::figures::{Measured, Run, Runs};
+use self::file::{Dropped, OwnFile};
+use self::rows::{Contender, Row};
+use crate::report::Machine;
 
-/// A run that takes longer is not repeated.
-const LONG: f64 = 10.0;
+type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+const MIB: u64 = 1 << 20;
+/// A contender whose first run took longer is not run again.
+const LONG_SECONDS: f64 = 10.0;
+/// --quick takes one of so many operations.
+const QUICK: u64 = 8;
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    /// A folder on a disk, for a file of the size; the default is the folder for temporary files
+pub(crate) struct DiskArguments {
+    /// A folder on the disk to measure [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The size of the file, as 2GiB or 512MiB
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    /// Length of the file, at least twice the limit [default: 2GiB, or 256MiB with --quick]
+    #[arg(long, value_name = "BYTES", value_parser = mebibytes)]
     size: Option<u64>,
-    /// The memory that each contender may use
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "128MiB")]
+    /// Memory that each contender may take
+    #[arg(long, value_name = "BYTES", value_parser = mebibytes, default_value = "128MiB")]
     limit: u64,
     /// Measure only rows whose names contain this
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// How often each contender is measured
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// One round on a file of 256 MiB
-    #[arg(long, conflicts_with = "rounds")]
-    quick: bool,
     /// Write the figures as JSON, too
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
+    /// One round of an eighth of the operations
+    #[arg(long)]
+    quick: bool,
 }
 
-/// A number of bytes with a unit: B, KiB, MiB or GiB.
-fn size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit());
+/// A number of bytes, in whole mebibytes.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let told = || format!("{text:?} is no size: give it as 64MiB or 2GiB, in whole mebibytes");
+    let digits = text.find(|c: char| !c.is_ascii_digit());
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let unit = match unit {
-        "" | "B" => 1,
+    let unit = match unit.trim() {
+        "" => 1,
         "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
+        "MiB" => MIB,
         "GiB" => 1 << 30,
-        _ => return Err("a size is a number with KiB, MiB or GiB".to_owned()),
+        "TiB" => 1 << 40,
+        _ => return Err(told()),
     };
-    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
-    let bytes = number.checked_mul(unit).ok_or("too large")?;
-    match bytes > 0 && bytes % 4096 == 0 {
-        true => Ok(bytes),
-        false => Err("a size is a multiple of 4 KiB, and not 0".to_owned()),
+    let number: u64 = number.parse().map_err(|_| told())?;
+    let bytes = number.checked_mul(unit).ok_or_else(told)?;
+    if bytes == 0 || !bytes.is_multiple_of(MIB) || bytes > 8 << 40 {
+        return Err(told());
+    }
+    Ok(bytes)
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_interrupt(_signal: libc::c_int) {
+    // Relaxed: nothing else is told by it.
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From here on an interrupt ends the run between two contenders, so that the files are removed.
+fn catch_interrupts() {
+    let handler = note_interrupt as extern "C" fn(libc::c_int);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler stores to an atomic and does nothing else.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
 }
 
-/// What one run came to.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Run {
-    /// Seconds on the clock.
-    seconds: f64,
-    /// Seconds of the process's processor time, user and system.
-    cpu: f64,
-    /// Bytes that the disk read for it.
-    read_bytes: u64,
-    /// What was done: bytes, or operations.
-    work: u64,
-    /// Pages of the file in the kernel's page cache afterwards.
-    #[serde(default)]
-    cached_pages: u64,
+fn interrupted() -> Fallible {
+    // Relaxed: as in `note_interrupt`.
+    match INTERRUPTED.load(Ordering::Relaxed) {
+        true => Err("interrupted; the files are removed".into()),
+        false => Ok(()),
+    }
 }
 
-/// The figures of one contender of a row: the run of the median time.
+/// What the JSON holds.
 #[derive(Debug, Serialize)]
-struct Figures {
-    contender: &'static str,
-    runs: Vec<Run>,
-    /// It is held to the limit.
-    limited: bool,
+pub(crate) struct Report {
+    machine: Machine,
+    table: &'static str,
+    size: u64,
+    limit: u64,
+    rounds: u64,
+    notes: Vec<String>,
+    rows: Vec<Measured>,
+    #[serde(skip)]
+    failures: usize,
 }
 
-impl Figures {
-    fn median(&self) -> &Run {
-        let mut runs: Vec<&Run> = self.runs.iter().collect();
-        runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        runs[runs.len() / 2]
-    }
-
-    fn rate(&self) -> f64 {
-        self.median().work as f64 / self.median().seconds
-    }
-
-    /// Processor time of one piece of work, in microseconds.
-    fn cpu_each(&self) -> f64 {
-        self.median().cpu * 1e6 / self.median().work as f64
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct RowFigures {
-    row: &'static str,
-    contenders: Vec<Figures>,
-    aims: Vec<(String, bool)>,
-}
-
-/// Measures, prints, and writes the figures.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let rows: Vec<&Row> = (child::ROWS.iter())
-        .filter(|row| row.name.contains(&arguments.only))
-        .collect();
-    if rows.is_empty() {
-        let only = &arguments.only;
-        return Err(format!("no row has a name that contains {only:?}").into());
-    }
-    if arguments.limit < innerspace::MINIMUM_LIMIT {
-        return Err(format!("a limit is at least {} bytes", innerspace::MINIMUM_LIMIT).into());
-    }
-    let default = if arguments.quick { 256 << 20 } else { 2 << 30 };
-    let size = arguments.size.unwrap_or(default);
-    let rounds = if arguments.quick { 1 } else { arguments.rounds };
-    let folder = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
-    place::on_interrupt(&INTERRUPTED)?;
-    let place = Place::make(&folder, size)?;
-    let cgroup = Cgroup::make(arguments.limit);
-    println!(
-        "{}: {} MiB, limit {} MiB, median of {rounds}; {}; {}",
-        folder.display(),
-        size >> 20,
-        arguments.limit >> 20,
-        place.caches(),
-        match &cgroup {
-            Ok(_) => "pread and mmap are in a memory cgroup of the limit".to_owned(),
-            Err(why) => format!("pread and mmap are not held to the limit ({why})"),
-        }
-    );
-    let mut figures = Vec::new();
-    for row in rows {
-        let measured = measure(row, arguments, &place, cgroup.as_ref().ok(), rounds)?;
-        print!("{}", table(row, &measured));
-        figures.push(measured);
-    }
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_vec_pretty(&figures)?;
-        std::fs::write(path, text).map_err(|error| format!("{path:?}: {error}"))?;
-    }
-    Ok(())
-}
-
-fn measure(
-    row: &Row,
-    arguments: &Arguments,
-    place: &Place,
-    cgroup: Option<&Cgroup>,
-    rounds: u32,
-) -> Result<RowFigures, Box<dyn Error>> {
-    let mut contenders: Vec<Figures> = (row.contenders.iter())
-        .map(|contender| Figures {
-            contender: contender.name(),
-            runs: Vec::new(),
-            limited: !contender.is_kernels() || cgroup.is_some(),
-        })
-        .collect();
-    for _ in 0..rounds {
-        for (contender, figures) in row.contenders.iter().zip(&mut contenders) {
-            if figures.runs.iter().any(|run| run.seconds > LONG) {
-                continue;
-            }
-            if INTERRUPTED.load(Ordering::Relaxed) {
-                return Err("interrupted".into());
-            }
-            place.drop_caches();
-            let mut run = one_run(row, *contender, arguments, place, cgroup)?;
-            run.cached_pages = place.cached_pages();
-            figures.runs.push(run);
+impl Report {
+    /// Runs that failed fail the command, after all the others were measured.
+    pub(crate) fn outcome(&self) -> Result<(), Box<dyn Error>> {
+        match self.failures {
+            0 => Ok(()),
+            1 => Err("a contender failed: see its line".into()),
+            many => Err(format!("{many} contenders failed: see their lines").into()),
         }
     }
-    let aims = row.aims(&contenders);
-    Ok(RowFigures {
-        row: row.name,
-        contenders,
-        aims,
-    })
 }
 
-fn one_run(
-    row: &Row,
-    contender: Contender,
-    arguments: &Arguments,
-    place: &Place,
-    cgroup: Option<&Cgroup>,
-) -> Result<Run, Box<dyn Error>> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("disk-child").args(["--row", row.name]);
-    command.args(["--contender", contender.name()]);
-    command.arg("--path").arg(place.path());
-    command.args(["--limit", &arguments.limit.to_string()]);
-    if arguments.quick {
-        command.arg("--quick");
-    }
-    if let (true, Some(cgroup)) = (contender.is_kernels(), cgroup) {
-        command.arg("--cgroup").arg(cgroup.procs());
-    }
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()?;
-    if !output.status.success() {
-        return Err(format!("{} of {:?}: {}", contender.name(), row.name, output.status).into());
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
-}
-
-impl Row {
-    /// What the library's contenders are to reach, and whether they do.
-    fn aims(&self, contenders: &[Figures]) -> Vec<(String, bool)> {
-        let of = |name| contenders.iter().find(|figures| figures.contender == name);
-        let mut aims = Vec::new();
-        for ours in contenders
-            .iter()
-            .filter(|one| Contender::is_ours_by_name(one.contender))
-        {
-            let theirs = (contenders.iter())
-                .filter(|one| !Contender::is_ours_by_name(one.contender))
-                .map(Figures::rate)
-                .fold(0.0, f64::max);
-            let name = ours.contender;
-            if self.name.starts_with("scan") {
-                let share = ours.rate() / theirs;
-                aims.push((
-                    format!("{name}: {share:.2} of the best (0.9)"),
-                    share >= 0.9,
-                ));
-                if let Some(pread) = of("pread") {
-                    let share = ours.cpu_each() / pread.cpu_each();
-                    aims.push((
-                        format!("{name}: {share:.2} of pread's CPU (1.2)"),
-                        share <= 1.2,
-                    ));
-                }
-            } else if self.name.starts_with("random")
-                && let Some(bare) = of("io_uring")
-            {
-                let share = ours.rate() / bare.rate();
-                aims.push((
-                    format!("{name}: {share:.2} of io_uring (0.95)"),
-                    share >= 0.95,
-                ));
-                if let Some(pread) = of("pread") {
-                    let share = ours.cpu_each() / pread.cpu_each();
-                    aims.push((
-                        format!("{name}: {share:.2} of pread's CPU (1)"),
-                        share <= 1.0,
-                    ));
-                }
-            } else if self.name.contains("skewed")
-                && let Some(mmap) = of("mmap")
-            {
-                let times = ours.rate() / mmap.rate();
-                aims.push((format!("{name}: {times:.2} times mmap (1.3)"), times >= 1.3));
-            }
-        }
-        aims
-    }
-}
-
-fn table(row: &Row, figures: &RowFigures) -> String {
-    let mut text = format!("\n{}\n", row.name);
-    for one in &figures.contenders {
-        let run = one.median();
-        let rate = match row.is_bytes {
-            true => format!("{:>7.0} MB/s", one.rate() / 1e6),
-            false => format!("{:>7.0} /s", one.rate()),
-        };
-        let cpu = match row.is_bytes {
-            true => format!("{:.2} s CPU", run.cpu),
-            false => format!("{:.1} us CPU each", one.cpu_each()),
-        };
-        let _ = writeln!(
-            text,
-            "  {:<9} {:>7.2} s {rate} {cpu:>18}  {:>6} MiB read, {} pages cached{}",
-            one.contender,
-            run.seconds,
-            run.read_bytes >> 20,
-            run.cached_pages,
-            if one.limited {
-                ""
-            } else {
-                ", not held to the limit"
-            },
+/// Measures the rows, and prints each as soon as it is known.
+pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
+    let default = if arguments.quick { 256 } else { 2048 };
+    let size = arguments.size.unwrap_or(default * MIB);
+    let (limit, only) = (arguments.limit, &arguments.only);
+    if size < 2 * limit {
+        let (size, limit) = (size / MIB, limit / MIB);
+        return Err(
+            format!("--size ({size} MiB) must be at least twice --limit ({limit} MiB)").into(),
         );
     }
-    for (aim, met) in &figures.aims {
-        let met = if *met { "met" } else { "missed" };
-        let _ = writeln!(text, "  {met}: {aim}");
+    let divisor = if arguments.quick { QUICK } else { 1 };
+    let mut rows = rows::all(size, limit, divisor);
+    rows.retain(|row| row.name.contains(only.as_str()));
+    if rows.is_empty() {
+        return Err(format!("no row has a name that contains {only:?}").into());
+    }
+    let folder = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let beside = rows.iter().filter_map(|row| row.work.new_file()).max();
+    file::check_folder(&folder, size + beside.unwrap_or(0))?;
+    catch_interrupts();
+    let file = OwnFile::named(&folder, "disk");
+    file.write(size)?;
+    let mut report = Report {
+        machine: Machine::this(),
+        table: "disk",
+        size,
+        limit,
+        rounds: if arguments.quick { 1 } else { 3 },
+        notes: Vec::new(),
+        rows: Vec::new(),
+        failures: 0,
+    };
+    let dropped = file::drop_caches(&file.path)?;
+    if dropped == Dropped::FileOnly {
+        report.notes.push(
+            "may not write /proc/sys/vm/drop_caches: only the file's own pages are let go of"
+                .into(),
+        );
+    }
+    print(&heading(&report, &folder))?;
+    for row in &rows {
+        let measured = measure(row, &report, &file, &folder)?;
+        print(&measured.to_string())?;
+        report.failures += measured.failures();
+        report.rows.push(measured);
+    }
+    Ok(report)
+}
+
+fn heading(report: &Report, folder: &Path) -> String {
+    let mut text = format!(
+        "{}: a file of {} MiB, a limit of {} MiB, {}, caches cold\n",
+        folder.display(),
+        report.size / MIB,
+        report.limit / MIB,
+        match report.rounds {
+            1 => "one round".to_owned(),
+            many => format!("medians of {many} rounds"),
+        }
+    );
+    for note in &report.notes {
+        text.push_str(note);
+        text.push('\n');
     }
     text
+}
+
+/// Nobody needs to read the text: the figures are written all the same.
+fn print(text: &str) -> Fallible {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.map_err(|error| format!("cannot print: {error}").into()),
+    }
+}
+
+fn measure(row: &Row, report: &Report, file: &OwnFile, folder: &Path) -> Fallible<Measured> {
+    let runs = |&contender| Runs {
+        contender,
+        runs: Vec::new(),
+        failure: None,
+        unlimited: None,
+    };
+    let mut all: Vec<Runs> = row.contenders.iter().map(runs).collect();
+    for round in 0..report.rounds {
+        for of in &mut all {
+            let long = |run: &Run| run.taken.wall_seconds > LONG_SECONDS;
+            if of.failure.is_some() || of.runs.first().is_some_and(long) {
+                continue;
+            }
+            interrupted()?;
+            file::drop_caches(&file.path)?;
+            let run = run_once(row, of.contender, round, report.limit, file, folder);
+            // What an interrupt has ended is no failure of the contender's.
+            interrupted()?;
+            match run {
+                Ok(run) => {
+                    of.unlimited = of.unlimited.take().or(run.taken.unlimited.clone());
+                    of.runs.push(run);
+                }
+                Err(error) => of.failure = Some(error.to_string()),
+            }
+        }
+    }
+    Ok(Measured::new(row, all))
+}
+
+fn run_once(
+    row: &Row,
+    contender: Contender,
+    round: u64,
+    limit: u64,
+    file: &OwnFile,
+    folder: &Path,
+) -> Fallible<Run> {
+    let new = row.work.new_file();
+    let new = new.map(|bytes| (OwnFile::named(folder, "written"), bytes));
+    let target = new.as_ref().map_or(file, |(new, _)| new);
+    let group = match contender.takes_page_cache() {
+        true => MemoryGroup::new(limit),
+        false => None,
+    };
+    let task = Task {
+        contender,
+        work: row.work,
+        path: target.path.clone(),
+        bytes: row.bytes,
+        limit,
+        seed: round + 1,
+        group: group.as_ref().map(|group| group.path.clone()),
+    };
+    let mut taken = task.start()?;
+    if contender.takes_page_cache() && group.is_none() {
+        taken.unlimited = Some("no memory cgroup can be made".into());
+    }
+    let cached = kernel_cached_pages(&target.path);
+    if let Some((new, bytes)) = &new {
+        new.check(*bytes)?;
+    }
+    Ok(Run {
+        taken,
+        kernel_cached_pages: cached.ok().map(|pages| pages.0),
+    })
 }
