@@ -604,6 +604,11 @@ impl Cache {
                 self.workers.run_one();
             });
         }
+        // One that had to wait for another of its lane, which has ended since, perhaps in this thread.
+        if self.workers.is_ready() {
+            self.unserved.store(true, Ordering::Release);
+            self.pool.kick();
+        }
         panics.go_on();
     }
 

@@ -254,6 +254,11 @@ impl Workers {
         state.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
+    /// Whether some job may start.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.state.lock().ready.is_empty()
+    }
+
     /// Threads there are.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn threads(&self) -> usize {
