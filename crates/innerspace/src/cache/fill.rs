@@ -136,7 +136,7 @@ impl FileCore {
             return;
         };
         let ahead = stream.used(block, &self.tuning());
-        self.read_ahead(ahead, get, &mut keep);
+        self.read_ahead(stream, ahead, get, &mut keep);
     }
 
     /// What bounds the windows of read-ahead.
@@ -207,7 +207,8 @@ impl FileCore {
         let mut run = vec![first];
         let together = miss.wanted.min(self.request_blocks);
         let behind = block + 1..block + together.min(self.room_in_flight()).max(1);
-        if let Some(more) = self.make_runs(behind, u64::MAX, also).into_iter().next() {
+        let (runs, _) = self.make_runs(behind, u64::MAX, also);
+        if let Some(more) = runs.into_iter().next() {
             let follows = more[0].block() == block + 1;
             match follows {
                 true => run.extend(more),
@@ -225,26 +226,26 @@ impl FileCore {
             self.put_in_flight(read..block + miss.wanted, also, &mut keep);
         }
         let ahead = (miss.stream).miss(block, miss.wanted, miss.reading, &self.tuning());
-        self.read_ahead(ahead, also, &mut keep);
+        self.read_ahead(miss.stream, ahead, also, &mut keep);
         let first = self.read_run(run)?;
         keep(first);
         Ok(Filled::LookAgain)
     }
 
     /// Makes blocks that are absent and have data, as far as memory is there without I/O: runs of neighbours of at most one
-    /// request, `most` blocks in all. Never fails.
+    /// request, `most` blocks in all; and the block at which that ended too early. Never fails.
     fn make_runs<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
         mut most: u64,
         get: Get,
-    ) -> Vec<Vec<NewBlock<'f>>> {
+    ) -> (Vec<Vec<NewBlock<'f>>>, Option<u64>) {
         let _no_io = NoIo::begin();
         let end = self.size().div_ceil(self.block_bytes());
         let mut runs: Vec<Vec<NewBlock<'f>>> = Vec::new();
         for block in blocks.into_iter().filter(|block| *block < end) {
             if most == 0 {
-                break;
+                return (runs, Some(block));
             }
             if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {
                 continue;
@@ -253,7 +254,7 @@ impl FileCore {
             let new = match self.create(block, Get::CREATE | Get::NOIO | get) {
                 Ok(Some(new)) => new,
                 Ok(None) => continue,
-                Err(_) => break,
+                Err(_) => return (runs, Some(block)),
             };
             most -= 1;
             match runs.last_mut() {
@@ -266,17 +267,18 @@ impl FileCore {
                 _ => runs.push(vec![new]),
             }
         }
-        runs
+        (runs, None)
     }
 
-    /// Puts blocks in flight that are wanted soon, as far as there is room.
+    /// Puts blocks in flight that are wanted soon, as far as there is room: the block at which there
+    /// was none.
     fn put_in_flight<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
         get: Get,
         keep: &mut impl FnMut(BlockRef<'f>),
-    ) {
-        let runs = self.make_runs(blocks, self.room_in_flight(), get);
+    ) -> Option<u64> {
+        let (runs, rest) = self.make_runs(blocks, self.room_in_flight(), get);
         let mut batch = Batch::new();
         for run in runs {
             for new in &run {
@@ -287,16 +289,33 @@ impl FileCore {
             batch.push(self.request_for(run));
         }
         self.submit(batch);
+        rest
     }
 
     /// Puts blocks in flight that a stream is going to want.
-    fn read_ahead<'f>(&'f self, ahead: Ahead, get: Get, keep: &mut impl FnMut(BlockRef<'f>)) {
+    fn read_ahead<'f>(
+        &'f self,
+        stream: &Stream,
+        ahead: Ahead,
+        get: Get,
+        keep: &mut impl FnMut(BlockRef<'f>),
+    ) {
+        if ahead.is_empty() {
+            return;
+        }
         let get = get | Get::AHEAD;
-        match ahead.range() {
-            _ if ahead.is_empty() => {}
-            // Ascending, so that neighbours make one request.
+        let rest = match ahead.range() {
+            // Ascending, so that neighbours make one request. Downwards the nearest come last: if
+            // there is no memory for them they are misses.
+            Some(range) if ahead.step < 0 => {
+                self.put_in_flight(range, get, keep);
+                None
+            }
             Some(range) => self.put_in_flight(range, get, keep),
             None => self.put_in_flight(ahead.blocks(), get, keep),
+        };
+        if let Some(block) = rest {
+            stream.fell_short(&ahead, block);
         }
     }
 

@@ -193,6 +193,17 @@ impl One {
         steps <= asked + SLACK.min(get(&self.window))
     }
 
+    /// Whether a miss at `block`, which continues the stream, is of a block that was asked for: it
+    /// was evicted before the reader came to it, or there was no memory for it.
+    fn has_asked_for(&self, block: u64) -> bool {
+        let frontier = get(&self.frontier);
+        match self.step() > 0 {
+            true => block < frontier,
+            // Below block 0 the frontier is a very large number.
+            false => block > frontier || frontier > get(&self.last),
+        }
+    }
+
     fn is_single(&self) -> bool {
         self.step() == 0 && get(&self.used) > 0
     }
@@ -303,7 +314,14 @@ impl Stream {
         if let Some(one) = known.max_by_key(|one| get(&one.window)) {
             let step = one.step();
             self.note_use(one);
-            return one.ask(last_of(step), step, one.next_window(tuning), tuning);
+            let mut window = one.next_window(tuning);
+            if one.has_asked_for(block) {
+                // Once more from here on, or each miss would send the frontier a window further
+                // ahead of a reader that finds nothing of it.
+                set(&one.frontier, last_of(step).wrapping_add_signed(step));
+                window = window.min(get(&one.window));
+            }
+            return one.ask(last_of(step), step, window, tuning);
         }
         if reading == Reading::Sequential {
             let one = self.begin(block, high, 0);
@@ -326,6 +344,19 @@ impl Stream {
         self.note_use(one);
         let tuning = &self.bounded(tuning);
         one.ask(block, one.step(), one.next_window(tuning), tuning)
+    }
+
+    /// Of what was asked for, only the blocks before `block` could be put in flight: the others are
+    /// asked for again.
+    pub(super) fn fell_short(&self, ahead: &Ahead, block: u64) {
+        let end = (ahead.first).wrapping_add_signed(ahead.step * ahead.count as i64);
+        let asked = |one: &&One| one.step() == ahead.step && get(&one.frontier) == end;
+        if let Some(one) = self.one.iter().find(asked) {
+            set(&one.frontier, block);
+            if block == ahead.first {
+                set(&one.trigger, u64::MAX);
+            }
+        }
     }
 
     /// Whether [`Stream::used`] would ask for something.
@@ -521,6 +552,41 @@ mod tests {
         };
         assert_eq!(stream.used(1, &wasted).count, 16);
         assert_eq!(stream.used(33, &wasted).count, 32, "no more of it");
+    }
+
+    // spec: R3
+    #[test]
+    fn blocks_that_were_evicted_before_their_use_are_asked_for_again() {
+        let stream = Stream::default();
+        stream.expect(0..1_000, &TUNING);
+        assert_eq!(miss(&stream, 0), 32);
+        assert_eq!(stream.used(1, &TUNING).range(), Some(33..65));
+        // Of 20 to 64 nothing is left.
+        let again = |block| stream.miss(block, 1, Reading::Normal, &TUNING).range();
+        assert_eq!(again(20), Some(21..53));
+        assert_eq!(again(21), Some(22..54));
+        // The same downwards.
+        let stream = Stream::default();
+        let down = |block| stream.miss(block, 1, Reading::Normal, &TUNING).range();
+        assert_eq!((down(9), down(8), down(3)), (None, Some(4..8), Some(0..3)));
+        assert_eq!((down(2), down(1)), (Some(0..2), Some(0..1)));
+    }
+
+    // spec: R3
+    #[test]
+    fn blocks_for_which_there_was_no_memory_are_asked_for_again() {
+        let stream = Stream::default();
+        stream.expect(0..1_000, &TUNING);
+        let ahead = stream.miss(0, 1, Reading::Normal, &TUNING);
+        stream.fell_short(&ahead, 9);
+        let ahead = stream.used(1, &TUNING);
+        assert_eq!(ahead.range(), Some(9..41));
+        stream.fell_short(&ahead, 9);
+        assert!(!stream.is_due(8));
+        assert_eq!(
+            stream.miss(9, 1, Reading::Normal, &TUNING).range(),
+            Some(10..42)
+        );
     }
 
     #[test]
