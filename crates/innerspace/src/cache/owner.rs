@@ -76,12 +76,18 @@ impl FileCore {
             self.pool.domain.synchronize();
         }
         let mut left = Vec::with_capacity(locked.len());
-        let mut freed = 0;
+        let mut gone = Vec::with_capacity(locked.len());
         for one in locked {
+            let frame = one.frame();
             if let Some(shadow) = self.evict_locked(one, which) {
-                freed += 1;
+                gone.push(frame);
                 left.extend(shadow);
             }
+        }
+        let freed = gone.len() as u64;
+        match self.order {
+            0 => self.pool.free_evicted(&mut gone),
+            _ => gone.iter().for_each(|frame| self.pool.free(*frame)),
         }
         self.pool.shadows_left(self.owner, &left);
         count(&self.counters.evicted, freed);
@@ -92,7 +98,8 @@ impl FileCore {
         }
     }
 
-    /// Evicts a locked, clean block without translations, unless somebody holds it; returns what it left, if anything.
+    /// Takes a locked, clean block without translations out of the file, unless somebody holds it;
+    /// returns what it left, if anything. The caller frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
         // The index's reference and ours.
         if !locked.meta().hold.freeze(2) {
@@ -109,7 +116,6 @@ impl FileCore {
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.group.id(), pages));
         self.unlink(block, frame, shadow);
         locked.unlock_frozen();
-        self.pool.free(frame);
         Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
     }
 

@@ -273,6 +273,11 @@ impl Frames {
         self.allocator.give_singles(&self.metas, ids);
     }
 
+    /// The same past the magazines: frames that lie in a row come out in a row.
+    pub(crate) fn give_ended_to_lists(&self, ids: &mut [FrameId]) {
+        self.allocator.give_to_lists(&self.metas, ids);
+    }
+
     /// Makes a block owned again that its caller has frozen, or whose last hold it dropped.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {

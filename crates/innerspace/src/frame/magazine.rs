@@ -248,8 +248,13 @@ impl Allocator {
                 })
                 .is_some();
         if !given {
-            self.with_lists(|lists| lists.buddy.give_singles(metas, ids));
+            self.give_to_lists(metas, ids);
         }
+    }
+
+    /// Takes single frames back past the magazines, so that neighbours are a block again. Sorts them.
+    pub(super) fn give_to_lists(&self, metas: &[Meta], ids: &mut [FrameId]) {
+        self.with_lists(|lists| lists.buddy.give_singles(metas, ids));
     }
 
     /// Takes a block back.

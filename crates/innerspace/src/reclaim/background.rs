@@ -12,7 +12,7 @@ use crate::sync::{Condvar, Mutex};
 use crate::units::PageCount;
 
 /// Pages one step evicts at most.
-const STEP_PAGES: u64 = 128;
+const STEP_PAGES: u64 = 512;
 
 /// Pages one step has one owner write at most.
 const FLUSH_PAGES: u64 = 256;
@@ -157,7 +157,7 @@ impl Pool {
         }
     }
 
-    /// A bounded piece of work: one grace period, up to 128 pages evicted, up to 256 pages written. Outside every section, with no
+    /// A bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages written. Outside every section, with no
     /// lock held.
     pub(crate) fn background_step(&self) -> Step {
         self.let_go();

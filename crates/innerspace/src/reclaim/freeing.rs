@@ -10,6 +10,32 @@ use crate::units::{FrameId, PageCount};
 /// Frames of a run: as many as a full magazine gives away at once, so that neighbours stay together there.
 const RUN: usize = LOAD;
 
+impl Pool {
+    /// Frees cached pages that were evicted together: their holds are 0, and they are on no list.
+    ///
+    /// They go past the magazines. A store fills frames that lie in a row in one piece, and a device
+    /// takes a request of one piece at more than twice the speed of one of 256 pieces; a stream's
+    /// pages were read in a row and are evicted in a row.
+    pub(crate) fn free_evicted(&self, ids: &mut [FrameId]) {
+        let group_of = |id: &FrameId| self.frames.meta(*id).group();
+        for run in ids.chunk_by_mut(|one, next| group_of(one) == group_of(next)) {
+            let group = GroupId(group_of(&run[0]));
+            for id in &*run {
+                let meta = self.frames.meta(*id);
+                debug_assert_eq!(
+                    (meta.kind(), Place::load(meta)),
+                    (Kind::Cached, Place::None)
+                );
+                self.frames.end_single(*id);
+            }
+            let pages = run.len() as u64;
+            self.frames.give_ended_to_lists(run);
+            self.groups.uncharge(group, PageCount(pages));
+            self.counters.add(Event::PgFree, pages);
+        }
+    }
+}
+
 /// References of owners that are dropped one after the other; what they were the last of is freed in runs. Nothing is left over when
 /// this is dropped. What is in a run is in nobody's hands, its life is over, and it is still charged.
 #[must_use = "frames are freed when this is dropped"]

@@ -20,8 +20,15 @@ use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::{FrameId, PageCount};
 
-/// Frames in one reclaimer's hands at a time.
+/// Frames in one reclaimer's hands at a time, at least.
 const CLUSTER: usize = 32;
+
+/// The same at most: a request of the usual size to a store. Each cluster of mapped pages costs a
+/// grace period, and what is freed together comes out of the allocator in a row.
+const MOST_CLUSTER: u64 = 256;
+
+/// A cluster is this part of what could be evicted, between the two.
+const CLUSTER_PART: u64 = 64;
 
 /// The last pass moves so many parts of an active list, one after the other, as long as it has to. A loop slightly larger than memory,
 /// of which all is active after some rounds, keeps most in memory so: 36 % of what it asks for is found, of which 28 are by halves, 29 by
@@ -224,9 +231,10 @@ impl Pool {
             };
             if scan > 0 {
                 let before = done.freed.0;
+                let whole = (size / CLUSTER_PART).clamp(CLUSTER as u64, MOST_CLUSTER);
                 // Of a protected group no page more than may go; of others a whole cluster at a time.
                 let (enough, cluster) = match portion.spared.0 {
-                    0 => (before + enough, CLUSTER),
+                    0 => (before + enough, whole as usize),
                     _ => {
                         let enough = enough.min(portion.exposed());
                         (before + enough, CLUSTER.min(enough as usize))
@@ -437,13 +445,19 @@ impl Pool {
             hands.owner = Some((id, self.owners.get(id)));
         }
         let touched = meta.uses.has(Uses::TOUCHED) && meta.uses.clear(Uses::TOUCHED);
-        match &hands.owner {
+        let aged = match &hands.owner {
             Some((_, Some(owner))) => match owner.age(hands.taken[at], meta.index()) {
                 Aged::Idle if touched => Aged::Referenced,
                 aged => aged,
             },
-            _ => Aged::Idle,
+            _ => return Aged::Idle,
+        };
+        // Mapped beside the page of a fault, it has been waited for until now: it goes with its
+        // neighbours, or their frames would come back apart.
+        if aged == Aged::Referenced && meta.uses.has(Uses::AHEAD) {
+            meta.uses.clear(Uses::AHEAD);
         }
+        aged
     }
 
     /// Has the owners write and evict what was chosen; what did not go is put back.
