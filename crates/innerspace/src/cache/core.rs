@@ -8,7 +8,7 @@ use super::dirty::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use super::errors::{ErrorSequence, FileError, StoreAction};
 use super::extents::{Extents, ShownHoles};
 use super::index::{Guarded, Index, Nodes};
-use super::mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
+use super::mappers::{MapperId, MapperList, Mappers, Revoke};
 use super::options::{FileAccess, FileOptions};
 use super::reached::Reached;
 use super::ready::ReadyList;
@@ -404,8 +404,8 @@ impl FileCore {
     }
 
     /// Takes translations of whole blocks away. A grace period has to follow.
-    pub(super) fn revoke(&self, blocks: Range<u64>, how: Revoke) -> Revoked {
-        self.mappers.revoke(self.pages_of(blocks), how)
+    pub(super) fn revoke(&self, blocks: Range<u64>, how: Revoke) {
+        self.mappers.revoke(self.pages_of(blocks), how);
     }
 
     /// Takes the right to store to pages away. Whoever does without them for more than a new fault waits for a grace period.

@@ -22,17 +22,6 @@ pub(crate) enum Revoke {
     Holes,
     /// The right to store.
     Write,
-    /// The accessed state: the next access takes the slow path and sets it again.
-    Age,
-}
-
-/// What a mapper found and took away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Revoked {
-    /// Some translation had been used since it was last aged.
-    pub(crate) accessed: bool,
-    /// Translations changed.
-    pub(crate) pages: u64,
 }
 
 /// A space that maps a file.
@@ -42,7 +31,11 @@ pub(crate) struct Revoked {
 /// reference for the call, so dropping the last strong one must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {
     /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the file).
-    fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked;
+    fn revoke(&self, pages: Range<u64>, how: Revoke);
+
+    /// Takes the accessed state of these pages away: the next access takes the slow path and sets it again. Calls `used` with each
+    /// page that was used since it was last aged. May be called with nothing locked.
+    fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64));
 
     /// Whether any of these pages has to stay in memory.
     fn has_locked(&self, _pages: Range<u64>) -> bool {
@@ -118,25 +111,30 @@ impl MapperList {
             .any(|mapper| mapper.has_locked(pages.clone()))
     }
 
+    /// Has every mapper take translations away.
+    pub(crate) fn revoke(&self, pages: Range<u64>, how: Revoke) {
+        self.each(|mapper| mapper.revoke(pages.clone(), how));
+    }
+
+    /// Has every mapper take the accessed state away.
+    pub(crate) fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
+        self.each(|mapper| mapper.age(pages.clone(), used));
+    }
+
     /// Asks every mapper.
-    pub(crate) fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
+    fn each(&self, mut ask: impl FnMut(&dyn Mappers)) {
         if self.is_empty() {
-            return Revoked::default();
+            return;
         }
-        let mut total = Revoked::default();
         let mut from = MapperId(0);
         // A fork registers the child while it shares the parent's leaves; a page may leave the parent's reach for the
         // child's after the parent was asked. So those who came meanwhile are asked too, until nobody came. Parents stand
         // before their children in the list.
         loop {
             let (touched, next) = self.registered_since(from);
-            for mapper in touched {
-                let found = mapper.revoke(pages.clone(), how);
-                total.accessed |= found.accessed;
-                total.pages += found.pages;
-            }
+            touched.iter().for_each(|mapper| ask(&**mapper));
             if self.list.lock().next == next.0 {
-                return total;
+                return;
             }
             from = next;
         }

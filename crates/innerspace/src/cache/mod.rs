@@ -123,7 +123,7 @@ pub(crate) use fault::{FaultKind, FaultPage, Hole, LockedBlock};
 pub(crate) use file::FileInner;
 pub use file::PagedFile;
 pub use later::{Later, LaterCalls};
-pub(crate) use mappers::{MapperId, MapperList, Mappers, Revoke, Revoked};
+pub(crate) use mappers::{MapperId, MapperList, Mappers, Revoke};
 pub use options::FileAccess;
 pub(crate) use options::FileOptions;
 pub use ready::Ready;

@@ -3,6 +3,8 @@
 //! Frames come named, not held: each may be somebody else's by now. A reference on a cached frame, its owner and place, its
 //! lock without waiting, and the index once more: then it is the file's, and stays so.
 
+use std::ops::Range;
+
 use super::block::{BlockRef, Locked};
 use super::core::FileCore;
 use super::dirty::WriteReason;
@@ -10,7 +12,7 @@ use super::mappers::Revoke;
 use super::stats::count;
 use super::writeback::LockMode;
 use crate::frame::{FlagSet, Uses};
-use crate::reclaim::{Aged, CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
+use crate::reclaim::{CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
@@ -135,7 +137,7 @@ impl FileCore {
     }
 
     /// Evicts what can go of a range of blocks; pages freed.
-    pub(super) fn evict_range(&self, blocks: std::ops::Range<u64>, which: Evicting) -> PageCount {
+    pub(super) fn evict_range(&self, blocks: Range<u64>, which: Evicting) -> PageCount {
         let mut freed = 0;
         let mut next = blocks.start;
         loop {
@@ -159,16 +161,10 @@ impl FileCore {
 }
 
 impl Owner for FileCore {
-    fn age(&self, frame: FrameId, index: u64) -> Aged {
-        if self.frames().meta(frame).hold.load().mapped() == 0 {
-            return Aged::Idle;
-        }
-        let found = self.revoke(index..index + 1, Revoke::Age);
-        if found.accessed {
-            Aged::Referenced
-        } else {
-            Aged::Idle
-        }
+    fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64)) {
+        let order = self.order;
+        let mut page_used = |page: u64| used(page >> order);
+        self.mappers.age(self.pages_of(blocks), &mut page_used);
     }
 
     fn evict(&self, frames: &[FrameId]) -> EvictCount {

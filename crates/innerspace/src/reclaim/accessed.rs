@@ -19,7 +19,7 @@ use std::time::Instant;
 use super::batch::own_batch;
 use super::lru::{ListKind, Place, pages_of};
 use super::miss_curve::Sampler;
-use super::owners::{Aged, OwnerId};
+use super::owners::OwnerId;
 use super::policy::SecondUse;
 use super::pool::Pool;
 use crate::frame::{FlagSet, Kind, Meta, Uses};
@@ -92,7 +92,7 @@ impl Pool {
 
     /// The next use of each block by a call is to be seen, and that of each sampled page that is mapped.
     fn age_samples(&self) {
-        for (at, meta) in self.frames.metas().iter().enumerate() {
+        for meta in self.frames.metas() {
             // mutant: H3 (test: uses_of_hot_pages_by_calls_are_seen_in_every_stretch)
             if !cfg!(mutant = "H3") {
                 meta.hold.cool();
@@ -104,9 +104,8 @@ impl Pool {
             let Some(owner) = self.owners.get(OwnerId(meta.owner())) else {
                 continue;
             };
-            if owner.age(FrameId(at as u32), meta.index()) == Aged::Referenced {
-                meta.uses.set(Uses::TOUCHED);
-            }
+            let block = meta.index();
+            owner.age(block..block + 1, &mut |_| meta.uses.set(Uses::TOUCHED));
         }
     }
 

@@ -7,7 +7,6 @@
 
 use super::batch::BATCH_LEN;
 use super::lru::{Evictable, ListKind};
-use super::owners::Aged;
 use super::pool::Pool;
 use super::shrink::{Hands, is_awaited};
 use crate::frame::FlagSet;
@@ -79,15 +78,16 @@ impl Pool {
         let inactive = ListKind::Inactive;
         self.lru
             .isolate(&self.frames, group, inactive, LOOKS, &mut hands.taken);
+        self.age_taken(&mut hands, |_| true);
         for at in 0..hands.taken.len() {
             let id = hands.taken[at];
-            match self.was_used(&mut hands, at, self.frames.meta(id)) {
-                Aged::Referenced => {
-                    self.used_through_mapping(id);
-                    hands.keep.push(id);
-                }
-                Aged::Idle if is_awaited(self.frames.meta(id)) => hands.keep.push(id),
-                Aged::Idle => hands.evict.push(id),
+            if hands.used[at] {
+                self.used_through_mapping(id);
+                hands.keep.push(id);
+            } else if is_awaited(self.frames.meta(id)) {
+                hands.keep.push(id);
+            } else {
+                hands.evict.push(id);
             }
         }
         self.lru.put_back(&self.frames, &hands.keep, Evictable::Yes);

@@ -80,7 +80,7 @@ pub(crate) use heap::HeapCharge;
 pub(crate) use lru::Evictable;
 pub use miss_curve::MissCurve;
 pub(crate) use miss_curve::SAMPLER_BYTES;
-pub(crate) use owners::{Aged, CleanCount, EvictCount, Owner, OwnerId};
+pub(crate) use owners::{CleanCount, EvictCount, Owner, OwnerId};
 pub use policy::EvictionPolicy;
 pub(crate) use pool::{Pool, PoolOptions, Sampling, StoreScope};
 pub(crate) use retire::Retired;

@@ -1,5 +1,7 @@
 //! Who can age, clean and evict a frame: the upcall to the layer above, and the table of those who implement it.
 
+use std::ops::Range;
+
 use super::{FlushRequest, LeftShadow};
 use crate::sync::{Arc, Mutex, Rank, Weak};
 use crate::units::{FrameId, PageCount};
@@ -11,15 +13,6 @@ pub(crate) struct OwnerId(pub(crate) u32);
 impl OwnerId {
     /// No owner: the frame cannot be evicted.
     pub(crate) const NONE: OwnerId = OwnerId(0);
-}
-
-/// Whether the mappings of a frame had been used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Aged {
-    /// At least one accessed bit was set (and is cleared now).
-    Referenced,
-    /// None was.
-    Idle,
 }
 
 /// What [`Owner::evict`] did.
@@ -46,8 +39,9 @@ pub(crate) struct CleanCount {
 /// owner takes each by `try_lock` (never by a lock that waits: reclaim may run below somebody who holds the block) and re-checks that
 /// the frame is still its own and at the index it says.
 pub(crate) trait Owner: Send + Sync {
-    /// Clears the accessed bits of all mappings of the block and says whether one was set. No waiting, no grace period.
-    fn age(&self, frame: FrameId, index: u64) -> Aged;
+    /// Clears the accessed bits of all mappings of these blocks and calls `used` with each block of which one was set, once or more
+    /// often. No waiting, no grace period.
+    fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64));
 
     /// Evicts clean blocks: try_lock, revoke, one grace period for all, freeze, out of the index (leaving
     /// `Pool::shadow_pack`, and saying so by `Pool::shadows_left`), `Pool::free`. What is dirty, viewed or busy stays and is counted busy.

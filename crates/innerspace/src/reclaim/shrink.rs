@@ -10,10 +10,10 @@
 //! store failed to write is asked ever more rarely, until the next tick.
 
 use super::lru::{End, Evictable, ListKind, pages_of};
-use super::owners::{Aged, Owner, OwnerId};
+use super::owners::{Owner, OwnerId};
 use super::policy::Demotion;
 use super::pool::Pool;
-use crate::frame::{Bit, FlagSet, Kind, Meta, Uses};
+use crate::frame::{Bit, FlagSet, HoldState, Kind, Meta, Uses};
 use crate::group::{GroupId, Portion, Spared};
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -123,10 +123,12 @@ pub(super) struct Hands {
     set_aside: Vec<FrameId>,
     pub(super) evict: Vec<FrameId>,
     clean: Vec<FrameId>,
+    /// Of each that is taken: whether it was used through a mapping since it was last looked at.
+    pub(super) used: Vec<bool>,
+    /// Those that are mapped: owner, place there, place among the taken.
+    mapped: Vec<(OwnerId, u64, usize)>,
     /// Frames to take at a time.
     cluster: usize,
-    /// The owner asked last: neighbours on a list often have the same.
-    owner: Option<(OwnerId, Option<Arc<dyn Owner>>)>,
 }
 
 /// Whether a page was read ahead and is met by reclaim for the first time: pages that were used before it keep their places for another
@@ -137,6 +139,14 @@ pub(super) fn is_awaited(meta: &Meta) -> bool {
         meta.uses.set(Uses::PASSED_OVER);
     }
     is_met_first
+}
+
+/// Whether a frame cannot go now: dying, in use this moment, or marked active while it was in the
+/// reclaimer's hands.
+fn is_in_use(hold: HoldState, flags: FlagSet) -> bool {
+    let in_hand = flags.intersects(FlagSet::LOCKED | FlagSet::WRITEBACK | FlagSet::ACTIVE);
+    let is_held = hold.views() > 0 || hold.refs() > 1 || hold.has_writer();
+    !hold.is_cached() || is_held || in_hand
 }
 
 impl Pool {
@@ -303,12 +313,12 @@ impl Pool {
                 break;
             }
             scanned += pages;
+            self.age_taken(hands, |_| true);
             for at in 0..hands.taken.len() {
                 let meta = self.frames.meta(hands.taken[at]);
                 let before = meta.take_mark(FlagSet::REFERENCED);
                 let used = before.contains(FlagSet::REFERENCED);
-                let mapped_use = self.was_used(hands, at, meta) == Aged::Referenced;
-                if effort == Effort::Force || !(used || mapped_use) {
+                if effort == Effort::Force || !(used || hands.used[at]) {
                     self.counters.add(Event::PgDeactivate, pages_of(meta));
                     hands.evict.push(hands.taken[at]);
                 } else {
@@ -379,6 +389,9 @@ impl Pool {
         ] {
             list.clear();
         }
+        self.age_taken(hands, |meta| {
+            pass.effort == Effort::Spare && !is_in_use(meta.hold.load(), meta.flags.load())
+        });
         for at in 0..hands.taken.len() {
             let id = hands.taken[at];
             let meta = self.frames.meta(id);
@@ -400,22 +413,16 @@ impl Pool {
         self.counters.add(Event::PgBusy, busy.sum());
     }
 
-    fn verdict(&self, pass: Pass, hands: &mut Hands, at: usize, meta: &Meta) -> Verdict {
+    fn verdict(&self, pass: Pass, hands: &Hands, at: usize, meta: &Meta) -> Verdict {
         let hold = meta.hold.load();
         if hold.is_viewed_only() || meta.kind() == Kind::Anonymous {
             return Verdict::SetAside;
         }
         let flags = meta.flags.load();
-        let in_hand = flags.intersects(FlagSet::LOCKED | FlagSet::WRITEBACK | FlagSet::ACTIVE);
-        if !hold.is_cached() || hold.views() > 0 || hold.refs() > 1 || hold.has_writer() || in_hand
-        {
-            // Dying, in use this moment, or marked active while it was in our hands.
+        if is_in_use(hold, flags) {
             return Verdict::Keep;
         }
-        if hold.mapped() > 0
-            && pass.effort == Effort::Spare
-            && self.was_used(hands, at, meta) == Aged::Referenced
-        {
+        if hands.used[at] {
             // Used once through a mapping: another round. Used again since: active.
             self.used_through_mapping(hands.taken[at]);
             return Verdict::Keep;
@@ -435,29 +442,47 @@ impl Pool {
         }
     }
 
-    /// Clears the accessed bits of a mapped frame; an unmapped one, or one without owner, is idle.
-    pub(super) fn was_used(&self, hands: &mut Hands, at: usize, meta: &Meta) -> Aged {
-        if meta.hold.load().mapped() == 0 {
-            return Aged::Idle;
+    /// Clears the accessed bits of those taken frames that are mapped and that `which` accepts, and
+    /// notes in `used` which had one set. Each owner is asked once for blocks that lie side by side.
+    pub(super) fn age_taken(&self, hands: &mut Hands, which: impl Fn(&Meta) -> bool) {
+        let Hands {
+            taken,
+            used,
+            mapped,
+            ..
+        } = hands;
+        used.clear();
+        used.resize(taken.len(), false);
+        mapped.clear();
+        for (at, id) in taken.iter().enumerate() {
+            let meta = self.frames.meta(*id);
+            if meta.hold.load().mapped() > 0 && which(meta) {
+                mapped.push((OwnerId(meta.owner()), meta.index(), at));
+            }
         }
-        let id = OwnerId(meta.owner());
-        if hands.owner.as_ref().is_none_or(|(of, _)| *of != id) {
-            hands.owner = Some((id, self.owners.get(id)));
+        mapped.sort_unstable_by_key(|(owner, index, _)| (owner.0, *index));
+        let mut owner: Option<(OwnerId, Option<Arc<dyn Owner>>)> = None;
+        for run in mapped.chunk_by(|one, next| one.0 == next.0 && one.1 + 1 == next.1) {
+            let (id, first, _) = run[0];
+            if owner.as_ref().is_none_or(|(of, _)| *of != id) {
+                owner = Some((id, self.owners.get(id)));
+            }
+            let Some((_, Some(owner))) = &owner else {
+                continue;
+            };
+            owner.age(first..first + run.len() as u64, &mut |index| {
+                used[run[(index - first) as usize].2] = true;
+            });
+            for (_, _, at) in run {
+                let uses = &self.frames.meta(taken[*at]).uses;
+                used[*at] |= uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED);
+                // Mapped beside the page of a fault, it was still awaited: it goes with its
+                // neighbours, or their frames would come back apart.
+                if used[*at] && uses.has(Uses::AHEAD) {
+                    uses.clear(Uses::AHEAD);
+                }
+            }
         }
-        let touched = meta.uses.has(Uses::TOUCHED) && meta.uses.clear(Uses::TOUCHED);
-        let aged = match &hands.owner {
-            Some((_, Some(owner))) => match owner.age(hands.taken[at], meta.index()) {
-                Aged::Idle if touched => Aged::Referenced,
-                aged => aged,
-            },
-            _ => return Aged::Idle,
-        };
-        // Mapped beside the page of a fault, it has been waited for until now: it goes with its
-        // neighbours, or their frames would come back apart.
-        if aged == Aged::Referenced && meta.uses.has(Uses::AHEAD) {
-            meta.uses.clear(Uses::AHEAD);
-        }
-        aged
     }
 
     /// Has the owners write and evict what was chosen; what did not go is put back.

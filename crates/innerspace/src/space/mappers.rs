@@ -16,7 +16,7 @@ use super::table::{LEAF_BYTES, Nodes, slot_index};
 use super::translate::leaf_number;
 use super::vma::{MappedFile, Vma};
 use super::{SpaceInner, Tables};
-use crate::cache::{MapperId, Mappers, Revoke, Revoked};
+use crate::cache::{MapperId, Mappers, Revoke};
 use crate::frame::Dropped;
 use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
@@ -81,19 +81,38 @@ impl Mappers for SpaceMapper {
         locked
     }
 
-    fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
-        let mut revoked = Revoked::default();
+    fn revoke(&self, pages: Range<u64>, how: Revoke) {
+        self.in_parts(pages, |space, tables, part| {
+            space.revoke_part(tables, self.file, part, how);
+        });
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Revoked);
+    }
+
+    fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
+        self.in_parts(pages, |space, tables, part| {
+            space.age_part(tables, self.file, part, used);
+        });
+        #[cfg(all(test, not(shuttle)))]
+        super::midway::reached(super::midway::Point::Revoked);
+    }
+}
+
+impl SpaceMapper {
+    /// Goes through a range a section at a time. A long one (a truncation to the end) is cut to what is mapped.
+    fn in_parts(
+        &self,
+        pages: Range<u64>,
+        mut work: impl FnMut(&SpaceInner, Tables<'_>, &Range<u64>),
+    ) {
         let Some(space) = self.space.upgrade() else {
-            return revoked;
+            return;
         };
         let mut from = pages.start;
         while from < pages.end {
             let part = from..pages.end.min(from.saturating_add(PAGES_A_SECTION));
             from = part.end;
-            // Long ranges (a truncation to the end) are cut to what is mapped.
-            let found = space.inside(|tables| space.revoke_part(tables, self.file, &part, how));
-            revoked.accessed |= found.accessed;
-            revoked.pages += found.pages;
+            space.inside(|tables| work(&space, tables, &part));
             if from < pages.end {
                 match space.inside(|tables| tables.vmas.first_page(self.file, from)) {
                     Some(next) => from = from.max(next),
@@ -102,10 +121,12 @@ impl Mappers for SpaceMapper {
             }
         }
         hand_on(space);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Revoked);
-        revoked
     }
+}
+
+/// Whether a word is the file's business: it is not if it holds nothing, or a private copy.
+fn may_be_taken(page: pte::Pte) -> bool {
+    matches!(page.holds(), Holds::File | Holds::Direct | Holds::Zero)
 }
 
 /// The last reference to a space tears it down, which must not happen under the caller's block lock.
@@ -135,26 +156,40 @@ impl SpaceInner {
         }
     }
 
-    fn revoke_part(
+    fn age_part(
         &self,
         tables: Tables<'_>,
         file: usize,
         pages: &Range<u64>,
-        how: Revoke,
-    ) -> Revoked {
-        let mut revoked = Revoked::default();
+        used: &mut dyn FnMut(u64),
+    ) {
+        let nodes = Nodes { pool: &self.pool };
+        for (vma, addresses) in tables.vmas.showing(file, pages) {
+            let mut each = |at, word: &AtomicU64| {
+                let page = pte::load(word);
+                if !may_be_taken(page) {
+                    return;
+                }
+                let before = pte::take_valid_of_file(word, page, VALID);
+                if before.is_some_and(|page| page.has(VALID_R) || page.has(VALID_X)) {
+                    used(vma.file_page(at));
+                }
+            };
+            nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
+        }
+    }
+
+    fn revoke_part(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>, how: Revoke) {
         let nodes = Nodes { pool: &self.pool };
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::Revocation);
         for (vma, addresses) in tables.vmas.showing(file, pages) {
-            let mut each =
-                |at, word: &AtomicU64| self.revoke_word(vma, at, word, how, &mut revoked);
+            let mut each = |at, word: &AtomicU64| self.revoke_word(vma, at, word, how);
             nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
             if how == Revoke::Tables {
                 self.revoke_tables(tables, addresses);
             }
         }
-        revoked
     }
 
     /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it already, but not have told
@@ -168,35 +203,20 @@ impl SpaceInner {
         }
     }
 
-    fn revoke_word(
-        &self,
-        vma: &Vma,
-        at: u64,
-        word: &AtomicU64,
-        how: Revoke,
-        revoked: &mut Revoked,
-    ) {
+    fn revoke_word(&self, vma: &Vma, at: u64, word: &AtomicU64, how: Revoke) {
         let pte = pte::load(word);
-        if !matches!(pte.holds(), Holds::File | Holds::Direct | Holds::Zero) {
-            return; // nothing, or a private copy that is none of the file's business
+        if !may_be_taken(pte) {
+            return;
         }
         match how {
             Revoke::Write => {
-                let before = pte::take_valid_of_file(word, pte, VALID_W);
-                revoked.pages += u64::from(before.is_some_and(|before| before.has(VALID_W)));
-            }
-            Revoke::Age => {
-                let before = pte::take_valid_of_file(word, pte, VALID);
-                let used = before.is_some_and(|page| page.has(VALID_R) || page.has(VALID_X));
-                revoked.accessed |= used;
-                revoked.pages += u64::from(used);
+                let _before = pte::take_valid_of_file(word, pte, VALID_W);
             }
             Revoke::Holes | Revoke::All | Revoke::Tables => {
                 // Aging may change the word, a write fault put a private copy there, and a read fault the page that ends a hole.
                 let mut now = pte;
                 while self.takes(vma, at, now, how) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
-                        revoked.pages += 1;
                         self.code.changed(&(at..at + 1));
                         // The word may be one that forks share: who comes by their mappers finds it empty.
                         // mutant: V11-shared (test after_forks: code_of_a_file_is_stale_in_each_space_that_shares_the_leaf)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::*;
-use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke, Revoked};
+use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke};
 use crate::frame::Dropped;
 use crate::sync::{Mutex, Weak};
 use crate::units::FrameId;
@@ -24,16 +24,12 @@ pub(super) struct Entry {
 }
 
 impl Mappers for Table {
-    fn revoke(&self, pages: Range<u64>, how: Revoke) -> Revoked {
-        let mut revoked = Revoked::default();
+    fn revoke(&self, pages: Range<u64>, how: Revoke) {
         let mut table = self.pages.lock();
         let touched: Vec<u64> = table.range(pages).map(|(page, _)| *page).collect();
         for page in touched {
             let entry = table.get_mut(&page).unwrap();
-            revoked.accessed |= entry.accessed;
-            revoked.pages += 1;
             match how {
-                Revoke::Age => entry.accessed = false,
                 Revoke::Write => entry.writable = false,
                 Revoke::Holes if entry.head.is_some() => {}
                 Revoke::All | Revoke::Tables | Revoke::Holes => {
@@ -43,7 +39,14 @@ impl Mappers for Table {
                 }
             }
         }
-        revoked
+    }
+
+    fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
+        for (page, entry) in self.pages.lock().range_mut(pages) {
+            if std::mem::take(&mut entry.accessed) {
+                used(*page);
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::extents::faulty::{Faulty, Misplace};
 use super::super::midway;
 use super::super::{DaxError, HoleWrites, Reach};
 use super::*;
-use crate::cache::{FaultKind, Mappers, Revoke, Revoked};
+use crate::cache::{FaultKind, Mappers, Revoke};
 use crate::group::Group;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -242,10 +242,11 @@ fn what_asks_for_nothing_changes_nothing() {
 struct Recorder(std::sync::Mutex<Vec<Range<u64>>>);
 
 impl Mappers for Recorder {
-    fn revoke(&self, pages: Range<u64>, _: Revoke) -> Revoked {
+    fn revoke(&self, pages: Range<u64>, _: Revoke) {
         self.0.lock().unwrap().push(pages);
-        Revoked::default()
     }
+
+    fn age(&self, _: Range<u64>, _: &mut dyn FnMut(u64)) {}
 }
 
 // spec: D4

@@ -1,6 +1,7 @@
 //! A file without bytes: blocks in a map, mappings as a counter and an accessed bit.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::frame::{FlagSet, HoldState, Kind};
 use crate::group::{GroupId, LimitError};
@@ -189,18 +190,16 @@ impl MockFile {
 }
 
 impl Owner for MockFile {
-    fn age(&self, frame: FrameId, index: u64) -> Aged {
+    fn age(&self, indexes: Range<u64>, used: &mut dyn FnMut(u64)) {
         let work = self.when_aged.lock().take();
         if let Some(work) = work {
             work();
         }
         let mut blocks = self.blocks.lock();
-        if blocks.frames.get(&index) != Some(&frame) {
-            return Aged::Idle;
-        }
-        match blocks.accessed.get_mut(&index).map(std::mem::take) {
-            Some(true) => Aged::Referenced,
-            _ => Aged::Idle,
+        for index in indexes {
+            if blocks.accessed.get_mut(&index).is_some_and(std::mem::take) {
+                used(index);
+            }
         }
     }
 
