@@ -107,8 +107,9 @@ pub(super) fn by_ring(
     mut offsets: impl Iterator<Item = u64>,
 ) -> Fallible {
     let mut ring = IoUring::new(depth.next_power_of_two() as u32)?;
-    // Not let go before the kernel has written all that it was asked to.
-    let mut memory = ManuallyDrop::new(Region::anonymous(depth * len, HostPages::Base)?);
+    // Buffers in huge pages: scattered small pages limit the size of the disk's requests. They are
+    // not let go before the kernel has written all that it was asked to.
+    let mut memory = ManuallyDrop::new(Region::anonymous(depth * len, HostPages::Huge)?);
     let buffers = memory.bytes_mut().as_mut_ptr();
     // SAFETY: a buffer of the slot's own, inside the region.
     let buffer = |slot: usize| unsafe { buffers.add(slot * len) };
