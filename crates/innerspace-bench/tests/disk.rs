@@ -40,12 +40,12 @@ fn scans_are_measured_and_checked_and_nothing_is_left_behind() {
         let row = &figures["rows"][row];
         assert_eq!(row["name"], name);
         let contenders = row["contenders"].as_array().unwrap();
-        assert_eq!(contenders.len(), 5);
+        assert_eq!(contenders.len(), 6);
         for contender in contenders {
             assert!(contender["rate"].as_f64().unwrap() > 0.0, "{contender}");
             assert!(contender["failure"].is_null(), "{contender}");
         }
-        assert_eq!(row["aims"].as_array().unwrap().len(), 4);
+        assert_eq!(row["aims"].as_array().unwrap().len(), 6);
     }
     assert_eq!(
         fs::read_dir(folder.path()).unwrap().count(),

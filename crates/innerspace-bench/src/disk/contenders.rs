@@ -31,6 +31,7 @@ const WRITE: usize = 1 << 20;
 pub(super) fn run(task: &Task) -> Fallible<Taken> {
     match task.contender {
         Contender::Calls => calls(task),
+        Contender::ReadAt => read_at(task),
         Contender::Mapping => mapping(task),
         Contender::Futures => {
             let (memory, file) = open_paged(task)?;
@@ -187,6 +188,7 @@ fn open_paged(task: &Task) -> Fallible<(Memory, PagedFile)> {
 
 fn calls(task: &Task) -> Fallible<Taken> {
     let (_memory, file) = open_paged(task)?;
+    let handles = handles(&file, task);
     let view =
         |at: u64, len: usize| -> Fallible { Ok(check(&file.view(at..at + len as u64)?, at)?) };
     match task.work {
@@ -194,7 +196,7 @@ fn calls(task: &Task) -> Fallible<Taken> {
             on_threads(threads, |thread| {
                 let range = part(task.bytes, threads, thread);
                 let (mut at, mut checked) = (range.start, Ok(()));
-                file.scan(range.clone(), |piece| {
+                handles[thread as usize].scan(range.clone(), |piece| {
                     if checked.is_ok() {
                         checked = check(piece, at);
                     }
@@ -237,6 +239,36 @@ fn calls(task: &Task) -> Fallible<Taken> {
     }
 }
 
+/// A handle for each thread of a scan, since read-ahead belongs to the handle; else one.
+fn handles(file: &PagedFile, task: &Task) -> Vec<PagedFile> {
+    vec![file.clone(); scanning_threads(task) as usize]
+}
+
+fn scanning_threads(task: &Task) -> u64 {
+    match task.work {
+        Work::Scan { threads } => threads,
+        _ => 1,
+    }
+}
+
+fn read_at(task: &Task) -> Fallible<Taken> {
+    let Work::Scan { threads } = task.work else {
+        return Err(no_part(task.contender, task.work));
+    };
+    let (_memory, file) = open_paged(task)?;
+    let handles = handles(&file, task);
+    timed(|| {
+        on_threads(threads, |thread| {
+            let mut buffer = vec![0; PREAD];
+            for at in part(task.bytes, threads, thread).step_by(PREAD) {
+                handles[thread as usize].read_exact_at(&mut buffer, at)?;
+                check(&buffer, at)?;
+            }
+            Ok(())
+        })
+    })
+}
+
 /// Whether a scan came to its end.
 fn whole(reached: u64, end: u64) -> Fallible {
     if reached != end {
@@ -251,13 +283,16 @@ fn mapping(task: &Task) -> Fallible<Taken> {
     };
     let (memory, file) = open_paged(task)?;
     let space = memory.space()?;
-    let start: VirtAddr = space.map(Map::file(&file).shared())?;
+    let mut starts: Vec<VirtAddr> = Vec::new();
+    for handle in handles(&file, task) {
+        starts.push(space.map(Map::file(&handle).shared())?);
+    }
     timed(|| {
         on_threads(threads, |thread| {
             let mut accessor = space.accessor();
             let mut page = [0; PAGE];
             for at in part(task.bytes, threads, thread).step_by(PAGE) {
-                let read = accessor.read(start + at, &mut page);
+                let read = accessor.read(starts[thread as usize] + at, &mut page);
                 read.map_err(|fault| fault.to_string())?;
                 check(&page, at)?;
             }
@@ -276,22 +311,30 @@ fn open_to_write(path: &Path, work: Work) -> Fallible<File> {
 }
 
 fn pread(task: &Task) -> Fallible<Taken> {
-    let file = match task.work {
-        Work::Scan { .. } | Work::Random { .. } | Work::Batches { .. } => File::open(&task.path)?,
-        work => open_to_write(&task.path, work)?,
-    };
-    let reader = |len: usize| {
-        let (file, mut buffer) = (&file, vec![0; len]);
+    // A file for each thread of a scan, since the kernel's read-ahead belongs to the open file.
+    let mut files = Vec::new();
+    for _ in 0..scanning_threads(task) {
+        files.push(match task.work {
+            Work::Scan { .. } | Work::Random { .. } | Work::Batches { .. } => {
+                File::open(&task.path)?
+            }
+            work => open_to_write(&task.path, work)?,
+        });
+    }
+    let file = &files[0];
+    let reader_of = |thread: u64, len: usize| {
+        let (file, mut buffer) = (&files[thread as usize], vec![0; len]);
         move |at: u64, len: usize| -> Fallible {
             let buffer = &mut buffer[..len];
             file.read_exact_at(buffer, at)?;
             Ok(check(buffer, at)?)
         }
     };
+    let reader = |len: usize| reader_of(0, len);
     match task.work {
         Work::Scan { threads } => timed(|| {
             on_threads(threads, |thread| {
-                let mut read = reader(PREAD);
+                let mut read = reader_of(thread, PREAD);
                 let mut pieces = part(task.bytes, threads, thread).step_by(PREAD);
                 pieces.try_for_each(|at| read(at, PREAD))
             })
@@ -333,13 +376,31 @@ fn pread(task: &Task) -> Fallible<Taken> {
     }
 }
 
-fn mmap(task: &Task) -> Fallible<Taken> {
-    let file = open_to_write(&task.path, task.work)?;
-    let mut region = Region::shared(&file, task.bytes as usize)?;
-    if !matches!(task.work, Work::Scan { .. }) {
-        // Otherwise the kernel reads around each page, which nobody wants who reads at random.
-        region.expect_random();
+/// Loads the number of each page of the range.
+fn touch(region: &Region, range: std::ops::Range<u64>) -> Fallible {
+    for at in range.step_by(PAGE) {
+        check_number(region.load_checked(at), at)?;
     }
+    Ok(())
+}
+
+fn mmap(task: &Task) -> Fallible<Taken> {
+    let map = || -> Fallible<Region> {
+        let file = open_to_write(&task.path, task.work)?;
+        Ok(Region::shared(&file, task.bytes as usize)?)
+    };
+    if let Work::Scan { threads } = task.work {
+        // A mapping of an open file for each thread, as `pread` has them.
+        let regions: Vec<Region> = (0..threads).map(|_| map()).collect::<Fallible<_>>()?;
+        return timed(|| {
+            on_threads(threads, |thread| {
+                touch(&regions[thread as usize], part(task.bytes, threads, thread))
+            })
+        });
+    }
+    let mut region = map()?;
+    // Otherwise the kernel reads around each page, which random reads do not need.
+    region.expect_random();
     if let Work::Mixed { operations } = task.work {
         let region = std::cell::RefCell::new(&mut region);
         return mixed(
@@ -358,22 +419,10 @@ fn mmap(task: &Task) -> Fallible<Taken> {
             || Ok(region.borrow().sync()?),
         );
     }
-    let region = &region;
-    let touch = |start: u64, len: usize| -> Fallible {
-        for at in (start..start + len as u64).step_by(PAGE) {
-            check_number(region.load_checked(at), at)?;
-        }
-        Ok(())
-    };
+    let read = |at: u64, len: usize| touch(&region, at..at + len as u64);
     match task.work {
-        Work::Scan { threads } => timed(|| {
-            on_threads(threads, |thread| {
-                let range = part(task.bytes, threads, thread);
-                touch(range.start, (range.end - range.start) as usize)
-            })
-        }),
-        Work::Random { .. } => random_reads(task, || touch),
-        Work::Batches { spread, operations } => batches(task, spread, operations, || touch),
+        Work::Random { .. } => random_reads(task, || read),
+        Work::Batches { spread, operations } => batches(task, spread, operations, || read),
         work => Err(no_part(task.contender, work)),
     }
 }
