@@ -20,8 +20,16 @@ const SLACK: u64 = 64 * MIB;
 /// Every so many pages of a file that was written are looked at.
 const LOOKED_AT: u64 = 64;
 
-/// Refuses a folder that is in memory, or that has no room for `bytes`.
-pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible {
+/// The folder to use where none is given: `target` below the current one, if that is on a disk, or
+/// else the one for temporary files.
+pub(super) fn default_folder() -> PathBuf {
+    let target = PathBuf::from("target");
+    let usable = target.is_dir() && open_folder(&target).is_ok();
+    if usable { target } else { std::env::temp_dir() }
+}
+
+/// Opens a folder, and refuses one that is in memory.
+fn open_folder(folder: &Path) -> Fallible<File> {
     let opened = File::open(folder).map_err(|error| format!("{folder:?}: {error}"))?;
     if !opened.metadata()?.is_dir() {
         return Err(format!("{folder:?}: not a folder").into());
@@ -39,12 +47,18 @@ pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible {
         )
         .into());
     }
+    Ok(opened)
+}
+
+/// Refuses a folder that is in memory, or that has no room for `bytes`.
+pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible {
+    let opened = open_folder(folder)?;
     let mut room = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: as above.
+    // SAFETY: the pointer is to a struct of ours, which the call fills.
     if unsafe { libc::fstatvfs(opened.as_raw_fd(), room.as_mut_ptr()) } != 0 {
         return Err(format!("{folder:?}: {}", io::Error::last_os_error()).into());
     }
-    // SAFETY: as above.
+    // SAFETY: the call succeeded, so it has filled the struct.
     let room = unsafe { room.assume_init() };
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     let needed = bytes.saturating_add(SLACK);

@@ -9,12 +9,15 @@
 //! | `file` | the file, the disk below it, and caches that are let go of |
 //! | `figures` | medians, ratios and aims |
 //!
-//! Contenders take turns, each with all caches cold. Wall and CPU time are of the work alone: the
-//! memory is made and the files are opened before, and CPU time is that of the whole process,
-//! without the kernel's own threads. Every page tells its number, and every read is checked. In the
-//! rows of random pages no page is read twice. Except by the scans, the kernel's mapping is read
-//! with MADV_RANDOM, for else it would read a lot around each page that nobody asked for. An aim
-//! that is missed is printed, and no more.
+//! Contenders take turns, each with all caches cold, and each round begins with another one. A
+//! cache of the host's below a virtual disk cannot be dropped: what one contender has read, the next
+//! may read faster.
+//!
+//! Wall and CPU time are of the work alone: the memory is made and the files are opened before. CPU
+//! time is that of the whole process, without the kernel's own threads. Every page tells its number,
+//! and every read is checked. In the rows of random pages no page is read twice. Except by the
+//! scans, the kernel's mapping is read with MADV_RANDOM, for else it would read a lot around each
+//! page that nobody asked for. An aim that is missed is printed, and no more.
 
 mod child;
 mod contenders;
@@ -29,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
+use innerspace::Memory;
 use innerspace::store::kernel_cached_pages;
 use serde::Serialize;
 
@@ -49,7 +53,8 @@ const QUICK: u64 = 8;
 
 #[derive(Debug, Args)]
 pub(crate) struct DiskArguments {
-    /// A folder on the disk to measure [default: the folder for temporary files]
+    /// A folder on the disk to measure [default: target below the current folder, if
+    /// that is on a disk, or else the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Length of the file, at least twice the limit [default: 2GiB, or 256MiB with --quick]
@@ -89,6 +94,10 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     }
     Ok(bytes)
 }
+
+/// What a reader of the figures has to know.
+const METHOD: &str = "CPU time is that of the contender's process. Workers of the kernel, such as \
+those of io_uring, are not in it; SQPOLL is not used.";
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -156,7 +165,9 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
     if rows.is_empty() {
         return Err(format!("no row has a name that contains {only:?}").into());
     }
-    let folder = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let folder = arguments.dir.clone().unwrap_or_else(file::default_folder);
+    // A limit that no memory can have is found out before anything is written.
+    drop(Memory::with_limit(limit).map_err(|error| format!("--limit: {error}"))?);
     let beside = rows.iter().filter_map(|row| row.work.new_file()).max();
     file::check_folder(&folder, size + beside.unwrap_or(0))?;
     catch_interrupts();
@@ -168,7 +179,7 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
         size,
         limit,
         rounds: if arguments.quick { 1 } else { 3 },
-        notes: Vec::new(),
+        notes: vec![METHOD.to_owned()],
         rows: Vec::new(),
         failures: 0,
     };
@@ -225,7 +236,10 @@ fn measure(row: &Row, report: &Report, file: &OwnFile, folder: &Path) -> Fallibl
     };
     let mut all: Vec<Runs> = row.contenders.iter().map(runs).collect();
     for round in 0..report.rounds {
-        for of in &mut all {
+        for turn in 0..all.len() {
+            // Each round begins with another contender, so that none always comes first.
+            let place = (turn + round as usize) % all.len();
+            let of = &mut all[place];
             let long = |run: &Run| run.taken.wall_seconds > LONG_SECONDS;
             if of.failure.is_some() || of.runs.first().is_some_and(long) {
                 continue;
