@@ -77,6 +77,11 @@ impl Region {
         self.advise(libc::MADV_RANDOM);
     }
 
+    /// Pages are read well ahead of the one that is asked for.
+    pub(crate) fn expect_sequential(&self) {
+        self.advise(libc::MADV_SEQUENTIAL);
+    }
+
     /// Has what was stored to a shared region on the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         // SAFETY: the range is ours, and none of it changes.

@@ -1,24 +1,28 @@
-//! One contender's run as a process of its own, so that what the process took is what the run took.
+//! One contender's run in a process of its own, so that the counters of the process are those of
+//! the run.
 //!
 //! The parent starts its own program again as `disk-child TASK`, the task as JSON. The child joins
-//! its memory cgroup, runs the task, and prints one line of JSON: what it took, or what failed. The
-//! group, of version 1 or 2, holds the kernel's contenders to the limit.
+//! its memory cgroup, runs the task, and prints one line of JSON: its figures, or its error. The
+//! group, of version 1 or 2, holds the kernel's contenders to the limit. An interrupt kills the
+//! child.
 
 use std::fs;
+use std::io::Read;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::rows::{Contender, Work};
-use super::{Fallible, contenders};
+use super::{Fallible, contenders, interrupted};
 
 /// The hidden subcommand.
 pub(super) const SUBCOMMAND: &str = "disk-child";
 
-/// What a child has to do.
+/// The work of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) contender: Contender,
@@ -26,30 +30,33 @@ pub(super) struct Task {
     pub(super) path: PathBuf,
     /// How much of the file is read.
     pub(super) bytes: u64,
-    /// Of the memory.
+    /// The limit of the memory.
     pub(super) limit: u64,
+    /// Chooses the places to read and write: the same for all contenders of a round.
     pub(super) seed: u64,
+    /// Tells this run's writes from those of all others.
+    pub(super) mark: u64,
     /// The memory cgroup to join.
     pub(super) group: Option<PathBuf>,
 }
 
-/// What a run took.
+/// The figures of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Taken {
     pub(super) wall_seconds: f64,
     /// User and system, of all threads of the process.
     pub(super) cpu_seconds: f64,
-    /// Bytes that the process had read from the disk and written to it; none where the kernel does
-    /// not count them.
+    /// Bytes that were read from the disk and written to it for the process; none where the kernel
+    /// does not count them.
     pub(super) read_bytes: Option<u64>,
     pub(super) written_bytes: Option<u64>,
-    /// What kept the process from its memory cgroup.
+    /// The reason why no memory cgroup held the process to the limit.
     pub(super) unlimited: Option<String>,
 }
 
 type Line = Result<Taken, String>;
 
-/// Does `work`, and says what it took.
+/// Measures `work`.
 pub(super) fn timed(work: impl FnOnce() -> Fallible) -> Fallible<Taken> {
     let (read, written) = (transferred("read_bytes"), transferred("write_bytes"));
     let cpu = cpu_seconds()?;
@@ -64,6 +71,43 @@ pub(super) fn timed(work: impl FnOnce() -> Fallible) -> Fallible<Taken> {
         read_bytes: since("read_bytes", read),
         written_bytes: since("write_bytes", written),
         unlimited: None,
+    })
+}
+
+/// Measures the parts of all threads, which are started before. The first failure is returned.
+pub(super) fn timed_threads(
+    threads: u64,
+    part: impl Fn(u64) -> Fallible + Sync,
+) -> Fallible<Taken> {
+    // Threads wait here until all of them exist. If one cannot be started, the others end at once.
+    let may_run = RwLock::new(false);
+    let held = may_run.write();
+    let mut held = held.unwrap_or_else(PoisonError::into_inner);
+    let (part, may_run) = (&part, &may_run);
+    std::thread::scope(|scope| {
+        let start = |number| {
+            std::thread::Builder::new().spawn_scoped(scope, move || {
+                let may_run = *may_run.read().unwrap_or_else(PoisonError::into_inner);
+                if may_run { part(number) } else { Ok(()) }
+            })
+        };
+        let started: Vec<_> = match (0..threads).map(start).collect() {
+            Ok(started) => started,
+            Err(error) => {
+                drop(held);
+                return Err(format!("cannot start {threads} threads: {error}").into());
+            }
+        };
+        timed(|| {
+            *held = true;
+            drop(held);
+            let mut outcome = Ok(());
+            for thread in started {
+                let end = thread.join();
+                outcome = outcome.and(end.unwrap_or_else(|_| Err("a thread panicked".into())));
+            }
+            outcome
+        })
     })
 }
 
@@ -86,7 +130,7 @@ fn transferred(name: &str) -> Option<u64> {
     lines.find(|(key, _)| *key == name)?.1.trim().parse().ok()
 }
 
-/// The hidden subcommand: runs the task and returns the line to print.
+/// The hidden subcommand: runs the task, and returns the line to print.
 pub(crate) fn run(task: &str) -> Result<String, Box<dyn std::error::Error>> {
     let task: Task = serde_json::from_str(task)?;
     let joined = match &task.group {
@@ -101,26 +145,56 @@ pub(crate) fn run(task: &str) -> Result<String, Box<dyn std::error::Error>> {
 }
 
 impl Task {
-    /// Has a child do it.
+    /// Runs the task in a child, which an interrupt kills.
     pub(super) fn start(&self) -> Fallible<Taken> {
-        let output = Command::new(std::env::current_exe()?)
+        let child = Command::new(std::env::current_exe()?)
             .arg(SUBCOMMAND)
             .arg(serde_json::to_string(self)?)
             .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()?;
-        if !output.status.success() {
-            return Err(format!("its process ended with {}", output.status).into());
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start a process: {error}"))?;
+        let mut child = Running(child);
+        // The child never waits for its line to be read: a pipe has room for it.
+        let status = loop {
+            interrupted()?;
+            match child.0.try_wait()? {
+                Some(status) => break status,
+                None => std::thread::sleep(POLL),
+            }
+        };
+        if !status.success() {
+            return Err(format!("its process ended with {status}").into());
         }
-        let line: Line = serde_json::from_slice(&output.stdout)?;
+        let mut line = Vec::new();
+        if let Some(mut output) = child.0.stdout.take() {
+            output.read_to_end(&mut line)?;
+        }
+        let line: Line = serde_json::from_slice(&line)?;
         Ok(line?)
     }
 }
 
-/// How long a group whose last process has just ended may be busy yet, in tries of 10 ms.
+/// Time between two looks at a child.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A child, killed on drop if it still runs.
+#[derive(Debug)]
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only where the child has ended, and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A group stays busy for a moment after its last process has ended: the tries to remove it, 10 ms
+/// apart.
 const TRIES: u32 = 50;
 
-/// A group of the run's own, removed on drop.
+/// A group of the run, removed on drop.
 #[derive(Debug)]
 pub(super) struct MemoryGroup {
     pub(super) path: PathBuf,
@@ -138,7 +212,7 @@ impl MemoryGroup {
     fn below(parent: &Path, name: &str, limit: u64) -> Option<MemoryGroup> {
         let path = parent.join(name);
         fs::create_dir(&path).ok()?;
-        // From here on it is removed.
+        // From here on, an early return removes it.
         let group = MemoryGroup { path };
         let limit = limit.to_string();
         let limits = ["memory.limit_in_bytes", "memory.max"];
@@ -158,9 +232,9 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Where a group may be made: below the group of this process first, for outside of it a container
-/// may not; in version 2 a group that has processes cannot have limited groups below, but its
-/// parent can.
+/// Groups to make one in, best first: that of this process, since a container may make none outside
+/// of it, then its parent, since in version 2 a group that has processes cannot have limited groups
+/// below it.
 fn parents() -> Vec<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut parents = Vec::new();
@@ -189,7 +263,7 @@ fn parents() -> Vec<PathBuf> {
     parents
 }
 
-/// Has this process join a group, before it makes anything that the group is to pay for.
+/// Moves this process to a group, before it takes any memory that the group has to pay for.
 fn join(group: &Path) -> std::io::Result<()> {
     fs::write(group.join("cgroup.procs"), std::process::id().to_string())
 }

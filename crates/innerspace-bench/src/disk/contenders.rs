@@ -1,31 +1,47 @@
-//! What each contender does in each row. What it needs is opened first, which is not in the
-//! figures; every read is checked.
+//! How each contender does the work of each row.
+//!
+//! Files are opened, rings set up and threads started before the clock starts. Every read is
+//! checked; `written` checks the writes afterwards.
+//!
+//! Every contender reads the number of each page. pread, `read_at` and a mapping of ours copy the
+//! page to do so, as their interface is; views, mmap and the bare loop do not.
+//!
+//! - mmap scans with MADV_SEQUENTIAL and reads at random with MADV_RANDOM: each is the better of
+//!   what the kernel offers for the row, while ours runs with default options. Without advice a
+//!   scan is slower, and a random read brings in the pages around it as well.
+//! - The bare loop's transfers of a scan are 1 MiB, 8 in flight. On the disk this was tuned for
+//!   (4.1 GB/s), 1 MiB x 4, 2 MiB x 8, 4 MiB x 4 and 256 KiB x 32 were within 3 % of it, which is
+//!   less than the disk varies; the last took twice the CPU time. Elsewhere the loop has as many
+//!   transfers in flight as the other contenders have threads or futures. It has no cache, so a
+//!   row that reads a page twice goes to the disk twice.
 
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use innerspace::{Map, Memory, PagedFile, VirtAddr};
 
-use super::child::{Taken, Task, timed};
+use super::child::{Taken, Task, timed, timed_threads};
 use super::file::{PIECE, Random, check, check_number, filler, number};
-use super::rows::{Contender, Spread, Work};
-use super::{Fallible, in_flight};
+use super::in_flight::{self, Ring};
+use super::rows::{BATCH_THREADS, Contender, Spread, Work};
+use super::written::{APPENDED, LOADED, Step, piece, steps};
+use super::{Fallible, MIB};
 use crate::host::{PAGE, Region};
 
-/// Bytes of one read of the scans.
-const PREAD: usize = 64 << 10;
+/// Bytes of one call of the scans that copy.
+const COPIED: usize = 64 << 10;
+/// Bytes and depth of the bare loop in scans, for each thread, and in rows of writes.
 const DIRECT: usize = 1 << 20;
-/// Reads of io_uring in flight, for each thread of a scan.
-const IN_FLIGHT: usize = 4;
-/// The operation of the rows of batches: so many reads of so many bytes, on so many threads.
+const DIRECT_DEPTH: usize = 8;
+/// One operation of the rows of batches: reads, one after the other, and bytes of each.
 pub(super) const BATCH: u64 = 16;
 const BATCH_READ: usize = 16 << 10;
-const BATCH_THREADS: u64 = 8;
-/// What is written by one call.
-const APPEND: usize = 64 << 10;
-const APPEND_SYNC: u64 = 16 << 20;
-const WRITE: usize = 1 << 20;
+/// Bytes between two syncs of the row that appends.
+const APPEND_SYNC: u64 = 16 * MIB;
 
 /// Runs the task.
 pub(super) fn run(task: &Task) -> Fallible<Taken> {
@@ -46,25 +62,9 @@ pub(super) fn run(task: &Task) -> Fallible<Taken> {
     }
 }
 
-/// Has each of the threads do its part; the first failure.
-fn on_threads(threads: u64, part: impl Fn(u64) -> Fallible + Sync) -> Fallible {
-    let part = &part;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|number| scope.spawn(move || part(number)))
-            .collect();
-        let mut outcome = Ok(());
-        for thread in threads {
-            let end = thread.join();
-            outcome = outcome.and(end.unwrap_or_else(|_| Err("a thread panicked".into())));
-        }
-        outcome
-    })
-}
-
-/// Bytes of a thread's part of a scan: whole mebibytes, the last thread's also what is left.
-fn part(bytes: u64, threads: u64, thread: u64) -> std::ops::Range<u64> {
-    let each = (bytes / threads).next_multiple_of(1 << 20);
+/// Bytes of a thread's part of a scan, in whole mebibytes.
+fn part(bytes: u64, threads: u64, thread: u64) -> Range<u64> {
+    let each = (bytes / threads).next_multiple_of(MIB);
     (each * thread).min(bytes)..(each * (thread + 1)).min(bytes)
 }
 
@@ -83,21 +83,40 @@ fn no_part(contender: Contender, work: Work) -> Box<dyn std::error::Error + Send
     format!("{contender:?} has no part in {work:?}").into()
 }
 
-/// Random reads by threads that make a call for each. `read` has its own buffer.
+/// Random reads by threads, a call for each page. Each thread makes its own `reader`.
 fn random_reads<R: FnMut(u64, usize) -> Fallible>(
     task: &Task,
     reader: impl Fn() -> R + Sync,
 ) -> Fallible<Taken> {
     let (threads, pages) = random(task)?;
     let each = pages.len().div_ceil(threads as usize);
-    timed(|| {
-        on_threads(threads, |thread| {
-            let mut read = reader();
-            let pages = pages.chunks(each).nth(thread as usize).unwrap_or_default();
-            pages
-                .iter()
-                .try_for_each(|page| read(page * PAGE as u64, PAGE))
-        })
+    timed_threads(threads, |thread| {
+        let mut read = reader();
+        let pages = pages.chunks(each).nth(thread as usize).unwrap_or_default();
+        pages
+            .iter()
+            .try_for_each(|page| read(page * PAGE as u64, PAGE))
+    })
+}
+
+/// Where a thread reads in a row of batches.
+fn batch_offsets(
+    task: &Task,
+    spread: Spread,
+    operations: u64,
+    thread: u64,
+) -> impl Iterator<Item = u64> {
+    let places = task.bytes / BATCH_READ as u64;
+    // Multiplying by a prime scatters the hot fifth over the file.
+    let scatter = move |place: u64| place.wrapping_mul(2_654_435_761) % places;
+    let hot = (places / 5).max(1);
+    let mut random = Random::new(task.seed ^ (thread << 32));
+    (0..operations / BATCH_THREADS * BATCH).map(move |_| {
+        let place = match spread {
+            Spread::Skewed if random.below(10) < 8 => random.below(hot),
+            Spread::Skewed | Spread::Uniform => random.below(places),
+        };
+        scatter(place) * BATCH_READ as u64
     })
 }
 
@@ -108,63 +127,41 @@ fn batches<R: FnMut(u64, usize) -> Fallible>(
     operations: u64,
     reader: impl Fn() -> R + Sync,
 ) -> Fallible<Taken> {
-    let places = task.bytes / BATCH_READ as u64;
-    // The hot fifth lies all over the file: times a prime, each place is another one.
-    let scatter = |place: u64| place.wrapping_mul(2_654_435_761) % places;
-    let hot = (places / 5).max(1);
-    timed(|| {
-        on_threads(BATCH_THREADS, |thread| {
-            let mut read = reader();
-            let mut random = Random::new(task.seed ^ (thread << 32));
-            let own = operations / BATCH_THREADS;
-            for _ in 0..own * BATCH {
-                let place = match spread {
-                    Spread::Skewed if random.below(10) < 8 => random.below(hot),
-                    Spread::Skewed | Spread::Uniform => random.below(places),
-                };
-                read(scatter(place) * BATCH_READ as u64, BATCH_READ)?;
-            }
-            Ok(())
-        })
+    timed_threads(BATCH_THREADS, |thread| {
+        let mut read = reader();
+        batch_offsets(task, spread, operations, thread).try_for_each(|at| read(at, BATCH_READ))
     })
 }
 
-/// One step of the row of reads and writes.
-enum Step<'a> {
-    Read { at: u64 },
-    Write { at: u64, bytes: &'a [u8] },
-}
-
-/// Seven reads to three writes of a piece each. What is written keeps the page's number.
+/// Seven reads to three writes of a piece each, and a sync.
 fn mixed(
     task: &Task,
     operations: u64,
-    mut step: impl FnMut(Step) -> Fallible,
+    mut read: impl FnMut(u64) -> Fallible,
+    mut write: impl FnMut(u64, &[u8]) -> Fallible,
     sync: impl FnOnce() -> Fallible,
 ) -> Fallible<Taken> {
-    let mut random = Random::new(task.seed);
-    let mut piece = filler(PIECE);
+    let mut bytes = filler(PIECE);
     timed(|| {
-        for _ in 0..operations {
-            let at = random.below(task.bytes / PIECE as u64) * PIECE as u64;
-            if random.below(10) < 3 {
-                piece[..8].copy_from_slice(&(at / PAGE as u64).to_le_bytes());
-                piece[8..16].copy_from_slice(&random.next().to_le_bytes());
-                step(Step::Write { at, bytes: &piece })?;
-            } else {
-                step(Step::Read { at })?;
+        for step in steps(task.seed, task.mark, task.bytes, operations) {
+            match step {
+                Step::Read { at } => read(at)?,
+                Step::Write { at, mark } => {
+                    piece(&mut bytes, at, mark);
+                    write(at, &bytes)?;
+                }
             }
         }
         sync()
     })
 }
 
-/// Writes a file from its beginning on, `size` bytes a call.
-fn written(
+/// Writes a file from its beginning to its end, `size` bytes a call.
+fn write_all(
     bytes: u64,
     size: usize,
     mut write: impl FnMut(&[u8], u64) -> Fallible,
-    last: impl FnOnce() -> Fallible,
+    last_sync: impl FnOnce() -> Fallible,
 ) -> Fallible<Taken> {
     let mut chunk = filler(size);
     timed(|| {
@@ -172,7 +169,7 @@ fn written(
             number(&mut chunk, at);
             write(&chunk, at)?;
         }
-        last()
+        last_sync()
     })
 }
 
@@ -192,37 +189,33 @@ fn calls(task: &Task) -> Fallible<Taken> {
     let view =
         |at: u64, len: usize| -> Fallible { Ok(check(&file.view(at..at + len as u64)?, at)?) };
     match task.work {
-        Work::Scan { threads } => timed(|| {
-            on_threads(threads, |thread| {
-                let range = part(task.bytes, threads, thread);
-                let (mut at, mut checked) = (range.start, Ok(()));
-                handles[thread as usize].scan(range.clone(), |piece| {
-                    if checked.is_ok() {
-                        checked = check(piece, at);
-                    }
-                    at += piece.len() as u64;
-                })?;
-                checked?;
-                whole(at, range.end)
-            })
+        Work::Scan { threads } => timed_threads(threads, |thread| {
+            let range = part(task.bytes, threads, thread);
+            let (mut at, mut checked) = (range.start, Ok(()));
+            handles[thread as usize].scan(range.clone(), |bytes| {
+                if checked.is_ok() {
+                    checked = check(bytes, at);
+                }
+                at += bytes.len() as u64;
+            })?;
+            checked?;
+            ends_at(at, range.end)
         }),
         Work::Random { .. } => random_reads(task, || view),
         Work::Batches { spread, operations } => batches(task, spread, operations, || view),
         Work::Mixed { operations } => mixed(
             task,
             operations,
-            |step| match step {
-                Step::Read { at } => view(at, PIECE),
-                Step::Write { at, bytes } => Ok(file.write_at(bytes, at)?),
-            },
+            |at| view(at, PIECE),
+            |at, bytes| Ok(file.write_at(bytes, at)?),
             || Ok(file.sync_data()?),
         ),
-        Work::Append { bytes } => written(
+        Work::Append { bytes } => write_all(
             bytes,
-            APPEND,
+            APPENDED,
             |chunk, at| {
                 let end = file.append(chunk)? + chunk.len() as u64;
-                whole(end, at + chunk.len() as u64)?;
+                ends_at(end, at + chunk.len() as u64)?;
                 if end.is_multiple_of(APPEND_SYNC) {
                     file.sync_data()?;
                 }
@@ -230,16 +223,16 @@ fn calls(task: &Task) -> Fallible<Taken> {
             },
             || Ok(file.sync_data()?),
         ),
-        Work::Load { bytes } => written(
+        Work::Load { bytes } => write_all(
             bytes,
-            WRITE,
+            LOADED,
             |chunk, at| Ok(file.write_at(chunk, at)?),
             || Ok(file.sync_all()?),
         ),
     }
 }
 
-/// A handle for each thread of a scan, since read-ahead belongs to the handle; else one.
+/// One handle for each thread of a scan, since read-ahead belongs to the handle; otherwise one.
 fn handles(file: &PagedFile, task: &Task) -> Vec<PagedFile> {
     vec![file.clone(); scanning_threads(task) as usize]
 }
@@ -257,20 +250,18 @@ fn read_at(task: &Task) -> Fallible<Taken> {
     };
     let (_memory, file) = open_paged(task)?;
     let handles = handles(&file, task);
-    timed(|| {
-        on_threads(threads, |thread| {
-            let mut buffer = vec![0; PREAD];
-            for at in part(task.bytes, threads, thread).step_by(PREAD) {
-                handles[thread as usize].read_exact_at(&mut buffer, at)?;
-                check(&buffer, at)?;
-            }
-            Ok(())
-        })
+    timed_threads(threads, |thread| {
+        let mut buffer = vec![0; COPIED];
+        for at in part(task.bytes, threads, thread).step_by(COPIED) {
+            handles[thread as usize].read_exact_at(&mut buffer, at)?;
+            check(&buffer, at)?;
+        }
+        Ok(())
     })
 }
 
-/// Whether a scan came to its end.
-fn whole(reached: u64, end: u64) -> Fallible {
+/// Checks that a scan or an append came to the byte that it should.
+fn ends_at(reached: u64, end: u64) -> Fallible {
     if reached != end {
         return Err(format!("stopped at byte {reached}, not at {end}").into());
     }
@@ -287,17 +278,15 @@ fn mapping(task: &Task) -> Fallible<Taken> {
     for handle in handles(&file, task) {
         starts.push(space.map(Map::file(&handle).shared())?);
     }
-    timed(|| {
-        on_threads(threads, |thread| {
-            let mut accessor = space.accessor();
-            let mut page = [0; PAGE];
-            for at in part(task.bytes, threads, thread).step_by(PAGE) {
-                let read = accessor.read(starts[thread as usize] + at, &mut page);
-                read.map_err(|fault| fault.to_string())?;
-                check(&page, at)?;
-            }
-            Ok(())
-        })
+    timed_threads(threads, |thread| {
+        let mut accessor = space.accessor();
+        let mut page = [0; PAGE];
+        for at in part(task.bytes, threads, thread).step_by(PAGE) {
+            let read = accessor.read(starts[thread as usize] + at, &mut page);
+            read.map_err(|fault| fault.to_string())?;
+            check(&page, at)?;
+        }
+        Ok(())
     })
 }
 
@@ -311,7 +300,7 @@ fn open_to_write(path: &Path, work: Work) -> Fallible<File> {
 }
 
 fn pread(task: &Task) -> Fallible<Taken> {
-    // A file for each thread of a scan, since the kernel's read-ahead belongs to the open file.
+    // One open file for each thread of a scan, since the kernel's read-ahead belongs to the open file.
     let mut files = Vec::new();
     for _ in 0..scanning_threads(task) {
         files.push(match task.work {
@@ -332,12 +321,10 @@ fn pread(task: &Task) -> Fallible<Taken> {
     };
     let reader = |len: usize| reader_of(0, len);
     match task.work {
-        Work::Scan { threads } => timed(|| {
-            on_threads(threads, |thread| {
-                let mut read = reader_of(thread, PREAD);
-                let mut pieces = part(task.bytes, threads, thread).step_by(PREAD);
-                pieces.try_for_each(|at| read(at, PREAD))
-            })
+        Work::Scan { threads } => timed_threads(threads, |thread| {
+            let mut read = reader_of(thread, COPIED);
+            let mut calls = part(task.bytes, threads, thread).step_by(COPIED);
+            calls.try_for_each(|at| read(at, COPIED))
         }),
         Work::Random { .. } => random_reads(task, || reader(PAGE)),
         Work::Batches { spread, operations } => {
@@ -348,16 +335,14 @@ fn pread(task: &Task) -> Fallible<Taken> {
             mixed(
                 task,
                 operations,
-                |step| match step {
-                    Step::Read { at } => read(at, PIECE),
-                    Step::Write { at, bytes } => Ok(file.write_all_at(bytes, at)?),
-                },
+                |at| read(at, PIECE),
+                |at, bytes| Ok(file.write_all_at(bytes, at)?),
                 || Ok(file.sync_data()?),
             )
         }
-        Work::Append { bytes } => written(
+        Work::Append { bytes } => write_all(
             bytes,
-            APPEND,
+            APPENDED,
             |chunk, at| {
                 file.write_all_at(chunk, at)?;
                 if (at + chunk.len() as u64).is_multiple_of(APPEND_SYNC) {
@@ -367,9 +352,9 @@ fn pread(task: &Task) -> Fallible<Taken> {
             },
             || Ok(file.sync_data()?),
         ),
-        Work::Load { bytes } => written(
+        Work::Load { bytes } => write_all(
             bytes,
-            WRITE,
+            LOADED,
             |chunk, at| Ok(file.write_all_at(chunk, at)?),
             || Ok(file.sync_all()?),
         ),
@@ -377,7 +362,7 @@ fn pread(task: &Task) -> Fallible<Taken> {
 }
 
 /// Loads the number of each page of the range.
-fn touch(region: &Region, range: std::ops::Range<u64>) -> Fallible {
+fn touch(region: &Region, range: Range<u64>) -> Fallible {
     for at in range.step_by(PAGE) {
         check_number(region.load_checked(at), at)?;
     }
@@ -390,31 +375,25 @@ fn mmap(task: &Task) -> Fallible<Taken> {
         Ok(Region::shared(&file, task.bytes as usize)?)
     };
     if let Work::Scan { threads } = task.work {
-        // A mapping of an open file for each thread, as `pread` has them.
+        // One mapping of an open file for each thread, as for pread.
         let regions: Vec<Region> = (0..threads).map(|_| map()).collect::<Fallible<_>>()?;
-        return timed(|| {
-            on_threads(threads, |thread| {
-                touch(&regions[thread as usize], part(task.bytes, threads, thread))
-            })
+        regions.iter().for_each(Region::expect_sequential);
+        return timed_threads(threads, |thread| {
+            touch(&regions[thread as usize], part(task.bytes, threads, thread))
         });
     }
     let mut region = map()?;
-    // Otherwise the kernel reads around each page, which random reads do not need.
     region.expect_random();
     if let Work::Mixed { operations } = task.work {
         let region = std::cell::RefCell::new(&mut region);
         return mixed(
             task,
             operations,
-            |step| match step {
-                Step::Read { at } => {
-                    Ok(check(&region.borrow().bytes()[at as usize..][..PIECE], at)?)
-                }
-                Step::Write { at, bytes } => {
-                    region.borrow_mut().bytes_mut()[at as usize..][..bytes.len()]
-                        .copy_from_slice(bytes);
-                    Ok(())
-                }
+            |at| Ok(check(&region.borrow().bytes()[at as usize..][..PIECE], at)?),
+            |at, bytes| {
+                region.borrow_mut().bytes_mut()[at as usize..][..bytes.len()]
+                    .copy_from_slice(bytes);
+                Ok(())
             },
             || Ok(region.borrow().sync()?),
         );
@@ -428,23 +407,69 @@ fn mmap(task: &Task) -> Fallible<Taken> {
 }
 
 fn io_uring(task: &Task) -> Fallible<Taken> {
+    let is_new = task.work.new_file().is_some();
     let mut options = OpenOptions::new();
+    options.read(true).write(is_new).create_new(is_new);
     let file = options
-        .read(true)
         .custom_flags(libc::O_DIRECT)
-        .open(&task.path)?;
+        .open(&task.path)
+        .map_err(|error| format!("{:?} with O_DIRECT: {error}", task.path))?;
+    let by_one = |depth: usize, len: usize, offsets: &[u64]| {
+        let mut ring = Ring::new(depth, len)?;
+        timed(|| ring.read(&file, offsets.iter().copied()))
+    };
     match task.work {
-        Work::Scan { threads } => timed(|| {
-            on_threads(threads, |thread| {
-                let offsets = part(task.bytes, threads, thread).step_by(DIRECT);
-                in_flight::by_ring(&file, IN_FLIGHT, DIRECT, offsets)
+        Work::Scan { threads } => {
+            let ring = |_| Ok(Mutex::new(Ring::new(DIRECT_DEPTH, DIRECT)?));
+            let rings: Vec<Mutex<Ring>> = (0..threads).map(ring).collect::<Fallible<_>>()?;
+            timed_threads(threads, |thread| {
+                let ring = rings[thread as usize].lock();
+                let mut ring = ring.unwrap_or_else(PoisonError::into_inner);
+                ring.read(&file, part(task.bytes, threads, thread).step_by(DIRECT))
             })
-        }),
+        }
         Work::Random { .. } => {
             let (depth, pages) = random(task)?;
-            let offsets = pages.iter().map(|page| page * PAGE as u64);
-            timed(|| in_flight::by_ring(&file, depth as usize, PAGE, offsets))
+            let offsets: Vec<u64> = pages.iter().map(|page| page * PAGE as u64).collect();
+            by_one(depth as usize, PAGE, &offsets)
         }
-        work => Err(no_part(task.contender, work)),
+        Work::Batches { spread, operations } => {
+            // The reads of all the threads, taken in turn.
+            let offsets = |thread| batch_offsets(task, spread, operations, thread);
+            let mut threads: Vec<_> = (0..BATCH_THREADS).map(offsets).collect();
+            let reads = operations / BATCH_THREADS * BATCH;
+            let turn = |_| threads.iter_mut().filter_map(Iterator::next).collect();
+            let offsets: Vec<Vec<u64>> = (0..reads).map(turn).collect();
+            by_one(BATCH_THREADS as usize, BATCH_READ, &offsets.concat())
+        }
+        Work::Append { bytes } => write_direct(&file, bytes, APPENDED, APPEND_SYNC),
+        Work::Load { bytes } => write_direct(&file, bytes, LOADED, bytes),
+        work @ Work::Mixed { .. } => Err(no_part(task.contender, work)),
     }
+}
+
+/// Writes a new file by the bare loop, with a sync after each `synced` bytes. Blocks are allocated
+/// before they are written, since writes beyond the end of a file wait for each other.
+fn write_direct(file: &File, bytes: u64, pattern: usize, synced: u64) -> Fallible<Taken> {
+    let mut ring = Ring::new(DIRECT_DEPTH, DIRECT)?;
+    ring.fill(&filler(pattern));
+    timed(|| {
+        for start in (0..bytes).step_by(synced as usize) {
+            let end = (start + synced).min(bytes);
+            allocate(file, start..end)?;
+            ring.write(file, (start..end).step_by(DIRECT))?;
+            file.sync_data()?;
+        }
+        Ok(file.sync_all()?)
+    })
+}
+
+fn allocate(file: &File, range: Range<u64>) -> Fallible {
+    let (start, len) = (range.start as i64, (range.end - range.start) as i64);
+    // SAFETY: a call with a descriptor of ours.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, start, len) } != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(format!("cannot allocate {len} bytes: {error}").into());
+    }
+    Ok(())
 }

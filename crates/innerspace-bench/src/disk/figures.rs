@@ -12,8 +12,8 @@ use super::rows::{Aims, Contender, Row};
 pub(super) struct Run {
     #[serde(flatten)]
     pub(super) taken: Taken,
-    /// Pages of the file in the kernel's page cache when it had ended; none where that cannot be
-    /// asked.
+    /// Pages of the file in the kernel's page cache after the run; none where the kernel does not
+    /// tell.
     pub(super) kernel_cached_pages: Option<u64>,
 }
 
@@ -23,15 +23,17 @@ pub(super) struct Runs {
     pub(super) contender: Contender,
     pub(super) runs: Vec<Run>,
     pub(super) failure: Option<String>,
-    /// Why it had more memory than the limit.
+    /// The reason why it was not held to the limit.
     pub(super) unlimited: Option<String>,
 }
 
-/// A contender's figures in a row, as they are in the JSON.
+/// A contender's figures in a row, as they are in the JSON: medians, unless the name says otherwise.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     contender: &'static str,
     wall_seconds: Option<f64>,
+    wall_seconds_min: Option<f64>,
+    wall_seconds_max: Option<f64>,
     rate: Option<f64>,
     cpu_seconds: Option<f64>,
     cpu_microseconds_an_operation: Option<f64>,
@@ -98,10 +100,13 @@ impl Measured {
             let of_all = |figure: fn(&Run) -> Option<u64>| {
                 median(of.runs.iter().filter_map(figure).map(|value| value as f64))
             };
+            let walls = || of.runs.iter().map(|run| run.taken.wall_seconds);
             let cpu = median(of.runs.iter().map(|run| run.taken.cpu_seconds));
             contenders.push(Figures {
                 contender: contender.name(),
                 wall_seconds: wall(&of),
+                wall_seconds_min: walls().min_by(f64::total_cmp),
+                wall_seconds_max: walls().max_by(f64::total_cmp),
                 rate: *rate,
                 cpu_seconds: cpu,
                 cpu_microseconds_an_operation: operations
@@ -183,7 +188,7 @@ impl Measured {
     }
 }
 
-/// A figure, or that there is none.
+/// A figure with so many digits after the point, or "-".
 struct Shown(Option<f64>, usize);
 
 impl fmt::Display for Shown {
@@ -199,34 +204,39 @@ impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\n{}\n  {:10} {:>9} {:>13} {:>8} {:>9} {:>13} {:>11} {:>9} {:>13}",
+            "\n{}\n  {:8} {:>7} {:>15} {:>12} {:>7} {:>9} {:>13} {:>11} {:>7} {:>8} {:>12}",
             self.name,
             "",
             "wall s",
+            "from - to",
             self.rate_unit,
             "CPU s",
             "CPU us/op",
             "of best other",
             "of io_uring",
             "read MB",
+            "wrote MB",
             "pages cached"
         )?;
         for of in &self.contenders {
             if let Some(failure) = &of.failure {
-                writeln!(f, "  {:10} failed: {failure}", of.contender)?;
+                writeln!(f, "  {:8} failed: {failure}", of.contender)?;
                 continue;
             }
             write!(
                 f,
-                "  {:10} {:>9} {:>13} {:>8} {:>9} {:>13} {:>11} {:>9} {:>13}",
+                "  {:8} {:>7} {:>7}-{:>7} {:>12} {:>7} {:>9} {:>13} {:>11} {:>7} {:>8} {:>12}",
                 of.contender,
                 Shown(of.wall_seconds, 3),
+                Shown(of.wall_seconds_min, 3),
+                Shown(of.wall_seconds_max, 3),
                 Shown(of.rate, 0),
                 Shown(of.cpu_seconds, 3),
                 Shown(of.cpu_microseconds_an_operation, 1),
                 Shown(of.of_best_other, 2),
                 Shown(of.of_io_uring, 2),
                 Shown(of.read_bytes.map(|bytes| bytes / 1e6), 0),
+                Shown(of.written_bytes.map(|bytes| bytes / 1e6), 0),
                 Shown(of.kernel_cached_pages, 0),
             )?;
             match of.not_held_to_the_limit {

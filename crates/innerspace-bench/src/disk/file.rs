@@ -1,24 +1,24 @@
-//! The file that is read, and what has to be so before it is: a disk below it, room on it, and
-//! caches that are cold.
+//! The file that is read, the disk below it, and the dropping of caches.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Fallible, interrupted};
+use super::{Fallible, MIB, interrupted};
 use crate::host::PAGE;
 
-/// The page's number stands at the beginning of each of its pieces of so many bytes.
+/// A page consists of pieces of so many bytes, each of which begins with the page's number.
 pub(super) const PIECE: usize = 256;
-const CHUNK: usize = 1 << 20;
-const MIB: u64 = 1 << 20;
-/// What the file system itself may need beside the files.
+/// The content of the file repeats after so many bytes, but for the numbers of the pages.
+pub(super) const CHUNK: usize = 1 << 20;
+/// Room that the file system itself may need beside the files.
 const SLACK: u64 = 64 * MIB;
-/// Every so many pages of a file that was written are looked at.
-const LOOKED_AT: u64 = 64;
 
 /// The folder to use where none is given: `target` below the current one, if that is on a disk, or
 /// else the one for temporary files.
@@ -28,31 +28,102 @@ pub(super) fn default_folder() -> PathBuf {
     if usable { target } else { std::env::temp_dir() }
 }
 
-/// Opens a folder, and refuses one that is in memory.
-fn open_folder(folder: &Path) -> Fallible<File> {
-    let opened = File::open(folder).map_err(|error| format!("{folder:?}: {error}"))?;
-    if !opened.metadata()?.is_dir() {
-        return Err(format!("{folder:?}: not a folder").into());
-    }
-    let mut kind = MaybeUninit::<libc::statfs>::uninit();
+const OVERLAY: &str = "an overlay";
+
+/// The name of the file system that something open is on, for those that decide whether it is on a
+/// disk, and whether it is in memory.
+fn file_system(file: &File) -> io::Result<Option<(&'static str, bool)>> {
+    let mut about = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the pointer is to a struct of ours, which the call fills.
-    if unsafe { libc::fstatfs(opened.as_raw_fd(), kind.as_mut_ptr()) } != 0 {
-        return Err(format!("{folder:?}: {}", io::Error::last_os_error()).into());
+    if unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
     }
     // SAFETY: the call succeeded, so it has filled the struct.
-    let kind = unsafe { kind.assume_init() }.f_type;
-    if kind == libc::TMPFS_MAGIC || kind == 0x8584_58f6 {
-        return Err(format!(
-            "{folder:?} is in memory, not on a disk: pass --dir with a folder on a disk"
-        )
-        .into());
-    }
-    Ok(opened)
+    let kind = unsafe { about.assume_init() }.f_type;
+    Ok(match kind {
+        libc::TMPFS_MAGIC => Some(("tmpfs", true)),
+        0x8584_58f6 => Some(("ramfs", true)),
+        libc::HUGETLBFS_MAGIC => Some(("hugetlbfs", true)),
+        libc::OVERLAYFS_SUPER_MAGIC => Some((OVERLAY, false)),
+        _ => None,
+    })
 }
 
-/// Refuses a folder that is in memory, or that has no room for `bytes`.
-pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible {
-    let opened = open_folder(folder)?;
+/// Opens a folder, and refuses one that is in memory. The second value is a doubt about it.
+fn open_folder(folder: &Path) -> Fallible<(File, Option<String>)> {
+    let told = |error: io::Error| format!("{folder:?}: {error}");
+    let opened = File::open(folder).map_err(told)?;
+    let about = opened.metadata().map_err(told)?;
+    if !about.is_dir() {
+        return Err(format!("{folder:?}: not a folder").into());
+    }
+    let instead = "that is memory, not a disk; pass --dir with a folder on a disk";
+    match file_system(&opened).map_err(told)? {
+        Some((name, true)) => Err(format!("{folder:?} is on {name}: {instead}").into()),
+        Some((OVERLAY, _)) => {
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let upper = upper_layer(&mounts, about.dev());
+            // A relative path depends on where mount(8) was run.
+            let upper = upper.filter(|upper| upper.is_absolute());
+            let seen = upper.as_deref().and_then(|upper| File::open(upper).ok());
+            let below = seen.map(|upper| file_system(&upper)).transpose();
+            match (upper, below.map_err(told)?) {
+                (Some(upper), Some(Some((name, true)))) => Err(format!(
+                    "{folder:?} is on an overlay whose upper layer, {upper:?}, is on {name}: \
+                     {instead}"
+                )
+                .into()),
+                (Some(_), Some(_)) => Ok((opened, None)),
+                (_, _) => {
+                    let doubt = format!(
+                        "{folder:?} is on an overlay whose upper layer cannot be seen from here; \
+                         the figures are those of a disk only if that layer is on one."
+                    );
+                    Ok((opened, Some(doubt)))
+                }
+            }
+        }
+        _ => Ok((opened, None)),
+    }
+}
+
+/// The upper layer of the overlay with this device number, by the text of /proc/self/mountinfo.
+fn upper_layer(mounts: &str, device: u64) -> Option<PathBuf> {
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    let options = mounts.lines().find_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let found = mount.split(' ').nth(2)? == device;
+        found.then(|| file_system.split(' ').nth(2))?
+    })?;
+    let mut options = options.split(',');
+    let path = options.find_map(|option| option.strip_prefix("upperdir="))?;
+    Some(unescaped(path))
+}
+
+/// A path of /proc/self/mountinfo, where three octal digits after a backslash stand for a byte. The
+/// overlay has escaped some characters before, each by a backslash.
+fn unescaped(path: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| first == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        rest = if byte.is_some() { &after[3..] } else { after };
+        bytes.push(byte.unwrap_or(first));
+    }
+    let mut escaped = false;
+    bytes.retain(|&byte| {
+        escaped = byte == b'\\' && !escaped;
+        !escaped
+    });
+    OsString::from_vec(bytes).into()
+}
+
+/// Refuses a folder that is in memory, or that has no room for `bytes`. The doubt is one about the
+/// disk below.
+pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible<Option<String>> {
+    let (opened, doubt) = open_folder(folder)?;
     let mut room = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the pointer is to a struct of ours, which the call fills.
     if unsafe { libc::fstatvfs(opened.as_raw_fd(), room.as_mut_ptr()) } != 0 {
@@ -70,10 +141,10 @@ pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible {
         )
         .into());
     }
-    Ok(())
+    Ok(doubt)
 }
 
-/// A file of the run's own, removed on drop.
+/// A file of the run, removed on drop.
 #[derive(Debug)]
 pub(super) struct OwnFile {
     pub(super) path: PathBuf,
@@ -88,15 +159,18 @@ impl OwnFile {
         }
     }
 
-    /// Makes the file, each page with its number, and has it on the disk and out of the cache.
+    /// Makes the file.
+    pub(super) fn make(&self, bytes: u64) -> Fallible {
+        File::create_new(&self.path).map_err(|error| format!("{:?}: {error}", self.path))?;
+        self.write(bytes)
+    }
+
+    /// Writes the first bytes of the file, each page with its number, to the disk and out of the
+    /// cache.
     pub(super) fn write(&self, bytes: u64) -> Fallible {
         let told = |error| format!("{:?}: {error}", self.path);
         let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .open(&self.path)
-            .map_err(told)?;
+        let mut file = options.write(true).open(&self.path).map_err(told)?;
         let mut chunk = filler(CHUNK);
         for start in (0..bytes).step_by(CHUNK) {
             interrupted()?;
@@ -108,40 +182,23 @@ impl OwnFile {
         drop_of_file(&file);
         Ok(())
     }
-
-    /// Checks what a contender has written: the length, and the numbers of some pages.
-    pub(super) fn check(&self, bytes: u64) -> Fallible {
-        let file = File::open(&self.path)?;
-        let len = file.metadata()?.len();
-        if len != bytes {
-            return Err(format!("{bytes} bytes were written, and the file has {len}").into());
-        }
-        let mut page = [0; PAGE];
-        let last = bytes / PAGE as u64 - 1;
-        for number in (0..last).step_by(LOOKED_AT as usize).chain([last]) {
-            let at = number * PAGE as u64;
-            file.read_exact_at(&mut page, at)?;
-            check(&page, at)?;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // It may not have been made.
+        // It fails where the file was never made.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Bytes that no layer below can make small.
+/// Bytes that no layer below can compress.
 pub(super) fn filler(bytes: usize) -> Vec<u8> {
     let mut random = Random::new(bytes as u64);
     let words = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes());
     words.collect()
 }
 
-/// Writes the numbers of its pages into what belongs at `at`, a multiple of a page.
+/// Writes the numbers of the pages into bytes that belong at `at`, a multiple of a page.
 pub(super) fn number(bytes: &mut [u8], at: u64) {
     for (page, bytes) in bytes.chunks_exact_mut(PAGE).enumerate() {
         let number = (at / PAGE as u64 + page as u64).to_le_bytes();
@@ -151,7 +208,7 @@ pub(super) fn number(bytes: &mut [u8], at: u64) {
     }
 }
 
-/// Checks the numbers of what was read at `at`, at the beginning of a piece.
+/// Checks the numbers in bytes that were read at `at`, the beginning of a piece.
 #[inline]
 pub(super) fn check(bytes: &[u8], at: u64) -> Result<(), String> {
     for (page, bytes) in bytes.chunks(PAGE).enumerate() {
@@ -172,16 +229,16 @@ pub(super) fn check_number(found: u64, at: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the kernel lets go of more than this file.
+/// The caches that the kernel has dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dropped {
     /// All clean pages of the machine.
     All,
-    /// The file's pages alone; not what the file system knows of it.
+    /// The file's pages alone, without the file system's metadata.
     FileOnly,
 }
 
-/// Has everything on the disk, and the caches cold.
+/// Writes all dirty pages of the file system to the disk, and drops the caches.
 pub(super) fn drop_caches(path: &Path) -> Fallible<Dropped> {
     let file = File::open(path).map_err(|error| format!("{path:?}: {error}"))?;
     // SAFETY: a call with a descriptor of ours.
@@ -193,14 +250,15 @@ pub(super) fn drop_caches(path: &Path) -> Fallible<Dropped> {
         Ok(()) => Dropped::All,
         Err(_) => Dropped::FileOnly,
     };
-    // This program's own code is not to be read from the disk while it is measured.
+    // The code of this program must not be read from the disk while it is measured.
     io::copy(&mut File::open(std::env::current_exe()?)?, &mut io::sink())?;
     Ok(dropped)
 }
 
-fn drop_of_file(file: &File) {
-    // SAFETY: advice about a descriptor of ours. Where it is not followed, the figures of pages in
-    // the cache say so.
+/// Drops the clean pages of a file from the kernel's cache.
+pub(super) fn drop_of_file(file: &File) {
+    // SAFETY: advice about a descriptor of ours. Where the kernel does not follow it, the column of
+    // cached pages shows it.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
@@ -225,17 +283,17 @@ impl Random {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// So many numbers below `end`, each at most once: what was read cannot help any contender.
+    /// Distinct numbers below `end`, in random order: as many as `count`, or all of them.
     pub(super) fn distinct(&mut self, count: u64, end: u64) -> Vec<u64> {
-        let mut all: Vec<u32> = (0..end as u32).collect();
         let count = count.min(end);
+        // The start of a shuffle. Only the places that were swapped are kept.
+        let mut swapped = HashMap::new();
+        let mut numbers = Vec::with_capacity(count as usize);
         for at in 0..count {
             let other = at + self.below(end - at);
-            all.swap(at as usize, other as usize);
+            let here = swapped.get(&at).copied().unwrap_or(at);
+            numbers.push(swapped.insert(other, here).unwrap_or(other));
         }
-        all[..count as usize]
-            .iter()
-            .map(|&page| page.into())
-            .collect()
+        numbers
     }
 }

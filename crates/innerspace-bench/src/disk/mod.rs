@@ -1,23 +1,23 @@
-//! The library's way to a disk beside its rivals', with cold caches.
+//! Misses on a disk with cold caches: the library beside pread, mmap and a bare io_uring loop.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `rows` | what is done in each row, by whom, and what is aimed at |
-//! | `contenders` | how each contender does it |
-//! | `in_flight` | a small executor; io_uring without anything around it |
+//! | `rows` | the work of each row, its contenders and its aims |
+//! | `contenders` | how each contender does the work |
+//! | `in_flight` | a minimal executor for futures; the bare io_uring loop |
 //! | `child` | one contender's run, in a process and a memory cgroup of its own |
-//! | `file` | the file, the disk below it, and caches that are let go of |
+//! | `file` | the file, the disk below it, and the dropping of caches |
+//! | `written` | the content that rows of writes write, and its check |
 //! | `figures` | medians, ratios and aims |
 //!
 //! Contenders take turns, each with all caches cold, and each round begins with another one. A
-//! cache of the host's below a virtual disk cannot be dropped: what one contender has read, the next
-//! may read faster.
+//! cache of the host's below a virtual disk cannot be dropped: the disk may be faster for a page
+//! that an earlier contender has read.
 //!
-//! Wall and CPU time are of the work alone: the memory is made and the files are opened before. CPU
-//! time is that of the whole process, without the kernel's own threads. Every page tells its number,
-//! and every read is checked. In the rows of random pages no page is read twice. Except by the
-//! scans, the kernel's mapping is read with MADV_RANDOM, for else it would read a lot around each
-//! page that nobody asked for. An aim that is missed is printed, and no more.
+//! Wall and CPU time are of the work alone: files are opened and threads started before. CPU time
+//! is that of the process, without the kernel's threads for writeback and reclaim. Every page has
+//! its number, and every read is checked; writes are read back and compared afterwards. In the rows
+//! of random pages no page is read twice. An aim that is missed is printed, and fails nothing.
 
 mod child;
 mod contenders;
@@ -25,6 +25,7 @@ mod figures;
 mod file;
 mod in_flight;
 mod rows;
+mod written;
 
 use std::error::Error;
 use std::io::{ErrorKind, Write};
@@ -40,7 +41,8 @@ pub(crate) use self::child::run as run_child;
 use self::child::{MemoryGroup, Task};
 use self::figures::{Measured, Run, Runs};
 use self::file::{Dropped, OwnFile};
-use self::rows::{Contender, Row};
+use self::rows::{Contender, Row, Work};
+use self::written::{Marks, check_new, steps};
 use crate::report::Machine;
 
 type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -48,8 +50,10 @@ type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 const MIB: u64 = 1 << 20;
 /// A contender whose first run took longer is not run again.
 const LONG_SECONDS: f64 = 10.0;
-/// --quick takes one of so many operations.
+/// --quick does one of so many operations.
 const QUICK: u64 = 8;
+/// The longest file.
+const LARGEST: u64 = 8 << 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct DiskArguments {
@@ -57,26 +61,27 @@ pub(crate) struct DiskArguments {
     /// that is on a disk, or else the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Length of the file, at least twice the limit [default: 2GiB, or 256MiB with --quick]
+    /// Length of the file, in whole MiB, and at least twice the limit [default: 2GiB, or
+    /// 256MiB with --quick]
     #[arg(long, value_name = "BYTES", value_parser = mebibytes)]
     size: Option<u64>,
-    /// Memory that each contender may take
+    /// Memory that each contender may take, in whole MiB
     #[arg(long, value_name = "BYTES", value_parser = mebibytes, default_value = "128MiB")]
     limit: u64,
     /// Measure only rows whose names contain this
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Write the figures as JSON, too
+    /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// One round of an eighth of the operations
+    /// One round with an eighth of the operations, too few for much eviction
     #[arg(long)]
     quick: bool,
 }
 
-/// A number of bytes, in whole mebibytes.
+/// A number of bytes. Scans, loads and direct transfers need whole mebibytes.
 fn mebibytes(text: &str) -> Result<u64, String> {
-    let told = || format!("{text:?} is no size: give it as 64MiB or 2GiB, in whole mebibytes");
+    let no_size = || format!("{text:?} is no size: give it as 64MiB or 2GiB");
     let digits = text.find(|c: char| !c.is_ascii_digit());
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
     let unit = match unit.trim() {
@@ -85,36 +90,45 @@ fn mebibytes(text: &str) -> Result<u64, String> {
         "MiB" => MIB,
         "GiB" => 1 << 30,
         "TiB" => 1 << 40,
-        _ => return Err(told()),
+        _ => return Err(no_size()),
     };
-    let number: u64 = number.parse().map_err(|_| told())?;
-    let bytes = number.checked_mul(unit).ok_or_else(told)?;
-    if bytes == 0 || !bytes.is_multiple_of(MIB) || bytes > 8 << 40 {
-        return Err(told());
+    let number: u64 = number.parse().map_err(|_| no_size())?;
+    let bytes = number.saturating_mul(unit);
+    match bytes {
+        0 => Err("nothing can be measured with 0 bytes".into()),
+        bytes if bytes > LARGEST => Err(format!("{text:?} is more than 8 TiB")),
+        bytes if !bytes.is_multiple_of(MIB) => Err(format!(
+            "{text:?} is not a multiple of 1 MiB, the largest read and write of the rows: give \
+             {}MiB",
+            bytes.div_ceil(MIB)
+        )),
+        bytes => Ok(bytes),
     }
-    Ok(bytes)
 }
-
-/// What a reader of the figures has to know.
-const METHOD: &str = "CPU time is that of the contender's process. Workers of the kernel, such as \
-those of io_uring, are not in it; SQPOLL is not used.";
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_interrupt(_signal: libc::c_int) {
-    // Relaxed: nothing else is told by it.
+    // Relaxed: the flag orders nothing else.
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From here on an interrupt ends the run between two contenders, so that the files are removed.
+/// From here on an interrupt only sets the flag, so that the run ends by an error: the child is
+/// killed, and the files and the memory cgroup are removed. A signal that is ignored, as under
+/// nohup, stays so.
 fn catch_interrupts() {
     let handler = note_interrupt as extern "C" fn(libc::c_int);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler stores to an atomic and does nothing else.
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+        unsafe {
+            if libc::signal(signal, handler as libc::sighandler_t) == libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+        }
     }
 }
 
+/// An error once the run was interrupted.
 fn interrupted() -> Fallible {
     // Relaxed: as in `note_interrupt`.
     match INTERRUPTED.load(Ordering::Relaxed) {
@@ -123,7 +137,7 @@ fn interrupted() -> Fallible {
     }
 }
 
-/// What the JSON holds.
+/// The figures, as they are in the JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
@@ -138,7 +152,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Runs that failed fail the command, after all the others were measured.
+    /// Runs that failed fail the command, but only after all the others were measured.
     pub(crate) fn outcome(&self) -> Result<(), Box<dyn Error>> {
         match self.failures {
             0 => Ok(()),
@@ -148,7 +162,7 @@ impl Report {
     }
 }
 
-/// Measures the rows, and prints each as soon as it is known.
+/// Measures the rows, and prints each as soon as it is measured.
 pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
     let default = if arguments.quick { 256 } else { 2048 };
     let size = arguments.size.unwrap_or(default * MIB);
@@ -166,33 +180,37 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
         return Err(format!("no row has a name that contains {only:?}").into());
     }
     let folder = arguments.dir.clone().unwrap_or_else(file::default_folder);
-    // A limit that no memory can have is found out before anything is written.
+    // A limit that no memory can have is an error before anything is written.
     drop(Memory::with_limit(limit).map_err(|error| format!("--limit: {error}"))?);
-    let beside = rows.iter().filter_map(|row| row.work.new_file()).max();
-    file::check_folder(&folder, size + beside.unwrap_or(0))?;
+    let new_file = rows.iter().filter_map(|row| row.work.new_file()).max();
+    let doubts = file::check_folder(&folder, size + new_file.unwrap_or(0))?;
     catch_interrupts();
     let file = OwnFile::named(&folder, "disk");
-    file.write(size)?;
+    file.make(size)?;
+    let rounds = if arguments.quick { 1 } else { 3 };
+    let mut notes = method(rounds, file::drop_caches(&file.path)?, limit);
+    notes.extend(doubts);
     let mut report = Report {
         machine: Machine::this(),
         table: "disk",
         size,
         limit,
-        rounds: if arguments.quick { 1 } else { 3 },
-        notes: vec![METHOD.to_owned()],
+        rounds,
+        notes,
         rows: Vec::new(),
         failures: 0,
     };
-    let dropped = file::drop_caches(&file.path)?;
-    if dropped == Dropped::FileOnly {
-        report.notes.push(
-            "may not write /proc/sys/vm/drop_caches: only the file's own pages are let go of"
-                .into(),
-        );
-    }
     print(&heading(&report, &folder))?;
+    let mut bench = Bench {
+        limit,
+        rounds,
+        folder: &folder,
+        file: &file,
+        marks: Marks::default(),
+        runs: 0,
+    };
     for row in &rows {
-        let measured = measure(row, &report, &file, &folder)?;
+        let measured = bench.measure(row)?;
         print(&measured.to_string())?;
         report.failures += measured.failures();
         report.rows.push(measured);
@@ -200,16 +218,38 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
     Ok(report)
 }
 
+/// The method, in lines for the reader of the figures.
+fn method(rounds: u64, dropped: Dropped, limit: u64) -> Vec<String> {
+    let of = match rounds {
+        1 => "One round".to_owned(),
+        many => format!("Medians of {many} rounds, and wall time from the fastest to the slowest"),
+    };
+    let caches = match dropped {
+        Dropped::All => "all caches are dropped before each run",
+        Dropped::FileOnly => {
+            "caches cannot be dropped (/proc/sys/vm/drop_caches is not writable), only the file's \
+             own pages: the file system's metadata stays cached"
+        }
+    };
+    let group = match MemoryGroup::new(limit) {
+        Some(_) => "pread and mmap are held to the limit by a memory cgroup",
+        None => "no memory cgroup can be made, so pread and mmap are not held to the limit",
+    };
+    vec![
+        format!("{of}. Contenders take turns, and each round begins with another; {caches}."),
+        format!("Each run is a process of its own; {group}."),
+        "CPU time is that of the process, without the kernel's threads for writeback and reclaim. \
+         Reads are checked, and writes read back and compared, outside of the measured time."
+            .to_owned(),
+    ]
+}
+
 fn heading(report: &Report, folder: &Path) -> String {
     let mut text = format!(
-        "{}: a file of {} MiB, a limit of {} MiB, {}, caches cold\n",
+        "{}: a file of {} MiB, a limit of {} MiB\n",
         folder.display(),
         report.size / MIB,
         report.limit / MIB,
-        match report.rounds {
-            1 => "one round".to_owned(),
-            many => format!("medians of {many} rounds"),
-        }
     );
     for note in &report.notes {
         text.push_str(note);
@@ -218,7 +258,7 @@ fn heading(report: &Report, folder: &Path) -> String {
     text
 }
 
-/// Nobody needs to read the text: the figures are written all the same.
+/// Prints, and goes on where the reader of the text has gone: the figures may still be written.
 fn print(text: &str) -> Fallible {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -227,74 +267,100 @@ fn print(text: &str) -> Fallible {
     }
 }
 
-fn measure(row: &Row, report: &Report, file: &OwnFile, folder: &Path) -> Fallible<Measured> {
-    let runs = |&contender| Runs {
-        contender,
-        runs: Vec::new(),
-        failure: None,
-        unlimited: None,
-    };
-    let mut all: Vec<Runs> = row.contenders.iter().map(runs).collect();
-    for round in 0..report.rounds {
-        for turn in 0..all.len() {
-            // Each round begins with another contender, so that none always comes first.
-            let place = (turn + round as usize) % all.len();
-            let of = &mut all[place];
-            let long = |run: &Run| run.taken.wall_seconds > LONG_SECONDS;
-            if of.failure.is_some() || of.runs.first().is_some_and(long) {
-                continue;
-            }
-            interrupted()?;
-            file::drop_caches(&file.path)?;
-            let run = run_once(row, of.contender, round, report.limit, file, folder);
-            // What an interrupt has ended is no failure of the contender's.
-            interrupted()?;
-            match run {
-                Ok(run) => {
-                    of.unlimited = of.unlimited.take().or(run.taken.unlimited.clone());
-                    of.runs.push(run);
-                }
-                Err(error) => of.failure = Some(error.to_string()),
-            }
-        }
-    }
-    Ok(Measured::new(row, all))
+/// Everything that the rows share.
+#[derive(Debug)]
+struct Bench<'a> {
+    limit: u64,
+    rounds: u64,
+    folder: &'a Path,
+    file: &'a OwnFile,
+    /// Writes to the file since it was made.
+    marks: Marks,
+    /// Runs so far.
+    runs: u64,
 }
 
-fn run_once(
-    row: &Row,
-    contender: Contender,
-    round: u64,
-    limit: u64,
-    file: &OwnFile,
-    folder: &Path,
-) -> Fallible<Run> {
-    let new = row.work.new_file();
-    let new = new.map(|bytes| (OwnFile::named(folder, "written"), bytes));
-    let target = new.as_ref().map_or(file, |(new, _)| new);
-    let group = match contender.takes_page_cache() {
-        true => MemoryGroup::new(limit),
-        false => None,
-    };
-    let task = Task {
-        contender,
-        work: row.work,
-        path: target.path.clone(),
-        bytes: row.bytes,
-        limit,
-        seed: round + 1,
-        group: group.as_ref().map(|group| group.path.clone()),
-    };
-    let mut taken = task.start()?;
-    if contender.takes_page_cache() && group.is_none() {
-        taken.unlimited = Some("no memory cgroup can be made".into());
+impl Bench<'_> {
+    fn measure(&mut self, row: &Row) -> Fallible<Measured> {
+        let runs = |&contender| Runs {
+            contender,
+            runs: Vec::new(),
+            failure: None,
+            unlimited: None,
+        };
+        let mut all: Vec<Runs> = row.contenders.iter().map(runs).collect();
+        for round in 0..self.rounds {
+            for turn in 0..all.len() {
+                // Each round begins with another contender, so that none always comes first.
+                let place = (turn + round as usize) % all.len();
+                let of = &mut all[place];
+                let long = |run: &Run| run.taken.wall_seconds > LONG_SECONDS;
+                if of.failure.is_some() || of.runs.first().is_some_and(long) {
+                    continue;
+                }
+                interrupted()?;
+                file::drop_caches(&self.file.path)?;
+                let run = self.run_once(row, of.contender, round);
+                // An interrupt is no failure of the contender.
+                interrupted()?;
+                match run {
+                    Ok(run) => {
+                        of.unlimited = of.unlimited.take().or(run.taken.unlimited.clone());
+                        of.runs.push(run);
+                    }
+                    Err(error) => {
+                        of.failure = Some(error.to_string());
+                        self.restore(row)?;
+                    }
+                }
+            }
+        }
+        Ok(Measured::new(row, all))
     }
-    let cached = kernel_cached_pages(&target.path);
-    if let Some((new, bytes)) = &new {
-        new.check(*bytes)?;
+
+    fn run_once(&mut self, row: &Row, contender: Contender, round: u64) -> Fallible<Run> {
+        self.runs += 1;
+        let new = row.work.new_file();
+        let new = new.map(|_| OwnFile::named(self.folder, "written"));
+        let target = new.as_ref().unwrap_or(self.file);
+        let group = match contender.takes_page_cache() {
+            true => MemoryGroup::new(self.limit),
+            false => None,
+        };
+        let task = Task {
+            contender,
+            work: row.work,
+            path: target.path.clone(),
+            bytes: row.bytes,
+            limit: self.limit,
+            seed: round + 1,
+            mark: self.runs << 32,
+            group: group.as_ref().map(|group| group.path.clone()),
+        };
+        let mut taken = task.start()?;
+        if contender.takes_page_cache() && group.is_none() {
+            taken.unlimited = Some("no memory cgroup can be made".into());
+        }
+        let cached = kernel_cached_pages(&target.path);
+        if let Work::Mixed { operations } = row.work {
+            let steps = steps(task.seed, task.mark, task.bytes, operations);
+            self.marks.add(steps);
+            self.marks.check(&target.path, task.bytes)?;
+        } else if new.is_some() {
+            check_new(&target.path, row.work)?;
+        }
+        Ok(Run {
+            taken,
+            kernel_cached_pages: cached.ok().map(|pages| pages.0),
+        })
     }
-    Ok(Run {
-        taken,
-        kernel_cached_pages: cached.ok().map(|pages| pages.0),
-    })
+
+    /// Makes the file known again after a run that may have written any part of its writes.
+    fn restore(&mut self, row: &Row) -> Fallible {
+        if matches!(row.work, Work::Mixed { .. }) {
+            self.file.write(row.bytes)?;
+            self.marks.clear();
+        }
+        Ok(())
+    }
 }

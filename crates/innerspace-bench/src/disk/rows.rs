@@ -1,12 +1,15 @@
-//! The rows: what is done in each, by whom, and what is aimed at.
+//! The rows: the work of each, its contenders and its aims.
 
 use serde::{Deserialize, Serialize};
 
+use super::MIB;
 use super::contenders::BATCH;
+use crate::host::PAGE;
 
-const MIB: u64 = 1 << 20;
+/// Threads of the rows of batches.
+pub(super) const BATCH_THREADS: u64 = 8;
 
-/// Who does it.
+/// One way to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Contender {
     /// A cached file with default options.
@@ -15,12 +18,13 @@ pub(super) enum Contender {
     ReadAt,
     /// A cached file mapped in a space.
     Mapping,
-    /// A cached file's futures, all on one thread.
+    /// Futures of a cached file, all on one thread.
     Futures,
-    /// The kernel's calls that copy: pread, and pwrite where is written.
+    /// The kernel's calls that copy: pread, and pwrite in the rows of writes.
     Pread,
+    /// A shared mapping of the kernel's.
     Mmap,
-    /// Direct reads by a bare loop.
+    /// A bare loop with O_DIRECT: the limit of the disk itself.
     IoUring,
 }
 
@@ -37,7 +41,7 @@ impl Contender {
         }
     }
 
-    /// Whether it is the library's.
+    /// Whether it is one of the library's.
     pub(super) fn is_ours(self) -> bool {
         matches!(
             self,
@@ -45,7 +49,7 @@ impl Contender {
         )
     }
 
-    /// Whether it takes the kernel's page cache, which a group has to hold to the limit.
+    /// Whether it uses the kernel's page cache, so that a memory cgroup has to hold it to the limit.
     pub(super) fn takes_page_cache(self) -> bool {
         matches!(self, Contender::Pread | Contender::Mmap)
     }
@@ -59,7 +63,7 @@ pub(super) enum Spread {
     Skewed,
 }
 
-/// What is done.
+/// The work of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Work {
     Scan { threads: u64 },
@@ -71,7 +75,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Bytes of a file of its own that it writes.
+    /// Bytes of the new file that it writes, if it writes one.
     pub(super) fn new_file(self) -> Option<u64> {
         match self {
             Work::Append { bytes } | Work::Load { bytes } => Some(bytes),
@@ -79,7 +83,7 @@ impl Work {
         }
     }
 
-    /// Operations, for rows whose rate is told in them.
+    /// The number of operations, for rows whose rate is given in them.
     pub(super) fn operations(self) -> Option<u64> {
         match self {
             Work::Random { reads, .. } => Some(reads),
@@ -89,7 +93,7 @@ impl Work {
     }
 }
 
-/// What is aimed at.
+/// The aims of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aims {
     /// At least 0.9 of the best other contender's rate, with at most 1.2 times pread's CPU time.
@@ -112,7 +116,7 @@ pub(super) struct Row {
     pub(super) aims: Aims,
 }
 
-/// All rows, for a file of `size` bytes and a limit, with a part of the operations.
+/// All rows, for a file of `size` bytes and a limit, with one in `divisor` of the operations.
 pub(super) fn all(size: u64, limit: u64, divisor: u64) -> Vec<Row> {
     use Contender::{Calls, Futures, IoUring, Mapping, Mmap, Pread, ReadAt};
     let mut rows = Vec::new();
@@ -130,10 +134,13 @@ pub(super) fn all(size: u64, limit: u64, divisor: u64) -> Vec<Row> {
         let work = Work::Scan { threads };
         add(name.into(), work, size, scanners, Aims::Scan);
     }
-    let pages = size / 4096;
-    let reads = |at_once: u64| Work::Random {
-        at_once,
-        reads: ((20_000 + 40_000 * at_once.min(32) / 32) / divisor).min(pages),
+    let pages = size / PAGE as u64;
+    // More pages than the limit has room for, so that eviction takes part.
+    let evicting = limit / PAGE as u64 * 5 / 4;
+    let reads = |at_once: u64| {
+        let least = if at_once < 8 { 40_000 } else { 60_000 };
+        let reads = (evicting.max(least) / divisor).min(pages);
+        Work::Random { at_once, reads }
     };
     for threads in [1, 2, 8, 32] {
         let name = match threads {
@@ -143,29 +150,29 @@ pub(super) fn all(size: u64, limit: u64, divisor: u64) -> Vec<Row> {
         let contenders = &[Calls, Pread, Mmap, IoUring];
         add(name, reads(threads), size, contenders, Aims::Random);
     }
-    // Pread needs a thread for each read, and so has no part in the row of 1,000.
-    let few: &[_] = &[Futures, Pread, IoUring];
-    let many: &[_] = &[Futures, IoUring];
-    for (name, at_once, contenders) in [("32", 32, few), ("1,000", 1000, many)] {
+    // pread has a thread for each read.
+    for (name, at_once) in [("32", 32), ("1,000", 1000)] {
         let name = format!("random 4 KiB, {name} futures");
+        let contenders = &[Futures, Pread, IoUring];
         add(name, reads(at_once), size, contenders, Aims::Random);
     }
-    let kernels: &[_] = &[Calls, Pread, Mmap];
-    let operations = 2_000 / divisor;
+    let readers: &[_] = &[Calls, Pread, Mmap, IoUring];
+    let operations = (2_000 / divisor).next_multiple_of(BATCH_THREADS);
     for (name, spread, aims) in [
         ("uniform", Spread::Uniform, Aims::None),
         ("80 % to 20 %", Spread::Skewed, Aims::Skewed),
     ] {
         let name = format!("{BATCH} reads of 16 KiB, {name}");
         let work = Work::Batches { spread, operations };
-        add(name, work, 2 * limit, kernels, aims);
+        add(name, work, 2 * limit, readers, aims);
     }
     let work = Work::Mixed {
         operations: 60_000 / divisor,
     };
     let name = "70/30 of 256 bytes, then a sync".into();
-    add(name, work, 2 * limit, kernels, Aims::None);
-    let writers: &[_] = &[Calls, Pread];
+    let contenders = &[Calls, Pread, Mmap];
+    add(name, work, 2 * limit, contenders, Aims::None);
+    let writers: &[_] = &[Calls, Pread, IoUring];
     let bytes = (size / 2).min(1024 * MIB).next_multiple_of(MIB);
     let work = Work::Append { bytes };
     add(
