@@ -297,3 +297,33 @@ impl Random {
         numbers
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distinct_numbers_are_distinct_and_may_be_all() {
+        for (count, end) in [(1, 1), (100, 100), (60, 100), (200, 100)] {
+            let mut numbers = Random::new(7).distinct(count, end);
+            assert!(numbers.iter().all(|&number| number < end));
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len() as u64, count.min(end));
+        }
+    }
+
+    #[test]
+    fn the_upper_layer_is_the_one_of_the_device() {
+        let mounts = "\
+            21 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            65 60 0:39 / /a rw,relatime - overlay overlay rw,lowerdir=/l,upperdir=/u/1,workdir=/w\n\
+            66 60 0:40 / /b rw shared:1 - overlay none rw,upperdir=/a\\134\\054\\040b,workdir=/w\n\
+            67 60 0:41 / /c ro - overlay overlay ro,lowerdir=/l:/m\n";
+        let upper = |minor| upper_layer(mounts, libc::makedev(0, minor));
+        assert_eq!(upper(39), Some("/u/1".into()));
+        assert_eq!(upper(40), Some("/a, b".into()));
+        assert_eq!(upper(41), None);
+        assert_eq!(upper(42), None);
+    }
+}

@@ -121,3 +121,54 @@ fn compare(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::MIB;
+    use crate::disk::file::OwnFile;
+
+    fn overwrite(path: &Path, bytes: &[u8], at: u64) {
+        let file = File::options().write(true).open(path).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+    }
+
+    fn error(checked: Fallible) -> String {
+        checked.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_write_that_is_lost_or_changed_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = OwnFile::named(folder.path(), "marks");
+        file.make(2 * MIB).unwrap();
+        let mut marks = Marks::default();
+        marks.check(&file.path, 2 * MIB).unwrap();
+        marks.add(steps(1, 2, 2 * MIB, 100));
+        let (&last, _) = marks.0.last_key_value().unwrap();
+        assert!(error(marks.check(&file.path, 2 * MIB)).contains("is not what was written"));
+        let mut bytes = filler(PIECE);
+        for (&at, &mark) in &marks.0 {
+            piece(&mut bytes, at, mark);
+            overwrite(&file.path, &bytes, at);
+        }
+        marks.check(&file.path, 2 * MIB).unwrap();
+        let at = last + PIECE as u64 - 1;
+        overwrite(&file.path, &[!bytes[PIECE - 1]], at);
+        let text = format!("byte {at} of the file is not what was written");
+        assert_eq!(error(marks.check(&file.path, 2 * MIB)), text);
+    }
+
+    #[test]
+    fn a_new_file_that_is_short_or_changed_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = OwnFile::named(folder.path(), "new");
+        file.make(2 * MIB).unwrap();
+        let work = |bytes| Work::Load { bytes };
+        check_new(&file.path, work(2 * MIB)).unwrap();
+        assert!(error(check_new(&file.path, work(3 * MIB))).contains("the file has 2097152"));
+        overwrite(&file.path, b"x", MIB + 5000);
+        let text = "byte 1053576 of the file is not what was written";
+        assert_eq!(error(check_new(&file.path, work(2 * MIB))), text);
+    }
+}
