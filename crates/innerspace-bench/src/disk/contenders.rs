@@ -11,10 +11,10 @@
 //!   threads 1.4 s with it and 0.7 to 1.0 s without, so they go without. Random reads go with
 //!   MADV_RANDOM, since the kernel reads the pages around each one otherwise.
 //! - The bare loop's transfers of a scan are 1 MiB, 8 in flight. On the disk this was tuned for
-//!   (4.1 GB/s), 1 MiB x 4, 2 MiB x 8, 4 MiB x 4 and 256 KiB x 32 were within 3 % of it, which is
-//!   less than the disk varies; the last took twice the CPU time. Elsewhere the loop has as many
-//!   transfers in flight as the other contenders have threads or futures. It has no cache, so a
-//!   row that reads a page twice goes to the disk twice.
+//!   (4.1 GB/s), 1 MiB x 4, 2 MiB x 8, 4 MiB x 4 and 256 KiB x 32 were within 3 % of it on average,
+//!   which is less than the disk varies; the last took half as much CPU time again. Elsewhere the
+//!   loop has as many reads in flight as the other contenders have threads or futures, and it
+//!   writes as it scans. It has no cache, so a row that reads a page twice goes to the disk twice.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
