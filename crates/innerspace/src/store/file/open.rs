@@ -348,6 +348,7 @@ impl Opening<'_> {
             path: self.path.to_owned(),
             mode: cache,
         };
+        let cache = forced::mode(cache);
         let cached = match cache {
             CacheMode::Kernel => Cached::Kept,
             CacheMode::DropAfterUse if sys::CAN_DROP => Cached::Dropped,
@@ -395,6 +396,43 @@ impl Opening<'_> {
             None => DIRECT_ALIGNMENT,
         };
         Some(Direct::new(file, alignment))
+    }
+}
+
+/// Which engine tests have in force where there is a choice: `INNERSPACE_ENGINE` names one to begin the fallback at.
+#[cfg(any(test, feature = "test-util"))]
+pub(super) mod forced {
+    use super::CacheMode;
+
+    fn is_told(engine: &str) -> bool {
+        std::env::var_os("INNERSPACE_ENGINE").is_some_and(|told| told == engine)
+    }
+
+    /// The mode in place of [`CacheMode::Auto`].
+    pub(super) fn mode(asked: CacheMode) -> CacheMode {
+        match asked {
+            CacheMode::Auto if is_told("dontcache") => CacheMode::DontCache,
+            CacheMode::Auto if is_told("dropped") => CacheMode::DropAfterUse,
+            asked => asked,
+        }
+    }
+
+    /// Whether reads go by calls from the beginning on.
+    pub(in super::super) fn no_ring() -> bool {
+        is_told("pool")
+    }
+}
+
+#[cfg(not(any(test, feature = "test-util")))]
+pub(super) mod forced {
+    use super::CacheMode;
+
+    pub(super) fn mode(asked: CacheMode) -> CacheMode {
+        asked
+    }
+
+    pub(in super::super) fn no_ring() -> bool {
+        false
     }
 }
 

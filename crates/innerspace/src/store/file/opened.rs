@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Deref;
 use std::path::Path;
 
-use super::open::Opening;
+use super::open::{Opening, forced};
 use super::watch::Watch;
 use super::{Access, CacheMode, Create, FileStore, OpenError};
 use crate::store::Identity;
@@ -150,7 +150,7 @@ impl Locked<'_> {
             identity: super::identity_of(&metadata),
             name: opening.path.to_string_lossy().into_owned(),
             watch: Watch::new(&metadata),
-            fell_back: AtomicBool::new(false),
+            fell_back: AtomicBool::new(forced::no_ring()),
             file,
         })
     }
