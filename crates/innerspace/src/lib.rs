@@ -58,8 +58,9 @@
 //! - **A [`Session`] makes others wait.** Eviction, unmap, fork and truncation wait for its next access or its end. Do not
 //!   block in one.
 //! - **A dropped fork parent can stay charged** in part: what its children still share is freed with the last of them.
-//! - **Not across fork(2).** The child process has neither the memory nor its service thread; use a `Memory` only in the process that
-//!   made it.
+//! - **Not across fork(2).** The child process has neither the memory nor its threads; use a `Memory` only in the process that made it.
+//!   In the child its calls are errors ([`FileError::OtherProcess`] and its like), what it drops stays as it is, and nothing is
+//!   written to a file. A view, pin or coalesced translation from before the fork reads as zeros there.
 //! - **An error about a full group is cheap to meet and dear to make**: it counts who holds the memory. Do not poll with it.
 //! - Tested on x86-64 Linux. On aarch64 Linux, macOS, Windows and wasm32 the library is compiled, not tested.
 //!

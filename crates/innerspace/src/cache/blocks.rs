@@ -151,6 +151,9 @@ impl BlockReader {
     /// Forgets all blocks.
     pub fn clear(&mut self) {
         let core = &self.file.handle().core;
+        if core.check_process().is_err() {
+            return self.recent.0.clear();
+        }
         for Remembered { frame, .. } in self.recent.0.drain(..) {
             core.put(frame);
         }
@@ -179,6 +182,7 @@ impl Recent {
                 self.0[0].frame
             }
             stale => {
+                core.check_process()?;
                 if let Some(at) = stale {
                     core.put(self.0.remove(at).frame);
                 }

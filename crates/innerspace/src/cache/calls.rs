@@ -19,6 +19,7 @@ use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::{Pool, StoreScope};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Apart, Arc};
+use crate::sys::process::Process;
 use crate::units::PageCount;
 
 crate::sync::thread_local! {
@@ -162,8 +163,27 @@ impl FileCore {
         listed.unwrap_or(false)
     }
 
-    /// Refuses what may wait to a thread that is in a call of the file's store.
+    /// Refuses everything to a child of fork(2): neither the bytes in memory nor the threads of the memory are there, and the store
+    /// is the parent's to write to.
+    #[inline]
+    pub(super) fn check_process(&self) -> Result<(), FileError> {
+        match self.pool.foreign_maker() {
+            None => Ok(()),
+            Some(maker) => Err(self.other_process(maker)),
+        }
+    }
+
+    #[cold]
+    fn other_process(&self, maker: Process) -> FileError {
+        FileError::OtherProcess {
+            file: self.name.clone(),
+            pid: maker.id(),
+        }
+    }
+
+    /// Refuses what may wait to a thread that is in a call of the file's store, and to a child of fork(2).
     pub(super) fn check_outside(&self) -> Result<(), FileError> {
+        self.check_process()?;
         match self.in_store_call() {
             false => Ok(()),
             true => Err(FileError::Reentered {

@@ -10,6 +10,7 @@ use crate::group::LimitError;
 use crate::store::KnownSince;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
+use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, Bytes, Grouped};
 
 /// What the cache asked of a store when it failed.
@@ -252,6 +253,14 @@ pub enum FileError {
         /// The file.
         file: Arc<str>,
     },
+    /// The calling process is a child of fork(2), and the file's memory is that of the process that made it. Nothing was done.
+    #[error("{file}: {}", OtherProcess(*pid))]
+    OtherProcess {
+        /// The file.
+        file: Arc<str>,
+        /// The number of the process that made the memory.
+        pid: u32,
+    },
     /// The last handle on the file was dropped.
     #[error("{file}: the file was closed")]
     Closed {
@@ -326,6 +335,7 @@ impl FileError {
             FileError::Changed { .. } => ErrorKind::StaleNetworkFileHandle,
             FileError::Store { source, .. } => source.kind(),
             FileError::Unwritten { source, .. } => source.kind(),
+            FileError::OtherProcess { .. } => ErrorKind::Unsupported,
             FileError::Limit(_) | FileError::NoMemory { .. } => ErrorKind::OutOfMemory,
             FileError::ReadOnly { .. } | FileError::NotWritable { .. } => {
                 ErrorKind::PermissionDenied

@@ -104,6 +104,11 @@ impl Deref for FileInner {
 
 impl Drop for FileInner {
     fn drop(&mut self) {
+        // A child of fork(2) keeps what it has: to end it would take threads, and write to the parent's file.
+        if self.core.check_process().is_err() {
+            std::mem::forget(self.core.clone());
+            return;
+        }
         // The last reference may go in an odd place (below reclaim, with a block locked): closing is deferred.
         // A `PagedFile` that is the last one closes by itself.
         if !self.core.is_closed() {
@@ -218,6 +223,9 @@ impl Drop for PagedFile {
         let Some(last) = self.inner.take().and_then(Arc::into_inner) else {
             return;
         };
+        if last.core.check_process().is_err() {
+            return;
+        }
         // From inside its store, or one that its own may want, it is closed later: see `FileInner::drop`.
         if !last.core.in_store_call() && last.core.may_call_unasked() {
             last.core.close();
@@ -568,6 +576,7 @@ impl PagedFile {
     /// # Errors
     /// [`FileError::BadRange`].
     pub fn evict(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
+        self.core().check_process()?;
         let blocks = self.core().blocks_of(self.bytes(range)?);
         Ok(self.core().evict_range(blocks, Evicting::All))
     }

@@ -234,6 +234,21 @@ impl<T, E> Call<T, E> {
     }
 }
 
+impl<T: Send, E: Send> Call<T, E> {
+    /// In a child of fork(2), where nobody else makes the call: it is made here, and says why it is not to be had.
+    fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
+        let is_new = match &self.state.lock().stage {
+            Stage::New(_) => true,
+            Stage::UnderWay => panic!("under way in the process that made the memory"),
+            Stage::Done(_) | Stage::Taken => false,
+        };
+        if is_new {
+            self.run(cache);
+        }
+        self.look(context)
+    }
+}
+
 /// A call of a file, or of a space, as a future; see [`LaterCalls`], [`LaterDaxCalls`](crate::LaterDaxCalls) and
 /// [`LaterSpaceCalls`](crate::LaterSpaceCalls).
 ///
@@ -241,7 +256,8 @@ impl<T, E> Call<T, E> {
 /// its end. Dropped before its turn, it closes the file if no other handle is left, as a handle does.
 ///
 /// # Panics
-/// When the call panicked, and when polled again after it gave its result.
+/// When the call panicked, and when polled again after it gave its result; in a child of fork(2), when the call was under way in the
+/// parent.
 #[must_use = "futures do nothing unless polled"]
 pub struct Later<T, E = FileError> {
     cache: Arc<Cache>,
@@ -336,6 +352,9 @@ impl<T: Send + 'static, E: Send + 'static> Future for Later<T, E> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let is_first = !std::mem::replace(&mut self.is_queued, true);
+        if self.cache.is_foreign() {
+            return self.call.refuse(&self.cache, context);
+        }
         if is_first && (self.cache.is_served_here() || calls::is_below_others(self.file)) {
             self.call.run(&self.cache);
         }

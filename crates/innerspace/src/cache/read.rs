@@ -107,6 +107,7 @@ impl Handle {
         wanted: u64,
     ) -> Result<(), FileError> {
         let core = &*self.core;
+        core.check_process()?;
         let block = offset >> core.block_shift();
         let present = match core.lookup(block) {
             Some(held) if held.is_up_to_date() => {
@@ -160,6 +161,7 @@ impl Handle {
         if range.is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
+        core.check_process()?;
         if wait == Wait::Yes {
             // A scan is a stream from its first miss on.
             self.stream
@@ -182,6 +184,7 @@ impl Handle {
 impl FileCore {
     /// Reads the blocks of a range into the cache. Holes and what does not fit are passed over.
     pub(super) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
+        self.check_process()?;
         let stream = Stream::default();
         let mut left = blocks;
         stream.expect(left.clone(), &self.tuning());

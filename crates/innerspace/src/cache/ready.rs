@@ -338,6 +338,9 @@ impl Future for Ready {
     type Output = Result<View, FileError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Err(error) = self.handle.core.check_process() {
+            return Poll::Ready(Err(error));
+        }
         let range = match &self.range {
             Ok(range) => range.clone(),
             Err(error) => return Poll::Ready(Err(error.clone())),
@@ -424,6 +427,10 @@ impl std::fmt::Debug for Ready {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        self.forget_request();
+        match self.handle.core.check_process() {
+            Ok(()) => self.forget_request(),
+            // A lock of the parent's may be held for good.
+            Err(_) => std::mem::forget((self.request.take(), self.lane.take())),
+        }
     }
 }

@@ -162,6 +162,11 @@ impl Cache {
         &self.pool
     }
 
+    /// Whether the calling process is a child of fork(2) of the one that made the memory.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.pool.foreign_maker().is_some()
+    }
+
     pub(super) fn root_group(&self) -> &Group {
         &self.root
     }
@@ -547,6 +552,9 @@ impl Cache {
     /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held. Who panics on the way
     /// keeps nobody else waiting.
     pub(crate) fn step(&self) -> Step {
+        if self.is_foreign() {
+            return Step::Idle;
+        }
         let _here = Serving::begin(self);
         let mut panics = Panics::default();
         if self.unserved.swap(false, Ordering::Acquire) {
@@ -566,6 +574,9 @@ impl Cache {
 
     /// One tick of the clock: everything that is due, in the calling thread (P31). Who panics on the way keeps nobody else waiting.
     pub(crate) fn tick(&self) {
+        if self.is_foreign() {
+            return;
+        }
         let _here = Serving::begin(self);
         let mut panics = Panics::default();
         #[cfg(all(
@@ -584,6 +595,9 @@ impl Cache {
 
     /// Takes the views and makes the calls that futures wait for, in a thread that waits for one of them.
     pub(super) fn serve_waiting(&self) {
+        if self.is_foreign() {
+            return;
+        }
         let _here = Serving::begin(self);
         let mut panics = Panics::default();
         self.serve_queued(&mut panics);

@@ -114,6 +114,7 @@ impl PagedFile {
     /// # Errors
     /// [`FileError::BadRange`].
     pub fn try_evict(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
+        self.core().check_process()?;
         let blocks = self.core().blocks_of(self.bytes(range)?);
         Ok(self.core().evict_range(blocks, Evicting::Unmapped))
     }

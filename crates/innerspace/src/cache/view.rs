@@ -199,6 +199,7 @@ impl Handle {
         wait: Wait,
     ) -> Result<View, FileError> {
         let core = &self.core;
+        core.check_process()?;
         let size = core.size();
         if range.end > size {
             return Err(core.past_end(range.start, range.end - range.start, size));

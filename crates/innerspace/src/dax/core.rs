@@ -218,7 +218,20 @@ impl DaxCore {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
+    /// Refuses everything to a child of fork(2), which has neither the mapping nor what is kept of it.
+    #[inline]
+    pub(super) fn check_process(&self) -> Result<(), DaxError> {
+        match self.pool.foreign_maker() {
+            None => Ok(()),
+            Some(maker) => Err(DaxError::OtherProcess {
+                file: self.name.clone(),
+                pid: maker.id(),
+            }),
+        }
+    }
+
     pub(super) fn check_writable(&self, offset: u64) -> Result<(), DaxError> {
+        self.check_process()?;
         match self.access {
             FileAccess::ReadWrite => Ok(()),
             FileAccess::ReadOnly => Err(DaxError::ReadOnly {
@@ -480,6 +493,9 @@ impl DaxCore {
 
 impl Drop for DaxCore {
     fn drop(&mut self) {
+        if self.pool.foreign_maker().is_some() {
+            return;
+        }
         self.entries.end();
         self.pool.kick();
     }

@@ -11,6 +11,7 @@ use crate::group::LimitError;
 use crate::store;
 use crate::store::KnownSince;
 use crate::sync::Arc;
+use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, Bytes, Grouped, PAGE_SIZE};
 
 /// What was asked of a direct-access file, its device or the file system below.
@@ -209,6 +210,14 @@ pub enum DaxError {
     /// The file's group has no room for what the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// The calling process is a child of fork(2), and the file's memory is that of the process that made it. Nothing was done.
+    #[error("{file}: {}", OtherProcess(*pid))]
+    OtherProcess {
+        /// The file.
+        file: Arc<str>,
+        /// The number of the process that made the memory.
+        pid: u32,
+    },
     /// The operation would have to wait, and may not.
     #[error("{file}: the operation would block at {}", Grouped(*offset))]
     WouldBlock {
@@ -310,6 +319,7 @@ impl DaxError {
             DaxError::NotAtomic { .. } => ErrorKind::Unsupported,
             DaxError::OpenOtherwise { .. } | DaxError::NotEmptied { .. } => ErrorKind::ResourceBusy,
             DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
+            DaxError::OtherProcess { .. } => ErrorKind::Unsupported,
             DaxError::Limit(_) => ErrorKind::OutOfMemory,
             DaxError::WouldBlock { .. } => ErrorKind::WouldBlock,
             DaxError::TooLong { .. } => ErrorKind::FileTooLarge,

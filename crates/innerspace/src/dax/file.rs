@@ -295,6 +295,7 @@ impl DaxFile {
     pub fn set_len_within(&self, len: u64, patience: Duration) -> Result<(), DaxError> {
         // One for all attempts.
         let (core, until) = (&self.0.core, deadline(patience));
+        core.check_process()?;
         core.with_room(|| core.set_len(len, until))
     }
 
@@ -316,6 +317,7 @@ impl DaxFile {
         patience: Duration,
     ) -> Result<(), DaxError> {
         let (core, until) = (&self.0.core, deadline(patience));
+        core.check_process()?;
         core.with_room(|| core.punch(bytes.clone(), until))
     }
 
@@ -338,6 +340,7 @@ impl DaxFile {
     /// As [`DaxFile::sync_all`].
     pub fn sync_range(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
         let core = &self.0.core;
+        core.check_process()?;
         let done = core.sync_bytes(self.clip(&bytes));
         // Heard of by this, too, if it is the one that just failed.
         let heard = core.errors.check(&self.0.cursor);
@@ -355,6 +358,7 @@ impl DaxFile {
     pub fn invalidate(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
         let bytes = self.clip(&bytes);
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        self.0.core.check_process()?;
         self.0.core.invalidate(pages)
     }
 

@@ -63,6 +63,7 @@ impl DaxCore {
         offset: u64,
         wait: Wait,
     ) -> Result<usize, DaxError> {
+        self.check_process()?;
         let _layout = self.share_layout(offset, wait)?;
         let len = self.size().saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut left = &mut buf[..len];

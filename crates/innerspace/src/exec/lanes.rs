@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::after::{call, collect};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
+use crate::sys::process::Process;
 
 /// Threads of one memory, those not counted that run a lane's only job.
 const MOST_THREADS: usize = 64;
@@ -67,6 +68,8 @@ pub(crate) struct Workers {
     work: Condvar,
     /// Notified when a job is over.
     ended: Condvar,
+    /// The process that has the threads.
+    maker: Process,
 }
 
 #[derive(Default)]
@@ -215,6 +218,7 @@ impl Workers {
             state: Mutex::default(),
             work: Condvar::new(),
             ended: Condvar::new(),
+            maker: Process::current(),
         })
     }
 
@@ -412,6 +416,10 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        // A thread that a child of fork(2) has not got may have had the lock.
+        if !self.workers.maker.is_current() {
+            return;
+        }
         let mut state = self.workers.state.lock();
         let left = state.lanes.remove(&self.key);
         drop(state);

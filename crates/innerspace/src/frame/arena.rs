@@ -62,14 +62,14 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) does not get it: it would be a
-    /// second owner of everything.
+    /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) has zeros there, as in the metadata: it would
+    /// be a second owner of everything. Zeros lead to nothing, so whatever it looks for is a miss, which it is refused.
     pub(super) fn new(frames: u32, prefault: Prefault) -> io::Result<Arena> {
         // More than there are addresses: nothing may be cut off here, since frames are told from others by their number.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::new(len)?;
-        memory.advise_dont_fork();
+        memory.advise_wipe_on_fork();
         memory.advise_huge();
         if prefault == Prefault::Now {
             memory.prefault(0..memory.len())?;

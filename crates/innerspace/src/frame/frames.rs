@@ -404,12 +404,17 @@ impl Frames {
         words.unwrap_or_else(|| self.arena.outside(id))
     }
 
+    /// Whether this is a child of fork(2), where everything is zeros.
+    fn is_wiped(&self) -> bool {
+        self.meta(FrameId::ZERO).kind() != Kind::Zero
+    }
+
     /// Like [`Frames::words`], for a node that a word names by its offset; `None` outside the arena.
     #[inline(always)]
     pub(crate) fn words_at(&self, at: FrameOffset) -> Option<&[AtomicU64; 512]> {
         let start = self.arena.start_of(at)?;
         debug_assert!(
-            self.meta(at.id()).kind().has_words(),
+            self.meta(at.id()).kind().has_words() || self.is_wiped(),
             "{:?} is {:?}",
             at.id(),
             self.meta(at.id()).kind()

@@ -58,7 +58,7 @@ impl<T: Zeroed> ZeroedArray<T> {
             .checked_mul(size_of::<T>())
             .ok_or(io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::new(bytes)?;
-        memory.advise_dont_fork();
+        memory.advise_wipe_on_fork();
         memory.advise_huge();
         Ok(ZeroedArray {
             memory,

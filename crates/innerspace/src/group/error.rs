@@ -6,6 +6,7 @@ use std::io;
 use thiserror::Error;
 
 use super::GroupId;
+use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SIZE, PageCount};
 
 /// A charge that did not fit. No counter moved.
@@ -64,6 +65,12 @@ pub enum LimitReason {
     Fragmented,
     /// A request that may go over the limit found the reserve empty too.
     ReserveEmpty,
+    /// The calling process is a child of fork(2), and the memory is that of the process that made it. The other facts are not
+    /// filled in.
+    OtherProcess {
+        /// The number of the process that made the memory.
+        pid: u32,
+    },
 }
 
 /// A group is full: the memory asked for was not given, and nothing was changed.
@@ -72,7 +79,11 @@ pub struct LimitError(Box<LimitDetails>);
 
 impl From<LimitError> for io::Error {
     fn from(error: LimitError) -> io::Error {
-        io::Error::new(io::ErrorKind::OutOfMemory, error)
+        let kind = match error.0.reason {
+            LimitReason::OtherProcess { .. } => io::ErrorKind::Unsupported,
+            _ => io::ErrorKind::OutOfMemory,
+        };
+        io::Error::new(kind, error)
     }
 }
 
@@ -100,6 +111,20 @@ pub struct LimitDetails {
 impl LimitError {
     pub(crate) fn new(details: LimitDetails) -> LimitError {
         LimitError(Box::new(details))
+    }
+
+    /// For a child of fork(2).
+    #[cold]
+    pub(crate) fn other_process(pid: u32, requested: PageCount) -> LimitError {
+        LimitError::new(LimitDetails {
+            group: String::new(),
+            id: GroupId::ROOT,
+            max: PageCount(0),
+            usage: PageCount(0),
+            requested,
+            reason: LimitReason::OtherProcess { pid },
+            holders: Holders::default(),
+        })
     }
 
     /// The facts: group, limit, usage, holders.
@@ -142,6 +167,9 @@ impl fmt::Display for LimitError {
             holders,
             ..
         } = &*self.0;
+        if let LimitReason::OtherProcess { pid } = reason {
+            return write!(f, "{}", OtherProcess(*pid));
+        }
         let (unit, unit_name) = unit_for(max.bytes());
         let digits =
             |pages: PageCount, digits| format!("{:.*}", digits, pages.bytes() as f64 / unit as f64);
@@ -190,6 +218,7 @@ impl fmt::Display for LimitError {
             LimitReason::ReserveEmpty => {
                 write!(f, "; the reserve is used up too. {}", holders.advice())
             }
+            LimitReason::OtherProcess { .. } => Ok(()),
         }
     }
 }

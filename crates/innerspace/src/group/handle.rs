@@ -44,7 +44,8 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.parent.is_some() {
+        // In a child of fork(2) the lock of the tree may be held for good.
+        if self.parent.is_some() && self.tree.maker.is_current() {
             let removed = self.tree.remove(self.id);
             debug_assert!(
                 removed.is_ok(),

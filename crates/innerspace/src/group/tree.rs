@@ -7,6 +7,7 @@ use super::watch::Watchers;
 use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
+use crate::sys::process::Process;
 use crate::units::PageCount;
 
 /// Levels on the longest path: the root and [`MAX_DEPTH`] below it.
@@ -76,6 +77,8 @@ pub(crate) struct GroupTree {
     pub(super) over: AtomicU32,
     /// What stall times count from.
     pub(super) born: std::time::Instant,
+    /// The process whose memory it counts.
+    pub(super) maker: Process,
 }
 
 impl std::fmt::Debug for GroupTree {
@@ -100,6 +103,7 @@ impl GroupTree {
             watchers: Watchers::default(),
             over: AtomicU32::new(0),
             born: std::time::Instant::now(),
+            maker: Process::current(),
         };
         let mut shape = tree.shape.lock();
         let root = shape

@@ -94,6 +94,7 @@ impl DirectOpener {
     /// # Errors
     /// As [`Memory::direct_file`].
     pub fn on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
+        self.check_process(|| name.into())?;
         self.check_group()?;
         DaxFile::on_device(&self.memory.0.cache, &self.group, device, name, self.setup)
     }
@@ -110,6 +111,7 @@ impl DirectOpener {
     #[cfg(not(target_family = "wasm"))]
     fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
         let inner = &*self.memory.0;
+        self.check_process(|| crate::store::shown(path).into())?;
         self.check_group()?;
         let access = match self.setup.access {
             FileAccess::ReadOnly => Access::ReadOnly,
@@ -123,6 +125,16 @@ impl DirectOpener {
             Ok((file, open))
         };
         inner.open_once(Opened::begin(path, access, create)?, same, make)
+    }
+
+    fn check_process(&self, name: impl Fn() -> Arc<str>) -> Result<(), DaxError> {
+        match self.memory.0.pool.foreign_maker() {
+            None => Ok(()),
+            Some(maker) => Err(DaxError::OtherProcess {
+                file: name(),
+                pid: maker.id(),
+            }),
+        }
     }
 
     fn check_group(&self) -> Result<(), DaxError> {

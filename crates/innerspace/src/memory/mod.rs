@@ -259,6 +259,9 @@ impl Memory {
     /// When an invariant is broken.
     #[doc(hidden)]
     pub fn validate(&self) {
+        if self.0.cache.is_foreign() {
+            return;
+        }
         let _paused = self.0.service.as_ref().map(Service::pause);
         self.0.pool.let_go();
         self.0.pool.validate();
@@ -278,6 +281,11 @@ impl std::fmt::Debug for Memory {
 
 impl Drop for MemoryInner {
     fn drop(&mut self) {
+        if self.cache.is_foreign() {
+            // A child of fork(2) keeps what it has.
+            std::mem::forget((self.pool.clone(), self.cache.clone(), self.root.clone()));
+            return;
+        }
         let mut panics = Panics::default();
         // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
         match self.service {

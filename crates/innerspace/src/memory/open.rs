@@ -224,6 +224,7 @@ impl FileOpener {
     /// See [`OpenError`].
     pub fn open_store(self, store: Arc<dyn Store>) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
+        self.check_process(|| store.name())?;
         self.check_group()?;
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
@@ -279,6 +280,7 @@ impl FileOpener {
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
         // What is wrong with the options costs nobody a file.
+        self.check_process(|| store::shown(path))?;
         self.check_group()?;
         self.options.check(path)?;
         let access = match self.options.file_access() {
@@ -298,6 +300,16 @@ impl FileOpener {
             Ok((file, open))
         };
         inner.open_once(Opened::begin(path, access, create)?, same, make)
+    }
+
+    fn check_process(&self, name: impl Fn() -> String) -> Result<(), OpenError> {
+        match self.memory.0.pool.foreign_maker() {
+            None => Ok(()),
+            Some(maker) => Err(OpenError::File(FileError::OtherProcess {
+                file: name().into(),
+                pid: maker.id(),
+            })),
+        }
     }
 
     fn check_group(&self) -> Result<(), OpenError> {

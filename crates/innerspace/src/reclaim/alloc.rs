@@ -197,11 +197,21 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<PoolFrame<'_>, LimitError> {
         mode.check_order();
+        self.check_process(PageCount(1 << order))?;
         if matches!(mode, AllocMode::Wait | AllocMode::NoIo) {
             self.age_if_due();
         }
         let attempted = self.attempt(group, order);
         self.settle(group, order, mode, attempted)
+    }
+
+    /// Refuses memory to a child of fork(2).
+    #[inline]
+    fn check_process(&self, pages: PageCount) -> Result<(), LimitError> {
+        match self.foreign_maker() {
+            None => Ok(()),
+            Some(maker) => Err(LimitError::other_process(maker.id(), pages)),
+        }
     }
 
     /// What is left to do after the first attempt.
@@ -396,6 +406,9 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<Charge<'_>, LimitError> {
         mode.check_order();
+        if !matches!(mode, AllocMode::Must) {
+            self.check_process(pages)?;
+        }
         let stuck = |refused: Refused| Stuck::Charge(refused.group);
         let want = Want {
             group,

@@ -23,6 +23,7 @@ use crate::stats::{Counters, Event, Totals};
 use crate::sync::keep::KeepSelf;
 use crate::sync::{Arc, Domain, OnceLock, Weak};
 use crate::sys::barrier::BarrierMode;
+use crate::sys::process::Process;
 use crate::units::{FrameId, PageCount};
 
 /// How to make a pool.
@@ -131,6 +132,12 @@ impl Pool {
         Ok(pool)
     }
 
+    /// The process that made the memory, unless that is the calling one: a child of fork(2), which has none of it.
+    #[inline]
+    pub(crate) fn foreign_maker(&self) -> Option<Process> {
+        self.domain.foreign_maker()
+    }
+
     /// The handle of the root group.
     pub(crate) fn root_group(&self) -> Group {
         Group::root(self.groups.clone())
@@ -173,6 +180,9 @@ impl Pool {
 
     /// Drops a view of a snapshot's page; frees it if that was the last hold.
     pub(crate) fn put_view_still(&self, id: FrameId) {
+        if self.foreign_maker().is_some() {
+            return;
+        }
         if self.frames.meta(id).hold.put_view_still() == Dropped::Last {
             self.free(id);
         }
@@ -318,6 +328,10 @@ impl Keeper for Pool {
     }
 
     fn view_outside_gone(&self, meta: &Meta) {
+        // The metadata is zeros there, as if the block had left its file.
+        if self.foreign_maker().is_some() {
+            return;
+        }
         let me = self.viewed_outside.get();
         let id = me.frames.id_of(meta);
         let (dropped, own) = meta.view_outside_gone(&me.viewed_outside);
@@ -330,6 +344,9 @@ impl Keeper for Pool {
 
 impl Reclaimer for Pool {
     fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
+        if self.foreign_maker().is_some() {
+            return PageCount(0);
+        }
         let (mut rounds, mut freed) = (Rounds::new(), PageCount(0));
         while freed < pages {
             let left = PageCount(pages.0 - freed.0);

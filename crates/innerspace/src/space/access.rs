@@ -139,6 +139,9 @@ impl std::fmt::Debug for Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if self.space.pool.foreign_maker().is_some() {
+            return;
+        }
         let own = self.translator.sections.participant();
         self.space
             .accessors
@@ -269,6 +272,10 @@ impl Core {
     /// The page that was missed, as `look_up`.
     #[inline(never)]
     fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if self.space.pool.foreign_maker().is_some() {
+            self.fault = what.fault(FaultKind::OtherProcess, at);
+            return None;
+        }
         let paused = Interrupted::new(self, S::pause, S::resume);
         let page = match what.access {
             AccessKind::Store | AccessKind::Exchange => paused.core.store_by_short_way(at, what),

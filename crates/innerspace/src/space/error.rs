@@ -16,6 +16,7 @@ use crate::VirtAddr;
 use crate::cache::FileError;
 use crate::dax::DaxError;
 use crate::group::LimitError;
+use crate::sys::process::OtherProcess;
 use crate::units::Bytes;
 
 /// What an access wanted.
@@ -78,6 +79,8 @@ pub enum FaultKind {
     Reentered,
     /// A `try_` form met something it would have had to wait for: [`Space::ready`](crate::Space::ready) waits for it.
     WouldBlock,
+    /// The calling process is a child of fork(2), and the memory is that of the process that made it.
+    OtherProcess,
 }
 
 /// An access that failed. Nothing was changed at and after the address; a value is stored wholly or not at all.
@@ -211,6 +214,7 @@ impl fmt::Display for FaultKind {
             FaultKind::Device => "the device refused",
             FaultKind::Reentered => "a callback of the space may not use it",
             FaultKind::WouldBlock => "it would block",
+            FaultKind::OtherProcess => "this memory belongs to the process that made it",
         })
     }
 }
@@ -237,6 +241,7 @@ impl FaultKind {
             FaultKind::Frozen => ErrorKind::ReadOnlyFilesystem,
             FaultKind::Reentered => ErrorKind::Deadlock,
             FaultKind::WouldBlock => ErrorKind::WouldBlock,
+            FaultKind::OtherProcess => ErrorKind::Unsupported,
         }
     }
 }
@@ -376,6 +381,14 @@ pub enum SpaceError {
         at: VirtAddr,
         /// How much.
         len: u64,
+    },
+    /// The calling process is a child of fork(2), and the memory is that of the process that made it. Nothing was done.
+    #[error("{what}: {}", OtherProcess(*pid))]
+    OtherProcess {
+        /// The operation.
+        what: &'static str,
+        /// The number of the process that made the memory.
+        pid: u32,
     },
     /// No free range is long enough.
     #[error("no free range of {} is left in the space", Bytes(*len))]
@@ -532,6 +545,7 @@ impl SpaceError {
             SpaceError::Direct(error) => error.kind(),
             SpaceError::Frozen { .. } => ErrorKind::ReadOnlyFilesystem,
             SpaceError::Reentered { .. } => ErrorKind::Deadlock,
+            SpaceError::OtherProcess { .. } => ErrorKind::Unsupported,
             SpaceError::Locked { .. }
             | SpaceError::Pinned { .. }
             | SpaceError::PinnedAlone { .. }

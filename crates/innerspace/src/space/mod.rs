@@ -334,8 +334,12 @@ impl SpaceInner {
         })
     }
 
-    /// Refuses changes from inside a callback of the space.
+    /// Refuses changes from inside a callback of the space, and in a child of fork(2).
     fn check_entry(&self, what: &'static str, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        if let Some(maker) = self.pool.foreign_maker() {
+            let pid = maker.id();
+            return Err(SpaceError::OtherProcess { what, pid });
+        }
         match device::is_inside(self) {
             true => Err(SpaceError::Reentered { what, at, len }),
             false => Ok(()),
@@ -462,6 +466,11 @@ impl SpaceInner {
 
 impl Drop for SpaceInner {
     fn drop(&mut self) {
+        if self.pool.foreign_maker().is_some() {
+            // A child of fork(2) keeps what it has.
+            std::mem::forget((self.pool.clone(), self.cache.clone(), self.group.clone()));
+            return;
+        }
         // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
         let vmas = self.gate.get_mut().close();
         let (pool, group) = (&self.pool, self.group.id());

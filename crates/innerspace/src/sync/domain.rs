@@ -50,6 +50,7 @@ use std::hint::cold_path;
 use super::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
+use crate::sys::process::Process;
 
 /// Posts kept one by one; one more turns the mailbox into a single "forget everything".
 pub(crate) const MAILBOX_LEN: usize = 64;
@@ -263,6 +264,8 @@ pub(crate) struct Domain {
     mode: BarrierMode,
     /// Tells domains apart in a thread's own list of readers; never reused.
     id: u64,
+    /// The process that made it: a child of fork(2) has none of its threads.
+    maker: Process,
     participants: Mutex<Participants>,
     /// Whether readers fence when they enter; changed with the participants locked ([`fencing`]).
     fenced: AtomicBool,
@@ -289,6 +292,7 @@ impl Domain {
         Arc::new(Domain {
             mode,
             id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
+            maker: Process::current(),
             participants: Mutex::ranked(Rank::Participants, Participants::default()),
             fenced: AtomicBool::new(false),
             barrier_cost: AtomicU64::new(0),
@@ -325,7 +329,17 @@ impl Domain {
         participants.list.push(participant);
     }
 
+    /// The process that made it, unless that is the calling one.
+    #[inline]
+    pub(crate) fn foreign_maker(&self) -> Option<Process> {
+        (!self.maker.is_current()).then_some(self.maker)
+    }
+
     fn unregister(&self, participant: &Arc<Participant>) {
+        // Another thread of the parent may have had the lock.
+        if self.foreign_maker().is_some() {
+            return;
+        }
         let is_other = |other: &Arc<Participant>| !Arc::ptr_eq(other, participant);
         self.participants.lock().list.retain(is_other);
     }
@@ -333,6 +347,10 @@ impl Domain {
     /// Waits until every section that was open at the call has been left. What was made unreachable before the call can
     /// be reused after it.
     pub(crate) fn synchronize(&self) {
+        // Nobody leaves the sections that were open in the parent.
+        if self.foreign_maker().is_some() {
+            return;
+        }
         // Acquire: pairs with `begun`, so that this grace period covers what was unreachable when it was called.
         let number = self.grace_periods.fetch_add(1, Ordering::AcqRel) + 1;
         if cfg!(mutant = "A2") {

@@ -102,9 +102,9 @@ impl Mapping {
         platform::advise_huge(self.base, self.len);
     }
 
-    /// Asks that a child of fork(2) does not have this memory. Advice, as above.
-    pub(crate) fn advise_dont_fork(&self) {
-        platform::advise_dont_fork(self.base, self.len);
+    /// Asks that a child of fork(2) has zeros in place of this memory, or where that is not to be had, nothing. Advice, as above.
+    pub(crate) fn advise_wipe_on_fork(&self) {
+        platform::advise_wipe_on_fork(self.base, self.len);
     }
 
     /// Backs `range` (offsets in bytes) with memory now instead of at the first touch. The content
@@ -225,8 +225,10 @@ mod platform {
         let _ = advise(base, len, libc::MADV_HUGEPAGE);
     }
 
-    pub(super) fn advise_dont_fork(base: NonNull<u8>, len: usize) {
-        let _ = advise(base, len, libc::MADV_DONTFORK);
+    pub(super) fn advise_wipe_on_fork(base: NonNull<u8>, len: usize) {
+        if advise(base, len, libc::MADV_WIPEONFORK).is_err() {
+            let _ = advise(base, len, libc::MADV_DONTFORK);
+        }
     }
 
     /// Whether it was done; an older kernel (before 5.14) does not know the advice.
@@ -263,7 +265,7 @@ mod platform {
 
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
-    pub(super) fn advise_dont_fork(_: NonNull<u8>, _: usize) {}
+    pub(super) fn advise_wipe_on_fork(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn populate(_: NonNull<u8>, _: usize) -> io::Result<bool> {
         Ok(false)
@@ -359,7 +361,7 @@ mod tests {
             );
             assert!(bytes(&mapping, 0..len).iter().all(|byte| *byte == 0));
             mapping.advise_huge();
-            mapping.advise_dont_fork();
+            mapping.advise_wipe_on_fork();
             fill(&mapping, 0..len, 7);
             assert!(bytes(&mapping, 0..len).iter().all(|byte| *byte == 7));
         }
@@ -367,14 +369,23 @@ mod tests {
 
     #[test]
     #[cfg(all(target_os = "linux", not(any(portable, miri, loom, shuttle))))]
-    fn a_child_gives_no_memory_back() {
+    fn a_child_has_zeros_of_its_own_and_gives_no_memory_back() {
         let mapping = Mapping::new(HUGE_PAGE).unwrap();
-        mapping.advise_dont_fork();
+        mapping.advise_wipe_on_fork();
+        fill(&mapping, 0..4096, 7);
         let (base, len) = (mapping.base(), mapping.len());
-        let drop_it = || drop(mapping);
-        assert!(crate::sys::process::tests::keeps_what_is_there(
-            base, len, drop_it
-        ));
+        let mut first = [1; 8];
+        let mut mapping = Some(mapping);
+        assert!(crate::sys::process::tests::in_child(|| {
+            // SAFETY: mapped in the child, too.
+            unsafe { copy::copy_in(&mut first, base) };
+            // SAFETY: as above.
+            unsafe { copy::fill(base, 9, 8) };
+            drop(mapping.take());
+            // SAFETY: asks about a range of addresses.
+            first == [0; 8] && unsafe { libc::msync(base.cast(), len, libc::MS_ASYNC) == 0 }
+        }));
+        assert_eq!(bytes(&mapping.unwrap(), 0..8), [7; 8]);
     }
 
     #[test]

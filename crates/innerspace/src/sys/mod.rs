@@ -40,7 +40,6 @@ pub(crate) mod flush;
 pub(crate) mod lock_byte;
 #[cfg(not(loom))]
 pub(crate) mod memory;
-#[cfg(not(loom))]
 pub(crate) mod process;
 #[cfg(all(
     feature = "io-uring",

@@ -5,6 +5,7 @@
 #![cfg(unix)]
 
 mod direct;
+mod forked;
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use innerspace::store::{self, Holder, StoreErrorKind};
 use innerspace::{
     DaxError, DaxFile, FaultKind, FileError, Grouped, KIB, Map, Memory, MemoryOptions, OnShrink,
-    OpenError, PagedFile, StoreAction,
+    OpenError, PagedFile, StoreAction, Threads,
 };
 
 const PART: &str = "INNERSPACE_TEST_PART";
@@ -32,6 +33,12 @@ fn the_other_process() {
         "hold" => hold(&path),
         "write" => write_and_sync(&path, std::env::var(SEED).unwrap().parse().unwrap()),
         "fill" => fill_the_disk(&path),
+        "fork" => forked::fork_with_requests_in_flight(&path, Threads::Service),
+        "fork without threads" => forked::fork_with_requests_in_flight(&path, Threads::None),
+        "exit" => forked::exit_with_requests_in_flight(&path),
+        "return" => forked::return_with_requests_in_flight(&path),
+        "drop" => forked::drop_with_requests_in_flight(&path),
+        "engine" => forked::say_engine(&path),
         "limit" => meet_the_size_limit(&path),
         "hold direct" => direct::hold_direct(&path),
         "cut" => direct::cut(&path),

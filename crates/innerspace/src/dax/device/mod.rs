@@ -374,7 +374,7 @@ fn check_len(len: u64) -> Result<usize, DaxError> {
 fn memory(len: u64) -> Result<Mapping, DaxError> {
     let mapping = Mapping::new(check_len(len)?)
         .map_err(|error| DaxError::io(&"memory device".into(), DaxAction::Map, 0, error))?;
-    mapping.advise_dont_fork();
+    mapping.advise_wipe_on_fork();
     Ok(mapping)
 }
 

@@ -64,6 +64,9 @@ impl Pins {
 
 impl Drop for Pins {
     fn drop(&mut self) {
+        if self.pool.foreign_maker().is_some() {
+            return;
+        }
         self.frames.iter().for_each(|frame| self.pool.unmap(*frame));
     }
 }
