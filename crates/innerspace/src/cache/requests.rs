@@ -159,6 +159,10 @@ pub(super) struct Fill {
     /// Nobody has asked for them yet.
     is_ahead: bool,
     /// In use until the request is over: whoever opens the same store again waits for that.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "io-uring")),
+        allow(dead_code, reason = "kept; the ring asks for it")
+    )]
     store: Option<Arc<Reached>>,
 }
 

@@ -11,7 +11,6 @@ use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
 use crate::store::{Access, Create, Locked, Opened};
-#[cfg(not(target_family = "wasm"))]
 use crate::sync::Arc;
 
 /// How to open a direct access file of a memory; made by [`Memory::direct_options`].

@@ -34,6 +34,10 @@ pub(crate) mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod copy;
 #[cfg(not(loom))]
+#[cfg_attr(
+    target_family = "wasm",
+    allow(dead_code, unused_imports, reason = "there are no files")
+)]
 pub(crate) mod file;
 #[cfg(not(loom))]
 pub(crate) mod flush;
@@ -48,6 +52,10 @@ pub(crate) mod process;
 ))]
 pub(crate) mod ring;
 #[cfg(not(loom))]
+#[cfg_attr(
+    target_family = "wasm",
+    allow(dead_code, reason = "there are no files")
+)]
 pub(crate) mod shared;
 
 /// Keeps the compiler from merging the end of this way with that of another one which comes to the same from other addresses: it would

@@ -37,6 +37,10 @@ pub(crate) enum Rights {
 
 /// When what was stored to a mapping is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "nothing is mapped elsewhere")
+)]
 pub(crate) enum Synchronous {
     /// Once its cache lines are flushed: the file's medium is mapped itself (`MAP_SYNC`).
     Yes,

@@ -49,10 +49,13 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 
-use super::{
-    Batch, Identity, Landed, Limits, Operation, Own, Store, StoreError, SyncWhat, Version,
-    shown_name, write_zeros,
-};
+#[cfg(all(
+    target_os = "linux",
+    feature = "io-uring",
+    not(any(loom, shuttle, miri, portable))
+))]
+use super::{Batch, Landed, Operation};
+use super::{Identity, Limits, Own, Store, StoreError, SyncWhat, Version, shown_name, write_zeros};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::file as sys;
 use crate::units::PageCount;
