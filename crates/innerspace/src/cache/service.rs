@@ -525,6 +525,9 @@ impl Cache {
     /// The lane for the calls of futures about whatever is at `address`, of which `limit` run at a time. It lasts as long as one of
     /// them.
     pub(super) fn task_lane(&self, address: usize, limit: u32) -> Arc<Lane> {
+        if self.is_foreign() {
+            return Arc::new(self.workers.lane(limit));
+        }
         let mut lanes = self.task_lanes.lock();
         if let Some(lane) = lanes.get(&address).and_then(Weak::upgrade) {
             return lane;
@@ -650,13 +653,24 @@ impl Cache {
         }
     }
 
-    /// Recomputes what is counted here; nobody may be using the files.
-    pub(crate) fn validate(&self) {
-        let files = self.files();
-        for file in &files {
+    /// Waits until no request is in flight and no job runs or is queued. Nobody may be using the files.
+    pub(crate) fn wait_quiet(&self) {
+        for file in self.files() {
             file.wait_landed(&(0..u64::MAX));
         }
+        #[cfg(all(
+            target_os = "linux",
+            feature = "io-uring",
+            not(any(loom, shuttle, miri, portable))
+        ))]
+        self.flights.wait_quiet();
         self.workers.wait_quiet();
+    }
+
+    /// Recomputes what is counted here; nobody may be using the files.
+    pub(crate) fn validate(&self) {
+        self.wait_quiet();
+        let files = self.files();
         for file in &files {
             file.validate();
             for group in &file.groups {

@@ -79,6 +79,8 @@ struct State {
     /// By key. Keys are never used again: a job may outlive its lane.
     lanes: BTreeMap<u64, LaneState>,
     next_key: u64,
+    /// Jobs that run, those of lanes that are gone included.
+    running: usize,
     /// Lanes of which a job may start, each once.
     ready: VecDeque<u64>,
     threads: usize,
@@ -151,6 +153,7 @@ impl State {
         let (turn, job) = lane.queue.pop_front()?;
         lane.running += 1;
         lane.is_alone = turn == Turn::Alone;
+        self.running += 1;
         Some(job)
     }
 
@@ -170,6 +173,7 @@ impl State {
 
     /// A job of the lane is over.
     fn end(&mut self, key: u64) {
+        self.running -= 1;
         if let Some(lane) = self.lane(key) {
             lane.running -= 1;
             lane.is_alone = false;
@@ -234,6 +238,13 @@ impl Workers {
 
     /// A new lane of which at most `limit` jobs (at least one) run at a time.
     pub(crate) fn lane(self: &Arc<Workers>, limit: u32) -> Lane {
+        if !self.maker.is_current() {
+            // Nothing is ever pushed: see `Lane::push`.
+            return Lane {
+                workers: self.clone(),
+                key: u64::MAX,
+            };
+        }
         let new = LaneState {
             limit: limit.max(1),
             running: 0,
@@ -273,7 +284,7 @@ impl Workers {
     pub(crate) fn wait_quiet(&self) {
         let mut state = self.state.lock();
         while state.has_threads
-            && (state.lanes.values()).any(|lane| lane.running > 0 || !lane.queue.is_empty())
+            && (state.running > 0 || state.lanes.values().any(|lane| !lane.queue.is_empty()))
         {
             state = self.ended.wait(state);
         }
@@ -374,6 +385,10 @@ impl Drop for Running<'_> {
 impl Lane {
     /// Queues a job.
     pub(crate) fn push(&self, turn: Turn, job: Box<dyn Job>) -> Served {
+        // A child of fork(2) runs none; whoever asks is refused before it comes here.
+        if !self.workers.maker.is_current() {
+            return Served::ByCallers;
+        }
         let mut unwanted = Vec::new();
         let mut state = self.workers.state.lock();
         let lane = state.lane(self.key).expect("as long as its handle");
@@ -553,6 +568,26 @@ mod tests {
         // And come again.
         push(&lane, Turn::Shared, move || done.send(()).unwrap());
         over.recv_timeout(LONG).unwrap();
+    }
+
+    #[test]
+    fn whoever_waits_for_quiet_waits_for_a_job_whose_lane_is_gone() {
+        let workers = threaded();
+        let lane = workers.lane(1);
+        let (begun, begins) = mpsc::channel();
+        let (end, ends) = mpsc::channel::<()>();
+        let is_over = Arc::new(StdMutex::new(false));
+        let over = is_over.clone();
+        push(&lane, Turn::Shared, move || {
+            begun.send(()).unwrap();
+            assert!(ends.recv().is_err());
+            std::thread::sleep(Duration::from_millis(20));
+            *over.lock().unwrap() = true;
+        });
+        begins.recv_timeout(LONG).unwrap();
+        drop((lane, end));
+        workers.wait_quiet();
+        assert!(*is_over.lock().unwrap());
     }
 
     #[test]

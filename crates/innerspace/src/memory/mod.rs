@@ -263,6 +263,7 @@ impl Memory {
             return;
         }
         let _paused = self.0.service.as_ref().map(Service::pause);
+        self.0.cache.wait_quiet();
         self.0.pool.let_go();
         self.0.pool.validate();
         self.0.cache.validate();

@@ -46,6 +46,8 @@ struct State {
     /// No ring can be had: reads go by calls.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
+    /// Reads that were taken and whose requests have not been completed, or given back, to the end.
+    outstanding: usize,
     /// The thread that has the ring, by number; 0: none.
     thread: u64,
     threads: u64,
@@ -73,6 +75,7 @@ impl Flights {
             }
             return;
         }
+        state.outstanding += reads.len();
         for (transfer, request, store) in reads {
             state.queue.push_back((transfer, Flight { request, store }));
         }
@@ -102,6 +105,13 @@ impl Flights {
         }
     }
 
+    /// Waits until every read has been completed to the end. A request leaves its file's table a little earlier.
+    pub(crate) fn wait_quiet(&self) {
+        while self.state.lock().outstanding > 0 {
+            crate::sync::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The number of the thread that is to be started, if one is.
     fn wants_thread(state: &mut State) -> Option<u64> {
         let is_stuck = state
@@ -125,9 +135,11 @@ impl Flights {
             state.thread = 0;
             let queue = std::mem::take(&mut state.queue);
             drop(state);
+            let count = queue.len();
             for (_, flight) in queue {
                 flight.request.give_back();
             }
+            self.state.lock().outstanding -= count;
         }
     }
 
@@ -178,12 +190,17 @@ impl Flights {
         // SAFETY: the memory of each transfer is that of the request beside it, which owns the right to fill it, keeps it until it
         // is completed or dropped, and is in the ring until the kernel is done with it. The store beside it keeps the descriptor.
         let refused = unsafe { ring.submit(reads) };
+        if refused.is_empty() {
+            return;
+        }
+        let count = refused.len();
         for (flight, error) in refused {
             if is_refusal(&error) {
                 flight.store.ring_refused(Own::ASKS);
             }
             flight.request.give_back();
         }
+        self.state.lock().outstanding -= count;
     }
 
     fn complete(&self, number: u64, landed: &mut Vec<(Flight, io::Result<usize>)>) {
@@ -195,6 +212,7 @@ impl Flights {
         };
         run_with_wakers(
             || {
+                let count = landed.len();
                 for (flight, result) in landed.drain(..) {
                     let Flight { request, store } = flight;
                     let (offset, wanted) = (request.offset(), request.len() as u64);
@@ -203,6 +221,7 @@ impl Flights {
                         Landed::ByCall => request.give_back(),
                     }
                 }
+                self.state.lock().outstanding -= count;
             },
             calls,
         );
