@@ -161,6 +161,16 @@ impl Core {
         let translator = Translator::new(&space.pool.domain);
         // Known to the space before it has cached anything, so that no post can miss it.
         let own = translator.sections.participant().clone();
+        if space.pool.foreign_maker().is_some() {
+            // A child of fork(2): each of its accesses is refused.
+            return Core {
+                translator,
+                vmas: VmaCache::new(&space.sequence),
+                space: space.clone(),
+                attached: false,
+                fault: Fault::new(FaultKind::OtherProcess, VirtAddr(0), AccessKind::Load, 0),
+            };
+        }
         space.accessors.lock().push(own);
         // A group too small for one more accessor gives limit errors at its accesses, not here.
         let attached = space.pool.groups.attach_accessor(space.group_id()).is_ok();

@@ -320,6 +320,10 @@ impl Domain {
     }
 
     fn add(&self, participant: Arc<Participant>) {
+        // As in `unregister`.
+        if self.foreign_maker().is_some() {
+            return;
+        }
         let mut participants = self.participants.lock();
         if self.fenced.load(Ordering::Relaxed) {
             participant.alone.fetch_or(FENCED, Ordering::Relaxed);
