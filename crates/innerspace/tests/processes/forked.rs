@@ -13,7 +13,7 @@ use innerspace::{FileAccess, LimitReason, MIB, Ready, Space, SpaceError, WriteOr
 use super::*;
 
 /// How the reads of a file are done, by what `INNERSPACE_ENGINE` calls it.
-const ENGINES: [&str; 4] = ["ring", "pool", "dontcache", "dropped"];
+pub(super) const ENGINES: [&str; 4] = ["ring", "pool", "dontcache", "dropped"];
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);

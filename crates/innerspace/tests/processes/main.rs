@@ -5,6 +5,7 @@
 #![cfg(unix)]
 
 mod direct;
+mod engines;
 mod forked;
 
 use std::collections::HashMap;
@@ -39,6 +40,19 @@ fn the_other_process() {
         "return" => forked::return_with_requests_in_flight(&path),
         "drop" => forked::drop_with_requests_in_flight(&path),
         "engine" => forked::say_engine(&path),
+        "leave nothing" => engines::work_and_leave_nothing(&path),
+        #[cfg(target_os = "linux")]
+        "no rings, ENOSYS" => engines::work_without_rings(&path, libc::ENOSYS),
+        #[cfg(target_os = "linux")]
+        "no rings, EPERM" => engines::work_without_rings(&path, libc::EPERM),
+        #[cfg(target_os = "linux")]
+        "rings go, ENOSYS" => engines::work_while_rings_go(&path, libc::ENOSYS),
+        #[cfg(target_os = "linux")]
+        "rings go, EPERM" => engines::work_while_rings_go(&path, libc::EPERM),
+        #[cfg(target_os = "linux")]
+        "no locked memory" => engines::work_without_locked_memory(&path),
+        #[cfg(target_os = "linux")]
+        "tmpfs" => engines::work_on_tmpfs(&path),
         "limit" => meet_the_size_limit(&path),
         "hold direct" => direct::hold_direct(&path),
         "cut" => direct::cut(&path),
