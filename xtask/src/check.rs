@@ -14,6 +14,9 @@ const OTHER_PLATFORMS: [&str; 4] = [
     "wasm32-unknown-unknown",
 ];
 
+/// What `FileStore` falls back to, as `INNERSPACE_ENGINE` calls it.
+const ENGINES: [&str; 3] = ["pool", "dontcache", "dropped"];
+
 /// Everything but the models and the mutants, which have commands of their own.
 pub(crate) fn all() -> Result<()> {
     lint()?;
@@ -57,8 +60,8 @@ pub(crate) fn lint() -> Result<()> {
     Ok(())
 }
 
-/// The command that README.md names: all tests, once more with plain fences in place of membarrier, then
-/// every example, which must exit with 0. The second run is of the whole workspace, too: of one package
+/// The command that README.md names: all tests, once more with plain fences in place of membarrier, those of files over each engine
+/// that is not in force by itself, then every example, which must exit with 0. The second run is of the whole workspace, too: of one package
 /// alone, all would be built again, since its dependencies have other features then.
 pub(crate) fn test() -> Result<()> {
     step(
@@ -72,6 +75,16 @@ pub(crate) fn test() -> Result<()> {
             .args(["--lib", "--tests"])
             .env("INNERSPACE_BARRIER", "fences"),
     )?;
+    for engine in ENGINES {
+        step(
+            &format!("tests with the file engine {engine}"),
+            cargo()
+                .args(["test", "--workspace", "--all-features"])
+                .args(["--lib", "--tests"])
+                .args(["--", "store", "cache", "memory"])
+                .env("INNERSPACE_ENGINE", engine),
+        )?;
+    }
     for name in examples()? {
         step(
             &format!("example {name}"),

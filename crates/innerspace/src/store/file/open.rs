@@ -344,11 +344,24 @@ impl Opening<'_> {
         metadata: &Metadata,
         cache: CacheMode,
     ) -> Result<Engine, OpenError> {
+        if let Some(forced) = forced::mode(cache)
+            && let Ok(engine) = self.engine_in(file, metadata, forced)
+        {
+            return Ok(engine);
+        }
+        self.engine_in(file, metadata, cache)
+    }
+
+    fn engine_in(
+        &self,
+        file: &File,
+        metadata: &Metadata,
+        cache: CacheMode,
+    ) -> Result<Engine, OpenError> {
         let refused = || OpenError::CacheMode {
             path: self.path.to_owned(),
             mode: cache,
         };
-        let cache = forced::mode(cache);
         let cached = match cache {
             CacheMode::Kernel => Cached::Kept,
             CacheMode::DropAfterUse if sys::CAN_DROP => Cached::Dropped,
@@ -408,12 +421,12 @@ pub(super) mod forced {
         std::env::var_os("INNERSPACE_ENGINE").is_some_and(|told| told == engine)
     }
 
-    /// The mode in place of [`CacheMode::Auto`].
-    pub(super) fn mode(asked: CacheMode) -> CacheMode {
+    /// The mode in place of [`CacheMode::Auto`], where it works.
+    pub(super) fn mode(asked: CacheMode) -> Option<CacheMode> {
         match asked {
-            CacheMode::Auto if is_told("dontcache") => CacheMode::DontCache,
-            CacheMode::Auto if is_told("dropped") => CacheMode::DropAfterUse,
-            asked => asked,
+            CacheMode::Auto if is_told("dontcache") => Some(CacheMode::DontCache),
+            CacheMode::Auto if is_told("dropped") => Some(CacheMode::DropAfterUse),
+            _ => None,
         }
     }
 
@@ -427,8 +440,8 @@ pub(super) mod forced {
 pub(super) mod forced {
     use super::CacheMode;
 
-    pub(super) fn mode(asked: CacheMode) -> CacheMode {
-        asked
+    pub(super) fn mode(_: CacheMode) -> Option<CacheMode> {
+        None
     }
 
     pub(in super::super) fn no_ring() -> bool {
