@@ -15,7 +15,7 @@
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `passing`, `write`, `append`, `new_blocks` | zero-copy and copies; reads that cache nothing; writers that move away from views; at the end of the file; blocks made whole, many at once |
-//! | `dirty`, `runs`, `writeback`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, less often while that fails; making it durable; who hears of failures |
+//! | `dirty`, `runs`, `writeback`, `write_depth`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, several runs at once, less often while that fails; making it durable; who hears of failures |
 //! | `truncate`, `punched`, `steady` | taking parts away; what was punched and no sync has covered; who keeps that away |
 //! | `calls` | a store must not come back to its file; whose stores are called unasked |
 //! | `fault`, `beside`, `mappers`, `owner` | page faults; what they map with their own; mappings, reclaim |
@@ -107,6 +107,7 @@ mod validate;
 mod view;
 mod waiting;
 mod write;
+mod write_depth;
 mod writeback;
 
 pub(crate) use self::core::FileCore;

@@ -35,6 +35,9 @@ const MAX_SYNC_RUN: u64 = 4 * MIB;
 /// More than [`MAX_RUN`] is this part of every limit at most: what is being written can be neither changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
 
+/// Runs that a flusher writes before it looks again whether it has to.
+const FLUSH_RUNS: u64 = 8;
+
 /// Failed calls of the store after which a run is given up that no sync asks for.
 const PATIENCE: u32 = 4;
 
@@ -173,11 +176,7 @@ impl FileCore {
         if reason != WriteReason::Sync && !self.trouble.may_try(self.pool.now()) {
             return total;
         }
-        let max_run = match reason {
-            WriteReason::Sync => self.max_sync_run(),
-            WriteReason::Flusher { .. } | WriteReason::Pressure => MAX_RUN,
-        };
-        let max_run = (max_run >> self.block_shift()).max(1);
+        let max_run = self.max_run(reason);
         while total.next < blocks.end && total.written + total.failed < max_blocks {
             let rules = self.rules(reason);
             let left = max_blocks - total.written - total.failed;
@@ -200,6 +199,15 @@ impl FileCore {
         total
     }
 
+    /// The most blocks of one run.
+    pub(super) fn max_run(&self, reason: WriteReason) -> u64 {
+        let bytes = match reason {
+            WriteReason::Sync => self.max_sync_run(),
+            WriteReason::Flusher { .. } | WriteReason::Pressure => MAX_RUN,
+        };
+        (bytes >> self.block_shift()).max(1)
+    }
+
     /// The most bytes of one run of a sync, by the nearest limit of the groups that pay for the file.
     fn max_sync_run(&self) -> u64 {
         (self.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN)
@@ -210,9 +218,9 @@ impl FileCore {
     pub(super) fn write_onwards(&self, reason: WriteReason, max_blocks: u64) -> RunEnd {
         let end_block = self.end_block();
         let from = self.write_from.load(Ordering::Relaxed).min(end_block);
-        let mut total = self.write_range(from..end_block, reason, LockMode::Sleep, max_blocks);
+        let mut total = self.write_in_depth(from..end_block, reason, max_blocks);
         if total.written == 0 && total.failed == 0 && from > 0 {
-            total = self.write_range(0..from, reason, LockMode::Sleep, max_blocks);
+            total = self.write_in_depth(0..from, reason, max_blocks);
         }
         let next = if total.next >= end_block {
             0
@@ -225,8 +233,15 @@ impl FileCore {
 
     /// A writer's share: up to one run of whatever may go. Blocks written.
     pub(super) fn write_some(&self) -> u64 {
-        let max = (MAX_RUN >> self.block_shift()).max(1);
-        self.write_onwards(WriteReason::Pressure, max).written
+        let reason = WriteReason::Pressure;
+        self.write_onwards(reason, self.max_run(reason)).written
+    }
+
+    /// A flusher's share: as many runs as are in flight at once, at most. Blocks written.
+    fn write_more(&self) -> u64 {
+        let reason = WriteReason::Pressure;
+        let most = FLUSH_RUNS * self.max_run(reason);
+        self.write_onwards(reason, most).written
     }
 
     /// Has a job of the file's lane write until no group has too much dirty, if none is at it.
@@ -242,7 +257,7 @@ impl FileCore {
             let ended = FlushEnd(&core);
             let mut written = true;
             while written && !core.is_closed() && core.dirty_level() > DirtyLevel::Low {
-                written = core.write_some() > 0;
+                written = core.write_more() > 0;
             }
             if !written {
                 core.cache.note_futile_flush();
@@ -532,7 +547,7 @@ impl FileCore {
     fn write_dirty_now(&self, blocks: &Range<u64>) -> RunEnd {
         let end = self.dirty().last().map_or(0, |last| last + 1);
         let blocks = blocks.start..blocks.end.min(end);
-        self.write_range(blocks, WriteReason::Sync, LockMode::Sleep, u64::MAX)
+        self.write_in_depth(blocks, WriteReason::Sync, u64::MAX)
     }
 
     /// The error for a writer that finds everything held back, if that is so.

@@ -123,7 +123,7 @@ fn held_blocks_count_against_the_limit_and_refuse_writes_in_the_end() {
     );
 }
 
-// spec: P25
+// spec: P25, R19
 #[test]
 fn a_page_is_never_in_the_store_before_its_log() {
     let cache = memory(64);

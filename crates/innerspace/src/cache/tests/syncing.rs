@@ -175,7 +175,7 @@ fn a_sync_on_the_way_makes_room() {
     }
 }
 
-// spec: P16
+// spec: P16, R18
 #[test]
 fn who_comes_during_a_sync_takes_part_in_the_next() {
     for size in SIZES {
@@ -284,7 +284,7 @@ fn a_sync_leaves_what_is_appended_meanwhile() {
     }
 }
 
-// spec: P16, P18
+// spec: P16, P18, R18
 #[test]
 fn a_sync_waits_for_the_writes_of_others() {
     for size in SIZES {
@@ -447,4 +447,48 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
     drop(taken);
     cache.tick();
     assert_eq!(count(&store, OperationKind::Sync), 1, "it was asked for");
+}
+
+// spec: R18, R19
+#[test]
+fn a_sync_has_several_runs_in_flight_and_wait_for_all() {
+    let cache = memory(16_384);
+    cache.workers().begin_threads();
+    let store = patterned(0);
+    let order = crate::cache::WriteOrder::OnSync;
+    let file = open(&cache, &store, &options(4096).write_order(order));
+    file.write_at(&vec![7; 16 << 20], 0).unwrap();
+    store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]).times(2));
+    let sync = {
+        let file = file.clone();
+        thread::spawn(move || file.sync_all())
+    };
+    store.wait_hanging(2);
+    assert_eq!(count(&store, OperationKind::Sync), 0, "not all is written");
+    store.release(Release::Proceed);
+    sync.join().unwrap().unwrap();
+    let writes = file.stats().store_writes;
+    assert!((4..=5).contains(&writes), "{writes} runs of 4 MiB");
+    assert_eq!(count(&store, OperationKind::Sync), 1);
+    assert!(store.inner().to_vec() == vec![7; 16 << 20]);
+    assert_eq!(core(&file).dirty_blocks(), 0);
+}
+
+// spec: R18
+#[test]
+fn a_run_that_fails_beside_others_fails_the_sync_and_stays_dirty() {
+    let cache = memory(16_384);
+    cache.workers().begin_threads();
+    let store = patterned(0);
+    let order = crate::cache::WriteOrder::OnSync;
+    let file = open(&cache, &store, &options(4096).write_order(order));
+    file.write_at(&vec![7; 16 << 20], 0).unwrap();
+    let bad = Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Write]);
+    store.add(bad.within(9 * MIB..9 * MIB + 4096).forever());
+    let error = file.sync_all().unwrap_err();
+    assert!(error.to_string().contains("9,437,184"), "{error}");
+    assert_eq!(core(&file).dirty_blocks(), 1, "its neighbours are written");
+    store.heal();
+    file.sync_all().unwrap();
+    assert!(store.inner().to_vec() == vec![7; 16 << 20]);
 }
