@@ -111,7 +111,6 @@
 #[cfg(not(loom))]
 mod cache;
 mod dax;
-#[cfg(not(loom))]
 mod exec;
 mod frame;
 mod group;

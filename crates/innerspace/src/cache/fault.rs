@@ -233,6 +233,7 @@ impl FileCore {
                 Got::Locked(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
                     // With nothing locked: the next window takes memory.
                     let held = locked.unlock();
+                    drop(steady);
                     self.note_ahead(&held, &self.stream);
                 }
                 Got::Locked(locked) => match self.prepare(locked, kind, &mut spare) {

@@ -2,6 +2,8 @@
 //!
 //! Each model ends with the recount of every layer. Names contain `shuttle`, so that one command finds them all.
 
+mod requests;
+
 use std::io;
 use std::ops::Range;
 use std::pin::pin;
@@ -477,23 +479,33 @@ fn shuttle_what_a_close_retires_is_freed_beside_the_end_of_the_memory() {
 
 /// Waits for a future as an executor does.
 fn wait_for<F: Future>(mut future: std::pin::Pin<&mut F>) -> F::Output {
-    #[derive(Default)]
-    struct Bell(Mutex<bool>, Condvar);
-    impl Wake for Bell {
-        fn wake(self: std::sync::Arc<Self>) {
-            *self.0.lock() = true;
-            self.1.notify_all();
-        }
-    }
     let bell = std::sync::Arc::new(Bell::default());
     let waker = Waker::from(bell.clone());
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        let mut rung = bell.0.lock();
+        bell.wait();
+    }
+}
+
+/// What a waker rings.
+#[derive(Default)]
+struct Bell(Mutex<bool>, Condvar);
+
+impl Wake for Bell {
+    fn wake(self: std::sync::Arc<Self>) {
+        *self.0.lock() = true;
+        self.1.notify_all();
+    }
+}
+
+impl Bell {
+    /// Waits until it has been rung since the last wait.
+    fn wait(&self) {
+        let mut rung = self.0.lock();
         while !std::mem::take(&mut *rung) {
-            rung = bell.1.wait(rung);
+            rung = self.1.wait(rung);
         }
     }
 }

@@ -30,7 +30,6 @@
 //! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes the
 //! mutex of the index, for blocks that could not be filled, and nothing outside it.
 
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,12 +39,12 @@ use super::core::FileCore;
 use super::errors::{FileError, StoreAction, store_panicked};
 use super::reached::Reached;
 use super::stats::count;
-use crate::exec::{Job, Lane, Turn, is_in_job};
+use crate::exec::{Entry, InFlight, Job, Lane, Stage, Turn, is_in_job};
 use crate::frame::{Fills, ReadEnd, Uses};
 use crate::reclaim::Pool;
 use crate::stats::Event;
 use crate::store::{Batch, Operation, Own, Request, Store, Transfer, read_vectored_or_eof};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::Arc;
 use crate::units::FrameId;
 
 /// The part of every limit that requests in flight may have.
@@ -53,101 +52,30 @@ const FLIGHT_PART: u64 = 8;
 
 /// The requests of one file, and the lane in which plain calls of its store are made.
 pub(super) struct Requests {
-    table: Mutex<Table>,
-    /// Notified when a request has left the table.
-    ended: Condvar,
+    in_flight: InFlight<Box<Fill>>,
     /// Calls of the store.
     pub(super) store_calls: Lane,
-}
-
-/// By first block; requests have no block in common.
-#[derive(Default)]
-struct Table {
-    in_flight: BTreeMap<u64, Arc<InFlight>>,
-}
-
-/// One request as others see it.
-pub(super) struct InFlight {
-    blocks: Range<u64>,
-    /// The request, while it waits for somebody to make the store's call.
-    queued: Mutex<Option<Box<Fill>>>,
-    /// Outside the mutex of the index: held while the blocks of a closed file leave it.
-    stage: Mutex<Stage>,
-}
-
-/// Who has the blocks of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// The file, which waits for them.
-    Attached,
-    /// The request alone: its file was closed.
-    Detached,
-    /// The file: the request is over, or about to be.
-    Over,
 }
 
 impl Requests {
     pub(super) fn new(store_calls: Lane) -> Requests {
         Requests {
-            table: Mutex::default(),
-            ended: Condvar::new(),
+            in_flight: InFlight::new(),
             store_calls,
         }
     }
 
-    fn add(&self, request: &Arc<InFlight>) {
-        let first = request.blocks.start;
-        let before = self.table.lock().in_flight.insert(first, request.clone());
-        assert!(before.is_none(), "I7: block {first} is in flight already");
-    }
-
-    /// A request is about to end: takes it out of the table, unless it was detached. What it was before.
-    fn leave(&self, request: &Arc<InFlight>) -> Stage {
-        let before = {
-            let mut stage = request.stage.lock();
-            match *stage {
-                Stage::Detached => Stage::Detached,
-                _ => std::mem::replace(&mut *stage, Stage::Over),
-            }
-        };
-        if before == Stage::Attached {
-            self.table.lock().in_flight.remove(&request.blocks.start);
-            self.ended.notify_all();
-        }
-        before
-    }
-
-    /// The first request that has a block of the range.
-    fn first_in(&self, blocks: &Range<u64>) -> Option<Arc<InFlight>> {
-        let table = self.table.lock();
-        let found = Self::find(&table, blocks).cloned();
-        drop(table);
-        found
-    }
-
-    fn find<'t>(table: &'t Table, blocks: &Range<u64>) -> Option<&'t Arc<InFlight>> {
-        let meets = |request: &&Arc<InFlight>| {
-            request.blocks.start < blocks.end && blocks.start < request.blocks.end
-        };
-        let before = table.in_flight.range(..=blocks.start).next_back();
-        let before = before.map(|(_, request)| request).filter(meets);
-        before.or_else(|| {
-            let behind = table.in_flight.range(blocks.start..).next();
-            behind.map(|(_, request)| request).filter(meets)
-        })
-    }
-
     /// Requests in flight.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn in_flight(&self) -> usize {
-        self.table.lock().in_flight.len()
+        self.in_flight.len()
     }
 }
 
 /// A read of neighbouring blocks. Dropped before its end, it has failed.
 pub(super) struct Fill {
     core: Arc<FileCore>,
-    request: Arc<InFlight>,
+    request: Arc<Entry<Box<Fill>>>,
     /// Taken by the end.
     fills: Option<Fills<Pool>>,
     /// Bytes that the store has for them.
@@ -188,7 +116,7 @@ impl Transfer for Fill {
             // Short transfers are the store's right. More than was asked for is not: what is there then, nobody knows.
             Ok(count) => self.done = if count < self.wanted { count } else { 0 },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if self.request.blocks.end - self.request.blocks.start == 1 => {
+            Err(error) if self.blocks() == 1 => {
                 let error = self.error(error);
                 return self.end(vec![Some(error)]);
             }
@@ -218,13 +146,20 @@ impl Transfer for Fill {
 }
 
 impl Fill {
+    /// The first block.
+    fn first(&self) -> u64 {
+        self.request.blocks().start
+    }
+
+    /// How many blocks there are.
+    fn blocks(&self) -> u64 {
+        self.request.blocks().end - self.first()
+    }
+
     /// Waits for somebody who makes the store's calls.
     fn queue(self: Box<Self>) {
         let (core, request) = (self.core.clone(), self.request.clone());
-        *request.queued.lock() = Some(self);
-        // Whoever waits for the request may have to make the call now.
-        drop(core.requests.table.lock());
-        core.requests.ended.notify_all();
+        core.requests.in_flight.queue(&request, self);
         core.cache.push(
             &core.requests.store_calls,
             Turn::Shared,
@@ -233,7 +168,7 @@ impl Fill {
     }
 
     fn error(&self, error: io::Error) -> FileError {
-        let offset = self.request.blocks.start << self.core.block_shift();
+        let offset = self.first() << self.core.block_shift();
         let len = self.wanted as u64;
         self.core.store_error(StoreAction::Read, offset, len, error)
     }
@@ -244,7 +179,7 @@ impl Fill {
         let store = match core.store() {
             Ok(store) => store,
             Err(error) => {
-                let blocks = self.request.blocks.end - self.request.blocks.start;
+                let blocks = self.blocks();
                 return self.end((0..blocks).map(|_| Some(error.clone())).collect());
             }
         };
@@ -254,7 +189,7 @@ impl Fill {
         });
         let errors = catch_unwind(read).unwrap_or_else(|panic| {
             std::mem::forget(panic);
-            let blocks = self.request.blocks.end - self.request.blocks.start;
+            let blocks = self.blocks();
             (0..blocks)
                 .map(|_| Some(self.error(store_panicked())))
                 .collect()
@@ -265,17 +200,17 @@ impl Fill {
 
     /// What came of each block; empty: all are there.
     fn read(&mut self, core: &FileCore, store: &dyn Store) -> Vec<Option<FileError>> {
+        let (first, blocks) = (self.first(), self.blocks());
         let fills = self.fills.as_mut().expect("not over");
         if !self.singly {
-            let first = self.request.blocks.start;
             let read = core.read_bytes(store, fills, first, self.done..self.wanted);
             match read {
                 Ok(()) => return Vec::new(),
-                Err(error) if self.request.blocks.end - first == 1 => return vec![Some(error)],
+                Err(error) if blocks == 1 => return vec![Some(error)],
                 Err(_) => {}
             }
         }
-        core.read_singly(store, fills, self.request.blocks.start, self.wanted)
+        core.read_singly(store, fills, first, self.wanted)
     }
 
     /// Ends the request: each block is the file's, up to date, or taken out for the reason at its place. Wakers of
@@ -285,10 +220,10 @@ impl Fill {
             return;
         };
         let core = &*self.core;
-        let blocks = self.request.blocks.clone();
+        let blocks = self.request.blocks().clone();
         let pages = core.pages_of(blocks.clone());
         // Before a block is unlocked: then it may be evicted, and be in flight again.
-        let stage = core.requests.leave(&self.request);
+        let leaving = core.requests.in_flight.leave(&self.request);
         core.cache
             .count_landed(&core.groups, pages.end - pages.start);
         let failed = errors.iter().flatten().count() as u64;
@@ -299,7 +234,7 @@ impl Fill {
         let mut errors = errors.into_iter();
         for (block, frame) in blocks.clone().zip(fills.blocks().iter().copied()) {
             let error = errors.next().flatten();
-            match (stage, error) {
+            match (leaving.was(), error) {
                 (Stage::Attached, None) => {
                     drop(NewBlock::adopt(core, frame, block).finish_unnoted())
                 }
@@ -310,6 +245,7 @@ impl Fill {
                 (Stage::Detached | Stage::Over, _) => core.free_detached(frame),
             }
         }
+        drop(leaving);
         let filled = blocks.end - blocks.start - failed;
         count(&core.counters.filled, filled);
         let pages = filled * core.block_pages();
@@ -330,34 +266,34 @@ impl Drop for Fill {
             return;
         };
         let core = &*self.core;
-        let blocks = self.request.blocks.clone();
+        let blocks = self.request.blocks().clone();
         let pages = core.pages_of(blocks.clone());
-        let stage = core.requests.leave(&self.request);
+        let leaving = core.requests.in_flight.leave(&self.request);
         core.cache
             .count_landed(&core.groups, pages.end - pages.start);
         for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
-            match stage {
+            match leaving.was() {
                 Stage::Attached => drop(NewBlock::adopt(core, frame, block)),
                 Stage::Detached | Stage::Over => core.free_detached(frame),
             }
         }
+        drop(leaving);
         core.wake_due_elsewhere();
     }
 }
 
 /// Makes the store's call of a request, unless somebody has done it already.
-struct Call(Arc<InFlight>);
+struct Call(Arc<Entry<Box<Fill>>>);
 
 impl Job for Call {
     fn run(self: Box<Self>) {
-        let queued = self.0.queued.lock().take();
-        if let Some(fill) = queued {
+        if let Some(fill) = self.0.take() {
             fill.run();
         }
     }
 
     fn is_wanted(&self) -> bool {
-        self.0.queued.lock().is_some()
+        self.0.is_queued()
     }
 }
 
@@ -381,15 +317,10 @@ impl FileCore {
         let is_ahead = self.frames().meta(run[0].frame()).uses.has(Uses::AHEAD);
         let frames = run.into_iter().map(NewBlock::into_frame).collect();
         let fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
-        let request = Arc::new(InFlight {
-            blocks: blocks.clone(),
-            queued: Mutex::new(None),
-            stage: Mutex::new(Stage::Attached),
-        });
-        let pages = self.pages_of(blocks);
+        let pages = self.pages_of(blocks.clone());
         self.cache
             .count_flying(&self.groups, pages.end - pages.start);
-        self.requests.add(&request);
+        let request = self.requests.in_flight.add(blocks);
         let fill = Box::new(Fill {
             core,
             request,
@@ -411,8 +342,14 @@ impl FileCore {
         }
         match self.store() {
             Ok(store) => {
-                let _call = self.store_call();
+                let call = self.store_call();
                 store.submit(batch);
+                drop(call);
+                if !self.cache.is_served() {
+                    while let Some(fill) = self.requests.in_flight.take_waited_for() {
+                        fill.run();
+                    }
+                }
             }
             // They fail as they are dropped.
             Err(_) => drop(batch),
@@ -463,66 +400,49 @@ impl FileCore {
         starts.map(read).collect()
     }
 
-    /// If the block is in flight, and its request waits for somebody to make the store's call: makes it.
-    pub(super) fn run_queued(&self, block: u64) {
-        if let Some(request) = self.requests.first_in(&(block..block + 1)) {
-            let queued = request.queued.lock().take();
-            if let Some(fill) = queued {
-                fill.run();
-            }
+    /// Waits for a block that is being filled, by `sleep`. If its request waits for somebody to make the store's call, the caller
+    /// makes it first.
+    pub(super) fn wait_for_fill(&self, block: u64, sleep: impl FnOnce()) {
+        // Where no thread does, whoever queues the request from now on makes the call: see `FileCore::submit`.
+        let in_flight = &self.requests.in_flight;
+        let _waiting = (!self.cache.is_served()).then(|| in_flight.waiting_for(block));
+        if let Some(fill) = in_flight.take_queued(block) {
+            fill.run();
         }
+        sleep();
     }
 
     /// Waits until no request has a block of the range. Nothing else may begin one meanwhile: the file is the caller's
     /// alone.
     pub(super) fn wait_landed(&self, blocks: &Range<u64>) {
-        while let Some(request) = self.requests.first_in(blocks) {
-            let queued = request.queued.lock().take();
-            if let Some(fill) = queued {
-                fill.run();
-                continue;
-            }
-            let mut table = self.requests.table.lock();
-            while Requests::find(&table, blocks).is_some_and(|found| Arc::ptr_eq(found, &request)) {
-                if request.queued.lock().is_some() {
-                    break;
-                }
-                table = self.requests.ended.wait(table);
-            }
-        }
+        self.requests
+            .in_flight
+            .wait_landed(blocks, |fill| fill.run());
+    }
+
+    /// The same for all requests, until they have let go of their blocks, too.
+    pub(super) fn wait_all_landed(&self) {
+        self.wait_landed(&(0..u64::MAX));
+        self.requests.in_flight.wait_quiet();
     }
 
     /// The file is being closed: gives up what no store has begun, and takes the blocks of the others out of the file.
     pub(super) fn detach_requests(&self) {
-        while let Some(request) = self.requests.first_in(&(0..u64::MAX)) {
-            // No store has it: it goes as it is dropped.
-            let queued = request.queued.lock().take();
-            if queued.is_some() {
-                continue;
-            }
-            let mut stage = request.stage.lock();
-            if *stage != Stage::Attached {
-                // About to end. It leaves the table without waiting for anybody.
-                drop(stage);
-                crate::sync::thread::yield_now();
-                continue;
-            }
-            *stage = Stage::Detached;
-            for block in request.blocks.clone() {
+        // Whoever put a block in before the file was closed has the file steady until the request is in the table.
+        drop(self.invalidate.write());
+        self.requests.in_flight.detach_all(|blocks| {
+            for block in blocks.clone() {
                 let held = self
                     .lookup(block)
                     .expect("a block in flight stays in the index");
                 self.unlink(block, held.frame, None);
-                // mutant: R6 (test: a_store_that_is_late_writes_to_no_frame_of_others) the frame is free at once
+                // mutant: R6 (test: a_store_that_is_late_writes_to_no_frame_of_others; shuttle: a_closed_file_leaves_no_write_into_a_frame_of_others) the frame is free at once
                 if cfg!(mutant = "R6") {
                     self.put(held.frame);
                 }
                 let _request_has_it = self.pool.uncache(held.frame);
             }
-            drop(stage);
-            let first = request.blocks.start;
-            self.requests.table.lock().in_flight.remove(&first);
-        }
+        });
     }
 
     /// Frees a block that its file has lost while it was in flight.

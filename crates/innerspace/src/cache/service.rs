@@ -86,7 +86,7 @@ pub(crate) struct Cache {
     landed: Condvar,
     landing: Mutex<()>,
     /// What runs the calls that may wait.
-    workers: Arc<Workers>,
+    workers: Workers,
     #[cfg(all(
         target_os = "linux",
         feature = "io-uring",
@@ -365,7 +365,7 @@ impl Cache {
     }
 
     /// What runs the calls that may wait.
-    pub(super) fn workers(&self) -> &Arc<Workers> {
+    pub(super) fn workers(&self) -> &Workers {
         &self.workers
     }
 
@@ -656,7 +656,7 @@ impl Cache {
     /// Waits until no request is in flight and no job runs or is queued. Nobody may be using the files.
     pub(crate) fn wait_quiet(&self) {
         for file in self.files() {
-            file.wait_landed(&(0..u64::MAX));
+            file.wait_all_landed();
         }
         #[cfg(all(
             target_os = "linux",

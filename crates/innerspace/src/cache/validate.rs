@@ -8,7 +8,7 @@ use crate::sync::atomic::Ordering;
 impl FileCore {
     /// Recomputes what the file caches about itself; panics where it is wrong. Nobody may be using the file.
     pub(crate) fn validate(&self) {
-        self.wait_landed(&(0..u64::MAX));
+        self.wait_all_landed();
         self.index.validate(self.frames());
         let section = self.pool.domain.reader();
         let mut next = 0;

@@ -17,7 +17,7 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
 use crate::sys::process::Process;
 
 /// Threads of one memory, those not counted that run a lane's only job.
-const MOST_THREADS: usize = 64;
+const MOST_THREADS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// How long a thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -61,8 +61,12 @@ pub(crate) enum Served {
     ByCallers,
 }
 
-/// The threads of one memory, and its lanes.
-pub(crate) struct Workers {
+/// The threads of one memory, and its lanes. Clones are the same.
+// A handle, because under loom no method takes `self` as an `Arc`.
+#[derive(Clone)]
+pub(crate) struct Workers(Arc<Shared>);
+
+struct Shared {
     state: Mutex<State>,
     /// Notified for each claim of an idle thread.
     work: Condvar,
@@ -104,7 +108,7 @@ struct LaneState {
 impl LaneState {
     fn may_start(&self) -> bool {
         match self.queue.front() {
-            // mutant: R9 (test: lanes_that_hang_keep_no_other_from_its_turn) a lane has no share, it takes what it wants
+            // mutant: R9 (test: lanes_that_hang_keep_no_other_from_its_turn; loom: a_waiter_and_a_worker_share_a_lane) a lane has no share, it takes what it wants
             Some((Turn::Shared, _)) => {
                 (self.running < self.limit || cfg!(mutant = "R9")) && !self.is_alone
             }
@@ -116,7 +120,7 @@ impl LaneState {
 
 /// One queue of jobs. Dropped, it takes along those that have not begun.
 pub(crate) struct Lane {
-    workers: Arc<Workers>,
+    workers: Workers,
     key: u64,
 }
 
@@ -217,28 +221,28 @@ impl State {
 
 impl Workers {
     /// No lanes and, until [`Workers::begin_threads`], no threads.
-    pub(crate) fn new() -> Arc<Workers> {
-        Arc::new(Workers {
+    pub(crate) fn new() -> Workers {
+        Workers(Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
             ended: Condvar::new(),
             maker: Process::current(),
-        })
+        }))
     }
 
     /// From now on jobs are run by threads.
     pub(crate) fn begin_threads(&self) {
-        self.state.lock().has_threads = true;
+        self.0.state.lock().has_threads = true;
     }
 
     /// Whether jobs are run by threads.
     pub(crate) fn has_threads(&self) -> bool {
-        self.state.lock().has_threads
+        self.0.state.lock().has_threads
     }
 
     /// A new lane of which at most `limit` jobs (at least one) run at a time.
-    pub(crate) fn lane(self: &Arc<Workers>, limit: u32) -> Lane {
-        if !self.maker.is_current() {
+    pub(crate) fn lane(&self, limit: u32) -> Lane {
+        if !self.0.maker.is_current() {
             // Nothing is ever pushed: see `Lane::push`.
             return Lane {
                 workers: self.clone(),
@@ -252,7 +256,7 @@ impl Workers {
             is_ready: false,
             queue: VecDeque::new(),
         };
-        let mut state = self.state.lock();
+        let mut state = self.0.state.lock();
         let key = state.next_key;
         state.next_key += 1;
         state.lanes.insert(key, new);
@@ -265,34 +269,46 @@ impl Workers {
 
     /// Jobs in queues.
     pub(crate) fn queued(&self) -> usize {
-        let state = self.state.lock();
+        let state = self.0.state.lock();
         state.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
     /// Whether some job may start.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.state.lock().ready.is_empty()
+        !self.0.state.lock().ready.is_empty()
     }
 
     /// Threads there are.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn threads(&self) -> usize {
-        self.state.lock().threads
+        self.0.state.lock().threads
+    }
+
+    /// Ends the threads, once they find nothing to do, and waits for that: in a model no time passes
+    /// in which they could linger.
+    #[cfg(all(test, any(loom, shuttle)))]
+    pub(crate) fn end_threads(&self) {
+        let mut state = self.0.state.lock();
+        state.has_threads = false;
+        self.0.work.notify_all();
+        while state.threads > 0 {
+            state = self.0.ended.wait(state);
+        }
     }
 
     /// Waits until no job runs or is queued. Where there are no threads, what is queued is the caller's business.
     pub(crate) fn wait_quiet(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.0.state.lock();
         while state.has_threads
             && (state.running > 0 || state.lanes.values().any(|lane| !lane.queue.is_empty()))
         {
-            state = self.ended.wait(state);
+            state = self.0.ended.wait(state);
         }
     }
 
     /// Runs the next job of any lane in this thread; whether there was one that may start.
-    pub(crate) fn run_one(self: &Arc<Workers>) -> bool {
-        let next = self.state.lock().next();
+    pub(crate) fn run_one(&self) -> bool {
+        let next = self.0.state.lock().next();
         let Next::Run(key, job) = next else {
             return false;
         };
@@ -301,7 +317,7 @@ impl Workers {
     }
 
     /// Runs a job that was taken from a lane, and then, with its share of the lane free again, the wakers that it leaves.
-    fn run_here(self: &Arc<Workers>, key: u64, job: Box<dyn Job>) -> Panics {
+    fn run_here(&self, key: u64, job: Box<dyn Job>) -> Panics {
         let mut panics = Panics::default();
         let (wakers, result) = {
             let _running = Running { workers: self, key };
@@ -313,8 +329,8 @@ impl Workers {
     }
 
     /// Starts a thread if one is wanted.
-    fn serve(self: &Arc<Workers>, mut state: MutexGuard<'_, State>) -> Served {
-        let starts = state.wants_thread(&self.work);
+    fn serve(&self, mut state: MutexGuard<'_, State>) -> Served {
+        let starts = state.wants_thread(&self.0.work);
         let has_some = state.has_threads && (state.threads > 0 || state.ready.is_empty());
         drop(state);
         if !starts {
@@ -328,7 +344,7 @@ impl Workers {
         if thread.spawn(move || workers.work()).is_ok() {
             return Served::ByThreads;
         }
-        let mut state = self.state.lock();
+        let mut state = self.0.state.lock();
         state.threads -= 1;
         state.starting -= 1;
         match state.threads {
@@ -338,8 +354,8 @@ impl Workers {
     }
 
     /// What a thread does.
-    fn work(self: &Arc<Workers>) {
-        let mut state = self.state.lock();
+    fn work(&self) {
+        let mut state = self.0.state.lock();
         state.starting -= 1;
         loop {
             if let Next::Run(key, job) = state.next() {
@@ -347,12 +363,18 @@ impl Workers {
                 let _ = self.serve(state);
                 // Reported by the panic hook: nobody else waits for the job.
                 self.run_here(key, job).forget();
-                state = self.state.lock();
+                state = self.0.state.lock();
                 continue;
+            }
+            #[cfg(any(loom, shuttle))]
+            if !state.has_threads {
+                state.threads -= 1;
+                self.0.ended.notify_all();
+                return;
             }
             state.idle += 1;
             let end;
-            (state, end) = self.work.wait_timeout(state, LINGER);
+            (state, end) = self.0.work.wait_timeout(state, LINGER);
             if state.claimed > 0 {
                 // Also one that was to end: the notification may have been its own.
                 state.claimed -= 1;
@@ -369,15 +391,15 @@ impl Workers {
 
 /// A job of a lane runs; dropped, it is over.
 struct Running<'w> {
-    workers: &'w Arc<Workers>,
+    workers: &'w Workers,
     key: u64,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut state = self.workers.state.lock();
+        let mut state = self.workers.0.state.lock();
         state.end(self.key);
-        self.workers.ended.notify_all();
+        self.workers.0.ended.notify_all();
         let _ = self.workers.serve(state);
     }
 }
@@ -386,11 +408,11 @@ impl Lane {
     /// Queues a job.
     pub(crate) fn push(&self, turn: Turn, job: Box<dyn Job>) -> Served {
         // A child of fork(2) runs none; whoever asks is refused before it comes here.
-        if !self.workers.maker.is_current() {
+        if !self.workers.0.maker.is_current() {
             return Served::ByCallers;
         }
         let mut unwanted = Vec::new();
-        let mut state = self.workers.state.lock();
+        let mut state = self.workers.0.state.lock();
         let lane = state.lane(self.key).expect("as long as its handle");
         if lane.queue.len() == lane.queue.capacity() {
             // Jobs that nobody wants any more take no more room than a few times the others.
@@ -413,7 +435,7 @@ impl Lane {
 
     /// Runs the lane's next job in this thread; whether there was one that may start.
     pub(crate) fn run_one(&self) -> bool {
-        let job = self.workers.state.lock().start(self.key);
+        let job = self.workers.0.state.lock().start(self.key);
         let Some(job) = job else {
             return false;
         };
@@ -424,7 +446,7 @@ impl Lane {
     /// Jobs in the queue.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn queued(&self) -> usize {
-        let mut state = self.workers.state.lock();
+        let mut state = self.workers.0.state.lock();
         state.lane(self.key).map_or(0, |lane| lane.queue.len())
     }
 }
@@ -432,10 +454,10 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         // A thread that a child of fork(2) has not got may have had the lock.
-        if !self.workers.maker.is_current() {
+        if !self.workers.0.maker.is_current() {
             return;
         }
-        let mut state = self.workers.state.lock();
+        let mut state = self.workers.0.state.lock();
         let left = state.lanes.remove(&self.key);
         drop(state);
         // Foreign code may go with them.
@@ -453,7 +475,7 @@ mod tests {
     /// For the case that nobody comes: no test waits so long otherwise.
     const LONG: Duration = Duration::from_secs(20);
 
-    fn threaded() -> Arc<Workers> {
+    fn threaded() -> Workers {
         let workers = Workers::new();
         workers.begin_threads();
         workers

@@ -10,16 +10,28 @@
 //! | file | what |
 //! |---|---|
 //! | `lanes` | [`Workers`], [`Lane`], [`Job`]: queues, shares, the threads |
+//! | `in_flight` | [`InFlight`]: requests by the blocks that they have, until each has ended once |
 //! | `after` | wakers that a job leaves behind, called when its share of the lane is free again |
 //!
 //! **Locking.** One mutex for all lanes of a memory, a leaf: no job, drop of a job or waker runs
-//! under it.
+//! under it. `in_flight` has its own.
 //!
 //! **Neighbours.** Below: `sync`. Above: `cache` has the jobs. This layer knows no file, no store
 //! and no future.
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "a model checker has parts of it only"
+    )
+)]
 
 mod after;
+mod in_flight;
 mod lanes;
+#[cfg(all(test, loom))]
+mod loom_models;
 
 #[cfg(all(
     target_os = "linux",
@@ -28,4 +40,5 @@ mod lanes;
 ))]
 pub(crate) use after::run_with_wakers;
 pub(crate) use after::{is_in_job, wake_after};
+pub(crate) use in_flight::{Entry, InFlight, Stage};
 pub(crate) use lanes::{Job, Lane, Served, Turn, Workers};

@@ -12,7 +12,7 @@
 //! **What a loom build contains.** Loom cannot model raw memory, inline assembly or statics, so a
 //! loom build holds the small protocols and nothing else: `sync` (all of it), the primitives of
 //! `sys` that protocols are made of (`barrier`, `lock_byte`), `units`, and the protocol
-//! modules above (`frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
+//! modules above (`exec`, `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
 //! `dax::{entry, grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent declares it, and a module that is in the loom
 //! build may name only modules that are in it too. A model lives in its protocol's test module:
 //! `#[cfg(all(test, loom))] mod models`. Tests that are
@@ -20,7 +20,7 @@
 //! model run.
 //!
 //! **Limits of the shim**, which code in a shared module has to live with:
-//! - Under loom there is no `Weak`, no `thread::scope`, no `thread_local!` with `const { .. }`, and
+//! - Under loom there is no `Weak`, no `thread::scope`, no method that takes `self` as an `Arc`, and
 //!   `new` of a lock or an atomic is not `const`: no statics of these types. Under shuttle `const`
 //!   constructors exist, but a static keeps its value from one explored schedule to the next.
 //! - Neither checker models time: a wait with a timeout is a wait without one (a wake-up must

@@ -70,8 +70,15 @@ pub(crate) mod hint {
     pub(crate) use std::hint::spin_loop;
 }
 
+/// Loom's macro knows no constant initialisers.
 #[cfg(loom)]
-pub(crate) use loom::thread_local;
+macro_rules! loom_thread_local {
+    ($($(#[$doc:meta])* static $name:ident: $type:ty = const { $value:expr };)+) => {
+        loom::thread_local! { $($(#[$doc])* static $name: $type = $value;)+ }
+    };
+}
+#[cfg(loom)]
+pub(crate) use loom_thread_local as thread_local;
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
 #[cfg(not(any(loom, shuttle)))]

@@ -1,0 +1,277 @@
+//! Requests in flight, by the blocks that they have: who ends one, who makes its call, who waits.
+//!
+//! **One request** is an [`Entry`] of its file's [`InFlight`]. Its work (the call to make) is with
+//! the store, or queued in the entry until somebody takes it: a worker, or whoever waits for a block.
+//! It ends once, by [`InFlight::leave`], which says whom the blocks belong to: the file, or, if that
+//! was closed meanwhile ([`InFlight::detach_all`]), the request alone.
+//!
+//! **Who waits** for a block sleeps on the block's lock, which this module does not know. Where
+//! threads make the calls, nothing else is needed. Where there are none, the waiter makes the call
+//! itself if it is queued; a call that is queued later has to be made by the thread that queues it,
+//! or nobody would. So the waiter says first what it waits for ([`InFlight::waiting_for`]), looks
+//! for the call then, and sleeps; and whoever has queued calls looks afterwards for those that
+//! somebody waits for ([`InFlight::take_waited_for`]). One of the two finds the other.
+//!
+//! **Locking.** The table's mutex and those of the entries are leaves, with one exception: blocks
+//! leave a closed file under the mutex of the entry's stage.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::sync::{Arc, Condvar, Mutex, thread};
+
+/// The requests of one file.
+pub(crate) struct InFlight<W> {
+    table: Mutex<Table<W>>,
+    /// Notified when a request has left the table, or its work was queued.
+    changed: Condvar,
+}
+
+struct Table<W> {
+    /// By first block; requests have no block in common.
+    entries: BTreeMap<u64, Arc<Entry<W>>>,
+    /// How many threads wait for a block.
+    waited_for: BTreeMap<u64, u32>,
+    /// Requests that have left and have blocks to let go of yet.
+    leaving: u32,
+}
+
+/// One request, as others see it.
+pub(crate) struct Entry<W> {
+    blocks: Range<u64>,
+    /// The work, while it waits for somebody to do it.
+    queued: Mutex<Option<W>>,
+    /// Outside the mutex of the index: held while the blocks of a closed file leave it.
+    stage: Mutex<Stage>,
+}
+
+/// Who has the blocks of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// The file, which waits for them.
+    Attached,
+    /// The request alone: its file was closed.
+    Detached,
+    /// The file: the request is over, or about to be.
+    Over,
+}
+
+impl<W> Entry<W> {
+    /// The blocks that it has.
+    pub(crate) fn blocks(&self) -> &Range<u64> {
+        &self.blocks
+    }
+
+    /// Takes the work, if it is queued.
+    pub(crate) fn take(&self) -> Option<W> {
+        self.queued.lock().take()
+    }
+
+    /// Whether the work waits for somebody to do it.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.lock().is_some()
+    }
+}
+
+impl<W> Table<W> {
+    fn find(&self, blocks: &Range<u64>) -> Option<&Arc<Entry<W>>> {
+        let meets = |entry: &&Arc<Entry<W>>| {
+            entry.blocks.start < blocks.end && blocks.start < entry.blocks.end
+        };
+        let before = self.entries.range(..=blocks.start).next_back();
+        let before = before.map(|(_, entry)| entry).filter(meets);
+        before.or_else(|| {
+            let behind = self.entries.range(blocks.start..).next();
+            behind.map(|(_, entry)| entry).filter(meets)
+        })
+    }
+}
+
+impl<W> InFlight<W> {
+    /// Nothing in flight.
+    pub(crate) fn new() -> InFlight<W> {
+        InFlight {
+            table: Mutex::new(Table {
+                entries: BTreeMap::new(),
+                waited_for: BTreeMap::new(),
+                leaving: 0,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// A request for these blocks begins.
+    pub(crate) fn add(&self, blocks: Range<u64>) -> Arc<Entry<W>> {
+        let first = blocks.start;
+        let entry = Arc::new(Entry {
+            blocks,
+            queued: Mutex::new(None),
+            stage: Mutex::new(Stage::Attached),
+        });
+        let before = self.table.lock().entries.insert(first, entry.clone());
+        assert!(before.is_none(), "I7: block {first} is in flight already");
+        entry
+    }
+
+    /// Queues the work of a request until somebody takes it.
+    pub(crate) fn queue(&self, entry: &Entry<W>, work: W) {
+        *entry.queued.lock() = Some(work);
+        // Whoever waits for the request to end may have to do the work now.
+        drop(self.table.lock());
+        self.changed.notify_all();
+    }
+
+    /// A request is about to end: takes it out of the table, unless it was detached. What it was
+    /// before.
+    pub(crate) fn leave(&self, entry: &Entry<W>) -> Leaving<'_, W> {
+        let was = {
+            let mut stage = entry.stage.lock();
+            match *stage {
+                Stage::Detached => Stage::Detached,
+                _ => std::mem::replace(&mut *stage, Stage::Over),
+            }
+        };
+        let mut table = self.table.lock();
+        table.leaving += 1;
+        if was == Stage::Attached {
+            table.entries.remove(&entry.blocks.start);
+            drop(table);
+            self.changed.notify_all();
+        }
+        Leaving {
+            in_flight: self,
+            was,
+        }
+    }
+
+    /// The first request that has a block of the range.
+    fn first_in(&self, blocks: &Range<u64>) -> Option<Arc<Entry<W>>> {
+        self.table.lock().find(blocks).cloned()
+    }
+
+    /// The work of the request that has the block, if it is queued.
+    pub(crate) fn take_queued(&self, block: u64) -> Option<W> {
+        self.first_in(&(block..block + 1))?.take()
+    }
+
+    /// While it lives, the caller waits for a block to be filled.
+    pub(crate) fn waiting_for(&self, block: u64) -> Waiting<'_, W> {
+        *self.table.lock().waited_for.entry(block).or_default() += 1;
+        Waiting {
+            in_flight: self,
+            block,
+        }
+    }
+
+    /// Queued work of a request that has a block somebody waits for.
+    pub(crate) fn take_waited_for(&self) -> Option<W> {
+        let table = self.table.lock();
+        let waited_for: Vec<_> = table.waited_for.keys().copied().collect();
+        let wanted: Vec<_> = waited_for
+            .into_iter()
+            .filter_map(|block| table.find(&(block..block + 1)).cloned())
+            .collect();
+        drop(table);
+        wanted.iter().find_map(|entry| entry.take())
+    }
+
+    /// Waits until no request has a block of the range; `run` does work that is queued. The caller
+    /// keeps others from beginning one meanwhile.
+    pub(crate) fn wait_landed(&self, blocks: &Range<u64>, mut run: impl FnMut(W)) {
+        while let Some(entry) = self.first_in(blocks) {
+            let queued = entry.take();
+            if let Some(work) = queued {
+                run(work);
+                continue;
+            }
+            let mut table = self.table.lock();
+            while table
+                .find(blocks)
+                .is_some_and(|found| std::ptr::eq(&raw const **found, &raw const *entry))
+            {
+                if entry.is_queued() {
+                    break;
+                }
+                table = self.changed.wait(table);
+            }
+        }
+    }
+
+    /// Waits until those that have left have let go of their blocks, too.
+    pub(crate) fn wait_quiet(&self) {
+        let mut table = self.table.lock();
+        while table.leaving > 0 {
+            table = self.changed.wait(table);
+        }
+    }
+
+    /// Takes every request off: one whose work is queued goes as that is dropped, the others have
+    /// their blocks to themselves from now on. `take_out` takes the blocks out of the file. The
+    /// caller keeps others from beginning one meanwhile.
+    pub(crate) fn detach_all(&self, mut take_out: impl FnMut(&Range<u64>)) {
+        while let Some(entry) = self.first_in(&(0..u64::MAX)) {
+            // No store has it.
+            let queued = entry.take();
+            if queued.is_some() {
+                continue;
+            }
+            let mut stage = entry.stage.lock();
+            if *stage != Stage::Attached {
+                // About to end. It leaves the table without waiting for anybody.
+                drop(stage);
+                thread::yield_now();
+                continue;
+            }
+            *stage = Stage::Detached;
+            take_out(&entry.blocks);
+            drop(stage);
+            self.table.lock().entries.remove(&entry.blocks.start);
+        }
+    }
+
+    /// Requests in flight.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().entries.len()
+    }
+}
+
+/// A thread waits for a block: see [`InFlight::waiting_for`].
+#[must_use = "the wait is over when this is dropped"]
+pub(crate) struct Waiting<'f, W> {
+    in_flight: &'f InFlight<W>,
+    block: u64,
+}
+
+impl<W> Drop for Waiting<'_, W> {
+    fn drop(&mut self) {
+        let mut table = self.in_flight.table.lock();
+        let count = table.waited_for.get_mut(&self.block);
+        let count = count.expect("counted until this is dropped");
+        *count -= 1;
+        if *count == 0 {
+            table.waited_for.remove(&self.block);
+        }
+    }
+}
+
+/// A request has left the table, and lets go of its blocks.
+#[must_use = "the blocks have been let go of when this is dropped"]
+pub(crate) struct Leaving<'f, W> {
+    in_flight: &'f InFlight<W>,
+    was: Stage,
+}
+
+impl<W> Leaving<'_, W> {
+    /// Who has the blocks.
+    pub(crate) fn was(&self) -> Stage {
+        self.was
+    }
+}
+
+impl<W> Drop for Leaving<'_, W> {
+    fn drop(&mut self) {
+        self.in_flight.table.lock().leaving -= 1;
+        self.in_flight.changed.notify_all();
+    }
+}

@@ -1,0 +1,382 @@
+//! Models of the lanes and of the requests in flight.
+//!
+//! A wake-up that is lost shows as loom's deadlock report. A memory has one thread here, and one more
+//! for each lane of which no job runs: the models would not end with many.
+
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+
+use super::{InFlight, Lane, Stage, Turn, Workers};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, thread};
+
+/// Explores all schedules with at most `preemptions` forced switches.
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(run);
+}
+
+/// Counts up, and lets threads wait for a number.
+#[derive(Default)]
+struct Count(Mutex<u32>, Condvar);
+
+impl Count {
+    fn add(&self) {
+        *self.0.lock() += 1;
+        self.1.notify_all();
+    }
+
+    fn wait_for(&self, number: u32) {
+        let mut count = self.0.lock();
+        while *count < number {
+            count = self.1.wait(count);
+        }
+    }
+
+    fn get(&self) -> u32 {
+        *self.0.lock()
+    }
+}
+
+fn push(lane: &Lane, turn: Turn, job: impl FnOnce() + Send + 'static) {
+    let _ = lane.push(turn, Box::new(job));
+}
+
+/// What jobs of one lane do with something of which each wants to be the only user.
+#[derive(Default)]
+struct Alone {
+    users: AtomicU32,
+    /// How often somebody met another user. A worker's panic would go no further.
+    met: AtomicU32,
+    done: Count,
+}
+
+impl Alone {
+    fn use_it(&self) {
+        let others = self.users.fetch_add(1, Ordering::SeqCst);
+        self.met.fetch_add(others, Ordering::SeqCst);
+        thread::yield_now();
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        self.done.add();
+    }
+
+    /// Waits until `number` have used it.
+    fn wait_for(&self, number: u32) {
+        self.done.wait_for(number);
+        assert_eq!(self.met.load(Ordering::SeqCst), 0, "two at once");
+    }
+}
+
+/// Without threads: two callers run what is queued, each job once.
+// spec: R11
+#[test]
+fn callers_run_each_job_once() {
+    model(3, || {
+        let workers = Workers::new();
+        let lane = Arc::new(workers.lane(2));
+        let counts: [_; 2] = std::array::from_fn(|_| Arc::new(AtomicU32::new(0)));
+        for count in &counts {
+            let count = count.clone();
+            push(&lane, Turn::Shared, move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let other = {
+            let workers = workers.clone();
+            thread::spawn(move || while workers.run_one() {})
+        };
+        while lane.run_one() {}
+        other.join().unwrap();
+        assert!(
+            counts
+                .iter()
+                .all(|count| count.load(Ordering::Relaxed) == 1)
+        );
+        assert_eq!(workers.queued(), 0);
+    });
+}
+
+/// Each job is run though nobody but the workers does it: by a thread that is started, that looks
+/// for more, or that sleeps. No lane runs more jobs than its share.
+// spec: R9, R22
+#[test]
+fn workers_run_each_job_within_the_share_of_its_lane() {
+    model(3, || {
+        let workers = Workers::new();
+        workers.begin_threads();
+        let lane = workers.lane(1);
+        let alone = Arc::new(Alone::default());
+        for _ in 0..2 {
+            let alone = alone.clone();
+            push(&lane, Turn::Shared, move || alone.use_it());
+        }
+        alone.wait_for(2);
+        workers.wait_quiet();
+        workers.end_threads();
+        assert_eq!(alone.done.get(), 2);
+    });
+}
+
+/// A job that is pushed as the worker falls asleep wakes it.
+#[test]
+fn a_job_finds_a_worker_that_falls_asleep() {
+    model(2, || {
+        let workers = Workers::new();
+        workers.begin_threads();
+        let lane = workers.lane(2);
+        let done = Arc::new(Count::default());
+        for number in 1..4 {
+            let counted = done.clone();
+            push(&lane, Turn::Shared, move || counted.add());
+            if number != 2 {
+                done.wait_for(number);
+            }
+        }
+        workers.end_threads();
+        assert_eq!(done.get(), 3);
+    });
+}
+
+/// A caller that runs jobs of a lane beside its workers takes from its share.
+// spec: R9
+#[test]
+fn a_waiter_and_a_worker_share_a_lane() {
+    model(3, || {
+        let workers = Workers::new();
+        workers.begin_threads();
+        let lane = workers.lane(1);
+        let alone = Arc::new(Alone::default());
+        for turn in [Turn::Shared, Turn::Shared] {
+            let alone = alone.clone();
+            push(&lane, turn, move || alone.use_it());
+        }
+        while lane.run_one() {}
+        // Also what the caller could not start, because a worker was at the one before it.
+        alone.wait_for(2);
+        workers.end_threads();
+        assert_eq!(workers.queued(), 0);
+    });
+}
+
+/// With all threads held by jobs that hang, a lane of which no job runs gets one more.
+// spec: R9
+#[test]
+fn a_lane_that_hangs_keeps_no_other_from_its_turn() {
+    model(2, || {
+        let workers = Workers::new();
+        workers.begin_threads();
+        let (hanging, other) = (workers.lane(1), workers.lane(1));
+        let done = Arc::new(Count::default());
+        for _ in 0..2 {
+            let done = done.clone();
+            push(&hanging, Turn::Shared, move || done.wait_for(1));
+        }
+        let counted = done.clone();
+        push(&other, Turn::Shared, move || counted.add());
+        workers.wait_quiet();
+        workers.end_threads();
+    });
+}
+
+/// Whoever waits until all is quiet waits for a job whose lane has gone, too.
+#[test]
+fn a_job_that_outlives_its_lane_is_waited_for() {
+    model(3, || {
+        let workers = Workers::new();
+        workers.begin_threads();
+        let lane = workers.lane(1);
+        let bytes = Arc::new(Bytes::default());
+        let begun = Arc::new(Count::default());
+        let (used, counted) = (bytes.clone(), begun.clone());
+        push(&lane, Turn::Shared, move || {
+            counted.add();
+            used.write(1);
+        });
+        begun.wait_for(1);
+        drop(lane);
+        workers.wait_quiet();
+        assert_eq!(bytes.read(), 1);
+        workers.end_threads();
+    });
+}
+
+/// The bytes of a request's blocks. Loom reports accesses that are not ordered.
+#[derive(Default)]
+struct Bytes(UnsafeCell<u32>);
+
+// SAFETY: the protocols under test order the accesses; loom reports one that is not.
+unsafe impl Sync for Bytes {}
+// SAFETY: as above.
+unsafe impl Send for Bytes {}
+
+impl Bytes {
+    fn write(&self, value: u32) {
+        // SAFETY: checked by loom.
+        self.0.with_mut(|bytes| unsafe { *bytes = value });
+    }
+
+    fn read(&self) -> u32 {
+        // SAFETY: checked by loom.
+        self.0.with(|bytes| unsafe { *bytes })
+    }
+}
+
+/// A request is queued, taken by a worker or by whoever has the file alone, done once, and over
+/// before the latter goes on.
+// spec: R5, R17
+#[test]
+fn a_cut_waits_for_a_request_that_is_queued_meanwhile() {
+    model(3, || {
+        let in_flight = Arc::new(InFlight::<u32>::new());
+        let bytes = Arc::new(Bytes::default());
+        let entry = in_flight.add(3..5);
+        let fill = |in_flight: &InFlight<u32>, bytes: &Bytes, entry: &_, value| {
+            bytes.write(value);
+            let leaving = in_flight.leave(entry);
+            assert_eq!(leaving.was(), Stage::Attached, "it ends once");
+        };
+        let worker = {
+            let (in_flight, bytes, entry) = (in_flight.clone(), bytes.clone(), entry.clone());
+            thread::spawn(move || {
+                in_flight.queue(&entry, 7);
+                if let Some(value) = entry.take() {
+                    fill(&in_flight, &bytes, &entry, value);
+                }
+            })
+        };
+        in_flight.wait_landed(&(4..9), |value| fill(&in_flight, &bytes, &entry, value));
+        assert_eq!(bytes.read(), 7);
+        bytes.write(0);
+        worker.join().unwrap();
+        assert!(!entry.is_queued());
+    });
+}
+
+/// A store completes two requests, the later one first; nobody who waits for a part of one sleeps on.
+// spec: R5, R17
+#[test]
+fn cuts_of_different_ranges_wait_for_their_own_requests() {
+    model(2, || {
+        let in_flight = Arc::new(InFlight::<()>::new());
+        let entries = [in_flight.add(0..2), in_flight.add(2..4)];
+        let bytes: [_; 2] = std::array::from_fn(|_| Arc::new(Bytes::default()));
+        let store = {
+            let (in_flight, bytes) = (in_flight.clone(), bytes.clone());
+            thread::spawn(move || {
+                for at in [1, 0] {
+                    bytes[at].write(1);
+                    drop(in_flight.leave(&entries[at]));
+                }
+            })
+        };
+        let other = {
+            let (in_flight, bytes) = (in_flight.clone(), bytes.clone());
+            thread::spawn(move || {
+                in_flight.wait_landed(&(3..4), |()| unreachable!("it was never queued"));
+                assert_eq!(bytes[1].read(), 1);
+            })
+        };
+        in_flight.wait_landed(&(1..2), |()| unreachable!("it was never queued"));
+        assert_eq!(bytes[0].read(), 1);
+        store.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+/// A file is closed as the store completes a request: the blocks are the file's, or left the file
+/// before the request frees them.
+// spec: R5, R6
+#[test]
+fn a_request_of_a_closing_file_ends_attached_or_detached() {
+    model(3, || {
+        let in_flight = Arc::new(InFlight::<()>::new());
+        let bytes = Arc::new(Bytes::default());
+        let entry = in_flight.add(0..2);
+        let store = {
+            let (in_flight, bytes) = (in_flight.clone(), bytes.clone());
+            thread::spawn(move || {
+                let leaving = in_flight.leave(&entry);
+                if leaving.was() == Stage::Detached {
+                    assert_eq!(bytes.read(), 1, "not out of the file yet");
+                }
+                bytes.write(2);
+                leaving.was()
+            })
+        };
+        let mut is_out = false;
+        in_flight.detach_all(|blocks| {
+            assert_eq!(*blocks, 0..2);
+            bytes.write(1);
+            is_out = true;
+        });
+        in_flight.wait_landed(&(0..9), |()| unreachable!("all are off"));
+        if !is_out {
+            in_flight.wait_quiet();
+            assert_eq!(bytes.read(), 2, "it has not let go of the blocks");
+        }
+        let stage = store.join().unwrap();
+        assert_eq!(is_out, stage == Stage::Detached);
+    });
+}
+
+/// Leaves the table as it is dropped, as a fill does that nobody runs.
+struct Leaves(Box<dyn FnMut() + Send>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// A file is closed as a worker takes the call of a request: one of them has it.
+// spec: R6
+#[test]
+fn a_request_of_a_closing_file_is_given_up_or_made() {
+    model(3, || {
+        let in_flight = Arc::new(InFlight::<Leaves>::new());
+        let left = Arc::new(Count::default());
+        let entry = in_flight.add(0..2);
+        let leave = {
+            let (in_flight, entry, left) = (in_flight.clone(), entry.clone(), left.clone());
+            move || {
+                drop(in_flight.leave(&entry));
+                left.add();
+            }
+        };
+        in_flight.queue(&entry, Leaves(Box::new(leave)));
+        let worker = thread::spawn(move || drop(entry.take()));
+        in_flight.detach_all(|_| ());
+        worker.join().unwrap();
+        assert_eq!(left.get(), 1);
+    });
+}
+
+/// Without threads: of a thread that waits for a block and one that queues its call afterwards, one
+/// makes the call.
+// spec: R11
+#[test]
+fn a_call_that_is_queued_after_somebody_waits_is_made() {
+    model(3, || {
+        let in_flight = Arc::new(InFlight::<u32>::new());
+        let entry = in_flight.add(3..5);
+        let landed = Arc::new(Count::default());
+        let waiter = {
+            let (in_flight, landed) = (in_flight.clone(), landed.clone());
+            thread::spawn(move || {
+                let _waiting = in_flight.waiting_for(4);
+                if in_flight.take_queued(4).is_some() {
+                    landed.add();
+                }
+                landed.wait_for(1);
+            })
+        };
+        in_flight.queue(&entry, 1);
+        while in_flight.take_waited_for().is_some() {
+            landed.add();
+        }
+        waiter.join().unwrap();
+        assert_eq!(landed.get(), 1);
+        assert!(in_flight.take_waited_for().is_none());
+    });
+}
