@@ -22,16 +22,6 @@ impl Reached {
         Reached { store, open }
     }
 
-    /// The store itself.
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
-    pub(super) fn store(&self) -> &Arc<dyn Store> {
-        &self.store
-    }
-
     /// As long as it can be upgraded, the store is in use: by the file, or by a call that is under way yet.
     pub(super) fn in_use(&self) -> Weak<()> {
         Arc::downgrade(&self.open)

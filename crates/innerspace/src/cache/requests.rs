@@ -87,11 +87,7 @@ pub(super) struct Fill {
     /// Nobody has asked for them yet.
     is_ahead: bool,
     /// In use until the request is over: whoever opens the same store again waits for that.
-    #[cfg_attr(
-        not(all(target_os = "linux", feature = "io-uring")),
-        allow(dead_code, reason = "kept; the ring asks for it")
-    )]
-    store: Option<Arc<Reached>>,
+    _store: Option<Arc<Reached>>,
 }
 
 impl Transfer for Fill {
@@ -134,9 +130,8 @@ impl Transfer for Fill {
         feature = "io-uring",
         not(any(loom, shuttle, miri, portable))
     ))]
-    fn by_ring(&self) -> Option<(Arc<crate::store::Flights>, Arc<dyn Store>)> {
-        let flights = self.core.cache.flights()?;
-        Some((flights, self.store.as_ref()?.store().clone()))
+    fn by_ring(&self) -> Option<Arc<crate::store::Flights>> {
+        self.core.cache.flights()
     }
 
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>> {
@@ -329,7 +324,7 @@ impl FileCore {
             done: 0,
             singly: false,
             is_ahead,
-            store: self.store().ok(),
+            _store: self.store().ok(),
         });
         count(&self.counters.store_reads, 1);
         Request::new(Operation::Read, bytes.start, fill)

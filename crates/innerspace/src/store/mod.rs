@@ -200,16 +200,6 @@ impl Limits {
     }
 }
 
-/// What a read by a ring came to.
-#[doc(hidden)]
-#[derive(Debug)]
-pub enum Landed {
-    /// This, as [`Store::read_vectored_at`] would have it.
-    Done(io::Result<usize>),
-    /// Nothing: the same has to be read by a call, which may wait.
-    ByCall,
-}
-
 /// Of the stores of this crate: others cannot name it, so they cannot answer what it asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Own(());
@@ -366,17 +356,6 @@ pub trait Store: Send + Sync + 'static {
         batch.call(self);
     }
 
-    /// What a read by a ring came to, of `wanted` bytes. Of the library's own stores alone.
-    #[doc(hidden)]
-    fn landed(&self, _: Own, offset: u64, wanted: u64, result: io::Result<usize>) -> Landed {
-        let _ = (offset, wanted);
-        Landed::Done(result)
-    }
-
-    /// No ring does what it is asked to. Of the library's own stores alone.
-    #[doc(hidden)]
-    fn ring_refused(&self, _: Own) {}
-
     /// Whether reads fill memory exactly as far as they say, and look at nothing in it: so that it
     /// need not be cleared first. Answered by the library's own stores alone.
     #[doc(hidden)]
@@ -445,18 +424,6 @@ macro_rules! forward_store {
             }
             fn submit(&self, batch: Batch) {
                 (**self).submit(batch)
-            }
-            fn landed(
-                &self,
-                own: Own,
-                offset: u64,
-                wanted: u64,
-                result: io::Result<usize>,
-            ) -> Landed {
-                (**self).landed(own, offset, wanted, result)
-            }
-            fn ring_refused(&self, own: Own) {
-                (**self).ring_refused(own)
             }
             fn fills_as_told(&self, own: Own) -> bool {
                 (**self).fills_as_told(own)

@@ -51,8 +51,8 @@ pub(crate) trait Transfer: Send {
         feature = "io-uring",
         not(any(loom, shuttle, miri, portable))
     ))]
-    /// The ring that may do it, and the store that it is a request of.
-    fn by_ring(&self) -> Option<(Arc<Flights>, Arc<dyn Store>)> {
+    /// The ring that may do it.
+    fn by_ring(&self) -> Option<Arc<Flights>> {
         None
     }
 
@@ -193,8 +193,8 @@ impl Request {
         feature = "io-uring",
         not(any(loom, shuttle, miri, portable))
     ))]
-    /// The ring that may do it, and the store that it is a request of.
-    pub(crate) fn by_ring(&self) -> Option<(Arc<Flights>, Arc<dyn Store>)> {
+    /// The ring that may do it.
+    pub(crate) fn by_ring(&self) -> Option<Arc<Flights>> {
         self.transfer().by_ring()
     }
 

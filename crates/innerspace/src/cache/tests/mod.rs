@@ -20,6 +20,12 @@ mod punched;
 mod reading;
 mod reclaiming;
 mod requests;
+#[cfg(all(
+    target_os = "linux",
+    feature = "io-uring",
+    not(any(loom, shuttle, miri, portable))
+))]
+mod ring;
 mod syncing;
 mod try_forms;
 mod waking;

@@ -52,8 +52,8 @@ impl Direct {
         target_os = "linux",
         not(any(loom, shuttle, miri, portable))
     ))]
-    pub(super) fn descriptor(&self) -> std::os::fd::RawFd {
-        std::os::fd::AsRawFd::as_raw_fd(&self.file)
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Tries a read, for file systems that take the flag and fail later.

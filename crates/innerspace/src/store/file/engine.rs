@@ -29,8 +29,8 @@ use super::super::Limits;
 use super::CacheMode;
 use super::direct::Direct;
 use super::long::write_long;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex};
 use crate::sys::file::{self as sys, Keep};
 
 /// Bytes written after which what they left in the page cache is dropped without waiting for a
@@ -62,7 +62,8 @@ pub(super) enum DirectWrites {
 pub(super) struct Engine {
     cached: Cached,
     written: Written,
-    direct: Option<Direct>,
+    /// Shared with the reads in flight, which go by its descriptor.
+    direct: Option<Arc<Direct>>,
     /// Whether reads go by `direct`. Cleared for good when one is refused; it says nothing about
     /// other memory, so `Relaxed`.
     direct_reads: AtomicBool,
@@ -84,7 +85,7 @@ impl Engine {
     /// The same with a descriptor past the page cache.
     pub(super) fn with_direct(self, direct: Direct, reads: bool, writes: DirectWrites) -> Engine {
         Engine {
-            direct: Some(direct),
+            direct: Some(Arc::new(direct)),
             direct_reads: AtomicBool::new(reads),
             direct_writes: writes,
             ..self
@@ -109,7 +110,7 @@ impl Engine {
     }
 
     /// The descriptor that reads go by, unless that is the one of the page cache.
-    pub(super) fn direct_reads(&self) -> Option<&Direct> {
+    pub(super) fn direct_reads(&self) -> Option<&Arc<Direct>> {
         let direct = self.direct.as_ref()?;
         self.direct_reads.load(Ordering::Relaxed).then_some(direct)
     }

@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::super::{Landed, Own, Request, Store};
+use super::super::Request;
+use super::in_flight::{Completed, Source};
 use crate::exec::run_with_wakers;
 use crate::sync::{Arc, Mutex};
 use crate::sys::ring::{Ring, Transfer, is_refusal};
@@ -28,10 +29,10 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long wakers may take before another thread takes the ring over.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// A read under way. It keeps its memory (the request does) and its descriptor (the store does).
+/// A read under way. It keeps its memory (the request does) and its descriptor (the source does).
 struct Flight {
     request: Request,
-    store: Arc<dyn Store>,
+    source: Source,
 }
 
 /// The ring of one memory. It is made by the first read.
@@ -59,7 +60,7 @@ struct State {
 
 impl Flights {
     /// Puts reads in flight. Those that no ring can take go by calls.
-    pub(crate) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Request, Arc<dyn Store>)>) {
+    pub(crate) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Request, Source)>) {
         let mut state = self.state.lock();
         if state.ring.is_none() && !state.is_refused {
             match Ring::new(DEPTH) {
@@ -69,15 +70,17 @@ impl Flights {
         }
         if state.is_refused {
             drop(state);
-            for (_, request, store) in reads {
-                store.ring_refused(Own::ASKS);
+            for (_, request, source) in reads {
+                source.fall_back();
                 request.give_back();
             }
             return;
         }
         state.outstanding += reads.len();
-        for (transfer, request, store) in reads {
-            state.queue.push_back((transfer, Flight { request, store }));
+        for (transfer, request, source) in reads {
+            state
+                .queue
+                .push_back((transfer, Flight { request, source }));
         }
         let wake = std::mem::take(&mut state.sleeps);
         let ring = state.ring.clone();
@@ -103,6 +106,12 @@ impl Flights {
         if let Some(number) = starts {
             self.start(number);
         }
+    }
+
+    /// As if the kernel had no ring for us.
+    #[cfg(test)]
+    pub(crate) fn refuse(&self) {
+        self.state.lock().is_refused = true;
     }
 
     /// Waits until every read has been completed to the end. A request leaves its file's table a little earlier.
@@ -188,7 +197,7 @@ impl Flights {
 
     fn submit(&self, ring: &Ring<Flight>, reads: Vec<(Transfer, Flight)>) {
         // SAFETY: the memory of each transfer is that of the request beside it, which owns the right to fill it, keeps it until it
-        // is completed or dropped, and is in the ring until the kernel is done with it. The store beside it keeps the descriptor.
+        // is completed or dropped, and is in the ring until the kernel is done with it. The source beside it keeps the descriptor.
         let refused = unsafe { ring.submit(reads) };
         if refused.is_empty() {
             return;
@@ -196,7 +205,7 @@ impl Flights {
         let count = refused.len();
         for (flight, error) in refused {
             if is_refusal(&error) {
-                flight.store.ring_refused(Own::ASKS);
+                flight.source.fall_back();
             }
             flight.request.give_back();
         }
@@ -214,11 +223,11 @@ impl Flights {
             || {
                 let count = landed.len();
                 for (flight, result) in landed.drain(..) {
-                    let Flight { request, store } = flight;
+                    let Flight { request, source } = flight;
                     let (offset, wanted) = (request.offset(), request.len() as u64);
-                    match store.landed(Own::ASKS, offset, wanted, result) {
-                        Landed::Done(result) => request.complete_filled(result),
-                        Landed::ByCall => request.give_back(),
+                    match source.completed(offset, wanted, result) {
+                        Completed::Done(result) => request.complete_filled(result),
+                        Completed::ByCall => request.give_back(),
                     }
                 }
                 self.state.lock().outstanding -= count;

@@ -3,13 +3,20 @@
 //! A read goes as it is if reads are direct and everything about it is aligned; the others, and
 //! all writes, are calls. It ends as [`Store::read_vectored_at`] does: the same ends of files, and
 //! a short read is continued by the caller. What the kernel will not do by a ring is done by a
-//! call, and [`FileStore::fall_back`] keeps the rest from trying.
+//! call, and [`FileState::fall_back`] keeps the rest from trying.
+//!
+//! A store may be dropped while its reads are in flight: one that opens it for each batch does so.
+//! Each read therefore keeps a [`Source`], which has the descriptor and decides what its
+//! completion means.
 //!
 //! [`Store::read_vectored_at`]: crate::store::Store::read_vectored_at
 
 use std::io;
+use std::os::fd::AsRawFd;
 
-use super::FileStore;
+use super::direct::Direct;
+use super::{FileState, FileStore};
+use crate::sync::Arc;
 use crate::sys::ring::{Direction, Transfer, iovec, is_passing, is_refusal};
 
 /// What a read that a ring has completed came to.
@@ -21,14 +28,21 @@ pub(crate) enum Completed {
     ByCall,
 }
 
+/// What a read in flight keeps of its store: the descriptor, and what is known about the file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    direct: Arc<Direct>,
+    state: Arc<FileState>,
+}
+
 impl FileStore {
     /// A read of this memory that a ring can take as it is; the memory comes back if none can.
-    /// The caller keeps the store, which has the descriptor, until the read has completed.
+    /// The caller keeps the source, which has the descriptor, until the read has completed.
     pub(crate) fn transfer_for(
         &self,
         offset: u64,
         iovecs: Vec<iovec>,
-    ) -> Result<Transfer, Vec<iovec>> {
+    ) -> Result<(Transfer, Source), Vec<iovec>> {
         if !self.reads_in_flight() {
             return Err(iovecs);
         }
@@ -41,12 +55,24 @@ impl FileStore {
         if direct.excess(offset) != 0 || !iovecs.iter().all(is_aligned) {
             return Err(iovecs);
         }
-        Ok(Transfer {
-            fd: direct.descriptor(),
+        let source = Source {
+            direct: direct.clone(),
+            state: self.state.clone(),
+        };
+        let transfer = Transfer {
+            fd: direct.file().as_raw_fd(),
             direction: Direction::Read,
             offset,
             iovecs,
-        })
+        };
+        Ok((transfer, source))
+    }
+}
+
+impl Source {
+    /// No ring does the read: the store's reads go by calls from now on.
+    pub(super) fn fall_back(&self) {
+        self.state.fall_back();
     }
 
     /// Says what the completion of a read of `wanted` bytes at `offset` means. A read that the
@@ -59,7 +85,10 @@ impl FileStore {
     ) -> Completed {
         match result {
             Ok(0) if wanted > 0 => {
-                let checked = self.watch.check_end(&self.file, offset, wanted);
+                let checked = self
+                    .state
+                    .watch
+                    .check_end(self.direct.file(), offset, wanted);
                 Completed::Done(checked.map(|()| 0))
             }
             Err(error) if is_refusal(&error) => {
@@ -124,10 +153,15 @@ mod tests {
 
     /// Reads pages by a ring; `None` where the read cannot go so.
     fn read(case: &Case, offset: u64, pages: &[usize]) -> Option<(Vec<u8>, Completed)> {
-        let transfer_for = |pieces| case.store.transfer_for(offset, pieces).ok();
+        let mut source = None;
+        let transfer_for = |pieces| {
+            let (transfer, of) = case.store.transfer_for(offset, pieces).ok()?;
+            source = Some(of);
+            Some(transfer)
+        };
         let (read, result) = read_pages(pages, transfer_for)?;
         let wanted = read.len() as u64;
-        Some((read, case.store.completed(offset, wanted, result)))
+        Some((read, source?.completed(offset, wanted, result)))
     }
 
     fn count_of(completed: Completed) -> usize {
@@ -182,7 +216,7 @@ mod tests {
             let whole = piece(&mut memory, begin, PAGE);
             let pieces = vec![whole, piece(&mut memory, begin + at, len)];
             match case.store.transfer_for(offset, pieces) {
-                Ok(transfer) => transfer.iovecs.len() == 2,
+                Ok((transfer, _)) => transfer.iovecs.len() == 2,
                 Err(pieces) => {
                     assert_eq!(pieces.len(), 2, "the memory comes back");
                     false
@@ -205,9 +239,10 @@ mod tests {
         let refused = [libc::EOPNOTSUPP, libc::EINVAL, libc::EPERM, libc::ENOSYS];
         for number in refused {
             let Some(case) = case(2 * PAGE) else { return };
+            let (_, source) = case.store.transfer_for(0, Vec::new()).unwrap();
             let complete = |number| {
                 let error = io::Error::from_raw_os_error(number);
-                case.store.completed(0, PAGE as u64, Err(error))
+                source.completed(0, PAGE as u64, Err(error))
             };
             for passing in [libc::EAGAIN, libc::EINTR, libc::ECANCELED] {
                 assert!(matches!(complete(passing), Completed::ByCall));

@@ -54,8 +54,9 @@ use std::path::Path;
     feature = "io-uring",
     not(any(loom, shuttle, miri, portable))
 ))]
-use super::{Batch, Landed, Operation};
+use super::{Batch, Operation};
 use super::{Identity, Limits, Own, Store, StoreError, SyncWhat, Version, shown_name, write_zeros};
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::file as sys;
 use crate::units::PageCount;
@@ -113,9 +114,30 @@ pub struct FileStore {
     identity: Option<Identity>,
     /// The path as given.
     name: String,
+    state: Arc<FileState>,
+}
+
+/// What reads in flight share with their store, which may be dropped before they complete.
+#[derive(Debug)]
+struct FileState {
     watch: Watch,
     /// The kernel has refused a read by io_uring(7). It says nothing about other memory: `Relaxed`.
     fell_back: AtomicBool,
+}
+
+impl FileState {
+    /// Has all reads go by calls from now on: a ring has refused one.
+    #[cfg_attr(
+        not(all(
+            feature = "io-uring",
+            target_os = "linux",
+            not(any(loom, shuttle, miri, portable))
+        )),
+        allow(dead_code, reason = "the ring falls back")
+    )]
+    fn fall_back(&self) {
+        self.fell_back.store(true, Ordering::Relaxed);
+    }
 }
 
 impl FileStore {
@@ -163,7 +185,7 @@ impl FileStore {
         not(any(loom, shuttle, miri, portable))
     ))]
     fn reads_in_flight(&self) -> bool {
-        !self.fell_back.load(Ordering::Relaxed)
+        !self.state.fell_back.load(Ordering::Relaxed)
             && self.engine.direct_reads().is_some()
             && crate::sys::ring::available()
     }
@@ -175,19 +197,6 @@ impl FileStore {
     )))]
     fn reads_in_flight(&self) -> bool {
         false
-    }
-
-    /// Has all reads go by calls from now on: a ring has refused one.
-    #[cfg_attr(
-        not(all(
-            feature = "io-uring",
-            target_os = "linux",
-            not(any(loom, shuttle, miri, portable))
-        )),
-        allow(dead_code, reason = "the ring falls back")
-    )]
-    pub(crate) fn fall_back(&self) {
-        self.fell_back.store(true, Ordering::Relaxed);
     }
 
     /// Whether the file was opened for reading alone.
@@ -222,7 +231,9 @@ impl Store for FileStore {
         if count == 0 {
             let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
             if wanted > 0 {
-                self.watch.check_end(&self.file, offset, wanted as u64)?;
+                self.state
+                    .watch
+                    .check_end(&self.file, offset, wanted as u64)?;
             }
         }
         Ok(count)
@@ -234,16 +245,17 @@ impl Store for FileStore {
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.check_writable()?;
-        let _own = self.watch.own_change();
+        let _own = self.state.watch.own_change();
         let count = self.engine.write_vectored_at(&self.file, bufs, offset)?;
-        self.watch.grew_to(offset + count as u64);
+        self.state.watch.grew_to(offset + count as u64);
         Ok(count)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.check_writable()?;
-        let _own = self.watch.own_change();
-        self.watch
+        let _own = self.state.watch.own_change();
+        self.state
+            .watch
             .resizing(&self.file, len, || self.file.set_len(len))
     }
 
@@ -263,7 +275,7 @@ impl Store for FileStore {
         if len == 0 {
             return Ok(());
         }
-        let _own = self.watch.own_change();
+        let _own = self.state.watch.own_change();
         match sys::punch(&self.file, offset, len) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 write_zeros(self, offset, len)
@@ -294,13 +306,13 @@ impl Store for FileStore {
                 (true, Operation::Read) => request.by_ring(),
                 _ => None,
             };
-            let Some((ring, store)) = by_ring else {
+            let Some(ring) = by_ring else {
                 rest.push(request);
                 continue;
             };
             match self.transfer_for(request.offset(), request.iovecs()) {
-                Ok(transfer) => {
-                    reads.push((transfer, request, store));
+                Ok((transfer, source)) => {
+                    reads.push((transfer, request, source));
                     flights = Some(ring);
                 }
                 Err(_) => rest.push(request),
@@ -312,22 +324,6 @@ impl Store for FileStore {
         rest.call(self);
     }
 
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
-    fn landed(&self, _: Own, offset: u64, wanted: u64, result: io::Result<usize>) -> Landed {
-        match self.completed(offset, wanted, result) {
-            in_flight::Completed::Done(result) => Landed::Done(result),
-            in_flight::Completed::ByCall => Landed::ByCall,
-        }
-    }
-
-    fn ring_refused(&self, _: Own) {
-        self.fall_back();
-    }
-
     fn fills_as_told(&self, _: Own) -> bool {
         true
     }
@@ -337,7 +333,7 @@ impl Store for FileStore {
     }
 
     fn version(&self) -> io::Result<Option<Version>> {
-        self.watch.version(&self.file).map(Some)
+        self.state.watch.version(&self.file).map(Some)
     }
 
     fn limits(&self) -> Limits {

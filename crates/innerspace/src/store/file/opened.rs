@@ -11,8 +11,9 @@ use std::path::Path;
 
 use super::open::{Opening, forced};
 use super::watch::Watch;
-use super::{Access, CacheMode, Create, FileStore, OpenError};
+use super::{Access, CacheMode, Create, FileState, FileStore, OpenError};
 use crate::store::Identity;
+use crate::sync::Arc;
 use crate::sync::atomic::AtomicBool;
 use crate::sys::file as sys;
 use crate::sys::process::Process;
@@ -149,8 +150,10 @@ impl Locked<'_> {
             access: opening.access,
             identity: super::identity_of(&metadata),
             name: opening.path.to_string_lossy().into_owned(),
-            watch: Watch::new(&metadata),
-            fell_back: AtomicBool::new(forced::no_ring()),
+            state: Arc::new(FileState {
+                watch: Watch::new(&metadata),
+                fell_back: AtomicBool::new(forced::no_ring()),
+            }),
             file,
         })
     }

@@ -1,0 +1,111 @@
+//! Reads that a memory's ring has in flight.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::store::{Access, Batch, FileEngine, FileStore};
+use crate::sync::Mutex;
+use crate::sys::file::disk_dir;
+
+fn read_only() -> FileOptions {
+    FileOptions::new().block_size(4096).name("data.bin")
+}
+
+/// A store over a file of so many pages full of `A`, if its reads can go by a ring.
+fn file_of(pages: u64) -> Option<(tempfile::TempDir, FileStore)> {
+    let dir = disk_dir();
+    let path = dir.path().join("A");
+    std::fs::write(&path, vec![b'A'; (pages * 4096) as usize]).unwrap();
+    let store = FileStore::open(&path, Access::ReadOnly).unwrap();
+    if store.engine() == FileEngine::IoUring {
+        return Some((dir, store));
+    }
+    eprintln!("left out: no io_uring");
+    None
+}
+
+/// Opens a file for each batch, and then others: a descriptor that was closed is soon another file's.
+struct Opens {
+    dir: PathBuf,
+    kept: Mutex<Vec<FileStore>>,
+}
+
+impl Store for Opens {
+    fn len(&self) -> io::Result<u64> {
+        Ok(64 << 20)
+    }
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+        buf.fill(b'A');
+        Ok(buf.len())
+    }
+    fn submit(&self, batch: Batch) {
+        // Its bytes are in the file A, which it closes again at once.
+        let file = FileStore::open(self.dir.join("A"), Access::ReadOnly).unwrap();
+        file.submit(batch);
+        drop(file);
+        let other = FileStore::open(self.dir.join("B"), Access::ReadOnly).unwrap();
+        self.kept.lock().push(other);
+    }
+}
+
+// spec: R6
+#[test]
+fn a_read_in_flight_keeps_the_descriptor_it_goes_by() {
+    let Some((dir, probe)) = file_of(16 << 10) else {
+        return;
+    };
+    drop(probe);
+    std::fs::write(dir.path().join("B"), vec![b'B'; 64 << 20]).unwrap();
+    let cache = memory(16 << 10);
+    cache.begin_service();
+    let store = Arc::new(Opens {
+        dir: dir.path().to_owned(),
+        kept: Mutex::default(),
+    });
+    let file = open(&cache, &store, &read_only());
+    file.view(0..1).unwrap();
+    for number in 1..300u64 {
+        let at = (number * 7_919 % 16_000) * 4096;
+        let mut future = file.ready(at..at + 8);
+        let view = future.wait_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(view.unwrap()[..], *b"AAAAAAAA", "read {number}");
+    }
+}
+
+/// Hands its batches on to a file.
+struct Around(Arc<FileStore>);
+
+impl Store for Around {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn submit(&self, batch: Batch) {
+        self.0.submit(batch);
+    }
+}
+
+// spec: R15
+#[test]
+fn a_ring_that_refuses_a_read_tells_the_file_whoever_handed_the_read_on() {
+    let Some((_dir, store)) = file_of(64) else {
+        return;
+    };
+    let cache = memory(256);
+    cache.begin_service();
+    cache.flights().unwrap().refuse();
+    let store = Arc::new(store);
+    let file = open(&cache, &Arc::new(Around(store.clone())), &read_only());
+    file.view(0..1).unwrap();
+    assert_eq!(store.engine(), FileEngine::IoUring, "none was tried");
+    let mut future = file.ready(10 * 4096..10 * 4096 + 1);
+    let view = future.wait_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(view.unwrap()[..], *b"A");
+    assert_eq!(store.engine(), FileEngine::Calls);
+}
