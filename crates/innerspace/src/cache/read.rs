@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::ops::{ControlFlow, Range};
 
+use super::block::BlockRef;
 use super::core::FileCore;
 use super::errors::FileError;
 use super::file::Handle;
@@ -73,13 +74,10 @@ impl Handle {
                 core.pool.mark_accessed_at(frame, flags);
                 let uses = &core.frames().meta(frame).uses;
                 if uses.has(Uses::AHEAD) {
-                    core.go_on(
-                        offset >> core.block_shift(),
-                        uses,
-                        &self.stream,
-                        Get::NONE,
-                        drop,
-                    );
+                    // Given back also if the store panics as it takes the requests.
+                    let held = BlockRef::new(core, frame, offset >> core.block_shift());
+                    core.go_on(held.block, uses, &self.stream, Get::NONE, drop);
+                    return true;
                 }
             }
         }

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
 
@@ -624,4 +626,44 @@ fn a_punch_and_a_cut_wait_for_what_is_in_flight() {
             ));
         }
     }
+}
+
+// spec: R10
+#[test]
+fn a_panic_as_a_window_is_put_in_flight_leaves_no_reference() {
+    struct Panicking(AtomicBool);
+    impl Store for Panicking {
+        fn len(&self) -> io::Result<u64> {
+            Ok(256 * 4096)
+        }
+        fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+            buf.fill(7);
+            Ok(buf.len())
+        }
+        fn submit(&self, batch: Batch) {
+            assert!(!self.0.load(Ordering::Relaxed), "as it is told");
+            batch.call(self);
+        }
+    }
+    let cache = memory(512);
+    let store = Arc::new(Panicking(AtomicBool::new(false)));
+    let file = open(&cache, &store, &read_only());
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 0).unwrap();
+    file.read_exact_at(&mut byte, 4096).unwrap();
+    // What is read ahead lands.
+    cache.tick();
+    store.0.store(true, Ordering::Relaxed);
+    let mut panics = 0;
+    for page in 2..6u64 {
+        let read = AssertUnwindSafe(|| file.read_exact_at(&mut [0], page * 4096));
+        panics += usize::from(catch_unwind(read).is_err());
+    }
+    store.0.store(false, Ordering::Relaxed);
+    cache.tick();
+    eprintln!("{panics} reads of cached bytes panicked");
+    file.evict(..).unwrap();
+    assert_eq!(file.stats().cached, PageCount(0), "held for good");
+    drop(file);
+    assert_empty(&cache);
 }
