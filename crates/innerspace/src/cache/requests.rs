@@ -330,16 +330,20 @@ impl FileCore {
         Request::new(Operation::Read, bytes.start, fill)
     }
 
-    /// Hands requests to the store.
+    /// Hands requests to the store. If it panics, what it drops has failed, and is read by plain calls: the caller may have come
+    /// for something else.
     pub(super) fn submit(&self, batch: Batch) {
         if batch.remaining() == 0 {
             return;
         }
         match self.store() {
             Ok(store) => {
-                let call = self.store_call();
-                store.submit(batch);
-                drop(call);
+                let submit = AssertUnwindSafe(|| {
+                    let _call = self.store_call();
+                    store.submit(batch);
+                });
+                // Reported by the panic hook.
+                catch_unwind(submit).unwrap_or_else(std::mem::forget);
                 if !self.cache.is_served() {
                     while let Some(fill) = self.requests.in_flight.take_waited_for() {
                         fill.run();

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -630,7 +629,7 @@ fn a_punch_and_a_cut_wait_for_what_is_in_flight() {
 
 // spec: R10
 #[test]
-fn a_panic_as_a_window_is_put_in_flight_leaves_no_reference() {
+fn a_panic_as_a_window_is_put_in_flight_is_no_business_of_its_reader() {
     struct Panicking(AtomicBool);
     impl Store for Panicking {
         fn len(&self) -> io::Result<u64> {
@@ -654,14 +653,12 @@ fn a_panic_as_a_window_is_put_in_flight_leaves_no_reference() {
     // What is read ahead lands.
     cache.tick();
     store.0.store(true, Ordering::Relaxed);
-    let mut panics = 0;
-    for page in 2..6u64 {
-        let read = AssertUnwindSafe(|| file.read_exact_at(&mut [0], page * 4096));
-        panics += usize::from(catch_unwind(read).is_err());
+    for page in 2..100u64 {
+        file.read_exact_at(&mut byte, page * 4096).unwrap();
+        assert_eq!(byte, [7]);
     }
     store.0.store(false, Ordering::Relaxed);
     cache.tick();
-    eprintln!("{panics} reads of cached bytes panicked");
     file.evict(..).unwrap();
     assert_eq!(file.stats().cached, PageCount(0), "held for good");
     drop(file);
