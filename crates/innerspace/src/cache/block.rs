@@ -46,6 +46,14 @@ impl<'f> BlockRef<'f> {
         self.meta().flags.load().contains(FlagSet::UPTODATE)
     }
 
+    /// Whether it is locked by the operation that made it, and its bytes are not there yet.
+    pub(super) fn is_being_filled(&self) -> bool {
+        let flags = self.meta().flags.load();
+        flags.contains(FlagSet::LOCKED)
+            && !flags.contains(FlagSet::UPTODATE)
+            && !flags.contains(FlagSet::ERROR)
+    }
+
     /// The frame and the block's number, for somebody who takes the reference over.
     pub(super) fn into_parts(self) -> (FrameId, u64) {
         debug_assert_eq!(self.after, AfterUse::Keep, "nobody would evict it");
@@ -237,9 +245,10 @@ impl<'f> NewBlock<'f> {
         if let Some(filling) = self.filling.take() {
             filling.finish();
         }
-        self.held
-            .take()
-            .expect("a new block is held until it is finished")
+        let held = self.held.take();
+        let held = held.expect("a new block is held until it is finished");
+        held.file.note_made();
+        held
     }
 
     /// The bytes could not be had: the block goes, and whoever waits for it gets `error` (P20).
@@ -260,6 +269,7 @@ impl<'f> NewBlock<'f> {
         let dropped = file.pool.uncache(frame);
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         file.frames().end_read(frame, ReadEnd::Failed);
+        file.note_made();
         drop(held);
         file.ready.filled(block..block + 1);
     }

@@ -359,11 +359,10 @@ impl FileCore {
                 return Err(self.would_block_in(held.block));
             }
         } else {
-            let lock = || self.frames().lock(held.frame);
-            match held.is_up_to_date() {
-                true => lock(),
-                false => self.wait_for_fill(held.block, lock),
+            if !held.is_up_to_date() {
+                self.wait_made(&held);
             }
+            self.frames().lock(held.frame);
         }
         // mutant: P5 (test: a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file)
         if !cfg!(mutant = "P5") && !self.is_still(held.block, held.frame) {
@@ -376,7 +375,7 @@ impl FileCore {
 
     /// Waits until a block that is being filled is filled, or has failed.
     pub(super) fn wait_filled(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
-        self.wait_for_fill(held.block, || held.wait(Bit::Locked));
+        self.wait_made(held);
         if held.is_up_to_date() {
             Ok(())
         } else {

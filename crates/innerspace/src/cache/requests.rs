@@ -20,9 +20,11 @@
 //! index, and the frames stay the request's until the store completes it. Nobody gets a frame that a
 //! store may still write to (R6).
 //!
-//! **Who waits** for a block in flight sleeps on its lock, as for every other fill. If the request
-//! is still queued, the waiter makes the store's call itself: so nobody waits for a thread, and
-//! without threads everything goes on.
+//! **Waiting** for a block in flight. If the request is queued, the waiter makes the store's call
+//! itself: so nobody waits for a thread. Otherwise it sleeps on the block's lock, as for every other
+//! fill; a request that is queued later is run by a thread of the memory's. Without threads the
+//! waiters are all there is. There they sleep where queueing is announced, wherever the request is
+//! by then: in the store, or not even in the table ([`FileCore::wait_made`]).
 //!
 //! **Bounded.** Pages in flight are counted for each group above the file, and read-ahead begins
 //! nothing that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]).
@@ -40,7 +42,7 @@ use super::errors::{FileError, StoreAction, store_panicked};
 use super::reached::Reached;
 use super::stats::count;
 use crate::exec::{Entry, InFlight, Job, Lane, Stage, Turn, is_in_job};
-use crate::frame::{Fills, ReadEnd, Uses};
+use crate::frame::{Bit, Fills, ReadEnd, Uses};
 use crate::reclaim::Pool;
 use crate::stats::Event;
 use crate::store::{Batch, Operation, Own, Request, Store, Transfer, read_vectored_or_eof};
@@ -63,6 +65,12 @@ impl Requests {
             in_flight: InFlight::new(),
             store_calls,
         }
+    }
+
+    /// Threads that sleep in [`FileCore::wait_made`].
+    #[cfg(all(test, not(shuttle)))]
+    pub(super) fn waiting(&self) -> u32 {
+        self.in_flight.waiting()
     }
 
     /// Requests in flight.
@@ -344,11 +352,6 @@ impl FileCore {
                 });
                 // Reported by the panic hook.
                 catch_unwind(submit).unwrap_or_else(std::mem::forget);
-                if !self.cache.is_served() {
-                    while let Some(fill) = self.requests.in_flight.take_waited_for() {
-                        fill.run();
-                    }
-                }
             }
             // They fail as they are dropped.
             Err(_) => drop(batch),
@@ -399,16 +402,24 @@ impl FileCore {
         starts.map(read).collect()
     }
 
-    /// Waits for a block that is being filled, by `sleep`. If its request waits for somebody to make the store's call, the caller
-    /// makes it first.
-    pub(super) fn wait_for_fill(&self, block: u64, sleep: impl FnOnce()) {
-        // Where no thread does, whoever queues the request from now on makes the call: see `FileCore::submit`.
+    /// Waits until a block that is being filled is filled, or could not be. If its request is queued, makes the store's call.
+    pub(super) fn wait_made(&self, held: &BlockRef<'_>) {
         let in_flight = &self.requests.in_flight;
-        let _waiting = (!self.cache.is_served()).then(|| in_flight.waiting_for(block));
-        if let Some(fill) = in_flight.take_queued(block) {
+        if !self.cache.is_served() {
+            let is_being_filled = || held.is_being_filled();
+            return in_flight.wait_filled(held.block, is_being_filled, |fill| fill.run());
+        }
+        if let Some(fill) = in_flight.take_queued(held.block) {
             fill.run();
         }
-        sleep();
+        held.wait(Bit::Locked);
+    }
+
+    /// A block was filled, or could not be, and is unlocked.
+    pub(super) fn note_made(&self) {
+        if !self.cache.is_served() {
+            self.requests.in_flight.note_filled();
+        }
     }
 
     /// Waits until no request has a block of the range. Nothing else may begin one meanwhile: the file is the caller's

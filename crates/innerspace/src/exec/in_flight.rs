@@ -6,11 +6,11 @@
 //! was closed meanwhile ([`InFlight::detach_all`]), the request alone.
 //!
 //! **Who waits** for a block sleeps on the block's lock, which this module does not know. Where
-//! threads make the calls, nothing else is needed. Where there are none, the waiter makes the call
-//! itself if it is queued; a call that is queued later has to be made by the thread that queues it,
-//! or nobody would. So the waiter says first what it waits for ([`InFlight::waiting_for`]), looks
-//! for the call then, and sleeps; and whoever has queued calls looks afterwards for those that
-//! somebody waits for ([`InFlight::take_waited_for`]). One of the two finds the other.
+//! threads make the calls, nothing else is needed. Where there are none, the waiters make them, and
+//! a call may be queued after somebody began to wait, by a thread that must not make it. So there a
+//! waiter sleeps here ([`InFlight::wait_filled`]): it looks at the block and for the call under the
+//! table's mutex, which is taken after a call was queued and after a block was filled
+//! ([`InFlight::note_filled`]), whether that block has a request or not.
 //!
 //! **Locking.** The table's mutex and those of the entries are leaves, with one exception: blocks
 //! leave a closed file under the mutex of the entry's stage.
@@ -23,15 +23,16 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 /// The requests of one file.
 pub(crate) struct InFlight<W> {
     table: Mutex<Table<W>>,
-    /// Notified when a request has left the table, or its work was queued.
+    /// Notified when a request has left the table, or its work was queued; without threads, also when a block was filled that
+    /// somebody may wait for.
     changed: Condvar,
 }
 
 struct Table<W> {
     /// By first block; requests have no block in common.
     entries: BTreeMap<u64, Arc<Entry<W>>>,
-    /// How many threads wait for a block.
-    waited_for: BTreeMap<u64, u32>,
+    /// Threads that sleep in [`InFlight::wait_filled`].
+    waiting: u32,
     /// Requests that have left and have blocks to let go of yet.
     leaving: u32,
 }
@@ -93,7 +94,7 @@ impl<W> InFlight<W> {
         InFlight {
             table: Mutex::new(Table {
                 entries: BTreeMap::new(),
-                waited_for: BTreeMap::new(),
+                waiting: 0,
                 leaving: 0,
             }),
             changed: Condvar::new(),
@@ -154,25 +155,41 @@ impl<W> InFlight<W> {
         self.first_in(&(block..block + 1))?.take()
     }
 
-    /// While it lives, the caller waits for a block to be filled.
-    pub(crate) fn waiting_for(&self, block: u64) -> Waiting<'_, W> {
-        *self.table.lock().waited_for.entry(block).or_default() += 1;
-        Waiting {
-            in_flight: self,
-            block,
+    /// Where there are no threads: waits until a block is filled, or could not be. `run` does the work of its request, if that is
+    /// queued.
+    pub(crate) fn wait_filled(
+        &self,
+        block: u64,
+        is_being_filled: impl Fn() -> bool,
+        mut run: impl FnMut(W),
+    ) {
+        let mut table = self.table.lock();
+        while is_being_filled() {
+            let entry = table.find(&(block..block + 1));
+            if let Some(work) = entry.and_then(|entry| entry.take()) {
+                drop(table);
+                run(work);
+                table = self.table.lock();
+                continue;
+            }
+            table.waiting += 1;
+            table = self.changed.wait(table);
+            table.waiting -= 1;
         }
     }
 
-    /// Queued work of a request that has a block somebody waits for.
-    pub(crate) fn take_waited_for(&self) -> Option<W> {
-        let table = self.table.lock();
-        let waited_for: Vec<_> = table.waited_for.keys().copied().collect();
-        let wanted: Vec<_> = waited_for
-            .into_iter()
-            .filter_map(|block| table.find(&(block..block + 1)).cloned())
-            .collect();
-        drop(table);
-        wanted.iter().find_map(|entry| entry.take())
+    /// Where there are no threads: a block was filled, or could not be, and is seen to be so.
+    pub(crate) fn note_filled(&self) {
+        let waiting = self.table.lock().waiting;
+        if waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Threads that sleep in [`InFlight::wait_filled`].
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.table.lock().waiting
     }
 
     /// Waits until no request has a block of the range; `run` does work that is queued. The caller
@@ -233,25 +250,6 @@ impl<W> InFlight<W> {
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn len(&self) -> usize {
         self.table.lock().entries.len()
-    }
-}
-
-/// A thread waits for a block: see [`InFlight::waiting_for`].
-#[must_use = "the wait is over when this is dropped"]
-pub(crate) struct Waiting<'f, W> {
-    in_flight: &'f InFlight<W>,
-    block: u64,
-}
-
-impl<W> Drop for Waiting<'_, W> {
-    fn drop(&mut self) {
-        let mut table = self.in_flight.table.lock();
-        let count = table.waited_for.get_mut(&self.block);
-        let count = count.expect("counted until this is dropped");
-        *count -= 1;
-        if *count == 0 {
-            table.waited_for.remove(&self.block);
-        }
     }
 }
 

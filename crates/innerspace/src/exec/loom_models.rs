@@ -352,31 +352,47 @@ fn a_request_of_a_closing_file_is_given_up_or_made() {
     });
 }
 
-/// Without threads: of a thread that waits for a block and one that queues its call afterwards, one
-/// makes the call.
+/// Without threads: a thread that waits for a block makes the call, whether its request is queued by
+/// then, or not even in the table.
 // spec: R11
 #[test]
 fn a_call_that_is_queued_after_somebody_waits_is_made() {
     model(3, || {
         let in_flight = Arc::new(InFlight::<u32>::new());
-        let entry = in_flight.add(3..5);
-        let landed = Arc::new(Count::default());
+        let is_filled = Arc::new(AtomicU32::new(0));
         let waiter = {
-            let (in_flight, landed) = (in_flight.clone(), landed.clone());
+            let (in_flight, is_filled) = (in_flight.clone(), is_filled.clone());
             thread::spawn(move || {
-                let _waiting = in_flight.waiting_for(4);
-                if in_flight.take_queued(4).is_some() {
-                    landed.add();
-                }
-                landed.wait_for(1);
+                let is_being_filled = || is_filled.load(Ordering::Relaxed) == 0;
+                let run = |number| {
+                    is_filled.store(number, Ordering::Relaxed);
+                    in_flight.note_filled();
+                };
+                in_flight.wait_filled(4, is_being_filled, run);
             })
         };
-        in_flight.queue(&entry, 1);
-        while in_flight.take_waited_for().is_some() {
-            landed.add();
-        }
+        let entry = in_flight.add(3..5);
+        in_flight.queue(&entry, 7);
         waiter.join().unwrap();
-        assert_eq!(landed.get(), 1);
-        assert!(in_flight.take_waited_for().is_none());
+        assert_eq!(is_filled.load(Ordering::Relaxed), 7);
+        assert!(entry.take().is_none());
+    });
+}
+
+/// The same of a block without a request, which is filled by whoever made it.
+// spec: R11
+#[test]
+fn a_block_that_is_filled_as_somebody_begins_to_wait_is_noticed() {
+    model(3, || {
+        let in_flight = Arc::new(InFlight::<u32>::new());
+        let is_filled = Arc::new(AtomicU32::new(0));
+        let waiters = [0; 2].map(|_| {
+            let (in_flight, is_filled) = (in_flight.clone(), is_filled.clone());
+            let is_being_filled = move || is_filled.load(Ordering::Relaxed) == 0;
+            thread::spawn(move || in_flight.wait_filled(4, is_being_filled, |_| unreachable!()))
+        });
+        is_filled.store(1, Ordering::Relaxed);
+        in_flight.note_filled();
+        waiters.map(|waiter| waiter.join().unwrap());
     });
 }

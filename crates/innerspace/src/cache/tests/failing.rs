@@ -126,16 +126,8 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
             })
             .collect();
         store.wait_hanging(1);
-        {
-            let held = core(&file).lookup(0).unwrap();
-            while !held
-                .meta()
-                .flags
-                .load()
-                .contains(crate::frame::FlagSet::WAITERS)
-            {
-                thread::yield_now();
-            }
+        while core(&file).requests.waiting() == 0 {
+            thread::yield_now();
         }
         // Whoever comes after the failure reads for itself, and fails by itself.
         store.add(fail(OperationKind::Read).forever());

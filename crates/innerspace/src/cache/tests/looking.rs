@@ -57,7 +57,7 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
             locked.frame()
         })
     };
-    while !first_has_waiters(core) {
+    while core.requests.waiting() == 0 {
         thread::yield_now();
     }
     let frame = first.frame();
@@ -65,11 +65,6 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
     assert_eq!(second.join().unwrap(), frame, "both get the one page");
     assert_eq!(cache.pool().totals().usage, usage);
     core.validate();
-}
-
-fn first_has_waiters(core: &FileCore) -> bool {
-    core.lookup(300)
-        .is_some_and(|held| held.meta().flags.load().contains(FlagSet::WAITERS))
 }
 
 // spec: P16, P5

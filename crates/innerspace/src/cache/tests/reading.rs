@@ -98,14 +98,13 @@ fn many_readers_of_one_block_make_one_read() {
             .collect();
         store.wait_hanging(1);
         // The block is there for all to find: those that come now wait for the one read.
-        let (locked, waiting) = (FlagSet::LOCKED, FlagSet::WAITERS);
-        let held = core(&file)
-            .lookup(0)
-            .expect("the block is published while it is read");
-        while !held.meta().flags.load().contains(locked | waiting) {
+        let held = core(&file).lookup(0);
+        let held = held.expect("the block is published while it is read");
+        assert!(held.is_being_filled());
+        drop(held);
+        while core(&file).requests.waiting() == 0 {
             thread::yield_now();
         }
-        drop(held);
         store.release(crate::store::faulty::Release::Proceed);
         for reader in readers {
             assert_eq!(reader.join().unwrap(), pattern(0..size));

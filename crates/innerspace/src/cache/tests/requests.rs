@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::blocking::{Bell, poll};
 use super::mapped::Mapped;
@@ -16,7 +17,7 @@ use crate::store::{Batch, Limits, Request};
 use crate::sync::Mutex;
 
 /// For the case that nobody comes: no test waits so long otherwise.
-const LONG: std::time::Duration = std::time::Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(30);
 
 /// A store with a completion form, which keeps its requests until the test lets them go.
 #[derive(Default)]
@@ -646,7 +647,7 @@ fn a_panic_as_a_window_is_put_in_flight_is_no_business_of_its_reader() {
     }
     let cache = memory(512);
     let store = Arc::new(Panicking(AtomicBool::new(false)));
-    let file = open(&cache, &store, &read_only());
+    let file = open(&cache, &store, &read_only(4096));
     let mut byte = [0];
     file.read_exact_at(&mut byte, 0).unwrap();
     file.read_exact_at(&mut byte, 4096).unwrap();
@@ -663,4 +664,71 @@ fn a_panic_as_a_window_is_put_in_flight_is_no_business_of_its_reader() {
     assert_eq!(file.stats().cached, PageCount(0), "held for good");
     drop(file);
     assert_empty(&cache);
+}
+
+/// A store in whose `submit` another thread comes between.
+struct Between {
+    bytes: Vec<u8>,
+    /// Called once, with the offset of the next request.
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+type Meanwhile = Box<dyn FnOnce(u64) + Send>;
+
+impl Store for Between {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.len() as u64)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let from = &self.bytes[offset as usize..];
+        let len = buf.len().min(from.len());
+        buf[..len].copy_from_slice(&from[..len]);
+        Ok(len)
+    }
+    fn submit(&self, mut batch: Batch) {
+        let mut again = Batch::new();
+        while let Some(request) = batch.take() {
+            let meanwhile = self.meanwhile.lock().take();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile(request.offset());
+            }
+            again.push(request);
+        }
+        again.call(self);
+    }
+}
+
+// spec: R11
+#[test]
+fn who_came_before_the_request_was_queued_is_not_left_asleep() {
+    let cache = memory(256);
+    let store = Arc::new(Between {
+        bytes: pattern(0..64 * 4096),
+        meanwhile: Mutex::new(None),
+    });
+    let file = Arc::new(open(&cache, &store, &read_only(4096)));
+    file.view(0..1).unwrap();
+    let (begin, begun) = mpsc::channel::<u64>();
+    let (done, over) = mpsc::channel();
+    let reader = {
+        let file = file.clone();
+        std::thread::spawn(move || {
+            let at = begun.recv().unwrap();
+            let result = file.read_exact_at(&mut [0; 8], at);
+            done.send(result).unwrap();
+        })
+    };
+    *store.meanwhile.lock() = Some(Box::new(move |offset| {
+        begin.send(offset).unwrap();
+        // Preempted here, until the other one sleeps.
+        std::thread::sleep(Duration::from_millis(300));
+    }));
+    // A stream: what is behind is put in flight, and this thread needs nothing of it.
+    file.view(4096..4097).unwrap();
+    let result = over.recv_timeout(Duration::from_secs(5));
+    let asleep = result.is_err();
+    // Let it go, so that the test ends.
+    cache.tick();
+    reader.join().unwrap();
+    assert!(!asleep, "it slept until somebody ticked");
 }
