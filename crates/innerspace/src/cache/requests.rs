@@ -45,7 +45,9 @@ use crate::exec::{Entry, InFlight, Job, Lane, Stage, Turn, is_in_job};
 use crate::frame::{Bit, Fills, ReadEnd, Uses};
 use crate::reclaim::Pool;
 use crate::stats::Event;
-use crate::store::{Batch, Operation, Own, Request, Store, Transfer, read_vectored_or_eof};
+use crate::store::{
+    Batch, Operation, Own, Request, Store, StoreError, Transfer, read_vectored_or_eof,
+};
 use crate::sync::Arc;
 use crate::units::FrameId;
 
@@ -111,28 +113,13 @@ impl Transfer for Fill {
         Vec::new()
     }
 
-    fn complete(mut self: Box<Self>, result: io::Result<usize>) {
-        match result {
-            Ok(count) if count == self.wanted => {
-                self.done = count;
-                return self.end(Vec::new());
-            }
-            // Short transfers are the store's right. More than was asked for is not: what is there then, nobody knows.
-            Ok(count) => self.done = if count < self.wanted { count } else { 0 },
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if self.blocks() == 1 => {
-                let error = self.error(error);
-                return self.end(vec![Some(error)]);
-            }
-            Err(_) => self.singly = true,
-        }
-        match self.core.cache.workers().has_threads() {
-            true => self.queue(),
-            // Whoever waits for it sleeps by now, and does not look again.
-            false => self.run(),
+    fn complete(self: Box<Self>, result: io::Result<usize>) {
+        let cache = self.core.cache.clone();
+        self.take_result(result);
+        if !cache.is_served() {
+            cache.serve_waiting_if_abandoned();
         }
     }
-
     #[cfg(all(
         target_os = "linux",
         feature = "io-uring",
@@ -157,6 +144,28 @@ impl Fill {
     /// How many blocks there are.
     fn blocks(&self) -> u64 {
         self.request.blocks().end - self.first()
+    }
+
+    /// What the store has made of it. What is missing is left to somebody who makes the store's calls: the store may have its own
+    /// locks held here.
+    fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
+        match result {
+            Ok(count) if count == self.wanted => {
+                self.done = count;
+                return self.end(Vec::new());
+            }
+            // Short transfers are the store's right. More than was asked for is not: what is there then, nobody knows.
+            Ok(count) => self.done = if count < self.wanted { count } else { 0 },
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Nobody has tried it.
+            Err(error) if StoreError::is_abandoned(&error) => {}
+            Err(error) if self.blocks() == 1 => {
+                let error = self.error(error);
+                return self.end(vec![Some(error)]);
+            }
+            Err(_) => self.singly = true,
+        }
+        self.queue();
     }
 
     /// Waits for somebody who makes the store's calls.

@@ -85,6 +85,14 @@ pub enum StoreError {
     Abandoned,
 }
 
+impl StoreError {
+    /// Whether a request has this error because it was dropped.
+    pub(crate) fn is_abandoned(error: &io::Error) -> bool {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        matches!(inner, Some(StoreError::Abandoned))
+    }
+}
+
 impl From<StoreError> for io::Error {
     fn from(error: StoreError) -> io::Error {
         let kind = match &error {

@@ -3,7 +3,8 @@
 //!
 //! A request owns what it reads into or writes from until it is completed, so a store that keeps
 //! one for long, or for ever, holds that memory and nothing else of its caller's. A request that is
-//! dropped without being completed fails with [`StoreError::Abandoned`].
+//! dropped without being completed fails with [`StoreError::Abandoned`]; a memory reads the same
+//! by plain calls.
 //!
 //! A request to read knows how far it was filled. A store fills it from front to back:
 //! [`Request::fill`] copies bytes in, [`Request::unfilled`] lends the next piece, which is cleared
@@ -169,6 +170,11 @@ impl Request {
 
     /// Ends the request. A read that filled less than was asked for is asked for the rest by plain
     /// calls, where nothing at all is the end of the store; `Ok(0)` of a write is an error.
+    ///
+    /// Of a request that a memory made, those calls are made later, elsewhere: by a thread of the
+    /// memory's, by a caller that waits for the bytes, or by `tick()`. So this may be called with
+    /// locks of the store held, but where the memory was without threads and its last handle is
+    /// gone: then nobody else comes by, and they are made in here.
     ///
     /// `Ok` carries the bytes written; for reads it is what was filled that counts.
     pub fn complete(mut self, result: io::Result<usize>) {

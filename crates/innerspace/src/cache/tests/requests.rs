@@ -376,7 +376,7 @@ fn what_a_request_in_flight_lacks_is_read_again() {
     let bell = Arc::new(Bell::default());
     let end = store.bytes.len() as u64;
     file.view(0..1).unwrap();
-    let mut futures: Vec<_> = [(10, 14), (20, 24), (30, 34), (97, 101)]
+    let mut futures: Vec<_> = [(10, 14), (20, 24), (30, 31), (97, 101)]
         .map(|(from, to)| Box::pin(file.ready(from * 4096..(to * 4096).min(end))))
         .into();
     for future in &mut futures {
@@ -384,7 +384,7 @@ fn what_a_request_in_flight_lacks_is_read_again() {
     }
     cache.tick();
     let take = || store.requests.lock().pop_front().unwrap();
-    // Less than all, an error, a drop, and one that is told of more than there is.
+    // Less than all, an error, a drop of one block, and one that is told of more than there is.
     let mut short = take();
     short.fill(store.stored(short.offset(), 5_000));
     short.complete(Ok(5_000));
@@ -731,4 +731,80 @@ fn who_came_before_the_request_was_queued_is_not_left_asleep() {
     cache.tick();
     reader.join().unwrap();
     assert!(!asleep, "it slept until somebody ticked");
+}
+
+/// Completes what it is asked for with a lock held that its plain calls take, too.
+#[derive(Default)]
+struct Locks {
+    requests: Mutex<VecDeque<Request>>,
+    lock: Mutex<()>,
+}
+
+impl Store for Locks {
+    fn len(&self) -> io::Result<u64> {
+        Ok(64 * 4096)
+    }
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+        let _lock = self.lock.try_lock().expect("nobody has it in a plain call");
+        buf.fill(7);
+        Ok(buf.len())
+    }
+    fn submit(&self, mut batch: Batch) {
+        while let Some(request) = batch.take() {
+            self.requests.lock().push_back(request);
+        }
+    }
+}
+
+// spec: R10, R11
+#[test]
+fn a_completion_calls_no_store_without_threads_either() {
+    let cache = memory(256);
+    let store = Arc::new(Locks::default());
+    let file = open(&cache, &store, &read_only(4096));
+    file.view(0..1).unwrap();
+    let bell = Arc::new(Bell::default());
+    let mut futures =
+        [10u64, 20, 30].map(|page| Box::pin(file.ready(page * 4096..page * 4096 + 1)));
+    for future in &mut futures {
+        assert!(poll(future.as_mut(), &bell).is_pending());
+    }
+    let sleeper = {
+        let file = file.clone();
+        thread::spawn(move || file.read_exact_at(&mut [0], 10 * 4096))
+    };
+    while core(&file).requests.waiting() == 0 {
+        thread::yield_now();
+    }
+    let lock = store.lock.lock();
+    let mut requests = store.requests.lock();
+    requests.pop_front().unwrap().complete(Ok(0));
+    requests
+        .pop_front()
+        .unwrap()
+        .complete(Err(io::ErrorKind::Interrupted.into()));
+    drop(requests.pop_front());
+    drop((requests, lock));
+    sleeper.join().unwrap().expect("it makes the call itself");
+    cache.tick();
+    for future in &mut futures {
+        assert!(matches!(poll(future.as_mut(), &bell), Poll::Ready(Ok(_))));
+    }
+}
+
+// spec: R11
+#[test]
+fn what_a_completion_lacks_is_read_when_the_memory_is_gone() {
+    let cache = memory(256);
+    let store = Arc::new(Locks::default());
+    let file = open(&cache, &store, &read_only(4096));
+    file.view(0..1).unwrap();
+    let bell = Arc::new(Bell::default());
+    let mut future = Box::pin(file.ready(10 * 4096..10 * 4096 + 1));
+    assert!(poll(future.as_mut(), &bell).is_pending());
+    cache.abandon();
+    let request = store.requests.lock().pop_front().unwrap();
+    request.complete(Ok(0));
+    assert_eq!(bell.rung(), 1);
+    assert!(matches!(poll(future.as_mut(), &bell), Poll::Ready(Ok(_))));
 }
