@@ -476,11 +476,14 @@ impl FileCore {
             return;
         }
         if is_in_job() && !Pool::in_any_store_scope() {
-            self.ready.wake_due();
-        } else if let Some(core) = self.me.upgrade() {
-            let wake = Box::new(move || core.ready.wake_due());
-            self.cache
-                .push(&self.requests.store_calls, Turn::Shared, wake);
+            return self.ready.wake_due();
         }
+        let core = self.me.clone();
+        self.cache.push_wake(Box::new(move || {
+            // Each future keeps it.
+            if let Some(core) = core.upgrade() {
+                core.ready.wake_due();
+            }
+        }));
     }
 }

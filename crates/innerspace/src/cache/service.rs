@@ -99,6 +99,8 @@ pub(crate) struct Cache {
     task_lanes: Mutex<BTreeMap<usize, Weak<Lane>>>,
     /// How many of those were in use when it was last asked.
     task_lanes_left: AtomicUsize,
+    /// Jobs that have futures woken: beside the calls of stores, which may hang.
+    wake_lane: Lane,
     /// Wakers to be called where no lock is held.
     wakes: Mutex<Vec<Waker>>,
     /// Some group has more dirty pages than are left to age.
@@ -126,6 +128,7 @@ impl Cache {
 
     /// A cache with no files on a pool; `root` is the pool's root group.
     pub(crate) fn with_root(pool: &Arc<Pool>, root: Group) -> Arc<Cache> {
+        let workers = Workers::new();
         Arc::new(Cache {
             pool: pool.clone(),
             root,
@@ -140,7 +143,8 @@ impl Cache {
             in_flight: Slab::new(),
             landed: Condvar::new(),
             landing: Mutex::default(),
-            workers: Workers::new(),
+            wake_lane: workers.lane(1),
+            workers,
             #[cfg(all(
                 target_os = "linux",
                 feature = "io-uring",
@@ -377,6 +381,11 @@ impl Cache {
     /// The ring of the memory, if its threads do the work.
     pub(super) fn flights(&self) -> Option<Arc<Flights>> {
         self.is_served().then(|| self.flights.clone())
+    }
+
+    /// Queues a job that has futures woken. It calls no store and holds up no other: its wakers are called when it is over.
+    pub(super) fn push_wake(&self, job: Box<dyn Job>) {
+        self.push(&self.wake_lane, Turn::Shared, job);
     }
 
     /// Queues a job in one of its lanes.

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::blocking::{Bell, poll};
 use super::mapped::Mapped;
@@ -807,4 +807,71 @@ fn what_a_completion_lacks_is_read_when_the_memory_is_gone() {
     request.complete(Ok(0));
     assert_eq!(bell.rung(), 1);
     assert!(matches!(poll(future.as_mut(), &bell), Poll::Ready(Ok(_))));
+}
+
+/// A store with a completion form, and one place for plain calls, in which it hangs.
+#[derive(Default)]
+struct Slow {
+    requests: Mutex<VecDeque<Request>>,
+    gate: Mutex<Option<mpsc::Receiver<()>>>,
+    hanging: AtomicUsize,
+}
+
+impl Store for Slow {
+    fn len(&self) -> io::Result<u64> {
+        Ok(64 * 4096)
+    }
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+        let gate = self.gate.lock().take();
+        if let Some(gate) = gate {
+            self.hanging.fetch_add(1, Ordering::SeqCst);
+            let _ = gate.recv();
+        }
+        buf.fill(7);
+        Ok(buf.len())
+    }
+    fn submit(&self, mut batch: Batch) {
+        while let Some(request) = batch.take() {
+            self.requests.lock().push_back(request);
+        }
+    }
+    fn limits(&self) -> Limits {
+        Limits::default().at_a_time(1)
+    }
+}
+
+// spec: R9, R20
+#[test]
+fn who_waits_for_what_has_landed_is_woken_beside_a_call_that_hangs() {
+    let cache = memory(256);
+    cache.begin_service();
+    let store = Arc::new(Slow::default());
+    let file = open(&cache, &store, &read_only(4096));
+    file.view(0..1).unwrap();
+    let bell = Arc::new(Bell::default());
+    let mut first = Box::pin(file.ready(10 * 4096..10 * 4096 + 1));
+    let mut second = Box::pin(file.ready(20 * 4096..20 * 4096 + 1));
+    assert!(poll(first.as_mut(), &Arc::new(Bell::default())).is_pending());
+    assert!(poll(second.as_mut(), &bell).is_pending());
+    let (open_gate, gate) = mpsc::channel();
+    *store.gate.lock() = Some(gate);
+    // Short: the rest is read by a plain call, which hangs.
+    let (one, mut two) = {
+        let mut requests = store.requests.lock();
+        (requests.pop_front().unwrap(), requests.pop_front().unwrap())
+    };
+    one.complete(Ok(0));
+    while store.hanging.load(Ordering::SeqCst) == 0 {
+        thread::yield_now();
+    }
+    let len = two.len();
+    assert_eq!(two.fill(&vec![7; len]), len);
+    two.complete(Ok(len));
+    let end = Instant::now() + LONG;
+    while bell.rung() == 0 && Instant::now() < end {
+        thread::yield_now();
+    }
+    let rung = bell.rung();
+    drop(open_gate);
+    assert_eq!(rung, 1, "its bytes are there");
 }
