@@ -111,7 +111,7 @@ pub(super) fn is_below_others(file: Option<usize>) -> bool {
 }
 
 /// Whether this thread has no file locked and is in no call of a store.
-fn is_free() -> bool {
+pub(super) fn is_free() -> bool {
     let holding = HOLDING.try_with(Cell::get).unwrap_or(0);
     holding == 0 && !is_in_any()
 }

@@ -296,20 +296,21 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Calls a waker. In a call of a store locks may be held, and below reclaim: there the service is left to call it.
+    /// Calls a waker. Where locks may be held (in a call of a store, below reclaim, with a file locked) the service is left to call
+    /// it. That is so in a job, too: an operation that has a file locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, waker: Waker) {
+        if Pool::in_any_store_scope() || !calls::is_free() {
+            self.wakes.lock().push(waker);
+            self.pool.kick();
+            return;
+        }
         // A worker calls it when its job is over: it may take as long as it likes then.
         let Err(waker) = wake_after(waker) else {
             return;
         };
-        if Pool::in_any_store_scope() {
-            self.wakes.lock().push(waker);
-            self.pool.kick();
-        } else {
-            may_call_out();
-            let _untried = Untried::begin();
-            waker.wake();
-        }
+        may_call_out();
+        let _untried = Untried::begin();
+        waker.wake();
     }
 
     pub(super) fn add_file(&self, file: &Arc<FileCore>) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
+use crate::cache::calls::Holding;
 use crate::cache::{FaultKind, FileError, Reading};
 use crate::group::Reclaimer;
 use crate::reclaim::AllocMode;
@@ -312,5 +313,41 @@ fn what_is_refused_in_a_waker_is_counted_whoever_wakes() {
         assert!(polled.is_pending());
         work(&file);
         assert_eq!((at_once.woken(), group.events().oom), (1, 1));
+    }
+}
+
+// spec: P29
+#[test]
+fn a_job_that_is_run_with_a_file_locked_wakes_nobody() {
+    let cache = memory(64);
+    let (_store, file) = a_file(&cache);
+    let (_other_store, other) = a_file(&cache);
+    // It is known what the store has.
+    drop(file.view(0..10));
+    let at_once = AtOnce::new(|| {});
+    let waker = Waker::from(at_once.clone());
+    let mut context = Context::from_waker(&waker);
+    // As an append that finds no memory does, and a call of another file's store.
+    let run = || while core(&file).requests.store_calls.run_one() {};
+    let runs: [&dyn Fn(); 2] = [
+        &|| {
+            let _held = core(&file).append.lock();
+            let _holding = Holding::begin();
+            run();
+        },
+        &|| {
+            let _call = core(&other).store_call();
+            run();
+        },
+    ];
+    for (block, run) in (2..).zip(runs) {
+        let mut ready = pin!(file.ready(block * 4096..block * 4096 + 10));
+        assert!(ready.as_mut().poll(&mut context).is_pending());
+        let before = at_once.woken();
+        run();
+        assert_eq!(at_once.woken(), before, "something is locked");
+        cache.tick();
+        assert_eq!(at_once.woken(), before + 1);
+        assert!(matches!(ready.poll(&mut context), Poll::Ready(Ok(_))));
     }
 }
