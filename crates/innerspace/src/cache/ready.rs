@@ -25,7 +25,8 @@ use super::serving::Serving;
 use super::view::{MAX_COPY, View, Wait};
 use super::waiting::{TimedOut, wait_for};
 use crate::exec::{Job, Lane, Turn};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::sync::due::Due;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::PAGE_SIZE;
@@ -36,7 +37,7 @@ pub(super) struct Request {
     handle: Arc<Handle>,
     range: Range<u64>,
     /// To be woken by whoever comes next to the end of an operation.
-    due: AtomicBool,
+    due: Due,
     /// None: the future is gone. Nothing is left here then, for the last to let go of the request may have a block locked.
     state: Mutex<Option<State>>,
 }
@@ -129,6 +130,9 @@ impl ReadyList {
         let mut requests = self.requests.lock();
         requests.insert(request.key(), Arc::downgrade(request));
         self.count.store(requests.len(), Ordering::SeqCst);
+        drop(requests);
+        // Pairs with that of `filled`.
+        fence(Ordering::SeqCst);
     }
 
     fn remove(&self, request: &Arc<Request>) {
@@ -154,10 +158,14 @@ impl ReadyList {
         near.filter_map(|(_, request)| request.upgrade()).collect()
     }
 
-    /// Blocks were filled, or their fill failed. A future that registers at this moment looks at them afterwards, and has
-    /// its request in the service's queue in any case. [`ReadyList::wake_due`] has to follow.
+    /// Blocks were filled, or their fill failed. [`ReadyList::wake_due`] has to follow.
+    ///
+    /// A future that registers at this moment is not missed. The blocks were changed before the fence here, and the count is read
+    /// behind it; the future is counted before the fence of [`ReadyList::add`], and looks at the blocks once more behind that one
+    /// ([`Ready::poll`]). So it is counted here, or it sees the blocks.
     #[inline]
     pub(super) fn filled(&self, blocks: Range<u64>) {
+        fence(Ordering::SeqCst);
         if self.len() > 0 {
             self.note(&blocks);
         }
@@ -172,10 +180,7 @@ impl ReadyList {
     fn note(&self, blocks: &Range<u64>) {
         for request in self.live_in(blocks.clone()) {
             let wanted = request.handle.core.blocks_of(request.range.clone());
-            if wanted.start < blocks.end
-                && blocks.start < wanted.end
-                && !request.due.swap(true, Ordering::Relaxed)
-            {
+            if wanted.start < blocks.end && blocks.start < wanted.end && request.due.note() {
                 self.due.lock().push(Arc::downgrade(&request));
                 // Release: pairs with the swap of who wakes, who then sees which.
                 self.any_due.store(true, Ordering::Release);
@@ -220,7 +225,7 @@ impl ReadyList {
         let due = std::mem::take(&mut *self.due.lock());
         let mut panics = Panics::default();
         for request in due.iter().filter_map(Weak::upgrade) {
-            request.due.store(false, Ordering::Relaxed);
+            request.due.take();
             panics.catch(|| request.wake());
         }
         panics.go_on();
@@ -367,7 +372,7 @@ impl Future for Ready {
                     Arc::new(Request {
                         handle,
                         range: range.clone(),
-                        due: AtomicBool::new(false),
+                        due: Due::default(),
                         state,
                     }),
                     true,

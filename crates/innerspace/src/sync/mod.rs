@@ -47,6 +47,7 @@
 )]
 
 pub(crate) mod domain;
+pub(crate) mod due;
 pub(crate) mod gate;
 pub(crate) mod keep;
 #[cfg(all(test, not(loom), not(shuttle)))]
