@@ -6,7 +6,8 @@
 //!
 //! **Wakers.** A completion leaves the wakers of futures to the end of its batch. They are foreign
 //! code: a thread that does not come back from one is replaced, by the next read or by
-//! [`Flights::look_after`].
+//! [`Flights::look_after`]. Where no thread can be started, what is queued goes by calls, and what
+//! is in flight is reaped by the next one that can, or by the replaced one when it comes back.
 //!
 //! Locking: one mutex, a leaf, not held while the ring is used or a read is completed.
 
@@ -58,6 +59,14 @@ struct State {
     calls_since: Option<Instant>,
 }
 
+impl State {
+    /// Whether a read is in flight or waits to be.
+    fn has_work(&self) -> bool {
+        let in_flight = |ring: &Arc<Ring<Flight>>| ring.in_flight() > 0;
+        !self.queue.is_empty() || self.ring.as_ref().is_some_and(in_flight)
+    }
+}
+
 impl Flights {
     /// Puts reads in flight. Those that no ring can take go by calls.
     pub(crate) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Request, Source)>) {
@@ -94,13 +103,13 @@ impl Flights {
         }
     }
 
-    /// Has another thread take the ring over, if the one that has it does not come back from a waker.
+    /// Has another thread take the ring over, if the one that has it does not come back from a waker, or none could be started.
     pub(crate) fn look_after(self: &Arc<Flights>) {
         let starts = {
             let mut state = self.state.lock();
-            match state.thread {
-                0 => None,
-                _ => Self::wants_thread(&mut state),
+            match state.thread == 0 && !state.has_work() {
+                true => None,
+                false => Self::wants_thread(&mut state),
             }
         };
         if let Some(number) = starts {
@@ -141,7 +150,9 @@ impl Flights {
         if thread.spawn(move || flights.serve(number)).is_err() {
             // What is queued goes by calls; what is in flight is reaped by the next thread.
             let mut state = self.state.lock();
-            state.thread = 0;
+            if state.thread == number {
+                state.thread = 0;
+            }
             let queue = std::mem::take(&mut state.queue);
             drop(state);
             let count = queue.len();
@@ -159,6 +170,10 @@ impl Flights {
         loop {
             let (ring, queue) = {
                 let mut state = self.state.lock();
+                if state.thread == 0 {
+                    // This one was to be replaced, and no other could be started.
+                    state.thread = number;
+                }
                 if state.thread != number {
                     return;
                 }
@@ -238,5 +253,108 @@ impl Flights {
         if state.thread == number {
             state.calls_since = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::task::{Wake, Waker};
+
+    use super::super::FileState;
+    use super::super::direct::Direct;
+    use super::super::watch::Watch;
+    use super::*;
+    use crate::exec::wake_after;
+    use crate::store::Batch;
+    use crate::sync::atomic::AtomicBool;
+    use crate::sys::ring::Direction;
+    use crate::sys::ring::tests::pipe;
+
+    /// For the case that nobody comes: no test waits so long otherwise.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A read of one byte from a pipe, and the pipe's other end; `then` runs as it completes.
+    fn read(then: impl FnOnce() + Send + 'static) -> ((Transfer, Request, Source), File) {
+        let (out, into) = pipe();
+        let out = File::from(out.try_clone().unwrap());
+        let mut batch = Batch::new();
+        batch.read(0, vec![0], move |_, result| {
+            if result.is_ok() {
+                then();
+            }
+        });
+        let mut request = batch.take().unwrap();
+        let transfer = Transfer {
+            fd: std::os::fd::AsRawFd::as_raw_fd(&out),
+            direction: Direction::Read,
+            offset: 0,
+            iovecs: request.iovecs(),
+        };
+        let state = FileState {
+            watch: Watch::new(&out.metadata().unwrap()),
+            fell_back: AtomicBool::new(false),
+        };
+        let source = Source::new(Arc::new(Direct::new(out, 1)), Arc::new(state));
+        ((transfer, request, source), into)
+    }
+
+    /// The same; the receiver hears of its end.
+    fn heard() -> ((Transfer, Request, Source), File, Receiver<()>) {
+        let (done, over) = channel();
+        let (read, into) = read(move || done.send(()).unwrap());
+        (read, into, over)
+    }
+
+    // spec: R9
+    #[test]
+    fn what_is_in_flight_without_a_thread_is_reaped_by_the_next_tick() {
+        let Ok(ring) = Ring::new(4) else {
+            return eprintln!("left out: no io_uring");
+        };
+        let ((transfer, request, source), mut into, over) = heard();
+        let (flights, ring) = (Arc::new(Flights::default()), Arc::new(ring));
+        // As a thread leaves it that is to be replaced, where no other can be started.
+        flights.state.lock().ring = Some(ring.clone());
+        flights.state.lock().outstanding = 1;
+        flights.submit(&ring, vec![(transfer, Flight { request, source })]);
+        into.write_all(b"a").unwrap();
+        flights.look_after();
+        over.recv_timeout(LONG).expect("somebody reaps it");
+    }
+
+    /// Does not return before it is let go.
+    struct Stuck(std::sync::Mutex<Receiver<()>>);
+
+    impl Wake for Stuck {
+        fn wake(self: std::sync::Arc<Self>) {
+            let _ = self.0.lock().unwrap().recv();
+        }
+    }
+
+    // spec: R9
+    #[test]
+    fn a_thread_that_could_not_be_replaced_goes_on() {
+        let flights = Arc::new(Flights::default());
+        let (let_go, stays) = channel();
+        let waker = Waker::from(std::sync::Arc::new(Stuck(stays.into())));
+        let (first, mut into_first) = read(move || wake_after(waker).unwrap());
+        let (second, mut into_second, over) = heard();
+        flights.launch(vec![first, second]);
+        if flights.state.lock().is_refused {
+            return eprintln!("left out: no io_uring");
+        }
+        into_first.write_all(b"a").unwrap();
+        while flights.state.lock().calls_since.is_none() {
+            std::thread::yield_now();
+        }
+        // As `start` does that fails.
+        flights.state.lock().calls_since = None;
+        flights.state.lock().thread = 0;
+        drop(let_go);
+        into_second.write_all(b"a").unwrap();
+        over.recv_timeout(LONG).expect("it takes the ring back");
     }
 }

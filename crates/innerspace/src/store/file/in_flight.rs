@@ -70,6 +70,11 @@ impl FileStore {
 }
 
 impl Source {
+    #[cfg(test)]
+    pub(super) fn new(direct: Arc<Direct>, state: Arc<FileState>) -> Source {
+        Source { direct, state }
+    }
+
     /// No ring does the read: the store's reads go by calls from now on.
     pub(super) fn fall_back(&self) {
         self.state.fall_back();

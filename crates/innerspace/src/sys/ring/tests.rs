@@ -89,7 +89,7 @@ fn file_with(bytes: &[u8]) -> Arc<OwnedFd> {
 }
 
 /// The two ends of a pipe: a read of the first waits until something is written to the second.
-fn pipe() -> (Arc<OwnedFd>, File) {
+pub(crate) fn pipe() -> (Arc<OwnedFd>, File) {
     let mut ends = [0; 2];
     // SAFETY: there is room for two descriptors.
     let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
