@@ -104,8 +104,46 @@ fn a_ring_that_refuses_a_read_tells_the_file_whoever_handed_the_read_on() {
     let file = open(&cache, &Arc::new(Around(store.clone())), &read_only());
     file.view(0..1).unwrap();
     assert_eq!(store.engine(), FileEngine::IoUring, "none was tried");
-    let mut future = file.ready(10 * 4096..10 * 4096 + 1);
+    read_byte(&file, 10);
+    assert_eq!(store.engine(), FileEngine::Calls);
+}
+
+/// Reads a byte of page `page` by a future.
+fn read_byte(file: &PagedFile, page: u64) {
+    let mut future = file.ready(page * 4096..page * 4096 + 1);
     let view = future.wait_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(view.unwrap()[..], *b"A");
-    assert_eq!(store.engine(), FileEngine::Calls);
+}
+
+// spec: R15
+#[test]
+fn files_whose_ring_is_broken_say_that_they_are_read_by_calls() {
+    let Some((_dir, first)) = file_of(64) else {
+        return;
+    };
+    let Some((_other, second)) = file_of(64) else {
+        return;
+    };
+    let cache = memory(256);
+    cache.begin_service();
+    let stores = [first, second].map(Arc::new);
+    let files = [0, 1].map(|at| open(&cache, &stores[at], &read_only()));
+    let engines = || [0, 1].map(|at| stores[at].engine());
+    for file in &files {
+        file.view(0..1).unwrap();
+        read_byte(file, 10);
+    }
+    assert_eq!(engines(), [FileEngine::IoUring; 2]);
+    cache.flights().unwrap().break_ring();
+    read_byte(&files[0], 20);
+    assert_eq!(
+        engines(),
+        [FileEngine::Calls, FileEngine::IoUring],
+        "not tried yet"
+    );
+    read_byte(&files[1], 20);
+    assert_eq!(engines(), [FileEngine::Calls; 2]);
+    for file in &files {
+        read_byte(file, 30);
+    }
 }

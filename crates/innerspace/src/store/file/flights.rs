@@ -45,7 +45,8 @@ pub(crate) struct Flights {
 #[derive(Default)]
 struct State {
     ring: Option<Arc<Ring<Flight>>>,
-    /// No ring can be had: reads go by calls.
+    /// No ring can be had, or the one there was is broken: reads go by calls. A broken one stays until the last read in flight has
+    /// completed.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
     /// Reads that were taken and whose requests have not been completed, or given back, to the end.
@@ -123,6 +124,13 @@ impl Flights {
         self.state.lock().is_refused = true;
     }
 
+    /// As if the kernel had refused a submission for good.
+    #[cfg(test)]
+    pub(crate) fn break_ring(&self) {
+        let ring = self.state.lock().ring.clone();
+        ring.expect("it was used").break_off();
+    }
+
     /// Waits until every read has been completed to the end. A request leaves its file's table a little earlier.
     pub(crate) fn wait_quiet(&self) {
         while self.state.lock().outstanding > 0 {
@@ -186,6 +194,9 @@ impl Flights {
                 let is_idle = queue.is_empty() && ring.in_flight() == 0;
                 if is_idle && state.queue.is_empty() && idle_since.elapsed() >= LINGER {
                     state.thread = 0;
+                    if state.is_refused {
+                        state.ring = None;
+                    }
                     return;
                 }
                 // Set under the mutex under which reads are queued: whoever queues one from here on wakes this thread.
@@ -218,13 +229,16 @@ impl Flights {
             return;
         }
         let count = refused.len();
+        let is_broken = ring.is_broken();
         for (flight, error) in refused {
-            if is_refusal(&error) {
+            if is_broken || is_refusal(&error) {
                 flight.source.fall_back();
             }
             flight.request.give_back();
         }
-        self.state.lock().outstanding -= count;
+        let mut state = self.state.lock();
+        state.outstanding -= count;
+        state.is_refused |= is_broken;
     }
 
     fn complete(&self, number: u64, landed: &mut Vec<(Flight, io::Result<usize>)>) {

@@ -296,7 +296,7 @@ impl<T: Send + 'static> Ring<T> {
     /// Takes what is there; whether that ends a wait.
     fn take(&self, into: &mut Vec<(T, io::Result<usize>)>) -> bool {
         // No wake-up arrives by a ring that takes no entries.
-        let is_broken = self.broken.load(Ordering::Relaxed) != 0;
+        let is_broken = self.is_broken();
         let mut ends = is_broken && self.woken.swap(false, Ordering::AcqRel);
         let _completion = self.completion.lock();
         // SAFETY: `completion` is held, by which alone completions are taken.
@@ -339,7 +339,7 @@ impl<T: Send + 'static> Ring<T> {
             least_wait: u32,
             timeout: u64,
         }
-        let is_broken = self.broken.load(Ordering::Relaxed) != 0;
+        let is_broken = self.is_broken();
         let most = if is_broken {
             SLICE
         } else {
@@ -364,6 +364,17 @@ impl<T: Send + 'static> Ring<T> {
             // Completions come to memory that we see, also where we may not wait for them.
             Err(_) => thread::sleep(left.min(SLICE)),
         }
+    }
+
+    /// Whether the ring takes nothing more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) != 0
+    }
+
+    /// As if the kernel had had no memory for a submission, however often it was repeated.
+    #[cfg(test)]
+    pub(crate) fn break_off(&self) {
+        self.broken.store(libc::ENOMEM as u32, Ordering::Relaxed);
     }
 
     /// The number of transfers whose payload has not come back.
