@@ -26,8 +26,11 @@
 //! waiters are all there is. There they sleep where queueing is announced, wherever the request is
 //! by then: in the store, or not even in the table ([`FileCore::wait_made`]).
 //!
-//! **Bounded.** Pages in flight are counted for each group above the file, and read-ahead begins
-//! nothing that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]).
+//! **Bounded.** Pages in flight are counted for each group above the file, and no request is begun
+//! that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]). The room is
+//! looked at first and used later, with nothing reserved in between: threads that begin requests at
+//! the same moment may take an eighth each. The pages are charged like all others, so the limit
+//! itself holds for all of them together.
 //!
 //! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes the
 //! mutex of the index, for blocks that could not be filled, and nothing outside it.
@@ -97,7 +100,7 @@ pub(super) struct Fill {
     /// Nobody has asked for them yet.
     is_ahead: bool,
     /// In use until the request is over: whoever opens the same store again waits for that.
-    _store: Option<Arc<Reached>>,
+    store: Option<Arc<Reached>>,
 }
 
 impl Transfer for Fill {
@@ -118,6 +121,7 @@ impl Transfer for Fill {
         self.take_result(result);
         if !cache.is_served() {
             cache.serve_waiting_if_abandoned();
+            cache.serve_if_abandoned();
         }
     }
     #[cfg(all(
@@ -273,7 +277,20 @@ impl Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        // Given up: those who wait try again themselves.
+        self.give_up();
+        // A file that was closed meanwhile has let go of its store. That may be anything, and this any thread, also one of the
+        // store's own, in a completion.
+        let last = self.store.take().and_then(Arc::into_inner);
+        if let Some(store) = last {
+            let core = &self.core;
+            core.pool.defer(Some(core.owner), move || drop(store));
+        }
+    }
+}
+
+impl Fill {
+    /// Ends a request that has not ended: those who wait try again themselves.
+    fn give_up(&mut self) {
         let Some(fills) = self.fills.take() else {
             return;
         };
@@ -341,7 +358,7 @@ impl FileCore {
             done: 0,
             singly: false,
             is_ahead,
-            _store: self.store().ok(),
+            store: self.store().ok(),
         });
         count(&self.counters.store_reads, 1);
         Request::new(Operation::Read, bytes.start, fill)

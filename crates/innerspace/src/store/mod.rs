@@ -352,6 +352,11 @@ pub trait Store: Send + Sync + 'static {
     /// Puts requests in flight and returns at once; each is completed later, in any order, on any
     /// thread, perhaps before this returns. Called with locks of the file held, so it must not wait.
     /// Default: [`Batch::call`], which has the plain calls made by threads of the memory's.
+    ///
+    /// A panic fails the requests that it drops, and those are read by plain calls. A file may be
+    /// closed while requests of it are in flight; the store is kept until the last has completed.
+    /// It is not dropped in that completion, but by the memory, a little later: by its service, or by
+    /// whoever ticks, lets go of a file, or opens the store again.
     fn submit(&self, batch: Batch) {
         batch.call(self);
     }

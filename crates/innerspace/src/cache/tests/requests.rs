@@ -875,3 +875,55 @@ fn who_waits_for_what_has_landed_is_woken_beside_a_call_that_hangs() {
     drop(open_gate);
     assert_eq!(rung, 1, "its bytes are there");
 }
+
+/// Says when it is dropped; its requests are elsewhere.
+#[derive(Default)]
+struct Leaving {
+    requests: Arc<Mutex<VecDeque<Request>>>,
+    has_left: Arc<AtomicBool>,
+}
+
+impl Store for Leaving {
+    fn len(&self) -> io::Result<u64> {
+        Ok(64 * 4096)
+    }
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+        buf.fill(7);
+        Ok(buf.len())
+    }
+    fn submit(&self, mut batch: Batch) {
+        while let Some(request) = batch.take() {
+            self.requests.lock().push_back(request);
+        }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.has_left.store(true, Ordering::SeqCst);
+    }
+}
+
+// spec: R6
+#[test]
+fn a_completion_does_not_drop_the_store_it_is_of() {
+    let cache = memory(256);
+    let store = Arc::new(Leaving::default());
+    let (requests, has_left) = (store.requests.clone(), store.has_left.clone());
+    let has_left = || has_left.load(Ordering::SeqCst);
+    let file = open(&cache, &store, &read_only(4096));
+    file.read_exact_at(&mut [0], 0).unwrap();
+    file.read_exact_at(&mut [0], 4096).unwrap();
+    drop((file, store));
+    let mut taken = std::mem::take(&mut *requests.lock());
+    assert!(!taken.is_empty() && !has_left(), "they are in flight");
+    for mut request in taken.drain(..) {
+        let len = request.len();
+        request.fill(&vec![7; len]);
+        request.complete(Ok(len));
+    }
+    assert!(!has_left(), "this might be a thread of its own");
+    cache.tick();
+    assert!(has_left());
+    assert_empty(&cache);
+}
