@@ -175,7 +175,9 @@ impl Fill {
     /// Waits for somebody who makes the store's calls.
     fn queue(self: Box<Self>) {
         let (core, request) = (self.core.clone(), self.request.clone());
-        core.requests.in_flight.queue(&request, self);
+        if let Some(given_up) = core.requests.in_flight.queue(&request, self) {
+            return drop(given_up);
+        }
         core.cache.push(
             &core.requests.store_calls,
             Turn::Shared,

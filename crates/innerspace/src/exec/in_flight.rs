@@ -114,12 +114,17 @@ impl<W> InFlight<W> {
         entry
     }
 
-    /// Queues the work of a request until somebody takes it.
-    pub(crate) fn queue(&self, entry: &Entry<W>, work: W) {
+    /// Queues the work of a request until somebody takes it. It comes back if the file was closed: nobody wants it.
+    pub(crate) fn queue(&self, entry: &Entry<W>, work: W) -> Option<W> {
         *entry.queued.lock() = Some(work);
+        // Looked at behind that: either the file is seen to be closed here, or whoever closes it sees what is queued.
+        if *entry.stage.lock() == Stage::Detached {
+            return entry.take();
+        }
         // Whoever waits for the request to end may have to do the work now.
         drop(self.table.lock());
         self.changed.notify_all();
+        None
     }
 
     /// A request is about to end: takes it out of the table, unless it was detached. What it was
@@ -243,6 +248,8 @@ impl<W> InFlight<W> {
             take_out(&entry.blocks);
             drop(stage);
             self.table.lock().entries.remove(&entry.blocks.start);
+            // It may have come back in between, to be queued.
+            drop(entry.take());
         }
     }
 

@@ -927,3 +927,22 @@ fn a_completion_does_not_drop_the_store_it_is_of() {
     assert!(has_left());
     assert_empty(&cache);
 }
+
+// spec: R6, R11
+#[test]
+fn what_comes_back_to_a_closed_file_is_given_up_at_once() {
+    let cache = memory(256);
+    let store = Arc::new(Leaving::default());
+    let requests = store.requests.clone();
+    let file = open(&cache, &store, &read_only(4096));
+    file.read_exact_at(&mut [0], 0).unwrap();
+    file.read_exact_at(&mut [0], 4096).unwrap();
+    drop(file);
+    let taken = std::mem::take(&mut *requests.lock());
+    assert!(!taken.is_empty());
+    for request in taken {
+        request.complete(Ok(0));
+    }
+    assert_eq!(cache.queued(), 0, "nobody wants the rest");
+    assert_empty(&cache);
+}
