@@ -392,9 +392,14 @@ impl Cache {
     /// Queues a job in one of its lanes.
     pub(super) fn push(&self, lane: &Lane, turn: Turn, job: Box<dyn Job>) {
         if lane.push(turn, job) == Served::ByCallers {
-            self.unserved.store(true, Ordering::Release);
-            self.pool.kick();
+            self.leave_jobs_to_service();
         }
+    }
+
+    /// Has the service, or the next tick, run jobs: no thread could be started for them, or one had to wait for its turn.
+    fn leave_jobs_to_service(&self) {
+        self.unserved.store(true, Ordering::Release);
+        self.pool.kick();
     }
 
     fn in_flight_of(&self, group: GroupId) -> &AtomicU64 {
@@ -598,6 +603,9 @@ impl Cache {
             not(any(loom, shuttle, miri, portable))
         ))]
         self.flights.look_after();
+        if self.is_served() && self.workers.look_after() == Served::ByCallers {
+            self.leave_jobs_to_service();
+        }
         self.serve_queued(&mut panics);
         panics.catch(|| self.run_syncs());
         panics.catch(|| self.flush_in_rounds());
@@ -633,8 +641,7 @@ impl Cache {
         }
         // One that had to wait for another of its lane, which has ended since, perhaps in this thread.
         if self.workers.is_ready() {
-            self.unserved.store(true, Ordering::Release);
-            self.pool.kick();
+            self.leave_jobs_to_service();
         }
         panics.go_on();
     }

@@ -6,6 +6,10 @@
 //! has been taken: lanes take turns. There are at most [`MOST_THREADS`] threads; but a lane of
 //! which no job runs gets one more, whatever the others hold: a hundred stores that hang do not
 //! keep the hundred and first from being read.
+//!
+//! **No thread to be had.** If the system refuses a thread and there are others, the job waits for
+//! the first of them that is free, or for [`Workers::look_after`], which the service calls once a
+//! second and which tries again. If there are none, the service runs it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -273,6 +277,11 @@ impl Workers {
         state.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
+    /// Starts a thread that was wanted before and could not be started.
+    pub(crate) fn look_after(&self) -> Served {
+        self.serve(self.0.state.lock())
+    }
+
     /// Whether some job may start.
     pub(crate) fn is_ready(&self) -> bool {
         !self.0.state.lock().ready.is_empty()
@@ -441,6 +450,15 @@ impl Lane {
         };
         self.workers.run_here(self.key, job).go_on();
         true
+    }
+
+    /// Queues a job as if no thread could be started for it.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn push_without_thread(&self, job: Box<dyn Job>) {
+        let mut state = self.workers.0.state.lock();
+        let lane = state.lane(self.key).expect("as long as its handle");
+        lane.queue.push_back((Turn::Shared, job));
+        state.list(self.key);
     }
 
     /// Jobs in the queue.

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::blocking::{Alarm, Bell, poll};
 use super::*;
 use crate::cache::FileError;
+use crate::exec::Turn;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
 
@@ -463,4 +465,33 @@ fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
     cache.tick();
     assert!(matches!(poll(cut.as_mut(), &bell), Poll::Ready(Ok(()))));
     assert_eq!((file.len(), bell.rung()), (100, 1));
+}
+
+// spec: R9
+#[test]
+fn a_job_for_which_no_thread_could_be_started_gets_one_from_a_tick() {
+    let cache = memory(64);
+    cache.begin_service();
+    let file = open(&cache, &patterned(4096), &options(4096));
+    let (done, over) = mpsc::channel();
+    // The other threads hang.
+    let (begun, begins) = mpsc::channel();
+    let (let_go, hangs) = mpsc::channel::<()>();
+    let hanging = cache.task_lane(0, 1);
+    cache.push(
+        &hanging,
+        Turn::Shared,
+        Box::new(move || {
+            begun.send(()).unwrap();
+            let _ = hangs.recv();
+        }),
+    );
+    begins.recv().unwrap();
+    let job = Box::new(move || done.send(()).unwrap());
+    core(&file).requests.store_calls.push_without_thread(job);
+    assert!(over.recv_timeout(Duration::from_millis(50)).is_err());
+    cache.tick();
+    over.recv_timeout(Duration::from_secs(20))
+        .expect("a thread can be started by now");
+    drop(let_go);
 }
