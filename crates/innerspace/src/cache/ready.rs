@@ -160,9 +160,10 @@ impl ReadyList {
 
     /// Blocks were filled, or their fill failed. [`ReadyList::wake_due`] has to follow.
     ///
-    /// A future that registers at this moment is not missed. The blocks were changed before the fence here, and the count is read
-    /// behind it; the future is counted before the fence of [`ReadyList::add`], and looks at the blocks once more behind that one
-    /// ([`Ready::poll`]). So it is counted here, or it sees the blocks.
+    /// A future that registers at this moment is not missed. The blocks were changed before the
+    /// fence here, and the count is read behind it; the future is counted before the fence of
+    /// [`ReadyList::add`], and looks at the blocks once more behind that one ([`Ready::poll`]). So
+    /// it is counted here, or it sees the blocks.
     #[inline]
     pub(super) fn filled(&self, blocks: Range<u64>) {
         fence(Ordering::SeqCst);

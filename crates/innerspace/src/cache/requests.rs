@@ -21,15 +21,15 @@
 //! store may still write to (R6).
 //!
 //! **Waiting** for a block in flight. If the request is queued, the waiter makes the store's call
-//! itself: so nobody waits for a thread. Otherwise it sleeps on the block's lock, as for every other
-//! fill; a request that is queued later is run by a thread of the memory's. Without threads the
-//! waiters are all there is. There they sleep where queueing is announced, wherever the request is
-//! by then: in the store, or not even in the table ([`FileCore::wait_made`]).
+//! itself: so nobody waits for a thread. Otherwise it sleeps on the block's lock, as for every
+//! other fill; a request that is queued later is run by a thread of the memory's. Without threads
+//! the waiters are all there is. There they sleep where queueing is announced, wherever the request
+//! is by then: in the store, or not even in the table ([`FileCore::wait_made`]).
 //!
 //! **Bounded.** Pages in flight are counted for each group above the file, and no request is begun
-//! that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]). The room is
-//! looked at first and used later, with nothing reserved in between: threads that begin requests at
-//! the same moment may take an eighth each. The pages are charged like all others, so the limit
+//! that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]). The room
+//! is looked at first and used later, with nothing reserved in between: threads that begin requests
+//! at the same moment may take an eighth each. The pages are charged like all others, so the limit
 //! itself holds for all of them together.
 //!
 //! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes the
@@ -124,6 +124,7 @@ impl Transfer for Fill {
             cache.serve_if_abandoned();
         }
     }
+
     #[cfg(all(
         target_os = "linux",
         feature = "io-uring",
@@ -150,15 +151,16 @@ impl Fill {
         self.request.blocks().end - self.first()
     }
 
-    /// What the store has made of it. What is missing is left to somebody who makes the store's calls: the store may have its own
-    /// locks held here.
+    /// What the store has made of it. What is missing is left to somebody who makes the store's
+    /// calls: the store may have its own locks held here.
     fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
         match result {
             Ok(count) if count == self.wanted => {
                 self.done = count;
                 return self.end(Vec::new());
             }
-            // Short transfers are the store's right. More than was asked for is not: what is there then, nobody knows.
+            // Short transfers are the store's right. More than was asked for is not: what is there
+            // then, nobody knows.
             Ok(count) => self.done = if count < self.wanted { count } else { 0 },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // Nobody has tried it.
@@ -280,8 +282,8 @@ impl Fill {
 impl Drop for Fill {
     fn drop(&mut self) {
         self.give_up();
-        // A file that was closed meanwhile has let go of its store. That may be anything, and this any thread, also one of the
-        // store's own, in a completion.
+        // A file that was closed meanwhile has let go of its store. That may be anything, and this
+        // any thread, also one of the store's own, in a completion.
         let last = self.store.take().and_then(Arc::into_inner);
         if let Some(store) = last {
             let core = &self.core;
@@ -366,8 +368,8 @@ impl FileCore {
         Request::new(Operation::Read, bytes.start, fill)
     }
 
-    /// Hands requests to the store. If it panics, what it drops has failed, and is read by plain calls: the caller may have come
-    /// for something else.
+    /// Hands requests to the store. If it panics, what it drops has failed, and is read by plain
+    /// calls: the caller may have come for something else.
     pub(super) fn submit(&self, batch: Batch) {
         if batch.remaining() == 0 {
             return;
@@ -430,7 +432,8 @@ impl FileCore {
         starts.map(read).collect()
     }
 
-    /// Waits until a block that is being filled is filled, or could not be. If its request is queued, makes the store's call.
+    /// Waits until a block that is being filled is filled, or could not be. If its request is
+    /// queued, makes the store's call.
     pub(super) fn wait_made(&self, held: &BlockRef<'_>) {
         let in_flight = &self.requests.in_flight;
         if !self.cache.is_served() {

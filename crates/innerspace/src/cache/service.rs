@@ -296,8 +296,9 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Calls a waker. Where locks may be held (in a call of a store, below reclaim, with a file locked) the service is left to call
-    /// it. That is so in a job, too: an operation that has a file locked and finds no memory runs jobs that free some.
+    /// Calls a waker. Where locks may be held (in a call of a store, below reclaim, with a file
+    /// locked) the service is left to call it. That is so in a job, too: an operation that has a
+    /// file locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, waker: Waker) {
         if Pool::in_any_store_scope() || !calls::is_free() {
             self.wakes.lock().push(waker);
@@ -384,7 +385,8 @@ impl Cache {
         self.is_served().then(|| self.flights.clone())
     }
 
-    /// Queues a job that has futures woken. It calls no store and holds up no other: its wakers are called when it is over.
+    /// Queues a job that has futures woken. It calls no store and holds up no other: its wakers are
+    /// called when it is over.
     pub(super) fn push_wake(&self, job: Box<dyn Job>) {
         self.push(&self.wake_lane, Turn::Shared, job);
     }
@@ -396,7 +398,8 @@ impl Cache {
         }
     }
 
-    /// Has the service, or the next tick, run jobs: no thread could be started for them, or one had to wait for its turn.
+    /// Has the service, or the next tick, run jobs: no thread could be started for them, or one had
+    /// to wait for its turn.
     fn leave_jobs_to_service(&self) {
         self.unserved.store(true, Ordering::Release);
         self.pool.kick();

@@ -23,8 +23,8 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 /// The requests of one file.
 pub(crate) struct InFlight<W> {
     table: Mutex<Table<W>>,
-    /// Notified when a request has left the table, or its work was queued; without threads, also when a block was filled that
-    /// somebody may wait for.
+    /// Notified when a request has left the table, or its work was queued; without threads, also
+    /// when a block was filled that somebody may wait for.
     changed: Condvar,
 }
 
@@ -114,10 +114,12 @@ impl<W> InFlight<W> {
         entry
     }
 
-    /// Queues the work of a request until somebody takes it. It comes back if the file was closed: nobody wants it.
+    /// Queues the work of a request until somebody takes it. It comes back if the file was closed:
+    /// nobody wants it.
     pub(crate) fn queue(&self, entry: &Entry<W>, work: W) -> Option<W> {
         *entry.queued.lock() = Some(work);
-        // Looked at behind that: either the file is seen to be closed here, or whoever closes it sees what is queued.
+        // The stage is read after that: either the file is seen to be closed here, or whoever closes it
+        // sees what is queued.
         if *entry.stage.lock() == Stage::Detached {
             return entry.take();
         }
@@ -160,8 +162,8 @@ impl<W> InFlight<W> {
         self.first_in(&(block..block + 1))?.take()
     }
 
-    /// Where there are no threads: waits until a block is filled, or could not be. `run` does the work of its request, if that is
-    /// queued.
+    /// Where there are no threads: waits until a block is filled, or could not be. `run` does the
+    /// work of its request, if that is queued.
     pub(crate) fn wait_filled(
         &self,
         block: u64,

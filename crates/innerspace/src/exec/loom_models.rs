@@ -352,8 +352,8 @@ fn a_request_of_a_closing_file_is_given_up_or_made() {
     });
 }
 
-/// Without threads: a thread that waits for a block makes the call, whether its request is queued by
-/// then, or not even in the table.
+/// Without threads: a thread that waits for a block makes the call, whether its request is queued
+/// by then, or not even in the table.
 // spec: R11
 #[test]
 fn a_call_that_is_queued_after_somebody_waits_is_made() {

@@ -355,8 +355,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A panic fails the requests that it drops, and those are read by plain calls. A file may be
     /// closed while requests of it are in flight; the store is kept until the last has completed.
-    /// It is not dropped in that completion, but by the memory, a little later: by its service, or by
-    /// whoever ticks, lets go of a file, or opens the store again.
+    /// It is not dropped in that completion, but by the memory, a little later: by its service, or
+    /// by whoever ticks, lets go of a file, or opens the store again.
     fn submit(&self, batch: Batch) {
         batch.call(self);
     }

@@ -2,15 +2,15 @@
 //!
 //! A future waits for several blocks of a file. The first fill that concerns it lists it, and
 //! whoever empties the list wakes it. A fill in between finds it noted and leaves it at that. The
-//! wake-up that is still to come has to show the future that fill's block, too; otherwise the future
-//! finds the block missing, and nobody wakes it again.
+//! wake-up that is still to come has to show the future that fill's block, too; otherwise the
+//! future finds the block missing, and nobody wakes it again.
 //!
 //! So both operations are exchanges of one word, which have one order. A note that finds the word
 //! set comes before the take that clears it, and every change of the word from the one to the other
-//! is an exchange: the take reads the note's value, or one that continues its release sequence. What
-//! came before the note (Release) has therefore happened for what follows the take (Acquire), which
-//! is the wake-up. A take that merely stored would read nothing, and promise nothing where the
-//! processor does not order by itself.
+//! is an exchange: the take reads the note's value, or one that continues its release sequence.
+//! What came before the note (Release) has therefore happened for what follows the take (Acquire),
+//! which is the wake-up. A take that merely stored would read nothing, and promise nothing where
+//! the processor does not order by itself.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 

@@ -45,8 +45,8 @@ pub(crate) struct Flights {
 #[derive(Default)]
 struct State {
     ring: Option<Arc<Ring<Flight>>>,
-    /// No ring can be had, or the one there was is broken: reads go by calls. A broken one stays until the last read in flight has
-    /// completed.
+    /// No ring can be had, or the one there was is broken: reads go by calls. A broken one stays
+    /// until the last read in flight has completed.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
     /// Reads that were taken and whose requests have not been completed, or given back, to the end.
@@ -104,7 +104,8 @@ impl Flights {
         }
     }
 
-    /// Has another thread take the ring over, if the one that has it does not come back from a waker, or none could be started.
+    /// Has another thread take the ring over, if the one that has it does not come back from a
+    /// waker, or none could be started.
     pub(crate) fn look_after(self: &Arc<Flights>) {
         let starts = {
             let mut state = self.state.lock();
@@ -222,8 +223,9 @@ impl Flights {
     }
 
     fn submit(&self, ring: &Ring<Flight>, reads: Vec<(Transfer, Flight)>) {
-        // SAFETY: the memory of each transfer is that of the request beside it, which owns the right to fill it, keeps it until it
-        // is completed or dropped, and is in the ring until the kernel is done with it. The source beside it keeps the descriptor.
+        // SAFETY: the memory of each transfer is that of the request beside it, which owns the
+        // right to fill it, keeps it until it is completed or dropped, and is in the ring until the
+        // kernel is done with it. The source beside it keeps the descriptor.
         let refused = unsafe { ring.submit(reads) };
         if refused.is_empty() {
             return;
