@@ -26,7 +26,7 @@ use crate::units::{KIB, MIB};
 /// The largest window of read-ahead is this part of the nearest limit, but at most so many bytes;
 /// more where that is less than twice what the store prefers, or less than Linux's own, as far as
 /// the larger part allows.
-const WINDOW_PART: u64 = 64;
+const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
 const LARGE_PART: u64 = 8;
