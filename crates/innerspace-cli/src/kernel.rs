@@ -93,12 +93,13 @@ mod unix {
 
     /// Asks the kernel to forget what it caches of a file, so that each contender starts from the disk.
     pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
+        // What is not written yet stays.
+        let _ = file.sync_all();
         #[cfg(target_os = "linux")]
         // SAFETY: takes a descriptor, which is open, and numbers.
         unsafe {
             libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
         }
-        let _ = file;
         Ok(())
     }
 

@@ -46,7 +46,11 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
 
 /// One row each, with a title above ours.
 fn print(findings: &mut Findings, len: u64, contenders: &[(String, Contender)], runs: &[Run]) {
-    let title = format!("{}, each in a process of its own", ByteSize(len));
+    let cold = match runs.iter().all(|run| run.cold) {
+        true => ", cold",
+        false => "",
+    };
+    let title = format!("{}{cold}, in processes of their own", ByteSize(len));
     findings.here(format!(
         "{title:<42}{:>8}{:>11}{:>14}",
         "time", "memory", "kernel cache"

@@ -50,6 +50,8 @@ pub(super) struct Run {
     pub(super) left: Option<u64>,
     /// The most that the library counted, in bytes; 0 for the others.
     pub(super) counted: u64,
+    /// Nothing of the file was in the kernel's cache at the beginning, as far as the system tells.
+    pub(super) cold: bool,
 }
 
 impl Contender {
@@ -85,6 +87,7 @@ impl Run {
             grown: self.grown.max(other.grown),
             left: self.left.max(other.left),
             counted: self.counted.max(other.counted),
+            cold: self.cold && other.cold,
         }
     }
 
@@ -92,7 +95,8 @@ impl Run {
     fn to_line(self) -> String {
         let [grown, left] = [self.grown, self.left].map(|bytes| bytes.map_or(-1, u64::cast_signed));
         let (sum, micros) = (self.checksum.0, self.took.as_micros());
-        format!("{sum} {micros} {grown} {left} {}", self.counted)
+        let cold = u8::from(self.cold);
+        format!("{sum} {micros} {grown} {left} {} {cold}", self.counted)
     }
 
     fn parse(line: &str) -> Option<Run> {
@@ -100,7 +104,7 @@ impl Run {
             .split_whitespace()
             .map_while(|word| word.parse().ok())
             .collect();
-        let [checksum, micros, grown, left, counted] = fields[..] else {
+        let [checksum, micros, grown, left, counted, cold] = fields[..] else {
             return None;
         };
         Some(Run {
@@ -109,6 +113,7 @@ impl Run {
             grown: grown.try_into().ok(),
             left: left.try_into().ok(),
             counted: counted.try_into().ok()?,
+            cold: cold == 1,
         })
     }
 }
@@ -147,6 +152,7 @@ pub(super) fn contend(arguments: &ContenderArguments) -> Result<()> {
         grown: growth(peak_before, kernel::peak_resident()),
         left: growth(cached_before, cached()),
         counted,
+        cold: cached_before == Some(0),
     };
     println!("{}", run.to_line());
     Ok(())

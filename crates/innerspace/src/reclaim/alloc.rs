@@ -11,8 +11,10 @@ use crate::stats::Event;
 use crate::sync::{Rank, order};
 use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
-/// What one round of direct reclaim frees beyond the need, so that not every request reclaims.
+/// What one round of direct reclaim frees beyond the need, so that not every request reclaims: a
+/// 64th of the group between these two, and no more than a sixteenth.
 const EXTRA_PAGES: u64 = 32;
+const MOST_EXTRA_PAGES: u64 = 256;
 
 /// Pages over `high` that one request frees at most.
 const HIGH_PAGES: u64 = 128;
@@ -579,7 +581,8 @@ impl Pool {
             // Free frames are there but apart, or in others' hands: make room for a whole block more.
             Stuck::NoFrame => want.pages.0 * 2,
         };
-        PageCount(missing + EXTRA_PAGES.min(max / 16))
+        let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);
+        PageCount(missing + extra.min(max / 16))
     }
 
     fn limit_error(&self, group: GroupId, pages: PageCount, reason: LimitReason) -> LimitError {

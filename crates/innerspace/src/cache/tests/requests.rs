@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use super::blocking::{Bell, poll};
 use super::mapped::Mapped;
 use super::*;
-use crate::cache::{FaultKind, FileError};
+use crate::cache::{FaultKind, FileError, Mappers, Revoke};
+use crate::stats::Event;
 use crate::store::faulty::Release;
 use crate::store::{Batch, Limits, Request};
 use crate::sync::Mutex;
@@ -944,4 +945,21 @@ fn what_comes_back_to_a_closed_file_is_given_up_at_once() {
     }
     assert_eq!(cache.queued(), 0, "nobody wants the rest");
     assert_empty(&cache);
+}
+
+// spec: R21
+#[test]
+fn misses_over_a_full_memory_share_grace_periods() {
+    let cache = memory(16_384);
+    let file = open(&cache, &patterned(128 << 20), &options(4096));
+    let mapped = Mapped::new(&cache, &file);
+    for page in 0..32_768 {
+        mapped.map(page, FaultKind::Read);
+    }
+    let evicted = cache.pool().counters.sum(Event::PgSteal);
+    let periods = cache.pool().domain.grace_periods();
+    assert!(evicted > 16_000, "{evicted} pages were evicted");
+    let each = evicted / periods.max(1);
+    assert!(each >= 64, "{evicted} pages in {periods} grace periods");
+    mapped.table.revoke(0..32_768, Revoke::All);
 }
