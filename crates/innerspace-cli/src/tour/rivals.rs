@@ -218,6 +218,7 @@ mod tests {
             grown: Some(1 << 40),
             left: None,
             counted: 7,
+            cold: true,
         };
         let back = Run::parse(&run.to_line()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{run:?}"));
