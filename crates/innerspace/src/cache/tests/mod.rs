@@ -3,6 +3,7 @@
 mod blocking;
 mod blocks;
 mod closing;
+mod completions;
 mod cutting;
 mod doubt;
 mod failing;
