@@ -55,7 +55,7 @@ use crate::sync::Arc;
 use crate::units::FrameId;
 
 /// The part of every limit that requests in flight may have.
-const FLIGHT_PART: u64 = 8;
+pub(super) const FLIGHT_PART: u64 = 8;
 
 /// The requests of one file, and the lane in which plain calls of its store are made.
 pub(super) struct Requests {

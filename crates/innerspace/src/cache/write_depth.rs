@@ -1,23 +1,21 @@
 //! Several runs of dirty blocks on their way to the store at once.
 //!
-//! A sync of more than one run has jobs in the file's lane write beside the caller, as many as the
-//! store takes calls at a time and as far as the memory that they hold stays a small part of the
-//! nearest limit. Each claims the next run, which nobody else gets, and writes it as if it were
-//! alone. The caller claims runs too, so that all get written where there is no thread, or none that
-//! is free; at the end it waits for runs that others have claimed, and for no job that has not
-//! begun. A file whose writes are ordered has one run in flight.
+//! A sync of more than one run has jobs in the file's lane write beside the caller: as many as the
+//! store takes calls at a time, and as far as the memory that they hold stays a small part of the
+//! nearest limit. Each claims the next run, which no other job gets, and writes it as if it were
+//! alone. The caller claims runs too, so all get written even if no thread is free. At the end it
+//! waits for runs that others have claimed, and for no job that has not begun. A file whose writes
+//! are ordered has one run in flight.
 
 use std::ops::Range;
 
 use super::core::FileCore;
 use super::dirty::{WriteOrder, WriteReason};
+use super::requests::FLIGHT_PART;
 use super::serving::Serving;
 use super::writeback::{LockMode, RunEnd};
 use crate::exec::Turn;
 use crate::sync::{Arc, Condvar, Mutex};
-
-/// Runs in flight hold this part of the nearest limit at most.
-const FLIGHT_PART: u64 = 8;
 
 /// Jobs that write beside the caller, at most: more keep no disk busier.
 const MOST_HELPERS: u64 = 7;
@@ -104,7 +102,8 @@ impl Spread {
 }
 
 impl FileCore {
-    /// Like [`FileCore::write_range`] for a caller that holds no lock of a block, with several runs in flight.
+    /// Like [`FileCore::write_range`] for a caller that holds no lock of a block, with several runs
+    /// in flight.
     pub(super) fn write_in_depth(
         &self,
         blocks: Range<u64>,
@@ -149,7 +148,8 @@ impl FileCore {
         while let Some(mut claim) = spread.claim(run, next_run) {
             let blocks = claim.blocks.clone();
             claim.end = self.write_range(blocks, reason, LockMode::Sleep, u64::MAX);
-            if reason != WriteReason::Sync && claim.end.failed > 0 {
+            let in_vain = claim.end.written == 0 && claim.end.failed > 0;
+            if reason != WriteReason::Sync && in_vain {
                 spread.give_up();
             }
         }

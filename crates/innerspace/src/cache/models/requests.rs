@@ -4,7 +4,7 @@
 //! thread of its own; one whose plain calls the memory's threads make; one whose plain calls are
 //! made by the threads that wait. The late one reads when it is asked and fills when it completes,
 //! so a cut that did not wait for it would bring old bytes back. It also marks the memory that it
-//! was lent, and checks at the end that the mark is all there: nobody else has had the frame.
+//! was lent, and checks at the end that the mark is whole: the frame had no other user meanwhile.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,14 +25,14 @@ const PAGES: u64 = 8;
 /// What the memory of a request has in it until it is completed.
 const MARK: u8 = 0xee;
 
-/// Who makes the calls of a store.
+/// The threads that make the calls of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// The store itself completes its requests, in no order.
     Late,
     /// Threads of the memory.
     Threads,
-    /// Whoever waits.
+    /// The callers that wait for the blocks.
     Callers,
 }
 
