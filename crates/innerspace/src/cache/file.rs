@@ -338,7 +338,7 @@ impl PagedFile {
     ///
     /// # Errors
     /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or what the store said.
-    #[inline]
+    #[inline(always)]
     pub fn view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
         self.handle.view(self.bytes(range)?, Wait::Yes)
     }

@@ -158,6 +158,8 @@ impl Handle {
     }
 
     /// What is not a hit.
+    #[cold]
+    #[inline(never)]
     fn view_missed(
         self: &Arc<Handle>,
         range: Range<u64>,
