@@ -60,9 +60,10 @@ pub(crate) fn lint() -> Result<()> {
     Ok(())
 }
 
-/// The command that README.md names: all tests, once more with plain fences in place of membarrier, those of files over each engine
-/// that is not in force by itself, then every example, which must exit with 0. The second run is of the whole workspace, too: of one package
-/// alone, all would be built again, since its dependencies have other features then.
+/// The command that README.md names: all tests, once more with plain fences in place of membarrier,
+/// those of files over each engine that is not in force by itself, then every example, which must
+/// exit with 0. The second run is of the whole workspace, too: of one package alone, all would be
+/// built again, since its dependencies have other features then.
 pub(crate) fn test() -> Result<()> {
     step(
         "tests",

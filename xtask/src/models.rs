@@ -18,8 +18,8 @@ const MIRI_CAN: [&str; 5] = [
     "space::translate::layout_tests::",
 ];
 
-/// Runs the models of one checker: the unit tests, in a build for it, that have its name in theirs or
-/// stand in a module `models`. The other tests there are plain ones that the build could keep.
+/// Runs the models of one checker: the unit tests, in a build for it, that have its name in theirs
+/// or stand in a module `models`. The other tests there are plain ones that the build could keep.
 pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
     let target = Target {
         mode,
@@ -83,7 +83,8 @@ pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
             .arg("--")
             .env("RUSTC_BOOTSTRAP", "1")
             .env("CARGO_TARGET_DIR", root().join("target/tsan"))
-            // What cannot be had is an error here, which tests ask for, and not the end of the process.
+            // What cannot be had is an error here, which tests ask for, and not the end of the
+            // process.
             .env("TSAN_OPTIONS", "allocator_may_return_null=1");
         add_rustflags(&mut command, "-Zsanitizer=thread --cfg portable");
         command

@@ -1,8 +1,10 @@
-//! Table T1: `dd`. A file a tenth of the memory is written from its beginning to its end, synced or not, and discarded.
+//! Table T1: `dd`. A file a tenth of the memory is written from its beginning to its end, synced or
+//! not, and discarded.
 //!
-//! The old way marks a new page as accessed after others can see it, with atomic operations; the new one before, with a plain
-//! store. Beside them the kernel: tmpfs for the store in memory (whose own copy is in our time once a sync makes it), the
-//! file system of the current folder for the store in a file, by wall time: devices are waited for.
+//! The old way marks a new page as accessed after others can see it, with atomic operations; the
+//! new one before, with a plain store. Beside them the kernel: tmpfs for the store in memory (whose
+//! own copy is in our time once a sync makes it), the file system of the current folder for the
+//! store in a file, by wall time: devices are waited for.
 
 use std::error::Error;
 use std::fs::File;
@@ -48,7 +50,8 @@ impl Place {
         }
     }
 
-    /// Takes `times` samples: in memory with the caches as they are when nobody else has worked between.
+    /// Takes `times` samples: in memory with the caches as they are when nobody else has worked
+    /// between.
     fn summed(self, times: u64, sample: impl FnMut() -> Outcome) -> Outcome {
         match self {
             Place::Memory => summed_warm(times, sample),

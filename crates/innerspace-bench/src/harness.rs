@@ -1,10 +1,12 @@
-//! Measuring: contenders of one row take turns (A B C A B C ...), so that drift of the machine hits all alike.
+//! Measuring: contenders of one row take turns (A B C A B C ...), so that drift of the machine hits
+//! all alike.
 //!
-//! A benchmark is a small function that does some operations and returns a [`Sample`]: how many, and the
-//! CPU time of the calling thread they took. Medians over the rounds are compared, never single runs.
+//! A benchmark is a small function that does some operations and returns a [`Sample`]: how many,
+//! and the CPU time of the calling thread they took. Medians over the rounds are compared, never
+//! single runs.
 //!
-//! What a benchmark must see to itself: no two contenders of a row may touch the same random
-//! places in the same round. Whoever came second would find them in the cache, and the last of thirty
+//! What a benchmark must see to itself: no two contenders of a row may touch the same random places
+//! in the same round. Whoever came second would find them in the cache, and the last of thirty
 //! contenders once looked faster than the raw pointer. [`Seeds`] hands out a fresh one each time.
 
 use std::error::Error;
@@ -13,7 +15,8 @@ use std::mem::MaybeUninit;
 
 use innerspace::{Memory, MemoryOptions, Threads};
 
-/// Some operations and what they took in all, in the row's unit: CPU time of the calling thread, bytes of memory.
+/// Some operations and what they took in all, in the row's unit: CPU time of the calling thread,
+/// bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) operations: u64,
@@ -73,7 +76,8 @@ pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome
     Ok(sum)
 }
 
-/// The same after as many that do not count: what the others of the row left in the processor's caches is not in the figures.
+/// The same after as many that do not count: what the others of the row left in the processor's
+/// caches is not in the figures.
 #[cfg_attr(
     not(feature = "tables"),
     expect(dead_code, reason = "a table alone is measured so")
@@ -271,7 +275,8 @@ impl<'a> Rows<'a> {
         name.contains(self.only)
     }
 
-    /// Makes and measures a row of this name if it is asked for: what it needs is not had for nothing.
+    /// Makes and measures a row of this name if it is asked for: what it needs is not had for
+    /// nothing.
     pub(crate) fn add_with<'r>(
         &mut self,
         name: &str,

@@ -14,7 +14,8 @@ use crate::translation::HostPages;
 pub(crate) const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
-/// A mapping of the kernel's, unmapped on drop. Its bytes start out as zeros, or as the file has them.
+/// A mapping of the kernel's, unmapped on drop. Its bytes start out as zeros, or as the file has
+/// them.
 #[derive(Debug)]
 pub(crate) struct Region {
     start: *mut libc::c_void,
@@ -23,7 +24,8 @@ pub(crate) struct Region {
     bytes: usize,
 }
 
-// SAFETY: the region owns its range, and all shared access to it is by atomics or by slices borrowed from the region.
+// SAFETY: the region owns its range, and all shared access to it is by atomics or by slices
+// borrowed from the region.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -99,8 +101,8 @@ impl Region {
 
     /// The bytes, for regions that nobody writes meanwhile.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, initialised by the kernel, and written by `bytes_mut` and `write_every` alone, which borrow
-        // the region mutably.
+        // SAFETY: mapped, initialised by the kernel, and written by `bytes_mut` and `write_every`
+        // alone, which borrow the region mutably.
         unsafe { std::slice::from_raw_parts(self.first, self.bytes) }
     }
 
@@ -140,7 +142,8 @@ impl Region {
     pub(crate) fn write_every(&mut self, stride: usize, value: u64) {
         assert!(stride.is_multiple_of(8));
         for at in (0..self.bytes).step_by(stride) {
-            // SAFETY: as for `read_every`, and borrowed mutably; volatile, so that no store is left out.
+            // SAFETY: as for `read_every`, and borrowed mutably; volatile, so that no store is left
+            // out.
             unsafe { self.first.add(at).cast::<u64>().write_volatile(value) };
         }
     }
@@ -153,7 +156,8 @@ impl Drop for Region {
     }
 }
 
-/// Gives pages of a region of anonymous memory back to the kernel; their bytes are zeros from then on.
+/// Gives pages of a region of anonymous memory back to the kernel; their bytes are zeros from then
+/// on.
 pub(crate) fn discard(pages: &mut [u8]) -> io::Result<()> {
     // SAFETY: the bytes are borrowed mutably, and zeros are as good as any.
     let result =
@@ -175,8 +179,9 @@ pub(crate) fn memory_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
-/// Keeps the calling thread on one of the processors that it may run on: the one of this number, counted around. Threads that run for a
-/// millisecond may be over before the kernel has moved one of them away from the other's processor.
+/// Keeps the calling thread on one of the processors that it may run on: the one of this number,
+/// counted around. Threads that run for a millisecond may be over before the kernel has moved one
+/// of them away from the other's processor.
 pub(crate) fn stay_on_processor(number: usize) -> io::Result<()> {
     let bytes = size_of::<libc::cpu_set_t>();
     // SAFETY: a set of bits, all of them 0.
@@ -212,7 +217,8 @@ impl Child {
     /// fork(2), with a child that ends at once.
     #[inline]
     pub(crate) fn ends_at_once() -> io::Result<Child> {
-        // SAFETY: the child calls nothing but `_exit`, which is allowed whatever other threads held at the fork.
+        // SAFETY: the child calls nothing but `_exit`, which is allowed whatever other threads held
+        // at the fork.
         let process = unsafe { libc::fork() };
         if process == 0 {
             // SAFETY: ends the child without running anything of the parent's.
@@ -227,13 +233,15 @@ impl Child {
         })
     }
 
-    /// fork(2), with a child that stores a value at each of these multiples of 8 in its copy of the region, and ends.
+    /// fork(2), with a child that stores a value at each of these multiples of 8 in its copy of the
+    /// region, and ends.
     pub(crate) fn that_stores(
         region: &mut Region,
         places: impl Iterator<Item = u64>,
         value: u64,
     ) -> io::Result<Child> {
-        // SAFETY: the child stores and calls `_exit` alone, both allowed after a fork with threads about.
+        // SAFETY: the child stores and calls `_exit` alone, both allowed after a fork with threads
+        // about.
         let process = unsafe { libc::fork() };
         if process == 0 {
             for place in places {
@@ -262,10 +270,12 @@ impl Child {
     /// fork(2), with a child that stays until this is dropped.
     pub(crate) fn that_stays() -> io::Result<Child> {
         let (read, write) = io::pipe()?;
-        // SAFETY: the child calls `close`, `read` and `_exit` alone, all allowed after a fork with threads about.
+        // SAFETY: the child calls `close`, `read` and `_exit` alone, all allowed after a fork with
+        // threads about.
         let process = unsafe { libc::fork() };
         if process == 0 {
-            // SAFETY: as above; the byte is the child's own, and its copies of the descriptors go with it.
+            // SAFETY: as above; the byte is the child's own, and its copies of the descriptors go
+            // with it.
             unsafe {
                 libc::close(write.as_raw_fd());
                 let mut byte = 0u8;

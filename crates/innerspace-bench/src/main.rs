@@ -1,4 +1,5 @@
-//! Benchmarks: every figure is a ratio inside one run, contenders interleaved, CPU time of one thread.
+//! Benchmarks: every figure is a ratio inside one run, contenders interleaved, CPU time of one
+//! thread.
 //!
 //! `harness` measures, `report` prints, and each table is a module that returns rows. A benchmark
 //! never asserts a time: a missed budget is printed and written to the JSON, and the exit code
@@ -55,18 +56,21 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum TableArguments {
-    /// Loads, views, copies, faults, misses and threads, beside the raw pointer, the kernel and quick_cache
+    /// Loads, views, copies, faults, misses and threads, beside the raw pointer, the kernel and
+    /// quick_cache
     Access {
         #[command(flatten)]
         common: CommonArguments,
     },
-    /// T1: a file a tenth of memory written and discarded, old way and new, beside tmpfs and the disk's file system
+    /// T1: a file a tenth of memory written and discarded, old way and new, beside tmpfs and the
+    /// disk's file system
     #[cfg(feature = "tables")]
     Dd {
         #[command(flatten)]
         common: CommonArguments,
     },
-    /// T4: a hole read through a mapping, old way and new, beside tmpfs; direct access beside memory
+    /// T4: a hole read through a mapping, old way and new, beside tmpfs; direct access beside
+    /// memory
     #[cfg(feature = "tables")]
     Direct {
         #[command(flatten)]
@@ -89,7 +93,8 @@ enum TableArguments {
         #[command(flatten)]
         common: CommonArguments,
     },
-    /// What `perf script` prints of a program's mappings and faults, as a trace for T5: see traces/record.sh
+    /// What `perf script` prints of a program's mappings and faults, as a trace for T5: see
+    /// traces/record.sh
     #[cfg(feature = "tables")]
     ReduceTrace,
     /// Forks and copy-on-write, beside fork(2)
@@ -115,7 +120,8 @@ enum TableArguments {
         #[arg(long, value_name = "TEXT", default_value = "")]
         only: String,
     },
-    /// The way to a disk with cold caches: calls, mappings and futures beside pread, mmap and io_uring
+    /// The way to a disk with cold caches: calls, mappings and futures beside pread, mmap and
+    /// io_uring
     #[cfg(target_os = "linux")]
     Disk {
         #[command(flatten)]

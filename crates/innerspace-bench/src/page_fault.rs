@@ -1,15 +1,17 @@
-//! Table T2: the page fault test. One anonymous mapping is split among 1, 3, 5, 7 or 8 workers; each writes one byte to each
-//! page of its part.
+//! Table T2: the page fault test. One anonymous mapping is split among 1, 3, 5, 7 or 8 workers;
+//! each writes one byte to each page of its part.
 //!
-//! The figure is CPU time of all workers for each fault: its inverse is the harmonic mean of faults per CPU second.
-//! The frames are recycled on both sides. Several workers are to take little more than one, whose rival is the kernel. The
-//! old way of charging is in table `groups`, row "take and give back a charged page", contender "charged last".
+//! The figure is CPU time of all workers for each fault: its inverse is the harmonic mean of faults
+//! per CPU second. The frames are recycled on both sides. Several workers are to take little more
+//! than one, whose rival is the kernel. The old way of charging is in table `groups`, row "take and
+//! give back a charged page", contender "charged last".
 //!
-//! Twice: a mebibyte in all, which each worker faults in and gives back again and again, so that frames come back while they are
-//! in the processor's cache; and once through 64 MiB, which are in no cache. Giving back is not in the figures, but what the
-//! others notice of it is. Nor is the clock, which is read twice a round: with 8 workers a round is 32 pages, and one reading of
-//! it takes as long as three of their faults. Where frames are in no cache it is memory that counts: contenders that do nothing but
-//! clear as many pages say what several workers have of it.
+//! Twice: a mebibyte in all, which each worker faults in and gives back again and again, so that
+//! frames come back while they are in the processor's cache; and once through 64 MiB, which are in
+//! no cache. Giving back is not in the figures, but what the others notice of it is. Nor is the
+//! clock, which is read twice a round: with 8 workers a round is 32 pages, and one reading of it
+//! takes as long as three of their faults. Where frames are in no cache it is memory that counts:
+//! contenders that do nothing but clear as many pages say what several workers have of it.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -29,7 +31,8 @@ use crate::translation::HostPages;
 const PAGES: u64 = 16_384;
 /// Pages of the mapping where frames come back warm: 1 MiB.
 const WARM: u64 = 256;
-/// How often as many pages are faulted in warm as cold: each worker's first round is cold, and is not to count.
+/// How often as many pages are faulted in warm as cold: each worker's first round is cold, and is
+/// not to count.
 const WARM_ROUNDS: u64 = 8;
 const WORKERS: [u64; 5] = [1, 3, 5, 7, 8];
 

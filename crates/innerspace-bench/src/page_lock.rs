@@ -1,9 +1,10 @@
 //! Table T3: the page lock.
 //!
-//! The pair by itself, beside two bare atomic operations, which it cannot beat; short-lived spaces that map the same files,
-//! where each fault takes and releases the lock of a block; and one lock fought over by two threads, bounded unfairness
-//! beside strict order. The old ways are clearing the lock bit and then testing the waiters bit in the byte that was just
-//! changed, and clearing it and then looking at the wait queue in any case.
+//! The pair by itself, beside two bare atomic operations, which it cannot beat; short-lived spaces
+//! that map the same files, where each fault takes and releases the lock of a block; and one lock
+//! fought over by two threads, bounded unfairness beside strict order. The old ways are clearing
+//! the lock bit and then testing the waiters bit in the byte that was just changed, and clearing it
+//! and then looking at the wait queue in any case.
 
 use std::error::Error;
 use std::fs::File;
@@ -88,7 +89,8 @@ fn bench_pair(plan: Plan) -> Row<'static> {
 const FILES: usize = 4;
 const FILE_PAGES: u64 = 256;
 
-/// A space, its mappings of all files, a load from each page, and the end of it; `pages` loads in all.
+/// A space, its mappings of all files, a load from each page, and the end of it; `pages` loads in
+/// all.
 fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error>> {
     let space = memory.space()?;
     let mut accessor = space.accessor();

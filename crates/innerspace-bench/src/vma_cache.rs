@@ -1,17 +1,19 @@
 //! Table T5: the cache of mappings that a fault looks at before the tree.
 //!
-//! Each row replays the lookups and changes of one workload through three schemes: no cache, one mapping for the whole space
-//! (the old way), and four slots for each thread. Its name has the hit rates: a call counts when it is made, before any
-//! check. The figure is the time of a lookup, changes left out.
+//! Each row replays the lookups and changes of one workload through three schemes: no cache, one
+//! mapping for the whole space (the old way), and four slots for each thread. Its name has the hit
+//! rates: a call counts when it is made, before any check. The figure is the time of a lookup,
+//! changes left out.
 //!
-//! `ebizzy` 0.3 draws its random numbers from a state that is always zero, so what was published is one chunk and one key;
-//! "faithful" does the same, "random" draws. Both keep the memory of their copies mapped, as the allocator's arenas do, and
-//! fault on it again each time; "mapped" maps and unmaps each copy. Threads take turns of one fault each, as on as many
-//! processors.
+//! `ebizzy` 0.3 draws its random numbers from a state that is always zero, so what was published is
+//! one chunk and one key; "faithful" does the same, "random" draws. Both keep the memory of their
+//! copies mapped, as the allocator's arenas do, and fault on it again each time; "mapped" maps and
+//! unmaps each copy. Threads take turns of one fault each, as on as many processors.
 //!
-//! The recorded programs (`traces/`) are a compiler run, a git command and two others; their figure is the time of an event,
-//! changes of the mappings included, which cost every scheme the same. What was published is for a whole build (88.09 %), a
-//! boot (73.45 %) and data mining (91.15 %), on a machine of 80 threads; the nearest of ours is the compiler run.
+//! The recorded programs (`traces/`) are a compiler run, a git command and two others; their figure
+//! is the time of an event, changes of the mappings included, which cost every scheme the same.
+//! What was published is for a whole build (88.09 %), a boot (73.45 %) and data mining (91.15 %),
+//! on a machine of 80 threads; the nearest of ours is the compiler run.
 
 use std::error::Error;
 use std::io::Read;
@@ -84,7 +86,8 @@ fn own(thread: u64) -> u64 {
     (1 + thread) * 4 * CHUNK * CHUNKS
 }
 
-/// A thread copies a chunk to memory of its own, which it maps for that, looks for a key in it, and unmaps it.
+/// A thread copies a chunk to memory of its own, which it maps for that, looks for a key in it, and
+/// unmaps it.
 fn run_ebizzy(
     replay: &mut VmaReplay,
     threads: u64,

@@ -1,4 +1,5 @@
-//! Recorded mappings and page faults of programs, for table T5: from what perf prints to a short text, and its replay.
+//! Recorded mappings and page faults of programs, for table T5: from what perf prints to a short
+//! text, and its replay.
 //!
 //! A line of the short text is an event; numbers are hexadecimal, addresses and lengths in pages.
 //!
@@ -23,7 +24,8 @@ use crate::host::PAGE;
 
 /// The stack grows down to this much below its end; perf tells what it begins with.
 const STACK_PAGES: u64 = 2048;
-/// Kinds of anonymous mappings; those of files take turns, for neighbours are of different files, or different parts.
+/// Kinds of anonymous mappings; those of files take turns, for neighbours are of different files,
+/// or different parts.
 const ANONYMOUS: [(&str, usize); 3] = [("rw", 0), ("r-", 1), ("--", 3)];
 const FILES: [usize; 2] = [2, 4];
 
@@ -135,8 +137,8 @@ pub(crate) fn replay(events: &[Event], scheme: VmaScheme) -> Replayed {
     Replayed { lost, ..done }
 }
 
-/// Makes the short text of what `perf script --show-mmap-events -F comm,pid,tid,time,event,trace` prints; see
-/// `traces/record.sh`.
+/// Makes the short text of what `perf script --show-mmap-events -F comm,pid,tid,time,event,trace`
+/// prints; see `traces/record.sh`.
 pub(crate) fn reduce(perf: impl BufRead) -> Result<String, Box<dyn Error>> {
     let lines: Vec<String> = perf.lines().collect::<Result<_, _>>()?;
     let lines: Vec<Line<'_>> = lines.iter().filter_map(|line| Line::of(line)).collect();

@@ -1,4 +1,5 @@
-//! The benchmarks as their users meet them: wrong arguments, and where the figures go. What is measured here takes no time.
+//! The benchmarks as their users meet them: wrong arguments, and where the figures go. What is
+//! measured here takes no time.
 
 use std::fs::{self, File};
 use std::process::{Command, Output, Stdio};

@@ -1,7 +1,7 @@
 //! What the kernel offers in the same places: mmap, madvise, fork, and what it says about memory.
 //!
-//! The only module with `unsafe`, as the rivals cannot be had without. Where a system has no such thing, an error or `None`
-//! says so, and the tour says that it was not measured.
+//! The only module with `unsafe`, as the rivals cannot be had without. Where a system has no such
+//! thing, an error or `None` says so, and the tour says that it was not measured.
 
 use std::fs::File;
 use std::io;
@@ -45,7 +45,8 @@ mod unix {
         pub(crate) fn new(file: &File, len: u64) -> io::Result<Mapping> {
             let len = usize::try_from(len).map_err(io::Error::other)?;
             let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
-            // SAFETY: the kernel chooses the address, so nothing that is mapped is replaced; the file is open.
+            // SAFETY: the kernel chooses the address, so nothing that is mapped is replaced; the
+            // file is open.
             let start =
                 unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
             if start == libc::MAP_FAILED {
@@ -57,8 +58,9 @@ mod unix {
         /// The bytes of a range. Past the end of a file that was cut short, the process dies.
         pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
             assert!(range.start <= range.end && range.end <= self.len);
-            // SAFETY: inside the mapping, by the assertion. That nobody changes the file meanwhile is what mmap asks of all
-            // its users and none can promise; it is used in short-lived processes that do nothing else.
+            // SAFETY: inside the mapping, by the assertion. That nobody changes the file meanwhile
+            // is what mmap asks of all its users and none can promise; it is used in short-lived
+            // processes that do nothing else.
             unsafe {
                 let start = self.start.cast::<u8>().add(range.start);
                 std::slice::from_raw_parts(start, range.len())
@@ -68,7 +70,8 @@ mod unix {
         /// Gives the pages of a range back. `range.start` is a multiple of the page size.
         pub(crate) fn drop_pages(&self, range: Range<usize>) -> io::Result<()> {
             assert!(range.start <= range.end && range.end <= self.len);
-            // SAFETY: inside the mapping, by the assertion; pages of a shared file mapping are read again when used.
+            // SAFETY: inside the mapping, by the assertion; pages of a shared file mapping are read
+            // again when used.
             let done = unsafe {
                 let start = self.start.cast::<u8>().add(range.start);
                 libc::madvise(start.cast(), range.len(), libc::MADV_DONTNEED)
@@ -91,7 +94,8 @@ mod unix {
         }
     }
 
-    /// Asks the kernel to forget what it caches of a file, so that each contender starts from the disk.
+    /// Asks the kernel to forget what it caches of a file, so that each contender starts from the
+    /// disk.
     pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
         // What is not written yet stays.
         let _ = file.sync_all();
@@ -103,11 +107,13 @@ mod unix {
         Ok(())
     }
 
-    /// Forks this process; the child writes one byte of `memory`, reads it back and ends. Returns how long fork(2) took.
+    /// Forks this process; the child writes one byte of `memory`, reads it back and ends. Returns
+    /// how long fork(2) took.
     pub(crate) fn fork_and_write(memory: &mut [u8], at: usize, value: u8) -> io::Result<Duration> {
         let before = memory[at];
         let start = Instant::now();
-        // SAFETY: the child only touches memory and ends, so it needs no lock that another thread might have held.
+        // SAFETY: the child only touches memory and ends, so it needs no lock that another thread
+        // might have held.
         let child = unsafe { libc::fork() };
         if child == 0 {
             memory[at] = value;
@@ -128,8 +134,8 @@ mod unix {
         Ok(took)
     }
 
-    /// Makes a file that is larger than `ulimit -f` allows an error of the write, where it would be a signal that ends this process, with
-    /// its folder left behind.
+    /// Makes a file that is larger than `ulimit -f` allows an error of the write, where it would be
+    /// a signal that ends this process, with its folder left behind.
     pub(crate) fn have_large_files_refused() {
         // SAFETY: ignores a signal, for which there is no handler.
         unsafe {

@@ -6,7 +6,8 @@
 //! | `kernel` | what the kernel does in the same places; all of the tool's `unsafe` |
 //! | `size` | sizes as `16MiB` |
 //!
-//! Exit code 0: everything was verified. 1: something was not, or could not be done. 2: wrong arguments. 130: interrupted.
+//! Exit code 0: everything was verified. 1: something was not, or could not be done. 2: wrong
+//! arguments. 130: interrupted.
 
 mod kernel;
 mod size;
@@ -34,7 +35,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Shows six claims on a file, each with its evidence and what the kernel does in the same place
+    /// Shows six claims on a file, each with its evidence and what the kernel does in the same
+    /// place
     #[command(after_help = EXIT_CODES)]
     Tour(TourArguments),
     /// The processes that the tour starts of itself, so that the kernel's side has one of its own

@@ -1,4 +1,5 @@
-//! The tool as its users meet it: what it prints, its exit codes, and that it leaves nothing behind.
+//! The tool as its users meet it: what it prints, its exit codes, and that it leaves nothing
+//! behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -331,7 +332,8 @@ fn an_interrupted_tour_leaves_nothing_behind() {
     tool.assert_nothing_left();
 }
 
-/// The file is a pipe that nobody writes to: the contender, which opens it, ends for no other reason.
+/// The file is a pipe that nobody writes to: the contender, which opens it, ends for no other
+/// reason.
 #[cfg(unix)]
 #[test]
 fn a_process_of_the_tour_ends_with_it() {

@@ -1,4 +1,5 @@
-//! A page store with a log: no page reaches its disk before the log record of its change is durable.
+//! A page store with a log: no page reaches its disk before the log record of its change is
+//! durable.
 
 use std::sync::Arc;
 

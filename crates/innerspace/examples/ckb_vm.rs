@@ -1,5 +1,5 @@
-//! The virtual machine `ckb-vm` with a space as its memory: the space keeps code from being written, a fork of it is a second
-//! machine, and memory is paid for when it is touched.
+//! The virtual machine `ckb-vm` with a space as its memory: the space keeps code from being
+//! written, a fork of it is a second machine, and memory is paid for when it is touched.
 
 #[path = "support/ckb_vm.rs"]
 mod memory;

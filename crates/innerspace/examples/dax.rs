@@ -1,4 +1,5 @@
-//! A counter table of a gibibyte in a sparse file, mapped directly: no page of it is cached, and holes cost nothing.
+//! A counter table of a gibibyte in a sparse file, mapped directly: no page of it is cached, and
+//! holes cost nothing.
 
 use std::path::Path;
 
@@ -32,7 +33,8 @@ fn add(memory: &Memory, table: &DaxFile, numbers: &[u64]) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    // On tmpfs there is no second copy of the bytes in the kernel; on a DAX file system none anywhere.
+    // On tmpfs there is no second copy of the bytes in the kernel; on a DAX file system none
+    // anywhere.
     let memory_folder = Path::new("/dev/shm");
     let folder = match memory_folder.is_dir() {
         true => tempfile::tempdir_in(memory_folder)?,

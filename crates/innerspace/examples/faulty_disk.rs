@@ -1,4 +1,5 @@
-//! A disk that fails on order, to see what a program does then. Nothing that was written is forgotten because a write failed.
+//! A disk that fails on order, to see what a program does then. Nothing that was written is
+//! forgotten because a write failed.
 
 use std::sync::Arc;
 

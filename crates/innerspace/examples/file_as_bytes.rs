@@ -1,9 +1,11 @@
-//! The bytes of a file as `bytes::Bytes`, for code that speaks hyper, tonic or axum: no copy, and no lifetime to a file.
+//! The bytes of a file as `bytes::Bytes`, for code that speaks hyper, tonic or axum: no copy, and
+//! no lifetime to a file.
 
 use bytes::Bytes;
 use innerspace::{FileError, KIB, MIB, Memory, PagedFile};
 
-/// A range of a file as `Bytes`. The block stays in memory, and charged, until the last clone or slice is dropped.
+/// A range of a file as `Bytes`. The block stays in memory, and charged, until the last clone or
+/// slice is dropped.
 fn bytes_of(file: &PagedFile, range: std::ops::Range<u64>) -> Result<Bytes, FileError> {
     Ok(Bytes::from_owner(file.view(range)?))
 }

@@ -1,4 +1,5 @@
-//! A thousand copies of an address space: each takes microseconds to make, and pays for what it writes.
+//! A thousand copies of an address space: each takes microseconds to make, and pays for what it
+//! writes.
 
 use std::time::Instant;
 

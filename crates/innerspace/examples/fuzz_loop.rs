@@ -1,5 +1,6 @@
-//! The loop of a snapshot fuzzer: run a target on some input, go back to where it started, again. The machine's memory
-//! is a space, and going back is a restore: it copies the few pages the target has stored to.
+//! The loop of a snapshot fuzzer: run a target on some input, go back to where it started, again.
+//! The machine's memory is a space, and going back is a restore: it copies the few pages the target
+//! has stored to.
 
 use std::time::Instant;
 

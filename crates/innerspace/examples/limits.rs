@@ -1,4 +1,5 @@
-//! A limit that holds: a file 32 times as large as the memory, and an error where mmap would just take more.
+//! A limit that holds: a file 32 times as large as the memory, and an error where mmap would just
+//! take more.
 
 use innerspace::{FileError, KIB, MIB, Memory, View};
 
@@ -21,8 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("at most {} of {} used", stats.peak, stats.limit);
     assert!(stats.peak <= MIB);
 
-    // What nobody holds is evicted as needed; what is held is not, and the limit stands anyway. A group keeps the trouble
-    // in its own corner of the memory.
+    // What nobody holds is evicted as needed; what is held is not, and the limit stands anyway. A
+    // group keeps the trouble in its own corner of the memory.
     let tenant = memory.group("tenant-a", 256 * KIB)?;
     let path = folder.path().join("other.bin");
     std::fs::write(&path, &bytes[..MIB as usize])?;

@@ -1,4 +1,5 @@
-//! A file is cut short while it is mapped. With mmap the next load is a SIGBUS; here it is an error with file and offset.
+//! A file is cut short while it is mapped. With mmap the next load is a SIGBUS; here it is an error
+//! with file and offset.
 
 use innerspace::{FaultKind, FileError, KIB, MIB, Map, Memory};
 

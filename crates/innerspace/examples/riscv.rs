@@ -1,5 +1,5 @@
-//! A RISC-V processor in a space: code that can be executed and not written, memory that costs what is touched, a device, and
-//! a wild store that is a value.
+//! A RISC-V processor in a space: code that can be executed and not written, memory that costs what
+//! is touched, a device, and a wild store that is a value.
 
 #[path = "support/riscv.rs"]
 mod riscv;

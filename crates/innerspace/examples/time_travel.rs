@@ -1,9 +1,10 @@
-//! A time-travel debugger's memory: a RISC-V machine, a snapshot of it every 1,000 instructions, and a jump back to any of
-//! them.
+//! A time-travel debugger's memory: a RISC-V machine, a snapshot of it every 1,000 instructions,
+//! and a jump back to any of them.
 //!
-//! `cargo run --release --example time_travel` keeps 1,000 snapshots of a machine with 32 MiB; `... time_travel -- 100000 2560`
-//! keeps 100,000 of one with 2.5 GiB. A snapshot costs what the machine has changed since the one before: here a page,
-//! and the four tables that lead to it. So together they take less than the machine: 1.76 times its memory in all, for 100,000.
+//! `cargo run --release --example time_travel` keeps 1,000 snapshots of a machine with 32 MiB;
+//! `... time_travel -- 100000 2560` keeps 100,000 of one with 2.5 GiB. A snapshot costs what the
+//! machine has changed since the one before: here a page, and the four tables that lead to it. So
+//! together they take less than the machine: 1.76 times its memory in all, for 100,000.
 
 #[path = "support/cipher.rs"]
 mod cipher;
@@ -108,7 +109,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut enciphered = vec![PLAIN; (machine.hart.registers[10] - DATA) as usize];
     cipher::encipher(KEY, &mut enciphered);
-    // Anywhere, and on from there: 1,000 instructions later the machine is where it was the first time.
+    // Anywhere, and on from there: 1,000 instructions later the machine is where it was the first
+    // time.
     let mut jumps: Vec<Duration> = Vec::new();
     let mut random = 1_u64;
     for _ in 0..JUMPS {

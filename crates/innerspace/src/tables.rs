@@ -1,6 +1,8 @@
-//! What the published tables need beside the public interface: the old ways, and the page lock by itself.
+//! What the published tables need beside the public interface: the old ways, and the page lock by
+//! itself.
 //!
-//! Built with the feature `tables`, which no default or release build has. Not part of the interface.
+//! Built with the feature `tables`, which no default or release build has. Not part of the
+//! interface.
 
 use crate::FrameId;
 use crate::frame::{ArenaOptions, FrameLock, Frames, HoldState, Kind, Source};
@@ -18,7 +20,8 @@ pub struct PageLocks {
 }
 
 impl PageLocks {
-    /// So many locks. A waiter loses its lock at most `patience` times to a later comer; 0 is first come, first served.
+    /// So many locks. A waiter loses its lock at most `patience` times to a later comer; 0 is first
+    /// come, first served.
     ///
     /// # Panics
     /// When there is no memory for them.

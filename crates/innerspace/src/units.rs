@@ -14,7 +14,8 @@ pub const PAGE_SHIFT: u32 = 12;
 /// The page size: 4096 bytes, whatever the host's page size is.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
-/// Names a frame of the arena. Frame 0 is the zero frame; the number is meaningless outside its `Memory`.
+/// Names a frame of the arena. Frame 0 is the zero frame; the number is meaningless outside its
+/// `Memory`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct FrameId(pub(crate) u32);
 

@@ -72,7 +72,8 @@ fn borrowed_pages_that_are_unmapped_after_the_fork_has_ended_are_given_back() {
     );
 }
 
-/// Each fork keeps the leaf that was the space's when it was made: one borrows from the other, and the space from that.
+/// Each fork keeps the leaf that was the space's when it was made: one borrows from the other, and
+/// the space from that.
 #[test]
 fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() {
     enum First {
@@ -100,7 +101,8 @@ fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() 
     }
 }
 
-/// Of two leaves that nobody else has any more the second has the page: it is taken over, not copied.
+/// Of two leaves that nobody else has any more the second has the page: it is taken over, not
+/// copied.
 #[test]
 fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
     let memory = memory_of(16 * MIB);
@@ -173,7 +175,8 @@ fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() 
     assert_eq!(tables(true), tables(false), "anonymous pages and tables");
 }
 
-/// A page of a file is watched in two spaces that share the leaf, and taken away; then the file is written to.
+/// A page of a file is watched in two spaces that share the leaf, and taken away; then the file is
+/// written to.
 #[test]
 fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
     let evicted = |file: &innerspace::PagedFile| {
@@ -211,8 +214,8 @@ fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
     }
 }
 
-/// A page of a file is watched; a store beside it copies the leaf, which leaves the file's page out; the fork that kept the old leaf ends. Now
-/// nobody maps the page, and the file is written to.
+/// A page of a file is watched; a store beside it copies the leaf, which leaves the file's page
+/// out; the fork that kept the old leaf ends. Now nobody maps the page, and the file is written to.
 #[test]
 fn code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied() {
     let memory = memory_of(8 * MIB);

@@ -207,7 +207,8 @@ fn a_neighbour_goes_with_its_mapping() {
     let memory = memory();
     let file = cached(&memory, 40, PAGE);
     let (space, at) = with_neighbours(&memory, &file);
-    // It has used some of the neighbours, whose words are valid, and remembers their leaf and the mapping.
+    // It has used some of the neighbours, whose words are valid, and remembers their leaf and the
+    // mapping.
     let mut a = space.accessor();
     for page in 21..25 {
         assert_eq!(load_by(&mut a, at + page * PAGE), Ok(page as u8 + 1));

@@ -1,4 +1,5 @@
-//! Accesses that never wait: what they do at once, what they refuse, and that a refusal changes nothing.
+//! Accesses that never wait: what they do at once, what they refuse, and that a refusal changes
+//! nothing.
 
 use std::cmp::Ordering::Equal;
 use std::io;

@@ -1,4 +1,5 @@
-//! Atomic accesses: each operation beside the standard library's, on every width; misalignment; orders between threads.
+//! Atomic accesses: each operation beside the standard library's, on every width; misalignment;
+//! orders between threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -114,7 +115,8 @@ fn an_atomic_access_asks_for_the_rights_it_needs() {
     }
 }
 
-/// An order that there is not is a panic as in the standard library, and leaves nobody waiting for the accessor.
+/// An order that there is not is a panic as in the standard library, and leaves nobody waiting for
+/// the accessor.
 // spec: A10
 #[test]
 fn an_order_that_there_is_not_leaves_no_section_open() {

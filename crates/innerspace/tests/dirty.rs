@@ -1,4 +1,5 @@
-//! Which pages were stored to since they were last taken, beside plain sets and copies of the bytes.
+//! Which pages were stored to since they were last taken, beside plain sets and copies of the
+//! bytes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,11 +1,12 @@
-//! Files of a few bytes that lie far apart, up to the largest offset there is, against a map of their pages: random operations near
-//! powers of two, where an index grows a level, tags of blocks end, and sums may overflow. A store may fail now and then.
+//! Files of a few bytes that lie far apart, up to the largest offset there is, against a map of
+//! their pages: random operations near powers of two, where an index grows a level, tags of blocks
+//! end, and sums may overflow. A store may fail now and then.
 //!
-//! What may fail: whatever wants memory, and, where the store fails, whatever calls it. A write that failed has written a beginning, a
-//! punch has left zeros here and there.
+//! What may fail: whatever wants memory, and, where the store fails, whatever calls it. A write
+//! that failed has written a beginning, a punch has left zeros here and there.
 //!
-//! [`RUNS`] programs with fixed seeds; `INNERSPACE_FAR_RUNS=100000` runs as many with other seeds, and `INNERSPACE_FAR_SEED=7` that
-//! one again.
+//! [`RUNS`] programs with fixed seeds; `INNERSPACE_FAR_RUNS=100000` runs as many with other seeds,
+//! and `INNERSPACE_FAR_SEED=7` that one again.
 #![cfg(feature = "test-util")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! The translation layout for code generators: accesses that follow its rules, step by step, as generated code does.
+//! The translation layout for code generators: accesses that follow its rules, step by step, as
+//! generated code does.
 #![cfg(all(feature = "layout", not(any(miri, loom, shuttle))))]
 
 use std::sync::Arc;
@@ -23,8 +24,8 @@ fn memory() -> Memory {
 /// # Safety
 /// In a session of the accessor of this layout, and used before anything else is called.
 unsafe fn hit(layout: &Layout, tags: usize, valid: u64, at: u64, size: u64) -> Option<*mut u64> {
-    // SAFETY: the addresses are the layout's, whose accessor lives and is in a session of this thread; the word is one of the leaf
-    // that the tag names.
+    // SAFETY: the addresses are the layout's, whose accessor lives and is in a session of this
+    // thread; the word is one of the leaf that the tag names.
     unsafe {
         let shown = AtomicPtr::from_ptr(layout.current.cast_mut().cast::<*mut u64>());
         let tags = shown.load(Ordering::Relaxed).byte_add(tags);
@@ -47,7 +48,8 @@ unsafe fn hit(layout: &Layout, tags: usize, valid: u64, at: u64, size: u64) -> O
 }
 
 fn load(layout: &Layout, at: VirtAddr) -> Option<u64> {
-    // SAFETY: called in sessions alone, below; a page that may be loaded from is there for as long as the session calls nothing.
+    // SAFETY: called in sessions alone, below; a page that may be loaded from is there for as long
+    // as the session calls nothing.
     unsafe {
         let bytes = hit(layout, Layout::READ_TAGS, Layout::VALID_READ, at.0, 8)?;
         Some(bytes.read_volatile())

@@ -1,4 +1,5 @@
-//! Stores that behave oddly: interrupted, growing, short, failing half-way, looked at in the middle of a call.
+//! Stores that behave oddly: interrupted, growing, short, failing half-way, looked at in the middle
+//! of a call.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -230,8 +231,8 @@ impl Store for Watched {
     }
 }
 
-/// A file that ends in the middle of its one block of 2 MiB, which somebody viewed at the moment of the cut, and the view. There was no
-/// memory to move the block: what was cut off is there still.
+/// A file that ends in the middle of its one block of 2 MiB, which somebody viewed at the moment of
+/// the cut, and the view. There was no memory to move the block: what was cut off is there still.
 fn cut_beside_a_view(memory: &Memory) -> (PagedFile, View) {
     cut_with(memory, |_| ())
 }

@@ -1,4 +1,5 @@
-//! The old ways of the published tables do the same as the new ones. They are chosen for the whole process, so here.
+//! The old ways of the published tables do the same as the new ones. They are chosen for the whole
+//! process, so here.
 #![cfg(feature = "tables")]
 
 use innerspace::store::MemoryStore;

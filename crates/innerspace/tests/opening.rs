@@ -191,7 +191,8 @@ fn a_store_that_takes_no_writes_is_not_opened_for_them() {
 
 type Work = Box<dyn FnOnce() + Send + Sync>;
 
-/// A store that does something of its own when it was asked for its length the first time, and when it is dropped.
+/// A store that does something of its own when it was asked for its length the first time, and when
+/// it is dropped.
 struct Busy {
     bytes: Arc<MemoryStore>,
     when_asked: Mutex<Option<Work>>,
@@ -374,7 +375,8 @@ fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
     memory.validate();
 }
 
-/// A call of the store that the background has under way keeps its lock for a moment after the last handle is gone.
+/// A call of the store that the background has under way keeps its lock for a moment after the last
+/// handle is gone.
 #[test]
 fn a_file_that_is_closed_beside_the_background_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -213,7 +213,8 @@ fn what_a_punch_that_panics_has_left_is_what_is_read_before_and_after_eviction()
     memory.validate();
 }
 
-/// A store panics when reclaim has dirty pages written. The pages that reclaim had in hand can be had later, once the store works.
+/// A store panics when reclaim has dirty pages written. The pages that reclaim had in hand can be
+/// had later, once the store works.
 #[test]
 fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
     let room = |panics: bool| {

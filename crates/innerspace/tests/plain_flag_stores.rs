@@ -1,7 +1,8 @@
 //! What must not compile: a plain store to the flags of a published frame.
 //!
-//! The flags byte's own source is compiled as a part of a small program, in the place it has in the library, with one
-//! line in the place of a layer above. The compiler has to refuse the line for the reason that is named, and nothing else.
+//! The flags byte's own source is compiled as a part of a small program, in the place it has in the
+//! library, with one line in the place of a layer above. The compiler has to refuse the line for
+//! the reason that is named, and nothing else.
 #![cfg(not(any(miri, loom, shuttle)))]
 
 use std::path::Path;

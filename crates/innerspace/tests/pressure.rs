@@ -280,7 +280,8 @@ fn the_miss_curve_sees_what_is_touched_through_mappings() {
     }
 }
 
-/// While uses are sampled, sessions and accesses across a page end still work, and reclaim sees both pages as used.
+/// While uses are sampled, sessions and accesses across a page end still work, and reclaim sees
+/// both pages as used.
 #[test]
 fn sampled_pages_are_used_like_others() {
     let hot_pages = 1000;
@@ -324,7 +325,8 @@ impl Store for Plain {
     }
 }
 
-// Its file is locked by the append while its blocks, which have to be synced before they go, are all that can be evicted.
+// Its file is locked by the append while its blocks, which have to be synced before they go, are
+// all that can be evicted.
 #[test]
 fn appends_to_a_store_that_says_nothing_of_itself_need_little_memory() {
     let memory = memory(MIB);

@@ -32,7 +32,8 @@ impl Store for Meddling {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         if let Some((space, a)) = &mut *self.space.lock().unwrap() {
-            // An access waits for no change elsewhere; another change would wait for ever if it were not refused.
+            // An access waits for no change elsewhere; another change would wait for ever if it
+            // were not refused.
             let kind = a.load::<u8>(VirtAddr(0)).unwrap_err().kind();
             if kind == FaultKind::Reentered {
                 let refused = space.map(Map::anonymous(PAGE)).unwrap_err();
@@ -55,7 +56,8 @@ impl Store for Meddling {
     }
 }
 
-/// A space in a group of its own, and a file there that is written back to a store which uses the space.
+/// A space in a group of its own, and a file there that is written back to a store which uses the
+/// space.
 struct Crowded {
     memory: Memory,
     space: Space,
@@ -80,8 +82,8 @@ impl Crowded {
         }
     }
 
-    /// Does `change` in the space when there is no memory but for `room` pages, and that of dirty pages. Some must be written
-    /// for it while it keeps others out of the space.
+    /// Does `change` in the space when there is no memory but for `room` pages, and that of dirty
+    /// pages. Some must be written for it while it keeps others out of the space.
     fn told_during(self, room: u64, change: impl FnOnce(&Space)) {
         let Crowded {
             memory,

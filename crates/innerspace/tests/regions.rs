@@ -49,7 +49,8 @@ fn a_region_does_not_take_what_is_mapped_where_its_reserve_was() {
     assert_eq!(a.load::<u64>(other), Ok(7));
 }
 
-/// A file that fails to be read, and has a part of what is being locked unmapped meanwhile by another thread.
+/// A file that fails to be read, and has a part of what is being locked unmapped meanwhile by
+/// another thread.
 #[derive(Default)]
 struct UnmapsWhenRead {
     space: std::sync::Mutex<Option<(innerspace::Space, innerspace::VirtAddr)>>,
@@ -178,7 +179,8 @@ fn fill(space: &Space) -> Accessor {
     a
 }
 
-/// Whatever the nodes of the mappings take: among so many numbers of them is one at which the undoing finds no page for its own.
+/// Whatever the nodes of the mappings take: among so many numbers of them is one at which the
+/// undoing finds no page for its own.
 #[test]
 fn a_lock_that_fails_in_a_full_group_locks_nothing() {
     let mut came_to_pages = 0;
@@ -203,7 +205,8 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
     assert!(came_to_pages > 0, "no lock came to its pages");
 }
 
-/// Whether it is made of the reserve, in a table that a fork shares, or takes the place of what was protected from every access.
+/// Whether it is made of the reserve, in a table that a fork shares, or takes the place of what was
+/// protected from every access.
 #[test]
 fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {
     for kept in [0, 4] {

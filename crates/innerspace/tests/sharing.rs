@@ -1,4 +1,5 @@
-//! Spaces that share: forks over many generations, protections, holes that are filled, sessions of several threads.
+//! Spaces that share: forks over many generations, protections, holes that are filled, sessions of
+//! several threads.
 
 use std::sync::{Arc, Barrier, mpsc};
 
@@ -100,7 +101,8 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
     }
 }
 
-/// One fault maps the known holes of 16 pages, aligned, in its mapping; what is written ends each by itself.
+/// One fault maps the known holes of 16 pages, aligned, in its mapping; what is written ends each
+/// by itself.
 // spec: P23
 #[test]
 fn a_load_of_a_hole_maps_the_holes_around_it() {

@@ -1,9 +1,10 @@
-//! A long mixed run under limits: usage is at or under every limit whenever it is looked at, and the process never has more resident
-//! memory than the limit and a constant.
+//! A long mixed run under limits: usage is at or under every limit whenever it is looked at, and
+//! the process never has more resident memory than the limit and a constant.
 //!
-//! Short in the suite. Ten minutes: `INNERSPACE_SOAK_SECONDS=600 cargo test --release --test soak -- --nocapture`.
-//! Alone in its file, because resident memory is the process's. Where a control group can be had, it runs in one, too; else that is
-//! left out and says why.
+//! Short in the suite. Ten minutes:
+//! `INNERSPACE_SOAK_SECONDS=600 cargo test --release --test soak -- --nocapture`. Alone in its
+//! file, because resident memory is the process's. Where a control group can be had, it runs in
+//! one, too; else that is left out and says why.
 #![cfg(target_os = "linux")]
 
 use std::io;
@@ -21,12 +22,12 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// The limit of the memory.
 const LIMIT: u64 = 48 * MIB;
 
-/// What the process may have beside it: stacks and heaps of the threads, lists of mappings and of dirty blocks, the code that is
-/// paged in.
+/// What the process may have beside it: stacks and heaps of the threads, lists of mappings and of
+/// dirty blocks, the code that is paged in.
 const BESIDE: u64 = 8 * MIB;
 
-/// Whether the process has what resident memory is compared with. ThreadSanitizer, whose build is the one with `portable`, keeps
-/// a shadow of several times all that is touched.
+/// Whether the process has what resident memory is compared with. ThreadSanitizer, whose build is
+/// the one with `portable`, keeps a shadow of several times all that is touched.
 const WITHOUT_SHADOW: bool = cfg!(not(portable));
 
 /// Rounds of each thread in the suite.
@@ -173,7 +174,8 @@ impl Tenant {
     }
 }
 
-/// Usage is at or under the limit, here and everywhere; over it by no more than the reserve where requests had to be granted.
+/// Usage is at or under the limit, here and everywhere; over it by no more than the reserve where
+/// requests had to be granted.
 fn assert_under(memory: &Memory) -> u64 {
     let stats = memory.stats();
     let mut forced = 0;
@@ -265,7 +267,8 @@ impl Cage {
             .or_else(|two| Cage::of_version_one(&own, limit).map_err(|one| format!("{two}; {one}")))
     }
 
-    /// Below the group of this process, or beside it: only groups without processes can share memory out.
+    /// Below the group of this process, or beside it: only groups without processes can share
+    /// memory out.
     fn of_version_two(own: &str, limit: u64) -> Result<Cage, String> {
         let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
         let own = own.ok_or("this process is in no control group of version 2")?;
@@ -322,7 +325,8 @@ impl Cage {
         Ok(cage)
     }
 
-    /// What the group counts of processes that were killed; a line that begins with `oom` is one of those counts.
+    /// What the group counts of processes that were killed; a line that begins with `oom` is one of
+    /// those counts.
     fn events(&self) -> io::Result<String> {
         std::fs::read_to_string(self.path.join(match self.version {
             Version::One => "memory.oom_control",

@@ -1,4 +1,5 @@
-//! What the library says about itself: to people, to Prometheus, to programs that read JSON, and when it refuses.
+//! What the library says about itself: to people, to Prometheus, to programs that read JSON, and
+//! when it refuses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,8 +71,8 @@ fn a_memory_prints_a_line_for_itself_each_group_and_each_file() {
     assert_eq!(stats.limit, 4 * MIB);
 }
 
-/// Checks a Prometheus text line by line, by its format: names, one TYPE for each metric and before all of its samples, which
-/// stand together, and no sample twice. Returns the samples.
+/// Checks a Prometheus text line by line, by its format: names, one TYPE for each metric and before
+/// all of its samples, which stand together, and no sample twice. Returns the samples.
 fn parse_prometheus(text: &str) -> HashMap<String, u64> {
     let mut samples = HashMap::new();
     let mut finished: Vec<String> = Vec::new();
@@ -224,8 +225,8 @@ fn a_group_that_cannot_be_as_asked_says_why() {
     );
     let error = memory.group("tenant-a", MIB).unwrap_err();
     assert_eq!(error.to_string(), "group root already has a group tenant-a");
-    // Neither a cycle nor a second deletion can be asked for: a group is made below one that is there, stays below it, and is
-    // deleted by its last handle.
+    // Neither a cycle nor a second deletion can be asked for: a group is made below one that is
+    // there, stays below it, and is deleted by its last handle.
     drop(tenant);
     let again = memory.group("tenant-a", 256 * KIB).unwrap();
     assert_eq!(again.usage(), 0);

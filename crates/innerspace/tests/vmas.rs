@@ -1,4 +1,5 @@
-//! Faults of one space beside each other and beside changes of its mappings, while a store does not answer.
+//! Faults of one space beside each other and beside changes of its mappings, while a store does not
+//! answer.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +11,8 @@ use innerspace::{MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Reads of its second page say that they have begun and wait to be let go; the bytes are the page's number.
+/// Reads of its second page say that they have begun and wait to be let go; the bytes are the
+/// page's number.
 struct Blocked {
     begun: Mutex<Sender<()>>,
     go: Mutex<Receiver<()>>,

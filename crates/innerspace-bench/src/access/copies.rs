@@ -133,8 +133,8 @@ fn scan_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     }
 }
 
-/// Pages that neither the cache nor the store has: a mebibyte written, page after page, and cut off again untimed, so that
-/// on both sides frames come back while they are warm.
+/// Pages that neither the cache nor the store has: a mebibyte written, page after page, and cut off
+/// again untimed, so that on both sides frames come back while they are warm.
 pub(super) fn measure_writes(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let pages = plan.operations(64_000).min(256);
     let times = plan.operations(64_000).div_ceil(pages);

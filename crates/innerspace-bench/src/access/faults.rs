@@ -1,10 +1,12 @@
 //! First touches of pages, and unmapping them.
 //!
-//! The kernel's mappings have pages of 4 KiB, as a program gets them that asks for nothing; where the kernel does less with
-//! huge pages, that is a contender of its own. Mapping and unmapping are not in the figures of the faults.
+//! The kernel's mappings have pages of 4 KiB, as a program gets them that asks for nothing; where
+//! the kernel does less with huge pages, that is a contender of its own. Mapping and unmapping are
+//! not in the figures of the faults.
 //!
-//! Recycled frames are taken a mebibyte at a time, so that on both sides a frame comes back while its bytes are in the CPU's
-//! cache, as the frames of short-lived mappings do; with 64 MiB at a time, zeroing runs at the speed of memory.
+//! Recycled frames are taken a mebibyte at a time, so that on both sides a frame comes back while
+//! its bytes are in the CPU's cache, as the frames of short-lived mappings do; with 64 MiB at a
+//! time, zeroing runs at the speed of memory.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -150,7 +152,8 @@ impl Faults {
             Contender::new("kernel, huge pages", || self.kernel_writes(HostPages::Huge)),
         ];
         let name = "anonymous write fault, recycled frames, 64 MiB at a time";
-        // Cold in the processor's caches: zeroing takes as long as memory does. Frames that the kernel has yet to supply are the next row.
+        // Cold in the processor's caches: zeroing takes as long as memory does. Frames that the
+        // kernel has yet to supply are the next row.
         Faults::row(name, contenders, Budget::Faster(4.0))
     }
 

@@ -1,5 +1,6 @@
-//! A RISC-V interpreter whose memory is a space, beside the same interpreter on an array. The program is the sieve of the
-//! library's example: a fetch for each instruction, and a load or a store for every fourth.
+//! A RISC-V interpreter whose memory is a space, beside the same interpreter on an array. The
+//! program is the sieve of the library's example: a fetch for each instruction, and a load or a
+//! store for every fourth.
 
 use std::error::Error;
 

@@ -1,4 +1,5 @@
-//! Loads of 8 bytes over resident pages. The loops are the same for every contender; only the access differs.
+//! Loads of 8 bytes over resident pages. The loops are the same for every contender; only the
+//! access differs.
 
 use std::error::Error;
 use std::fs::File;

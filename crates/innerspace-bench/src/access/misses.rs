@@ -1,5 +1,6 @@
-//! Random pages of a file twice as large as the memory, read from tmpfs with O_DIRECT, so that neither side has help from
-//! the kernel's page cache. Half of the reads hit; the figures are per miss, and the hits between are in them.
+//! Random pages of a file twice as large as the memory, read from tmpfs with O_DIRECT, so that
+//! neither side has help from the kernel's page cache. Half of the reads hit; the figures are per
+//! miss, and the hits between are in them.
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};

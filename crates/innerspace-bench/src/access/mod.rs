@@ -10,9 +10,10 @@
 //! | `guests` | an interpreter's instructions |
 //! | `threads` | the hit paths on one thread and on two |
 //!
-//! The hit rows share one [`Resident`]: the same words in every contender's form. The library advises the host to back
-//! its arena with huge pages, so the raw pointer that it is compared with has them, too; `raw, 4 KiB pages` shows
-//! what they are worth. Contenders that read shared pages copy the reference count of an `Arc`, as their users must.
+//! The hit rows share one [`Resident`]: the same words in every contender's form. The library
+//! advises the host to back its arena with huge pages, so the raw pointer that it is compared with
+//! has them, too; `raw, 4 KiB pages` shows what they are worth. Contenders that read shared pages
+//! copy the reference count of an `Arc`, as their users must.
 
 mod copies;
 mod faults;

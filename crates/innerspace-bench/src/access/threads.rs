@@ -1,8 +1,8 @@
 //! The hit paths on two threads beside one.
 //!
-//! By wall time, as the budget is meant, which needs two idle cores; and by CPU time an operation, which shows
-//! on a busy machine, too, whether the threads get into each other's way: twice the work in 1 / 1.8 of the time is 1.11
-//! times the CPU time an operation.
+//! By wall time, as the budget is meant, which needs two idle cores; and by CPU time an operation,
+//! which shows on a busy machine, too, whether the threads get into each other's way: twice the
+//! work in 1 / 1.8 of the time is 1.11 times the CPU time an operation.
 
 use std::error::Error;
 use std::sync::Barrier;
@@ -23,7 +23,8 @@ pub(crate) enum Clock {
     Cpu,
 }
 
-/// Runs every worker on a thread of its own, all at once, each on one processor; each does `count` operations.
+/// Runs every worker on a thread of its own, all at once, each on one processor; each does `count`
+/// operations.
 pub(crate) fn together<W>(clock: Clock, count: u64, workers: Vec<W>) -> Outcome
 where
     W: FnOnce() -> Result<(), String> + Send,

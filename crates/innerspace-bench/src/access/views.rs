@@ -1,7 +1,8 @@
 //! A view of a random page, 8 bytes of it, and its drop.
 //!
-//! The yardstick is the least that any buffer pool with pinned pages can do: a dense table of counts, indexed by page,
-//! with one atomic addition to pin and one to unpin. It can neither evict nor hold more than one file.
+//! The yardstick is the least that any buffer pool with pinned pages can do: a dense table of
+//! counts, indexed by page, with one atomic addition to pin and one to unpin. It can neither evict
+//! nor hold more than one file.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};

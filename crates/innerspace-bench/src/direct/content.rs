@@ -1,5 +1,5 @@
-//! A file that is all there: loads and stores through a mapping beside the same on cached memory; writes and a sync beside
-//! copying and flushing the same lines.
+//! A file that is all there: loads and stores through a mapping beside the same on cached memory;
+//! writes and a sync beside copying and flushing the same lines.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -180,8 +180,8 @@ impl Content {
 }
 
 impl Content {
-    /// Stores of 8 bytes at random, and a sync; beside the same in ordinary memory, where the lines that were stored to alone
-    /// are flushed.
+    /// Stores of 8 bytes at random, and a sync; beside the same in ordinary memory, where the lines
+    /// that were stored to alone are flushed.
     fn synced_stores(&self, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
         let bytes = self.bytes;
         let count = bytes / PAGE as u64 / 4;
@@ -236,7 +236,8 @@ impl Content {
     }
 }
 
-/// Stores to each page of a hole, through a mapping: what is allocated is of the size that was chosen.
+/// Stores to each page of a hole, through a mapping: what is allocated is of the size that was
+/// chosen.
 fn have_blocks(memory: &Memory, file: &DaxFile) -> Result<(), Box<dyn Error>> {
     let space = memory.space()?;
     let at = space.map(Map::direct(file).shared().writable())?;

@@ -140,7 +140,8 @@ impl Holes {
         }
     }
 
-    /// A mapping that begins at an odd page, where no range of 2 MiB fits: a fault, or one of a few, a page.
+    /// A mapping that begins at an odd page, where no range of 2 MiB fits: a fault, or one of a
+    /// few, a page.
     fn small_faults(&self) -> Row<'_> {
         let from = PAGE as u64;
         let odd = move || {

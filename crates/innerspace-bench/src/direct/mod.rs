@@ -1,4 +1,5 @@
-//! Table T4: a hole read through a mapping, page by page; and what direct access costs beside the page cache and memory.
+//! Table T4: a hole read through a mapping, page by page; and what direct access costs beside the
+//! page cache and memory.
 //!
 //! | file | rows |
 //! |---|---|
@@ -6,8 +7,8 @@
 //! | `content` | loads, stores and syncs of a file that is all there |
 //! | `threads` | two threads that fault in different ranges of 2 MiB |
 //!
-//! The old way is a cached page of zeros for each page of the hole. "Kernel" is a mapping of a sparse file in memory, which
-//! tmpfs serves in that same way.
+//! The old way is a cached page of zeros for each page of the hole. "Kernel" is a mapping of a
+//! sparse file in memory, which tmpfs serves in that same way.
 
 mod content;
 mod holes;

@@ -301,7 +301,8 @@ fn open_to_write(path: &Path, work: Work) -> Fallible<File> {
 }
 
 fn pread(task: &Task) -> Fallible<Taken> {
-    // One open file for each thread of a scan, since the kernel's read-ahead belongs to the open file.
+    // One open file for each thread of a scan, since the kernel's read-ahead belongs to the open
+    // file.
     let mut files = Vec::new();
     for _ in 0..scanning_threads(task) {
         files.push(match task.work {

@@ -27,7 +27,8 @@ pub(super) struct Runs {
     pub(super) unlimited: Option<String>,
 }
 
-/// A contender's figures in a row, as they are in the JSON: medians, unless the name says otherwise.
+/// A contender's figures in a row, as they are in the JSON: medians, unless the name says
+/// otherwise.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     contender: &'static str,

@@ -1,5 +1,5 @@
-//! Many transfers in flight on one thread: as futures of the library, run by a minimal executor, and
-//! as a bare io_uring loop.
+//! Many transfers in flight on one thread: as futures of the library, run by a minimal executor,
+//! and as a bare io_uring loop.
 
 use std::fs::File;
 use std::io;

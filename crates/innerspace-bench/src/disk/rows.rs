@@ -49,7 +49,8 @@ impl Contender {
         )
     }
 
-    /// Whether it uses the kernel's page cache, so that a memory cgroup has to hold it to the limit.
+    /// Whether it uses the kernel's page cache, so that a memory cgroup has to hold it to the
+    /// limit.
     pub(super) fn takes_page_cache(self) -> bool {
         matches!(self, Contender::Pread | Contender::Mmap)
     }

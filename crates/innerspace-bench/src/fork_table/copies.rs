@@ -24,7 +24,8 @@ fn store_every(
     Ok(())
 }
 
-/// The parent stores to one page in each `stride` while a child lives, here, in a space of its own each round.
+/// The parent stores to one page in each `stride` while a child lives, here, in a space of its own
+/// each round.
 fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
     let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
@@ -56,12 +57,14 @@ fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
         Ok(())
     });
     drop(child);
-    // Pages whose other owner is gone become writable again with a fault each: not in the next figure.
+    // Pages whose other owner is gone become writable again with a fault each: not in the next
+    // figure.
     region.write_every(PAGE, 1);
     sample
 }
 
-/// The floor: copies of as many pages as each fault has to copy, which are in no cache by now, in memory with huge pages, as ours is.
+/// The floor: copies of as many pages as each fault has to copy, which are in no cache by now, in
+/// memory with huge pages, as ours is.
 struct Floor {
     from: Region,
     to: Region,
@@ -110,7 +113,8 @@ fn row<'a>(
     let bare = move || pages.copy(stride, 1);
     contenders.push(Contender::new("memcpy of the pages", bare));
     if stride == LEAF {
-        // A leaf is a page of words. Of memory of its own: the pages of the other copy are in the caches now.
+        // A leaf is a page of words. Of memory of its own: the pages of the other copy are in the
+        // caches now.
         let mut both = Floor::new(resident.bytes())?;
         let bare = move || both.copy(stride, 2);
         contenders.push(Contender::new("memcpy of pages and leaves", bare));
@@ -125,7 +129,8 @@ fn row<'a>(
     })
 }
 
-/// Forks that come and go, one page of each leaf stored to in the life of each: what a leaf costs, with its share of both ends.
+/// Forks that come and go, one page of each leaf stored to in the life of each: what a leaf costs,
+/// with its share of both ends.
 pub(super) fn come_and_go<'a>(
     plan: Plan,
     resident: &'a Resident,
@@ -133,7 +138,8 @@ pub(super) fn come_and_go<'a>(
     let bytes = resident.bytes();
     let leaves = bytes.div_ceil(LEAF);
     let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
-    // Other pages each time: after as many turns all leaves have been copied as often as they have pages.
+    // Other pages each time: after as many turns all leaves have been copied as often as they have
+    // pages.
     let mut turn = 0;
     let turns = plan.operations(8);
     let ours = move || -> Outcome {
@@ -175,8 +181,9 @@ pub(super) fn every_page(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>>
     row(name, resident, PAGE as u64, Budget::Faster(5.0))
 }
 
-/// One page of each leaf written, the same ones each time, which are in the caches, as are the frames that come back: forks that come and go,
-/// one for each input. A parent that stores in the life of each takes over, too, what it borrowed in the life of the one before.
+/// One page of each leaf written, the same ones each time, which are in the caches, as are the
+/// frames that come back: forks that come and go, one for each input. A parent that stores in the
+/// life of each takes over, too, what it borrowed in the life of the one before.
 pub(super) fn first_in_each_leaf_again(
     plan: Plan,
     resident: &Resident,

@@ -55,7 +55,8 @@ fn contenders<'a>(plan: Plan, resident: &'a Resident, timed: Timed) -> Vec<Conte
     ]
 }
 
-/// A fork, its child dropped outside the figures, beside fork(2) and a copy of all bytes into memory that is there already.
+/// A fork, its child dropped outside the figures, beside fork(2) and a copy of all bytes into
+/// memory that is there already.
 pub(super) fn fork<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Box<dyn Error>> {
     let mut copy = Region::anonymous(resident.bytes() as usize, HostPages::Base)?;
     copy.keep_from_children();
@@ -82,7 +83,8 @@ pub(super) fn fork<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Bo
     })
 }
 
-/// A fork and its end; on the kernel's side that is waiting for the child, whose own CPU time is not in the figure.
+/// A fork and its end; on the kernel's side that is waiting for the child, whose own CPU time is
+/// not in the figure.
 pub(super) fn fork_and_drop<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     Row {
         name: format!("fork and drop, {} resident pages", resident.pages),

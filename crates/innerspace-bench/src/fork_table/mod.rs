@@ -7,9 +7,10 @@
 //! | `branches` | the memory of many forks of one snapshot |
 //! | `fuzz` | the loop of a snapshot fuzzer: stores, restore |
 //!
-//! The kernel's side is fork(2) of this process, whose own mapping of the same size is resident in pages of 4 KiB. Nothing
-//! else that is large goes to its children: arenas stay behind by themselves, and the destination of the full
-//! copy by advice. Both sides fork in the same process, which has no other thread.
+//! The kernel's side is fork(2) of this process, whose own mapping of the same size is resident in
+//! pages of 4 KiB. Nothing else that is large goes to its children: arenas stay behind by
+//! themselves, and the destination of the full copy by advice. Both sides fork in the same process,
+//! which has no other thread.
 
 mod branches;
 mod copies;

@@ -54,7 +54,8 @@ fn views(file: &PagedFile, count: u64, mut seed: u64) -> Outcome {
     })
 }
 
-/// Ten thousand pages a second come in and go again on another thread, in steps of ten milliseconds.
+/// Ten thousand pages a second come in and go again on another thread, in steps of ten
+/// milliseconds.
 fn evict_behind(memory: &Memory, stream: &PagedFile, stop: &AtomicBool) -> u64 {
     let (mut page, mut evicted) = (0, 0);
     let pages = stream.len() / PAGE as u64;
@@ -113,7 +114,8 @@ fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
 fn sampling(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let (plain, sampled) = (options().build()?, options().sample_misses().build()?);
     let (of_plain, of_sampled) = (hot_file(&plain)?, hot_file(&sampled)?);
-    // A whole stretch of sampling; then there is a rest of four hundred times its length, which a run is a part of.
+    // A whole stretch of sampling; then there is a rest of four hundred times its length, which a
+    // run is a part of.
     let mut viewed = 0;
     while viewed < 4_000_000 {
         viewed += views(&of_sampled, 1_000_000, 77)?.operations;

@@ -1,7 +1,8 @@
-//! What groups cost: charging at every depth and on two threads, both orders, eviction behind the hit path, and the sample.
+//! What groups cost: charging at every depth and on two threads, both orders, eviction behind the
+//! hit path, and the sample.
 //!
-//! Instructions, which a busy machine does not change: `valgrind --tool=callgrind --toggle-collect='*Charging*' innerspace-bench
-//! groups --quick --only NAME`.
+//! Instructions, which a busy machine does not change:
+//! `valgrind --tool=callgrind --toggle-collect='*Charging*' innerspace-bench groups --quick --only NAME`.
 
 mod beside_hits;
 

@@ -1,13 +1,14 @@
-//! How many requests find their page: the library's two policies beside LRU and the optimum, on the same traces.
+//! How many requests find their page: the library's two policies beside LRU and the optimum, on the
+//! same traces.
 //!
 //! | file | what |
 //! |---|---|
 //! | `traces` | zipf, a scan beside a hot set, a loop slightly larger than memory, and a recorded trace |
 //! | `rivals` | LRU and Belady's optimum, computed |
 //!
-//! The policies are not simulated: each trace is read through a file of a `Memory`, and what the file did not find is counted. The
-//! computed rivals get as many pages as the library had for data. Blocks are scattered over the file, so that no read-ahead guesses
-//! them.
+//! The policies are not simulated: each trace is read through a file of a `Memory`, and what the
+//! file did not find is counted. The computed rivals get as many pages as the library had for data.
+//! Blocks are scattered over the file, so that no read-ahead guesses them.
 
 mod rivals;
 mod traces;
@@ -91,7 +92,8 @@ struct Run {
 /// Reads the trace through a file of a memory about as large as the trace asks for.
 fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn Error>> {
     let distinct = trace.distinct();
-    // Frames, their metadata and word in the lookaside table, the reserve, index nodes and what every memory takes.
+    // Frames, their metadata and word in the lookaside table, the reserve, index nodes and what
+    // every memory takes.
     let bytes = (trace.pages + trace.pages / 32 + 64 + 40) * (PAGE as u64 + 64 + 8) + 64 * 1024;
     let memory: Memory = MemoryOptions::new(bytes)
         .threads(Threads::None)

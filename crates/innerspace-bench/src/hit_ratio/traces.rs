@@ -85,8 +85,9 @@ fn larger_loop(shrink: u64) -> Trace {
     }
 }
 
-/// Pages of a database file that SQLite 3.40 asked for while it served 900 point, range and join queries and inserts over
-/// two tables with three indexes, its own cache set to 8 pages. Differences from one to the next, zigzag, 7 bits a byte.
+/// Pages of a database file that SQLite 3.40 asked for while it served 900 point, range and join
+/// queries and inserts over two tables with three indexes, its own cache set to 8 pages.
+/// Differences from one to the next, zigzag, 7 bits a byte.
 fn recorded() -> Trace {
     Trace {
         name: "recorded: SQLite queries",

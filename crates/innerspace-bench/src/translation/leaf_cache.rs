@@ -1,17 +1,19 @@
-//! A direct-mapped cache of leaves: `N` pointers to the entries of 2 MiB, and each access reads the live entry.
+//! A direct-mapped cache of leaves: `N` pointers to the entries of 2 MiB, and each access reads the
+//! live entry.
 //!
-//! A changed entry is seen by the next access, so revoking a page posts nothing. Only a leaf that is
-//! replaced has to be posted.
+//! A changed entry is seen by the next access, so revoking a page posts nothing. Only a leaf that
+//! is replaced has to be posted.
 //!
 //! The hit path was shaped by measurement:
 //!
-//! - A tag is the leaf's number, `at >> 21`; with 256 entries its low byte is the index, one instruction.
-//! - Tags and pointers are arrays of their own, scaled by 8 in the address; one array of three words
-//!   each takes two instructions more.
-//! - A leaf's pointer is kept *biased*: it points to where the entry of page 0 of the space would be, so
-//!   that the page's number is its index.
-//! - The accessor is one pointer, to [`Inner`]. The slow path takes that pointer, not the accessor, so a
-//!   session stays in registers.
+//! - A tag is the leaf's number, `at >> 21`; with 256 entries its low byte is the index, one
+//!   instruction.
+//! - Tags and pointers are arrays of their own, scaled by 8 in the address; one array of three
+//!   words each takes two instructions more.
+//! - A leaf's pointer is kept *biased*: it points to where the entry of page 0 of the space would
+//!   be, so that the page's number is its index.
+//! - The accessor is one pointer, to [`Inner`]. The slow path takes that pointer, not the accessor,
+//!   so a session stays in registers.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -120,8 +122,8 @@ fn hit<D: Direction, const N: usize>(inner: &Inner<'_, N>, at: u64) -> Option<*c
         return None;
     }
     let entry = inner.cache.entries[index].wrapping_add(page as usize);
-    // SAFETY: the tag matches, so the biased pointer leads back into a leaf of the table, which outlives us.
-    // Acquire pairs with the release that installed the frame, so its bytes are seen.
+    // SAFETY: the tag matches, so the biased pointer leads back into a leaf of the table, which
+    // outlives us. Acquire pairs with the release that installed the frame, so its bytes are seen.
     let word = unsafe { (*entry).load(Ordering::Acquire) };
     if word & D::VALID == 0 {
         cold_path();
@@ -137,8 +139,8 @@ fn hit<D: Direction, const N: usize>(inner: &Inner<'_, N>, at: u64) -> Option<*c
 #[inline(never)]
 fn miss<const N: usize, S: Section>(inner: NonNull<Inner<'_, N>>, at: u64) -> *const AtomicU64 {
     let inner = inner.as_ptr();
-    // SAFETY: the owner calls this with its own pointer and holds no reference to the cache, which nobody
-    // else touches; the line is shared by design.
+    // SAFETY: the owner calls this with its own pointer and holds no reference to the cache, which
+    // nobody else touches; the line is shared by design.
     let (line, cache) = unsafe { (&(*inner).line, &mut (*inner).cache) };
     while line.is_requested() {
         S::leave(line);
@@ -177,8 +179,8 @@ impl<const N: usize> Cache<'_, N> {
     }
 }
 
-/// A load inside a section. The miss joins the hit at the pointer, not at a result: so the hit path has no
-/// discriminant to test.
+/// A load inside a section. The miss joins the hit at the pointer, not at a result: so the hit path
+/// has no discriminant to test.
 #[inline(always)]
 fn load_in<const N: usize, S: Section>(
     inner: NonNull<Inner<'_, N>>,
@@ -225,7 +227,8 @@ fn store_in<const N: usize, S: Section>(
 impl<const N: usize, S: Section> LeafCache<'_, N, S> {
     #[inline(always)]
     fn line(&self) -> &Line {
-        // SAFETY: the pointer is valid as long as self; the line is atomics and a mutex, shared anyway.
+        // SAFETY: the pointer is valid as long as self; the line is atomics and a mutex, shared
+        // anyway.
         unsafe { &(*self.inner.as_ptr()).line }
     }
 }

@@ -1,12 +1,12 @@
 //! What others see of an accessor: its section word, its request word, its mailbox.
 //!
-//! The owner writes the section word at each access; a revoker writes the request word and the mailbox,
-//! seldom. They share a pair of cache lines that nobody else's accessor is on.
+//! The owner writes the section word at each access; a revoker writes the request word and the
+//! mailbox, seldom. They share a pair of cache lines that nobody else's accessor is on.
 //!
-//! A revoker changes the page table, posts, issues the heavy barrier and then waits for a section that it
-//! finds open. With a section word of constants it must not wait for a glimpse of 0, which a busy
-//! accessor may never give: it raises the request word and waits for 0 or for the owner to have taken
-//! the request, whichever comes first.
+//! A revoker changes the page table, posts, issues the heavy barrier and then waits for a section
+//! that it finds open. With a section word of constants it must not wait for a glimpse of 0, which
+//! a busy accessor may never give: it raises the request word and waits for 0 or for the owner to
+//! have taken the request, whichever comes first.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};

@@ -1,8 +1,9 @@
-//! A direct-mapped array of pages: each entry is a page's address and what to add to reach its frame.
+//! A direct-mapped array of pages: each entry is a page's address and what to add to reach its
+//! frame.
 //!
-//! A hit never looks at the page table, so whoever changes an entry there must post the page to every
-//! accessor that may have cached it. The tag compare covers alignment, too: low address bits are kept, and
-//! no tag has any.
+//! A hit never looks at the page table, so whoever changes an entry there must post the page to
+//! every accessor that may have cached it. The tag compare covers alignment, too: low address bits
+//! are kept, and no tag has any.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -69,7 +70,8 @@ impl<'t> PageArray<'t> {
 
     #[inline(always)]
     fn line(&self) -> &Line {
-        // SAFETY: the pointer is valid as long as self; the line is atomics and a mutex, shared anyway.
+        // SAFETY: the pointer is valid as long as self; the line is atomics and a mutex, shared
+        // anyway.
         unsafe { &(*self.inner.as_ptr()).line }
     }
 }
@@ -108,8 +110,8 @@ fn hit(inner: &Inner<'_>, at: u64) -> Option<*const AtomicU64> {
 #[inline(never)]
 fn miss(inner: NonNull<Inner<'_>>, at: u64) -> *const AtomicU64 {
     let inner = inner.as_ptr();
-    // SAFETY: the owner calls this with its own pointer and holds no reference to the cache, which nobody
-    // else touches; the line is shared by design.
+    // SAFETY: the owner calls this with its own pointer and holds no reference to the cache, which
+    // nobody else touches; the line is shared by design.
     let (line, cache) = unsafe { (&(*inner).line, &mut (*inner).cache) };
     while line.is_requested() {
         Flag::leave(line);

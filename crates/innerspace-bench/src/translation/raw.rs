@@ -22,14 +22,16 @@ impl Access for Raw {
     #[inline(always)]
     fn load(&mut self, at: u64) -> Result<u64, Fault> {
         let word = ptr::with_exposed_provenance::<AtomicU64>(at as usize);
-        // SAFETY: the workloads ask for aligned addresses in the mapping, which outlives the contenders.
+        // SAFETY: the workloads ask for aligned addresses in the mapping, which outlives the
+        // contenders.
         Ok(unsafe { (*word).load(Ordering::Relaxed) })
     }
 
     #[inline(always)]
     fn store(&mut self, at: u64, value: u64) -> Result<(), Fault> {
         let word = ptr::with_exposed_provenance::<AtomicU64>(at as usize);
-        // SAFETY: as for load; the words are atomics, so that nobody holds a reference to plain bytes.
+        // SAFETY: as for load; the words are atomics, so that nobody holds a reference to plain
+        // bytes.
         unsafe { (*word).store(value, Ordering::Relaxed) };
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! The space under test: frames in one mapping, and a page table of four levels that maps pages onto
-//! them in random order.
+//! The space under test: frames in one mapping, and a page table of four levels that maps pages
+//! onto them in random order.
 //!
-//! An entry is one word: the frame's host address, and in its low bits what may be done without asking.
+//! An entry is one word: the frame's host address, and in its low bits what may be done without
+//! asking.
 
 use std::io;
 use std::ptr;
@@ -119,7 +120,8 @@ impl PageTable {
         if at >> 48 != 0 {
             return None;
         }
-        // SAFETY: children are boxes that the table owns, set before it was shared and kept as long as it.
+        // SAFETY: children are boxes that the table owns, set before it was shared and kept as long
+        // as it.
         unsafe {
             let middle = self.root.child(at >> 39).as_ref()?;
             let lower = middle.child(at >> 30).as_ref()?;
@@ -202,7 +204,8 @@ impl Mapping {
 
     fn fill(&self, mut word: impl FnMut() -> u64) {
         for number in 0..self.bytes / 8 {
-            // SAFETY: below the end of the mapping, which is aligned and zeroed, and lives as long as self.
+            // SAFETY: below the end of the mapping, which is aligned and zeroed, and lives as long
+            // as self.
             unsafe { (*self.frames.add(number)).store(word(), Ordering::Relaxed) };
         }
     }

@@ -1,4 +1,5 @@
-//! Station 5: a thousand forks of a space, each of which writes and keeps its own bytes; and fork(2).
+//! Station 5: a thousand forks of a space, each of which writes and keeps its own bytes; and
+//! fork(2).
 
 use std::time::{Duration, Instant};
 
@@ -99,12 +100,14 @@ struct Herd {
 }
 
 impl Herd {
-    /// Where fork `number` writes: many share a page, so that keeping them apart is not a matter of luck.
+    /// Where fork `number` writes: many share a page, so that keeping them apart is not a matter of
+    /// luck.
     fn place(&self, number: u64) -> VirtAddr {
         self.at + (number * 8 + number % 7 * PAGE) % self.resident
     }
 
-    /// Makes the forks of these numbers, lets each write, and then looks whether all have what is theirs.
+    /// Makes the forks of these numbers, lets each write, and then looks whether all have what is
+    /// theirs.
     fn fork_and_check(
         &mut self,
         numbers: std::ops::Range<u64>,
@@ -140,7 +143,8 @@ impl Herd {
     }
 }
 
-/// The process: forks itself `count` times with `resident` bytes of memory in use, and prints how long each took.
+/// The process: forks itself `count` times with `resident` bytes of memory in use, and prints how
+/// long each took.
 pub(super) fn fork_processes(resident: usize, count: u32) -> Result<()> {
     let mut memory = vec![FILLED; resident];
     let mut times = Vec::new();

@@ -1,14 +1,17 @@
-//! Station 2: the whole file goes through a memory of the given limit, and the process and the kernel's cache show it.
+//! Station 2: the whole file goes through a memory of the given limit, and the process and the
+//! kernel's cache show it.
 
 use innerspace::{ByteSize, KIB, MIB};
 
 use super::rivals::{Contender, MOST_BYTES, Run};
 use super::{Findings, Result, Tour};
 
-/// A process grows by this much besides what the memory counts: code that is read in, stacks, buffers.
+/// A process grows by this much besides what the memory counts: code that is read in, stacks,
+/// buffers.
 const PROCESS: u64 = 4 * MIB;
 
-/// Bytes of the file that may show up in the kernel's cache meanwhile, read by nobody of ours (a backup, an indexer).
+/// Bytes of the file that may show up in the kernel's cache meanwhile, read by nobody of ours (a
+/// backup, an indexer).
 const STRAY: u64 = 256 * KIB;
 
 /// How often each contender runs. The first round also wakes the disk up; the better one counts.

@@ -1,4 +1,5 @@
-//! The tour: six stations, each one claim with its evidence and what the kernel did in the same place.
+//! The tour: six stations, each one claim with its evidence and what the kernel did in the same
+//! place.
 //!
 //! | file | claim |
 //! |---|---|
@@ -9,11 +10,12 @@
 //! | `fork` | a thousand spaces, each with its own bytes |
 //! | `nothing_lost` | updates survive a failing store |
 //!
-//! `sample` makes the file when none is given, `report` prints. A given file is only read; what has to be changed is a file
-//! in the tour's temporary folder, which is removed at the end, also on Ctrl-C.
+//! `sample` makes the file when none is given, `report` prints. A given file is only read; what has
+//! to be changed is a file in the tour's temporary folder, which is removed at the end, also on
+//! Ctrl-C.
 //!
-//! A station answers [`Findings`]: what it saw, and what was not as claimed. An error it returns counts as not verified too;
-//! the other stations still run.
+//! A station answers [`Findings`]: what it saw, and what was not as claimed. An error it returns
+//! counts as not verified too; the other stations still run.
 
 mod fork;
 mod limit;
@@ -45,7 +47,8 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, Args)]
 pub(crate) struct TourArguments {
-    /// Any file you can read; it is neither written nor copied. Without one, a sample is made in a temporary folder
+    /// Any file you can read; it is neither written nor copied. Without one, a sample is made in a
+    /// temporary folder
     file: Option<PathBuf>,
     /// Size of the sample
     #[arg(long, default_value = "256MiB", value_parser = size::parse, conflicts_with = "file")]
@@ -96,7 +99,8 @@ impl Child {
         Ok(command)
     }
 
-    /// Runs such a command to its end, or to ours: what it reads from is open for as long as we live.
+    /// Runs such a command to its end, or to ours: what it reads from is open for as long as we
+    /// live.
     fn output(mut command: Command) -> io::Result<Output> {
         command.stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -167,7 +171,8 @@ const STATIONS: [Station; 6] = [
     },
 ];
 
-/// Set by Ctrl-C and the like: the temporary folder is being removed, and what comes of that is no finding.
+/// Set by Ctrl-C and the like: the temporary folder is being removed, and what comes of that is no
+/// finding.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn interrupted() -> bool {

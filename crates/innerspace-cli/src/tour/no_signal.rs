@@ -1,4 +1,5 @@
-//! Station 3: a file is cut short while it is mapped. Here that is an error; with mmap the process dies by SIGBUS.
+//! Station 3: a file is cut short while it is mapped. Here that is an error; with mmap the process
+//! dies by SIGBUS.
 
 use std::fs::File;
 use std::path::Path;

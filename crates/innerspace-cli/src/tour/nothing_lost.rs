@@ -1,4 +1,5 @@
-//! Station 6: random updates while the store fails, then a store that is well again, a sync, and a plain look at the file.
+//! Station 6: random updates while the store fails, then a store that is well again, a sync, and a
+//! plain look at the file.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -45,8 +46,8 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let refusal = updates.run().err();
     let complaint = file.sync_all().err();
     store.heal();
-    // New updates are refused until what waits is written. The first sync may still tell of a write that failed in the
-    // background before the store was well.
+    // New updates are refused until what waits is written. The first sync may still tell of a write
+    // that failed in the background before the store was well.
     file.sync_all().or_else(|_| file.sync_all())?;
     updates.run()?;
     file.sync_all()?;

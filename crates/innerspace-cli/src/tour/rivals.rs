@@ -1,5 +1,5 @@
-//! The contenders of station 2: four ways to read a file from end to end, each in a process of its own, so that its memory
-//! can be told apart. All but the last are given the same budget.
+//! The contenders of station 2: four ways to read a file from end to end, each in a process of its
+//! own, so that its memory can be told apart. All but the last are given the same budget.
 
 use std::fs::File;
 use std::io::{Read, Seek};

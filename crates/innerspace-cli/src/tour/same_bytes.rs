@@ -1,4 +1,5 @@
-//! Station 1: a checksum through a mapping is that of plain reads, and a private mapping keeps its stores to itself.
+//! Station 1: a checksum through a mapping is that of plain reads, and a private mapping keeps its
+//! stores to itself.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -54,16 +55,17 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// The unit of caching for a file that is read from end to end within `limit` bytes. Larger blocks mean fewer and larger
-/// reads of the store; a memory wants room for a few hundred of them.
+/// The unit of caching for a file that is read from end to end within `limit` bytes. Larger blocks
+/// mean fewer and larger reads of the store; a memory wants room for a few hundred of them.
 pub(super) fn block_size(limit: u64) -> u64 {
     (limit / 256).clamp(4 * KIB, 64 * KIB).next_power_of_two()
 }
 
 /// Maps the first `len` bytes of the file window by window and reads them all.
 ///
-/// One mapping of everything works too, while its page tables fit in the limit: they take a 512th of what was used. Windows
-/// of 16 times the limit keep them below a 32nd of it, however large the file.
+/// One mapping of everything works too, while its page tables fit in the limit: they take a 512th
+/// of what was used. Windows of 16 times the limit keep them below a 32nd of it, however large the
+/// file.
 pub(super) fn checksum_by_mapping(
     memory: &Memory,
     file: &PagedFile,
@@ -111,7 +113,8 @@ fn checksum_by_reading(mut file: &File, progress: impl Fn(u64)) -> io::Result<(C
     }
 }
 
-/// Changes single bytes all over the file in a private mapping, and looks at both afterwards. Returns how many.
+/// Changes single bytes all over the file in a private mapping, and looks at both afterwards.
+/// Returns how many.
 fn store_privately(
     memory: &Memory,
     file: &PagedFile,

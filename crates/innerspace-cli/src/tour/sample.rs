@@ -22,7 +22,8 @@ pub(super) fn make(path: &Path, size: u64, progress: impl Fn(u64)) -> io::Result
         file.write_all(&piece[..len])?;
         progress(offset + len as u64);
     }
-    // What is not on the disk yet, the kernel cannot drop from its cache, and later rounds start without it.
+    // What is not on the disk yet, the kernel cannot drop from its cache, and later rounds start
+    // without it.
     file.sync_data()
 }
 

@@ -1,4 +1,5 @@
-//! Station 4: two groups of one memory. While one scans the whole file, the other keeps what it has.
+//! Station 4: two groups of one memory. While one scans the whole file, the other keeps what it
+//! has.
 
 use innerspace::{ByteSize, Grouped, Memory, PAGE_SIZE, PagedFile};
 

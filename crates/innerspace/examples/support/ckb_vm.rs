@@ -26,8 +26,8 @@ impl<R: Register> SpaceMemory<R> {
         }
     }
 
-    /// A memory of so many bytes from address 0 of the space on, without the first page: a null pointer is an error here. Fails
-    /// where something is mapped.
+    /// A memory of so many bytes from address 0 of the space on, without the first page: a null
+    /// pointer is an error here. Fails where something is mapped.
     pub(crate) fn map(space: Space, bytes: usize) -> Result<SpaceMemory<R>, SpaceError> {
         let pages = Map::anonymous((bytes - PAGE_SIZE) as u64);
         space.map(pages.at(VirtAddr(PAGE_SIZE as u64)))?;

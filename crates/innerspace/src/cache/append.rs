@@ -1,8 +1,9 @@
-//! Appending, which is one piece among appends and changes of the length: waiting for whatever it needs, or not at all.
+//! Appending, which is one piece among appends and changes of the length: waiting for whatever it
+//! needs, or not at all.
 //!
-//! An append that does not wait is one step for others: bytes in the file's last block, under its lock, where the end is still the
-//! end; or a new block, complete before it enters the index, which makes the file longer in the same step. What goes on from one
-//! block into the next would be two.
+//! An append that does not wait is one step for others: bytes in the file's last block, under its
+//! lock, where the end is still the end; or a new block, complete before it enters the index, which
+//! makes the file longer in the same step. What goes on from one block into the next would be two.
 
 use super::block::Locked;
 use super::calls::{Holding, ROOMS};
@@ -17,8 +18,9 @@ use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 
 impl FileCore {
-    /// Writes all of `bytes` at the end of the file; returns where that was. If it finds no memory half-way, it goes on with what its own
-    /// blocks give: only a store that fails, or an order of writes, leaves a part of it there.
+    /// Writes all of `bytes` at the end of the file; returns where that was. If it finds no memory
+    /// half-way, it goes on with what its own blocks give: only a store that fails, or an order of
+    /// writes, leaves a part of it there.
     pub(super) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.check_writable()?;
         // What has failed half-way is not done again: the rest would not come behind it.
@@ -45,8 +47,9 @@ impl FileCore {
         Ok(offset)
     }
 
-    /// Writes `bytes` from what is done on, with `append` locked. Reclaim may have passed over the file for that; so who has written
-    /// some of them and finds no memory makes some from the file's own blocks.
+    /// Writes `bytes` from what is done on, with `append` locked. Reclaim may have passed over the
+    /// file for that; so who has written some of them and finds no memory makes some from the
+    /// file's own blocks.
     fn append_all(&self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<(), FileError> {
         let mut rounds = 0;
         loop {
@@ -62,8 +65,8 @@ impl FileCore {
         }
     }
 
-    /// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or "would block", and nothing is
-    /// written.
+    /// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or
+    /// "would block", and nothing is written.
     pub(super) fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.check_writable()?;
         let offset = self.append_at_once(bytes)?;
@@ -144,8 +147,8 @@ impl FileCore {
         Ok(frame)
     }
 
-    /// The file's last block, if it is there and its lock free. Nothing was stored past the end of the file through a mapping, and
-    /// would have to be cleared.
+    /// The file's last block, if it is there and its lock free. Nothing was stored past the end of
+    /// the file through a mapping, and would have to be cleared.
     fn try_lock_last(&self, offset: u64) -> Result<Locked<'_>, FileError> {
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
         match self.get_page(offset >> self.block_shift(), get)? {
@@ -154,8 +157,9 @@ impl FileCore {
         }
     }
 
-    /// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where somebody was first, the store has more than
-    /// that, or a mapping has come: it may have shown a hole there.
+    /// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where somebody
+    /// was first, the store has more than that, or a mapping has come: it may have shown a hole
+    /// there.
     fn put_behind(&self, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
         let block = offset >> self.block_shift();
         let mut spares = SpareNodes::new(&self.pool, self.group.id());

@@ -1,7 +1,7 @@
 //! What a store says of itself before it becomes a file.
 //!
-//! A store may be made of other files, and open them when it is asked: nothing is locked then, and nothing where it is dropped because
-//! it cannot be opened.
+//! A store may be made of other files, and open them when it is asked: nothing is locked then, and
+//! nothing where it is dropped because it cannot be opened.
 
 use std::borrow::Cow;
 

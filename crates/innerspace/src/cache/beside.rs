@@ -1,12 +1,14 @@
-//! Blocks beside the one of a page fault, which it maps with its own if that costs neither waiting nor a mutex.
+//! Blocks beside the one of a page fault, which it maps with its own if that costs neither waiting
+//! nor a mutex.
 //!
-//! What is taken is a block that is cached, up to date, not locked and not waited for: its lock, and a count of an installed page, which
-//! holds the frame as a reference would and goes into the page table with the page. So a neighbour is installed as the
-//! page of the fault is, under its block's lock: whoever evicts, cuts off, punches or moves the block has the lock before, and is
+//! What is taken is a block that is cached, up to date, not locked and not waited for: its lock,
+//! and a count of an installed page, which holds the frame as a reference would and goes into the
+//! page table with the page. So a neighbour is installed as the page of the fault is, under its
+//! block's lock: whoever evicts, cuts off, punches or moves the block has the lock before, and is
 //! passed by, or after, and finds the page.
 //!
-//! The locks are taken in the section in which the pages are installed, by one try that leaves the wait table alone, and let go after
-//! it, because that may wake somebody.
+//! The locks are taken in the section in which the pages are installed, by one try that leaves the
+//! wait table alone, and let go after it, because that may wake somebody.
 
 use super::core::FileCore;
 use super::index::Word;
@@ -22,7 +24,8 @@ pub(crate) struct Beside {
     /// First frames of locked blocks.
     taken: [FrameId; Beside::MOST],
     len: usize,
-    /// A bit for each whose count is to be given back: it was no block of the file any more when it was locked.
+    /// A bit for each whose count is to be given back: it was no block of the file any more when it
+    /// was locked.
     strays: u32,
 }
 
@@ -36,8 +39,9 @@ impl Beside {
         strays: 0,
     };
 
-    /// The first frame of a block of the file, locked, if that is to be had at once; one of its pages is counted as installed,
-    /// for the caller to install or to give back. In a section: takes no mutex and wakes nobody.
+    /// The first frame of a block of the file, locked, if that is to be had at once; one of its
+    /// pages is counted as installed, for the caller to install or to give back. In a section:
+    /// takes no mutex and wakes nobody.
     pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
         let place = self.taken.get_mut(self.len)?;
         let (frame, stays) = file.try_lock_counted(block)?;
@@ -47,8 +51,8 @@ impl Beside {
         stays.then_some(frame)
     }
 
-    /// Unlocks what was taken. With no section open. The frames are held by their installed pages, if those are there still: `frame::lock`
-    /// says why that is enough.
+    /// Unlocks what was taken. With no section open. The frames are held by their installed pages,
+    /// if those are there still: `frame::lock` says why that is enough.
     #[inline]
     pub(crate) fn let_go(&mut self, pool: &Pool) {
         if self.len > 0 {
@@ -76,7 +80,8 @@ impl Drop for Beside {
 }
 
 impl FileCore {
-    /// Locks the block if it is cached, up to date, free and not waited for, and counts a page of it; with whether it is the file's still.
+    /// Locks the block if it is cached, up to date, free and not waited for, and counts a page of
+    /// it; with whether it is the file's still.
     fn try_lock_counted(&self, block: u64) -> Option<(FrameId, bool)> {
         let frames = self.frames();
         let slot = self.index.slot(frames, block)?;
@@ -106,7 +111,8 @@ impl FileCore {
             return None;
         }
         interleave();
-        // Under the lock what is in the index stays there; filled blocks are up to date before they are unlocked.
+        // Under the lock what is in the index stays there; filled blocks are up to date before they
+        // are unlocked.
         // mutant: P15-beside (test: a_neighbour_that_was_punched_is_not_mapped) no second look
         let stays = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "P15-beside");
         Some((
@@ -125,8 +131,8 @@ impl FileCore {
         self.pages_of(block..block + 1)
     }
 
-    /// The first page past the end of the file. A page before it whose block is locked is the file's until it is unlocked: who makes the
-    /// file shorter says so before it locks the blocks.
+    /// The first page past the end of the file. A page before it whose block is locked is the
+    /// file's until it is unlocked: who makes the file shorter says so before it locks the blocks.
     pub(crate) fn end_page(&self) -> u64 {
         let size = self.size();
         match self.tail_left.load(crate::sync::atomic::Ordering::Acquire) {

@@ -89,7 +89,8 @@ impl Drop for BlockRef<'_> {
     }
 }
 
-/// A locked block that is in its file's index and up to date: nobody removes, moves or replaces it. Unlocks when dropped.
+/// A locked block that is in its file's index and up to date: nobody removes, moves or replaces it.
+/// Unlocks when dropped.
 #[derive(Debug)]
 pub(super) struct Locked<'f> {
     /// Gone once the lock was given up in another way than by dropping this.
@@ -156,7 +157,8 @@ impl<'f> Locked<'f> {
         std::mem::forget(held);
     }
 
-    /// The frame and the block's number, for a guard of another type that takes lock and reference over.
+    /// The frame and the block's number, for a guard of another type that takes lock and reference
+    /// over.
     pub(super) fn into_parts(mut self) -> (FrameId, u64) {
         let held = self
             .held
@@ -174,7 +176,8 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A block that was just made: in the index, locked, not up to date. Finish it, or dropping it takes it out again.
+/// A block that was just made: in the index, locked, not up to date. Finish it, or dropping it
+/// takes it out again.
 pub(super) struct NewBlock<'f> {
     held: Option<BlockRef<'f>>,
     /// The right to the bytes; gone once the block is finished or has failed.
@@ -214,7 +217,8 @@ impl<'f> NewBlock<'f> {
         NewBlock::new(BlockRef::new(file, frame, block))
     }
 
-    /// The block's first frame, for a request that takes the right to its bytes over, and the reference.
+    /// The block's first frame, for a request that takes the right to its bytes over, and the
+    /// reference.
     pub(super) fn into_frame(mut self) -> FrameId {
         self.filling = None;
         let mut held = self.held.take();

@@ -1,8 +1,10 @@
-//! Block lookups: a short memory in front of the index, for one thread that comes back to the same few blocks.
+//! Block lookups: a short memory in front of the index, for one thread that comes back to the same
+//! few blocks.
 //!
-//! Each of the last 16 blocks is kept by a reference, so its frame stays what it is while it is remembered. Whether it is
-//! still the file's block is said by its hold word (CACHED): whoever takes a block out of the file, or moves it, ends that
-//! before the operation returns. A hit therefore needs neither the index nor a section nor a reference of its own.
+//! Each of the last 16 blocks is kept by a reference, so its frame stays what it is while it is
+//! remembered. Whether it is still the file's block is said by its hold word (CACHED): whoever
+//! takes a block out of the file, or moves it, ends that before the operation returns. A hit
+//! therefore needs neither the index nor a section nor a reference of its own.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,11 +21,13 @@ use crate::units::FrameId;
 /// Blocks that are remembered.
 const RECENT: usize = 16;
 
-/// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of them costs no search and
-/// no write to shared memory. For those who come back to the same few blocks, as with the upper nodes of a tree.
+/// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of
+/// them costs no search and no write to shared memory. For those who come back to the same few
+/// blocks, as with the upper nodes of a tree.
 ///
-/// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16 blocks, fewer where it finds no
-/// memory for another. Drop or [`clear`](BlockReader::clear) it when it will not be used for a while.
+/// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16
+/// blocks, fewer where it finds no memory for another. Drop or [`clear`](BlockReader::clear) it
+/// when it will not be used for a while.
 ///
 /// ```
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -51,8 +55,8 @@ struct Remembered {
     frame: FrameId,
 }
 
-/// How a block is had that is not remembered: a function of its own for each way, so that what is remembered is found without
-/// asking for the way.
+/// How a block is had that is not remembered: a function of its own for each way, so that what is
+/// remembered is found without asking for the way.
 trait Seek: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError> {}
 
 impl<F: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError>> Seek for F {}
@@ -75,7 +79,8 @@ impl BlockReader {
         }
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it. Each block it touches is one use.
+    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it. Each
+    /// block it touches is one use.
     ///
     /// # Errors
     /// As [`PagedFile::read_at`].
@@ -83,7 +88,8 @@ impl BlockReader {
         self.read(buf, offset, sought)
     }
 
-    /// Like [`BlockReader::read_at`], but never waits. What would block is there when [`PagedFile::ready`] is done.
+    /// Like [`BlockReader::read_at`], but never waits. What would block is there when
+    /// [`PagedFile::ready`] is done.
     ///
     /// # Errors
     /// As [`BlockReader::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
@@ -123,7 +129,8 @@ impl BlockReader {
         self.view_with(block, sought, Wait::Yes)
     }
 
-    /// Like [`BlockReader::view`], but never waits. What would block is had by [`PagedFile::ready`].
+    /// Like [`BlockReader::view`], but never waits. What would block is had by
+    /// [`PagedFile::ready`].
     ///
     /// # Errors
     /// As [`BlockReader::view`], and [`FileError::WouldBlock`].
@@ -167,7 +174,8 @@ impl BlockReader {
 }
 
 impl Recent {
-    /// The frame of a block, which is the most recent one from now on and marked used once; `None` for a hole.
+    /// The frame of a block, which is the most recent one from now on and marked used once; `None`
+    /// for a hole.
     fn find(
         &mut self,
         handle: &Handle,
@@ -196,7 +204,8 @@ impl Recent {
         Ok(Some(frame))
     }
 
-    /// Has a block that is not remembered; if there is no memory for it, at the cost of those that are, the oldest first.
+    /// Has a block that is not remembered; if there is no memory for it, at the cost of those that
+    /// are, the oldest first.
     fn seek_with_room<'h>(
         &mut self,
         handle: &'h Handle,

@@ -1,14 +1,17 @@
-//! Calls of stores: what a thread that is in one may ask of the file it belongs to, and which calls are made unasked.
+//! Calls of stores: what a thread that is in one may ask of the file it belongs to, and which calls
+//! are made unasked.
 //!
-//! A store call may hold locks of the file's blocks, and the file itself steady. A callback that came back to the same file on
-//! the same thread would wait for itself; so what may wait is an error there. Other files are free to use: a store may
-//! well be made of one.
+//! A store call may hold locks of the file's blocks, and the file itself steady. A callback that
+//! came back to the same file on the same thread would wait for itself; so what may wait is an
+//! error there. Other files are free to use: a store may well be made of one.
 //!
-//! So files are locked from the top of such a stack downwards. Whoever wants memory, makes room for dirty blocks, or does the
-//! service's work, calls stores of files that he was not asked for, which may stand anywhere: also above one that this
-//! thread has locked (its append, its `invalidate`, or a direct file's layout: [`Holding`]) or is in a call of. There only those
-//! stores are called that use no files, as far as they say or were seen to ([`FileCore::may_call_unasked`]). What the others have is written with nothing locked: an operation that found
-//! no memory gives its locks back, makes room, and tries again ([`with_room`]).
+//! So files are locked from the top of such a stack downwards. Whoever wants memory, makes room for
+//! dirty blocks, or does the service's work, calls stores of files that he was not asked for, which
+//! may stand anywhere: also above one that this thread has locked (its append, its `invalidate`, or
+//! a direct file's layout: [`Holding`]) or is in a call of. There only those stores are called that
+//! use no files, as far as they say or were seen to ([`FileCore::may_call_unasked`]). What the
+//! others have is written with nothing locked: an operation that found no memory gives its locks
+//! back, makes room, and tries again ([`with_room`]).
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -27,12 +30,13 @@ crate::sync::thread_local! {
     static CALLS: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
     /// How many locks of files that may be slept on this thread holds, those of blocks not counted.
     static HOLDING: Cell<u32> = const { Cell::new(0) };
-    /// In how many callbacks of spaces this thread is: it needs no destructor, so that reading it costs a load.
+    /// In how many callbacks of spaces this thread is: it needs no destructor, so that reading it
+    /// costs a load.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// In how many callbacks of spaces this thread is, as the layer above says: those of devices, and those of stores for a fault or a
-/// change. There that space refuses to be used.
+/// In how many callbacks of spaces this thread is, as the layer above says: those of devices, and
+/// those of stores for a fault or a change. There that space refuses to be used.
 #[inline(always)]
 pub(crate) fn depth_in_spaces() -> usize {
     // A thread that is ending counts as in one.
@@ -43,7 +47,8 @@ pub(crate) fn set_depth_in_spaces(depth: usize) {
     let _ = DEPTH.try_with(|known| known.set(depth));
 }
 
-/// Whether this thread is in a callback of a space and in none of a store, as a device's handler is.
+/// Whether this thread is in a callback of a space and in none of a store, as a device's handler
+/// is.
 pub(super) fn is_below_device() -> bool {
     depth_in_spaces() > 0 && !is_in_any()
 }
@@ -55,8 +60,8 @@ struct Called {
     uses_files: Arc<AtomicBool>,
 }
 
-/// A call of a store uses a file. Stores may forget to say that they do ([`Store::uses_files`](crate::store::Store::uses_files)): from
-/// here on it is known.
+/// A call of a store uses a file. Stores may forget to say that they do
+/// ([`Store::uses_files`](crate::store::Store::uses_files)): from here on it is known.
 #[inline]
 fn note_use() {
     let _ = CALLS.try_with(|calls| {
@@ -100,8 +105,9 @@ fn is_in_any() -> bool {
         .unwrap_or(false)
 }
 
-/// Whether this thread is in calls of stores, and none of them that of the file at this address, if it is about one. Nobody serves it
-/// a future of that file, which would be passed over; so it does itself what the future is of.
+/// Whether this thread is in calls of stores, and none of them that of the file at this address, if
+/// it is about one. Nobody serves it a future of that file, which would be passed over; so it does
+/// itself what the future is of.
 pub(super) fn is_below_others(file: Option<usize>) -> bool {
     let below = CALLS.try_with(|calls| {
         let calls = calls.borrow();
@@ -163,8 +169,8 @@ impl FileCore {
         listed.unwrap_or(false)
     }
 
-    /// Refuses everything to a child of fork(2): neither the bytes in memory nor the threads of the memory are there, and the store
-    /// is the parent's to write to.
+    /// Refuses everything to a child of fork(2): neither the bytes in memory nor the threads of the
+    /// memory are there, and the store is the parent's to write to.
     #[inline]
     pub(super) fn check_process(&self) -> Result<(), FileError> {
         match self.pool.foreign_maker() {
@@ -181,7 +187,8 @@ impl FileCore {
         }
     }
 
-    /// Refuses what may wait to a thread that is in a call of the file's store, and to a child of fork(2).
+    /// Refuses what may wait to a thread that is in a call of the file's store, and to a child of
+    /// fork(2).
     pub(super) fn check_outside(&self) -> Result<(), FileError> {
         self.check_process()?;
         match self.in_store_call() {
@@ -227,8 +234,8 @@ impl FileCore {
         )
     }
 
-    /// Memory is short. If requests in flight have some of the group's, waits a moment until one has landed, whose blocks can be
-    /// evicted then: whether to try again.
+    /// Memory is short. If requests in flight have some of the group's, waits a moment until one
+    /// has landed, whose blocks can be evicted then: whether to try again.
     fn wait_for_landing(&self, group: GroupId) -> bool {
         if self.cache.pages_in_flight(group) == 0 {
             return false;
@@ -244,9 +251,10 @@ impl FileCore {
     }
 }
 
-/// Does `work`, which locks files and wants memory. If it finds none (`is_full` says where), and has passed over files whose stores
-/// could not be called there, some is made with nothing locked, `pages` and a few more, and it is done again: it has to be such
-/// that it can be. The limit that it met is counted as one that failed somebody only if it is what the caller hears.
+/// Does `work`, which locks files and wants memory. If it finds none (`is_full` says where), and
+/// has passed over files whose stores could not be called there, some is made with nothing locked,
+/// `pages` and a few more, and it is done again: it has to be such that it can be. The limit that
+/// it met is counted as one that failed somebody only if it is what the caller hears.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     pages: PageCount,

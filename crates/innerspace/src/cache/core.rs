@@ -34,8 +34,8 @@ pub(super) const MAX_SIZE: u64 = i64::MAX as u64;
 const DEFAULT_REQUEST: u64 = MIB;
 const MOST_REQUEST: u64 = 64 * MIB;
 
-/// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle and mapping go
-/// ([`FileInner`](super::FileInner)).
+/// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle
+/// and mapping go ([`FileInner`](super::FileInner)).
 pub(crate) struct FileCore {
     // Immutable.
     pub(super) me: Weak<FileCore>,
@@ -64,24 +64,28 @@ pub(crate) struct FileCore {
     // Each of these has its own protection.
     /// Where the bytes are; `None` once the file is closed. A leaf lock, held to clone it.
     store: Mutex<Option<Arc<Reached>>>,
-    /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by `set_len`, under
-    /// `invalidate`, exclusive.
+    /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by
+    /// `set_len`, under `invalidate`, exclusive.
     pub(super) size: AtomicU64,
-    /// What the store holds: bytes at and after it are not read from there. Changes as `size` does, and after a write.
+    /// What the store holds: bytes at and after it are not read from there. Changes as `size` does,
+    /// and after a write.
     pub(super) stored: AtomicU64,
-    /// The blocks, and under the same mutex what is dirty of them: a new block of a writer enters both at once.
+    /// The blocks, and under the same mutex what is dirty of them: a new block of a writer enters
+    /// both at once.
     pub(super) index: Index<DirtyIndex>,
     /// Notified when a write of a block ends; goes with the mutex of `index`.
     pub(super) write_ended: Condvar,
     pub(super) mappers: MapperList,
-    /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`). Exclusive: truncate, punch, discard,
-    /// invalidate. Outside the block lock.
+    /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`).
+    /// Exclusive: truncate, punch, discard, invalidate. Outside the block lock.
     pub(super) invalidate: RwLock<()>,
-    /// Bumped when something may have stopped being a hole, under the mutex of `index`: see [`FileCore::hole_still`].
+    /// Bumped when something may have stopped being a hole, under the mutex of `index`: see
+    /// [`FileCore::hole_still`].
     pub(super) hole_epoch: AtomicU64,
     /// What may be mapped as a hole.
     pub(super) shown_holes: ShownHoles,
-    /// The last block has old bytes past the end of the file, which somebody views: to be cleared before the file grows.
+    /// The last block has old bytes past the end of the file, which somebody views: to be cleared
+    /// before the file grows.
     pub(super) tail_left: AtomicBool,
     pub(super) extents: Mutex<Extents>,
     /// Why blocks that waiters still hold could not be filled (P20).
@@ -387,8 +391,8 @@ impl FileCore {
     /// Registers a mapper of the file.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         let id = self.mappers.add(mapper);
-        // Whoever puts a block into the index looks for mappers before it lets go of this mutex: it sees this one, or the faults of
-        // this one see the block. See `FileCore::end_hole`.
+        // Whoever puts a block into the index looks for mappers before it lets go of this mutex: it
+        // sees this one, or the faults of this one see the block. See `FileCore::end_hole`.
         drop(self.dirty());
         id
     }
@@ -408,7 +412,8 @@ impl FileCore {
         self.mappers.revoke(self.pages_of(blocks), how);
     }
 
-    /// Takes the right to store to pages away. Whoever does without them for more than a new fault waits for a grace period.
+    /// Takes the right to store to pages away. Whoever does without them for more than a new fault
+    /// waits for a grace period.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);
     }
@@ -440,8 +445,8 @@ impl FileCore {
         }
     }
 
-    /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock and has changed, or is
-    /// about to let others change, the bytes.
+    /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock and
+    /// has changed, or is about to let others change, the bytes.
     pub(super) fn mark_dirty(&self, block: u64, frame: FrameId) {
         let ordered = self.write_order == WriteOrder::Ordered;
         let flags = &self.frames().meta(frame).flags;
@@ -473,7 +478,8 @@ impl FileCore {
         dirty.insert(block, entry);
     }
 
-    /// Forgets that a block is dirty, or not synced: it is being removed from the file. The caller holds the block's lock.
+    /// Forgets that a block is dirty, or not synced: it is being removed from the file. The caller
+    /// holds the block's lock.
     pub(super) fn forget_dirty(&self, block: u64, frame: FrameId) {
         let flags = &self.frames().meta(frame).flags;
         if self.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
@@ -527,8 +533,9 @@ impl FileCore {
 
 impl Drop for FileCore {
     fn drop(&mut self) {
-        // Closing removes every block. If it did not get so far (it panicked), views may still look at one, and nobody will ever
-        // say when they are gone: the memory stays for good, and the number in their tags is nobody else's.
+        // Closing removes every block. If it did not get so far (it panicked), views may still look
+        // at one, and nobody will ever say when they are gone: the memory stays for good, and the
+        // number in their tags is nobody else's.
         if self.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
         } else {

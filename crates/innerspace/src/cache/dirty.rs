@@ -1,4 +1,5 @@
-//! Which blocks of a file are dirty and which are being written: the dirty index, and who may write what when.
+//! Which blocks of a file are dirty and which are being written: the dirty index, and who may write
+//! what when.
 
 use std::ops::Range;
 
@@ -12,9 +13,11 @@ pub enum WriteOrder {
     /// Whenever it suits: after a while, under memory pressure, on sync.
     #[default]
     Background,
-    /// On sync and on the last drop alone. New writes are refused when half of the group's limit is unwritten.
+    /// On sync and on the last drop alone. New writes are refused when half of the group's limit is
+    /// unwritten.
     OnSync,
-    /// Like `Background`, but a block written after `set_barrier(n)` stays until `release_through(n)`.
+    /// Like `Background`, but a block written after `set_barrier(n)` stays until
+    /// `release_through(n)`.
     Ordered,
 }
 
@@ -41,11 +44,12 @@ pub(super) struct Dirty {
     pub(super) barrier: u64,
 }
 
-/// The dirty blocks of one file by number, and those whose write is under way. Kept under one mutex, which is inside
-/// the block lock and held for a few map operations: for each run of blocks of which the same is noted, and for each block of one
-/// write. Never for each block of a file.
+/// The dirty blocks of one file by number, and those whose write is under way. Kept under one
+/// mutex, which is inside the block lock and held for a few map operations: for each run of blocks
+/// of which the same is noted, and for each block of one write. Never for each block of a file.
 ///
-/// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly when it carries WRITEBACK.
+/// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly
+/// when it carries WRITEBACK.
 #[derive(Debug, Default)]
 pub(super) struct DirtyIndex {
     dirty: Runs<Dirty>,
@@ -54,7 +58,8 @@ pub(super) struct DirtyIndex {
     writes: u64,
     /// Blocks so far whose writes have ended without success.
     unwritten: u64,
-    /// Clean blocks that the store has accepted and no sync has covered, with the number of their acceptance.
+    /// Clean blocks that the store has accepted and no sync has covered, with the number of their
+    /// acceptance.
     accepted: Runs<u64>,
     acceptances: u64,
     /// Blocks that a failed sync may have dropped: to become dirty again.
@@ -116,8 +121,8 @@ impl DirtyIndex {
         self.accepted.retain(|number| number > through);
     }
 
-    /// A sync has failed: whatever was accepted before the failure may be gone. Of a write under way nobody knows whether the store
-    /// has accepted it already.
+    /// A sync has failed: whatever was accepted before the failure may be gone. Of a write under
+    /// way nobody knows whether the store has accepted it already.
     pub(super) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
         for (blocks, _) in accepted.all().chain(self.writing.all()) {
@@ -148,7 +153,8 @@ impl DirtyIndex {
         self.doubted.remove(block);
     }
 
-    /// Whether the cache has the only copy of a block that can be relied on, although it may be clean.
+    /// Whether the cache has the only copy of a block that can be relied on, although it may be
+    /// clean.
     pub(super) fn is_unsynced(&self, block: u64) -> bool {
         self.accepted.contains(block) || self.doubted.contains(block)
     }
@@ -175,7 +181,8 @@ impl DirtyIndex {
         self.writing.len()
     }
 
-    /// The dirty blocks, run by run; and whether the store has accepted older bytes of one of them that no sync has covered.
+    /// The dirty blocks, run by run; and whether the store has accepted older bytes of one of them
+    /// that no sync has covered.
     pub(super) fn all_dirty(&self) -> (Vec<Range<u64>>, bool) {
         let runs: Vec<_> = self.dirty.all().map(|(blocks, _)| blocks).collect();
         let is_unsynced = |run: &Range<u64>| self.accepted.runs_in(run.clone()).next().is_some();
@@ -188,7 +195,8 @@ impl DirtyIndex {
         self.dirty.last()
     }
 
-    /// The highest block that the store may not have: it is dirty, in doubt, or its write is under way.
+    /// The highest block that the store may not have: it is dirty, in doubt, or its write is under
+    /// way.
     pub(super) fn last_unwritten(&self) -> Option<u64> {
         self.dirty
             .last()
@@ -209,7 +217,8 @@ impl DirtyIndex {
         self.cutting && cfg!(not(mutant = "P16-append"))
     }
 
-    /// The blocks from `first` on are about to be cut off: no write of them begins until [`DirtyIndex::end_cut`]. One cut at a time.
+    /// The blocks from `first` on are about to be cut off: no write of them begins until
+    /// [`DirtyIndex::end_cut`]. One cut at a time.
     pub(super) fn begin_cut(&mut self, first: u64) {
         debug_assert_eq!(self.cut, None, "whoever cuts has the file alone");
         self.cut = Some(first);
@@ -236,7 +245,8 @@ impl DirtyIndex {
         self.closing = true;
     }
 
-    /// Whether a write for this reason may begin: of a file that is being closed nobody else makes a sync.
+    /// Whether a write for this reason may begin: of a file that is being closed nobody else makes
+    /// a sync.
     fn may_write(&self, reason: WriteReason) -> bool {
         !self.closing || reason == WriteReason::Sync
     }
@@ -252,7 +262,8 @@ impl DirtyIndex {
         }
     }
 
-    /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let go now.
+    /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let
+    /// go now.
     pub(super) fn next_run(
         &mut self,
         range: Range<u64>,
@@ -281,15 +292,17 @@ impl DirtyIndex {
             }
         }
         if everything && run.is_empty() {
-            // All were looked at: the flusher need not do that again before the oldest is old enough.
+            // All were looked at: the flusher need not do that again before the oldest is old
+            // enough.
             self.oldest = oldest;
         }
         run
     }
 
-    /// Moves the blocks that a range begins with, as far as the same is noted of them, from dirty to being written if the rules let
-    /// them go: up to which block, and what is noted, for the case that the write fails. `None` for a first block that is not dirty,
-    /// does not go, or is being cut off.
+    /// Moves the blocks that a range begins with, as far as the same is noted of them, from dirty
+    /// to being written if the rules let them go: up to which block, and what is noted, for the
+    /// case that the write fails. `None` for a first block that is not dirty, does not go, or is
+    /// being cut off.
     pub(super) fn begin_write_if(
         &mut self,
         blocks: Range<u64>,

@@ -1,4 +1,5 @@
-//! What can go wrong with a cached file, the memory of failed writes, and the list of those nobody was left to hear.
+//! What can go wrong with a cached file, the memory of failed writes, and the list of those nobody
+//! was left to hear.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -46,7 +47,8 @@ impl fmt::Display for StoreAction {
 
 /// An operation on a [`PagedFile`](super::PagedFile) that did not succeed.
 ///
-/// Offsets and lengths are in bytes. Cheap to clone: one failed read answers everyone who waited for it.
+/// Offsets and lengths are in bytes. Cheap to clone: one failed read answers everyone who waited
+/// for it.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -92,8 +94,9 @@ pub enum FileError {
         /// Since when that was known.
         since: KnownSince,
     },
-    /// The store was changed by somebody else since it was opened, so old and new bytes would be mixed. Look at the
-    /// new contents with [`PagedFile::invalidate`](super::PagedFile::invalidate).
+    /// The store was changed by somebody else since it was opened, so old and new bytes would be
+    /// mixed. Look at the new contents with
+    /// [`PagedFile::invalidate`](super::PagedFile::invalidate).
     #[error(
         "{file}: wanted {} at {} but the file was changed by somebody else since it was opened",
         Bytes(*len), Grouped(*offset)
@@ -172,7 +175,8 @@ pub enum FileError {
         /// Its end.
         end: u64,
     },
-    /// A view over several blocks is a copy in one piece, which cannot be larger than the largest block.
+    /// A view over several blocks is a copy in one piece, which cannot be larger than the largest
+    /// block.
     #[error(
         "{file}: a view of {} over several blocks is larger than {}; use scan, read_at or larger blocks",
         ByteSize(*len), ByteSize(*max)
@@ -221,8 +225,8 @@ pub enum FileError {
         /// The number of elements.
         len: u64,
     },
-    /// A sync of what the file's write order forbids writing now, or a write when too much of that is unwritten. Nothing was
-    /// written.
+    /// A sync of what the file's write order forbids writing now, or a write when too much of that
+    /// is unwritten. Nothing was written.
     #[error("{file}: {} of unwritten data may not be written yet; {reason}", ByteSize(*dirty))]
     Held {
         /// The file.
@@ -232,8 +236,8 @@ pub enum FileError {
         /// What would let it go.
         reason: HeldReason,
     },
-    /// Too much is unwritten, and the store refuses to take it. Nothing was written; what is unwritten is kept, and tried again
-    /// now and then, and by each sync.
+    /// Too much is unwritten, and the store refuses to take it. Nothing was written; what is
+    /// unwritten is kept, and tried again now and then, and by each sync.
     #[error(
         "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until it is: sync again, or discard it",
         ByteSize(*dirty)
@@ -246,14 +250,16 @@ pub enum FileError {
         /// What the store said last.
         source: Arc<FileError>,
     },
-    /// The file's store, while it was being called, came back to the file with what may wait, and that for the call: to read what
-    /// is not cached, to write, cut, sync and the like. What is cached it can read, view, evict, and load through a mapping.
+    /// The file's store, while it was being called, came back to the file with what may wait, and
+    /// that for the call: to read what is not cached, to write, cut, sync and the like. What is
+    /// cached it can read, view, evict, and load through a mapping.
     #[error("{file}: its store came back to it from inside a call")]
     Reentered {
         /// The file.
         file: Arc<str>,
     },
-    /// The calling process is a child of fork(2), and the file's memory is that of the process that made it. Nothing was done.
+    /// The calling process is a child of fork(2), and the file's memory is that of the process that
+    /// made it. Nothing was done.
     #[error("{file}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The file.
@@ -293,7 +299,8 @@ impl fmt::Display for Asked {
 pub enum HeldReason {
     /// [`WriteOrder::OnSync`](super::WriteOrder::OnSync): a sync writes it.
     UntilSync,
-    /// [`WriteOrder::Ordered`](super::WriteOrder::Ordered): the lowest barrier number not yet released.
+    /// [`WriteOrder::Ordered`](super::WriteOrder::Ordered): the lowest barrier number not yet
+    /// released.
     UntilRelease {
         /// The number.
         barrier: u64,
@@ -364,7 +371,8 @@ pub(super) fn store_panicked() -> io::Error {
     io::Error::other("the store panicked")
 }
 
-/// The write errors of one file, numbered: each handle hears of each failure once, whoever met it (P18).
+/// The write errors of one file, numbered: each handle hears of each failure once, whoever met it
+/// (P18).
 #[derive(Debug)]
 pub(crate) struct ErrorSequence<E = FileError> {
     /// Failures so far. Written under the lock of `last`.
@@ -434,7 +442,8 @@ impl<E: Clone> ErrorSequence<E> {
     }
 }
 
-/// Failures that had no handle left to report them: those of the last drop of a file. Bounded; the oldest go first.
+/// Failures that had no handle left to report them: those of the last drop of a file. Bounded; the
+/// oldest go first.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(Mutex<VecDeque<FileError>>);
 
@@ -442,7 +451,8 @@ impl ErrorLog {
     /// Errors kept.
     pub(crate) const CAPACITY: usize = 64;
 
-    /// Adds an error, at the cost of the oldest when full: that is returned, for the caller to count.
+    /// Adds an error, at the cost of the oldest when full: that is returned, for the caller to
+    /// count.
     #[must_use = "what is lost is counted"]
     pub(crate) fn push(&self, error: FileError) -> Option<FileError> {
         let mut errors = self.0.lock();

@@ -1,4 +1,5 @@
-//! Where the store's holes are, as far as it was asked: one data range and one hole, the last of each.
+//! Where the store's holes are, as far as it was asked: one data range and one hole, the last of
+//! each.
 
 use std::ops::Range;
 
@@ -7,9 +8,10 @@ use super::errors::{FileError, StoreAction};
 use super::punched::Punched;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The last data range and the last hole the store told of, in bytes. A data range that became a hole is harmless (zeros
-/// are read from the store); a hole that became data is not, so it is cut when a block is made there, for what was asked
-/// before, and again when the block has been written, for what was asked in between.
+/// The last data range and the last hole the store told of, in bytes. A data range that became a
+/// hole is harmless (zeros are read from the store); a hole that became data is not, so it is cut
+/// when a block is made there, for what was asked before, and again when the block has been
+/// written, for what was asked in between.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     data: Range<u64>,
@@ -20,8 +22,8 @@ pub(super) struct Extents {
     cuts: u64,
 }
 
-/// A range of blocks that has every block in it of which a fault was told that it is a hole, so that it may be mapped as one.
-/// Never shrinks.
+/// A range of blocks that has every block in it of which a fault was told that it is a hole, so
+/// that it may be mapped as one. Never shrinks.
 #[derive(Debug)]
 pub(super) struct ShownHoles {
     from: AtomicU64,
@@ -38,15 +40,17 @@ impl Default for ShownHoles {
 }
 
 impl ShownHoles {
-    /// Whether one of the blocks may be among them. SeqCst, here and below: who puts a block into the index and then does not see it
-    /// here comes before the lookup of every fault that has seen it here before that.
+    /// Whether one of the blocks may be among them. SeqCst, here and below: who puts a block into
+    /// the index and then does not see it here comes before the lookup of every fault that has seen
+    /// it here before that.
     pub(super) fn meet(&self, blocks: &Range<u64>) -> bool {
         fence(Ordering::SeqCst);
         self.from.load(Ordering::SeqCst) < blocks.end
             && blocks.start < self.to.load(Ordering::SeqCst)
     }
 
-    /// What there is now. What the caller then looks up, and finds to be a hole, may be mapped as one.
+    /// What there is now. What the caller then looks up, and finds to be a hole, may be mapped as
+    /// one.
     pub(super) fn now(&self) -> Range<u64> {
         let from = self.from.load(Ordering::SeqCst);
         if from == u64::MAX {
@@ -138,7 +142,8 @@ impl FileCore {
         let next_data = store.next_data(bytes.start).map_err(wrap)?;
         let data_start = next_data.unwrap_or(u64::MAX);
         if data_start >= bytes.end {
-            // A store that was cut short has no data there either: that is for the read to find out.
+            // A store that was cut short has no data there either: that is for the read to find
+            // out.
             let len = store.len().map_err(wrap)?;
             if len < bytes.end {
                 return Ok(Content::Data);
@@ -148,7 +153,8 @@ impl FileCore {
             return Ok(Content::Hole);
         }
         let hole_start = store.next_hole(data_start).map_err(wrap)?;
-        // What lies between here and the data is a hole inside the block: read as zeros with the rest.
+        // What lies between here and the data is a hole inside the block: read as zeros with the
+        // rest.
         self.extents.lock().data = bytes.start..hole_start.max(bytes.end);
         Ok(Content::Data)
     }

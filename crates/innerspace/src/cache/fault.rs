@@ -1,7 +1,9 @@
-//! Blocks for page faults: filled, locked, and, for a store to a shared mapping, prepared to be written through it.
+//! Blocks for page faults: filled, locked, and, for a store to a shared mapping, prepared to be
+//! written through it.
 //!
-//! A fault that must not wait ([`Wait::No`]) takes the same steps, and gives up before the first that would read the store, wait for
-//! a lock, for writeback or for a grace period, or evict. So it gets what is cached, and the holes that the store has told of.
+//! A fault that must not wait ([`Wait::No`]) takes the same steps, and gives up before the first
+//! that would read the store, wait for a lock, for writeback or for a grace period, or evict. So it
+//! gets what is cached, and the holes that the store has told of.
 
 use super::block::Locked;
 use super::core::FileCore;
@@ -35,7 +37,8 @@ pub(crate) enum FaultKind {
 pub(crate) enum FaultPage {
     /// The page's block. While it is locked, nobody removes, moves or evicts it.
     Block(LockedBlock),
-    /// The store has nothing there: the zero frame, if [`FileCore::hole_still`] says so inside the section that installs it.
+    /// The store has nothing there: the zero frame, if [`FileCore::hole_still`] says so inside the
+    /// section that installs it.
     Hole(Hole),
 }
 
@@ -59,7 +62,8 @@ pub(crate) struct LockedBlock {
     core: Arc<FileCore>,
     frame: FrameId,
     block: u64,
-    /// The barrier number that was current just before it was marked dirty for the store; `None` for a load.
+    /// The barrier number that was current just before it was marked dirty for the store; `None`
+    /// for a load.
     barrier: Option<u64>,
 }
 
@@ -74,8 +78,9 @@ impl LockedBlock {
         }
     }
 
-    /// Whether a store that is let in now carries the barrier number that the block was marked with. Asked inside the section in
-    /// which the page is made writable: see [`FileCore::restamp_mappings`].
+    /// Whether a store that is let in now carries the barrier number that the block was marked
+    /// with. Asked inside the section in which the page is made writable: see
+    /// [`FileCore::restamp_mappings`].
     pub(crate) fn carries_barrier(&self) -> bool {
         // mutant: P25-fault (test: a_store_beside_a_new_barrier_carries_its_number)
         if cfg!(mutant = "P25-fault") {
@@ -144,13 +149,14 @@ fn caches_holes() -> bool {
 }
 
 impl FileCore {
-    /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no section is open and no block
-    /// locked.
+    /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no
+    /// section is open and no block locked.
     ///
-    /// A hole comes with its neighbours `around`, as far as they are known to be holes, too. `reading` decides about read-ahead.
+    /// A hole comes with its neighbours `around`, as far as they are known to be holes, too.
+    /// `reading` decides about read-ahead.
     ///
-    /// With [`FaultKind::Write`] the block is dirty, WMAPPED and not under writeback when it comes back, and views of it keep
-    /// another frame.
+    /// With [`FaultKind::Write`] the block is dirty, WMAPPED and not under writeback when it comes
+    /// back, and views of it keep another frame.
     pub(crate) fn fault_block(
         &self,
         page: u64,
@@ -274,7 +280,8 @@ impl FileCore {
                             FaultKind::Read if caches_holes() => self.cache_hole(block)?,
                             FaultKind::Read => {
                                 let holes = self.known_holes(block, around);
-                                // Whoever makes a block here from now on takes the hole away from the one who maps it.
+                                // Whoever makes a block here from now on takes the hole away from
+                                // the one who maps it.
                                 if shown.start <= holes.start && holes.end <= shown.end {
                                     let pages = self.hole_pages(page, &holes, around);
                                     return Ok(FaultPage::Hole(Hole { epoch, pages }));
@@ -298,7 +305,8 @@ impl FileCore {
         self.known_content(block) == Some(Content::Hole)
     }
 
-    /// Blocks around `block`, a hole's, that the store is known to have nothing for, in the pages `around`.
+    /// Blocks around `block`, a hole's, that the store is known to have nothing for, in the pages
+    /// `around`.
     fn known_holes(&self, block: u64, around: &Range<u64>) -> Range<u64> {
         let wanted = self.blocks_of_pages(around);
         let is_hole = |block: &u64| self.is_known_hole(*block);
@@ -307,8 +315,8 @@ impl FileCore {
         block - before.count() as u64..block + 1 + behind.count() as u64
     }
 
-    /// The pages around `page`, a hole's, in these blocks that have no block in the index. They are shown as holes already:
-    /// whoever puts a block there now moves the epoch.
+    /// The pages around `page`, a hole's, in these blocks that have no block in the index. They are
+    /// shown as holes already: whoever puts a block there now moves the epoch.
     fn hole_pages(&self, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
         let block = page >> self.order;
         let section = self.pool.domain.reader();
@@ -334,8 +342,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Makes a locked block ready for the fault, and says what barrier number a store has; `None`: it is viewed, and a frame to
-    /// move it to has to be had first.
+    /// Makes a locked block ready for the fault, and says what barrier number a store has; `None`:
+    /// it is viewed, and a frame to move it to has to be had first.
     fn prepare<'f>(
         &'f self,
         locked: Locked<'f>,
@@ -362,8 +370,8 @@ impl FileCore {
         Some((locked, Some(barrier)))
     }
 
-    /// Whether what `fault_block` called a hole is one still. Asked inside the section in which the zero frame is installed;
-    /// never waits.
+    /// Whether what `fault_block` called a hole is one still. Asked inside the section in which the
+    /// zero frame is installed; never waits.
     pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
         self.hole_epoch.load(Ordering::SeqCst) == hole.epoch
     }

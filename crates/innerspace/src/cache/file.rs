@@ -6,9 +6,10 @@
 //!  View ┄┄> Pool
 //! ```
 //!
-//! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is written, blocks are freed, the
-//! store is let go. Futures keep the [`FileCore`] alone. Views keep nothing
-//! while their file has their block; when it loses the block, or ends, the block and the memory are theirs (`frame::Keeper`).
+//! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is
+//! written, blocks are freed, the store is let go. Futures keep the [`FileCore`] alone. Views keep
+//! nothing while their file has their block; when it loses the block, or ends, the block and the
+//! memory are theirs (`frame::Keeper`).
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
@@ -68,7 +69,8 @@ pub(crate) struct FileInner {
 }
 
 impl FileInner {
-    /// Opens a store as a file of `cache`. The caller sees to it that no other file is open on the same store (P27).
+    /// Opens a store as a file of `cache`. The caller sees to it that no other file is open on the
+    /// same store (P27).
     pub(crate) fn open(
         cache: &Arc<Cache>,
         store: Arc<dyn Store>,
@@ -104,13 +106,14 @@ impl Deref for FileInner {
 
 impl Drop for FileInner {
     fn drop(&mut self) {
-        // A child of fork(2) keeps what it has: to end it would take threads, and write to the parent's file.
+        // A child of fork(2) keeps what it has: to end it would take threads, and write to the
+        // parent's file.
         if self.core.check_process().is_err() {
             std::mem::forget(self.core.clone());
             return;
         }
-        // The last reference may go in an odd place (below reclaim, with a block locked): closing is deferred.
-        // A `PagedFile` that is the last one closes by itself.
+        // The last reference may go in an odd place (below reclaim, with a block locked): closing
+        // is deferred. A `PagedFile` that is the last one closes by itself.
         if !self.core.is_closed() {
             let core = self.core.clone();
             let owner = core.owner;
@@ -125,14 +128,17 @@ impl FileCore {
         self.ready.is_closed()
     }
 
-    /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be written is lost, and said so in
-    /// the memory's error list. No section is open and no lock held. Panics of foreign code go on when the file is closed.
+    /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be
+    /// written is lost, and said so in the memory's error list. No section is open and no lock
+    /// held. Panics of foreign code go on when the file is closed.
     fn close(&self) {
         self.ready.begin_close();
-        // Who has asked under this mutex, before, whether the file is closed, has put its blocks in.
+        // Who has asked under this mutex, before, whether the file is closed, has put its blocks
+        // in.
         drop(self.index.lock());
         let mut panics = Panics::default();
-        // Whoever failed, at first it is no more than an attempt. A store that panics has failed, too.
+        // Whoever failed, at first it is no more than an attempt. A store that panics has failed,
+        // too.
         panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
         if self.has_unwritten() {
             self.write_last(&mut panics);
@@ -149,8 +155,8 @@ impl FileCore {
         panics.go_on();
     }
 
-    /// Writes what is left of a file that is being closed, once more and without others, whose failures may be among the reasons
-    /// why it is left. Now what is not written is lost.
+    /// Writes what is left of a file that is being closed, once more and without others, whose
+    /// failures may be among the reasons why it is left. Now what is not written is lost.
     fn write_last(&self, panics: &mut Panics) {
         self.dirty().begin_closing();
         self.wait_written(0..u64::MAX);
@@ -170,12 +176,14 @@ impl FileCore {
     }
 }
 
-/// A cached file: reads, writes, views, with a hard limit on the memory it takes and errors as values.
+/// A cached file: reads, writes, views, with a hard limit on the memory it takes and errors as
+/// values.
 ///
-/// Clones are handles of their own on the same file: each hears of a failed write once. All operations may be called from many
-/// threads; a read that overlaps a write of another thread may see part of it, and so may the copy that a view over several blocks
-/// is (a [`View`] inside one block never does). The last handle (and mapping) to be dropped writes unwritten data back, but does
-/// not make it durable: use [`PagedFile::sync_all`].
+/// Clones are handles of their own on the same file: each hears of a failed write once. All
+/// operations may be called from many threads; a read that overlaps a write of another thread may
+/// see part of it, and so may the copy that a view over several blocks is (a [`View`] inside one
+/// block never does). The last handle (and mapping) to be dropped writes unwritten data back, but
+/// does not make it durable: use [`PagedFile::sync_all`].
 ///
 /// ```
 /// use innerspace::{FileError, MIB, Memory};
@@ -226,7 +234,8 @@ impl Drop for PagedFile {
         if last.core.check_process().is_err() {
             return;
         }
-        // From inside its store, or one that its own may want, it is closed later: see `FileInner::drop`.
+        // From inside its store, or one that its own may want, it is closed later: see
+        // `FileInner::drop`.
         if !last.core.in_store_call() && last.core.may_call_unasked() {
             last.core.close();
             // After the last of the memory nobody may come by any more.
@@ -291,8 +300,8 @@ impl PagedFile {
         Ok(start..end)
     }
 
-    /// The name in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was opened by, or what its store is
-    /// called, with control characters escaped.
+    /// The name in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was
+    /// opened by, or what its store is called, with control characters escaped.
     pub fn name(&self) -> &str {
         &self.core().name
     }
@@ -332,23 +341,27 @@ impl PagedFile {
         self.core().stats()
     }
 
-    /// An immutable view of a range, which must be inside the file as a whole. Inside one block it is not copied; over several
-    /// blocks it is, into memory charged to the file's group, and can be at most 2 MiB long; what is copied may be part of what
-    /// another thread writes at the same time.
+    /// An immutable view of a range, which must be inside the file as a whole. Inside one block it
+    /// is not copied; over several blocks it is, into memory charged to the file's group, and can
+    /// be at most 2 MiB long; what is copied may be part of what another thread writes at the same
+    /// time.
     ///
     /// # Errors
-    /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or what the store said.
+    /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or what the store
+    /// said.
     #[inline(always)]
     pub fn view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
         self.handle.view(self.bytes(range)?, Wait::Yes)
     }
 
-    /// A future that becomes a view of the range. It needs no runtime; the memory's service thread (or `tick()`) does the work.
+    /// A future that becomes a view of the range. It needs no runtime; the memory's service thread
+    /// (or `tick()`) does the work.
     pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
         Ready::new(self.handle.clone(), self.bytes(range))
     }
 
-    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or `tick()`) makes the calls.
+    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or
+    /// `tick()`) makes the calls.
     ///
     /// ```
     /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
@@ -410,9 +423,11 @@ impl PagedFile {
         Ok(())
     }
 
-    /// Hands the bytes of a range to `each`, in order, in pieces of at most a block. The fastest way to read much.
+    /// Hands the bytes of a range to `each`, in order, in pieces of at most a block. The fastest
+    /// way to read much.
     ///
-    /// There is no `try_` form, which could not say how far it came: [`PagedFile::try_view`] takes the pieces one by one.
+    /// There is no `try_` form, which could not say how far it came: [`PagedFile::try_view`] takes
+    /// the pieces one by one.
     ///
     /// # Errors
     /// As [`PagedFile::view`]; pieces before the failure have been handed over.
@@ -454,7 +469,8 @@ impl PagedFile {
         self.handle.scan(self.bytes(range)?, each, Wait::Yes)
     }
 
-    /// The file as an array of plain numbers, stored little-endian. Its length must be a whole number of them.
+    /// The file as an array of plain numbers, stored little-endian. Its length must be a whole
+    /// number of them.
     ///
     /// # Errors
     /// [`FileError::NotWhole`].
@@ -472,18 +488,20 @@ impl PagedFile {
         Cursor::new(self.clone())
     }
 
-    /// Writes all of `bytes` at `offset`, making the file longer where needed. The bytes are in the cache when this returns;
-    /// a sync makes them durable.
+    /// Writes all of `bytes` at `offset`, making the file longer where needed. The bytes are in the
+    /// cache when this returns; a sync makes them durable.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`], [`FileError::Held`], or what the store said when a
-    /// partly written block had to be read first. A part before the failure may have been written.
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`], [`FileError::Held`],
+    /// or what the store said when a partly written block had to be read first. A part before the
+    /// failure may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.core().write_at(bytes, offset)
     }
 
-    /// Writes all of `bytes` at the end of the file, in one piece among appends and [`PagedFile::set_len`]; returns where they are. A
-    /// write past the end beside it may take the same place.
+    /// Writes all of `bytes` at the end of the file, in one piece among appends and
+    /// [`PagedFile::set_len`]; returns where they are. A write past the end beside it may take the
+    /// same place.
     ///
     /// # Errors
     /// As [`PagedFile::write_at`].
@@ -493,22 +511,26 @@ impl PagedFile {
 
     /// Cuts the file, or lengthens it with zeros. Views keep what they show.
     ///
-    /// There is no `try_` form: it calls the store. [`LaterCalls::set_len`] does it without waiting.
+    /// There is no `try_` form: it calls the store. [`LaterCalls::set_len`] does it without
+    /// waiting.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] where a block has to be moved away from its views, or what
-    /// the store said; then nothing has changed.
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] where a block has to
+    /// be moved away from its views, or what the store said; then nothing has changed.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
         self.core().set_len(len)
     }
 
-    /// Makes a range read as zeros and gives its room in the store back, as far as the store can. The length stays. After 256 ranges that
-    /// lie apart and that no sync has covered, what was punched is made durable first.
+    /// Makes a range read as zeros and gives its room in the store back, as far as the store can.
+    /// The length stays. After 256 ranges that lie apart and that no sync has covered, what was
+    /// punched is made durable first.
     ///
-    /// There is no `try_` form: it calls the store. [`PagedFile::try_write_at`] can clear parts of blocks; [`LaterCalls::punch`] does not wait.
+    /// There is no `try_` form: it calls the store. [`PagedFile::try_write_at`] can clear parts of
+    /// blocks; [`LaterCalls::punch`] does not wait.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the range may be zero already.
+    /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the
+    /// range may be zero already.
     pub fn punch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         self.core().punch(self.bytes(range)?)
     }
@@ -516,13 +538,15 @@ impl PagedFile {
     /// Writes unwritten data, and makes it durable with what is needed to read it back (fdatasync).
     ///
     /// # Errors
-    /// The latest failed write since this handle last heard of one, by whoever; the data stays dirty and is tried again by the
-    /// next sync. [`FileError::Held`] for what the write order holds back.
+    /// The latest failed write since this handle last heard of one, by whoever; the data stays
+    /// dirty and is tried again by the next sync. [`FileError::Held`] for what the write order
+    /// holds back.
     pub fn sync_data(&self) -> Result<(), FileError> {
         self.sync(0..self.core().end_block(), SyncWhat::Data)
     }
 
-    /// Writes unwritten data, and makes it and everything the store keeps about the file durable (fsync).
+    /// Writes unwritten data, and makes it and everything the store keeps about the file durable
+    /// (fsync).
     ///
     /// # Errors
     /// As [`PagedFile::sync_data`].
@@ -530,8 +554,9 @@ impl PagedFile {
         self.sync(0..self.core().end_block(), SyncWhat::All)
     }
 
-    /// Like [`PagedFile::sync_data`] for the blocks of a range: those alone are written, and only their writes are waited for. The
-    /// sync of the store that follows has no range: it makes durable whatever the store has taken, and is waited for in full.
+    /// Like [`PagedFile::sync_data`] for the blocks of a range: those alone are written, and only
+    /// their writes are waited for. The sync of the store that follows has no range: it makes
+    /// durable whatever the store has taken, and is waited for in full.
     ///
     /// # Errors
     /// As [`PagedFile::sync_data`].
@@ -547,10 +572,12 @@ impl PagedFile {
         outcome
     }
 
-    /// Gives all unwritten data of the file up, on purpose: it is as the store has it. Where that is older bytes which the store may
-    /// lose yet, because no sync has covered them, it is synced first; should that fail, every handle hears of it by its next sync.
+    /// Gives all unwritten data of the file up, on purpose: it is as the store has it. Where that
+    /// is older bytes which the store may lose yet, because no sync has covered them, it is synced
+    /// first; should that fail, every handle hears of it by its next sync.
     ///
-    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::discard`] does it without waiting.
+    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::discard`] does it
+    /// without waiting.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], or what the store said when asked for its length.
@@ -558,10 +585,12 @@ impl PagedFile {
         self.core().discard()
     }
 
-    /// Forgets what is cached of a range, for stores that others change, and takes the store's length over. What is
-    /// unwritten stays, as does what was written and no sync has covered; views keep what they show. Returns how much was forgotten.
+    /// Forgets what is cached of a range, for stores that others change, and takes the store's
+    /// length over. What is unwritten stays, as does what was written and no sync has covered;
+    /// views keep what they show. Returns how much was forgotten.
     ///
-    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::invalidate`] does it without waiting.
+    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::invalidate`] does
+    /// it without waiting.
     ///
     /// # Errors
     /// What the store said when asked for its length.
@@ -570,8 +599,9 @@ impl PagedFile {
             .invalidate(self.core().blocks_of(self.bytes(range)?))
     }
 
-    /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in use, and that a sync has
-    /// covered if their store may lose what none has. Returns how much. Where blocks are mapped, it waits until no access uses them.
+    /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in
+    /// use, and that a sync has covered if their store may lose what none has. Returns how much.
+    /// Where blocks are mapped, it waits until no access uses them.
     ///
     /// # Errors
     /// [`FileError::BadRange`].
@@ -583,7 +613,8 @@ impl PagedFile {
 
     /// Reads a range into the cache ahead of use. A hint: what does not fit is left.
     ///
-    /// There is no `try_` form: to read is all it does. [`LaterCalls::prefetch`] does it without waiting.
+    /// There is no `try_` form: to read is all it does. [`LaterCalls::prefetch`] does it without
+    /// waiting.
     ///
     /// # Errors
     /// What the store said.
@@ -593,8 +624,9 @@ impl PagedFile {
         self.core().prefetch(self.core().blocks_of(bytes))
     }
 
-    /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]); it never goes down. Blocks written
-    /// under it stay in memory until [`PagedFile::release_through`] it. Stores through shared mappings carry it, too.
+    /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]); it never
+    /// goes down. Blocks written under it stay in memory until [`PagedFile::release_through`] it.
+    /// Stores through shared mappings carry it, too.
     pub fn set_barrier(&self, number: u64) {
         // SeqCst: see `restamp_mappings`.
         self.core().barrier.fetch_max(number, Ordering::SeqCst);

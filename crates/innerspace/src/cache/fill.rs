@@ -1,5 +1,5 @@
-//! Getting blocks from the store: one read of neighbours whoever wants them (P21), read-ahead behind
-//! them, holes without frames.
+//! Getting blocks from the store: one read of neighbours whoever wants them (P21), read-ahead
+//! behind them, holes without frames.
 //!
 //! Order: memory is charged and allocated; the blocks are published locked and not up to date, so
 //! that others wait for them; what nobody waits for is put in flight ([`super::requests`]); the
@@ -31,8 +31,8 @@ const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
 const LARGE_PART: u64 = 8;
 
-/// What is read together, and used one after the other when all of it is there, is this part of every limit at most: more would
-/// push itself out.
+/// What is read together, and used one after the other when all of it is there, is this part of
+/// every limit at most: more would push itself out.
 const TOGETHER_PART: u64 = 2;
 
 /// A look for a block that may miss: whose it is, and what is known of what comes next.
@@ -107,7 +107,8 @@ impl FileCore {
         }
     }
 
-    /// A block that was found is used. If that is the first use since it was read ahead, the stream goes on.
+    /// A block that was found is used. If that is the first use since it was read ahead, the stream
+    /// goes on.
     #[inline]
     pub(super) fn note_ahead(&self, held: &BlockRef<'_>, stream: &Stream) {
         if held.meta().uses.has(Uses::AHEAD) {
@@ -115,7 +116,8 @@ impl FileCore {
         }
     }
 
-    /// The first use of a block that was read ahead: puts the next window in flight, if the reader has entered the last one.
+    /// The first use of a block that was read ahead: puts the next window in flight, if the reader
+    /// has entered the last one.
     #[cold]
     pub(super) fn go_on<'f>(
         &'f self,
@@ -154,7 +156,8 @@ impl FileCore {
         }
     }
 
-    /// The same for who does not wait: the block if it is there, or the hole if it is known to be one.
+    /// The same for who does not wait: the block if it is there, or the hole if it is known to be
+    /// one.
     pub(super) fn block_at_once(&self, block: u64) -> Option<Present<'_>> {
         match self.lookup(block) {
             Some(held) => held.is_up_to_date().then_some(Present::Block(held)),
@@ -169,9 +172,9 @@ impl FileCore {
         }
     }
 
-    /// Makes and fills a block that is not cached, with others that are wanted behind it, and puts in flight what the stream
-    /// says. Reading is no use of the block: the caller looks it up, and marks it, when it is there. [`Get::WRITE`] in `get`
-    /// says that it is filled for a writer.
+    /// Makes and fills a block that is not cached, with others that are wanted behind it, and puts
+    /// in flight what the stream says. Reading is no use of the block: the caller looks it up, and
+    /// marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
     pub(super) fn fill_absent(
         &self,
         block: u64,
@@ -182,8 +185,8 @@ impl FileCore {
         self.fill_absent_into(block, get, steady, miss, drop)
     }
 
-    /// The same; `keep` gets each block that is read or put in flight, the first first. [`Get::DONTCACHE`] holds for all of
-    /// them.
+    /// The same; `keep` gets each block that is read or put in flight, the first first.
+    /// [`Get::DONTCACHE`] holds for all of them.
     pub(super) fn fill_absent_into<'f>(
         &'f self,
         block: u64,
@@ -232,8 +235,9 @@ impl FileCore {
         Ok(Filled::LookAgain)
     }
 
-    /// Makes blocks that are absent and have data, as far as memory is there without I/O: runs of neighbours of at most one
-    /// request, `most` blocks in all; and the block at which that ended too early. Never fails.
+    /// Makes blocks that are absent and have data, as far as memory is there without I/O: runs of
+    /// neighbours of at most one request, `most` blocks in all; and the block at which that ended
+    /// too early. Never fails.
     fn make_runs<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -270,8 +274,8 @@ impl FileCore {
         (runs, None)
     }
 
-    /// Puts blocks in flight that are wanted soon, as far as there is room: the block at which there
-    /// was none.
+    /// Puts blocks in flight that are wanted soon, as far as there is room: the block at which
+    /// there was none.
     fn put_in_flight<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -319,8 +323,8 @@ impl FileCore {
         }
     }
 
-    /// Puts blocks of these pages (in order) in flight that are absent and have data, as far as memory is there without I/O.
-    /// Never fails.
+    /// Puts blocks of these pages (in order) in flight that are absent and have data, as far as
+    /// memory is there without I/O. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.order).collect();
         blocks.dedup();
@@ -342,8 +346,8 @@ impl FileCore {
         }
     }
 
-    /// Puts the absent blocks of a range in flight, for a future that waits for them: whether all of them are, or are there
-    /// already. Waits for nothing.
+    /// Puts the absent blocks of a range in flight, for a future that waits for them: whether all
+    /// of them are, or are there already. Waits for nothing.
     pub(super) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         if self.in_store_call() {
             return false;
@@ -367,8 +371,8 @@ impl FileCore {
         held.any(|held| !held.is_up_to_date())
     }
 
-    /// New blocks may stand where the store has told of a hole before: it says what it has in steps of its own, and a write
-    /// nearby moves them.
+    /// New blocks may stand where the store has told of a hole before: it says what it has in steps
+    /// of its own, and a write nearby moves them.
     pub(super) fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
         let shown = |block: &u64| self.shown_holes.meet(&(*block..*block + 1));
@@ -383,8 +387,8 @@ impl FileCore {
         }
     }
 
-    /// Reads a run of new blocks in this thread; the first comes back. Its error is the caller's; those behind it fail for
-    /// themselves.
+    /// Reads a run of new blocks in this thread; the first comes back. Its error is the caller's;
+    /// those behind it fail for themselves.
     fn read_run<'f>(&'f self, run: Vec<NewBlock<'f>>) -> Result<BlockRef<'f>, FileError> {
         self.end_shown_holes(&run);
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
@@ -468,9 +472,10 @@ impl FileCore {
         }
     }
 
-    /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when another thread made the block
-    /// first. Mappings of the hole are revoked before the bytes can change. The file is at least `end` bytes long then: who locks the
-    /// block to write it back takes its length from that.
+    /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when
+    /// another thread made the block first. Mappings of the hole are revoked before the bytes can
+    /// change. The file is at least `end` bytes long then: who locks the block to write it back
+    /// takes its length from that.
     pub(super) fn create_over_hole(
         &self,
         block: u64,
@@ -492,23 +497,27 @@ impl FileCore {
         Ok(Some(made))
     }
 
-    /// Blocks were put where a hole may be mapped: takes the translations of the hole away. Who made them to be filled has not
-    /// filled them yet.
+    /// Blocks were put where a hole may be mapped: takes the translations of the hole away. Who
+    /// made them to be filled has not filled them yet.
     ///
-    /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it installs the zero frame. Either
-    /// it sees the epoch moved, or its section is over before the first grace period here is, and the revocation finds its
-    /// translation. (A mapper takes the mutex of the index after it has registered: who moves the epoch under that mutex and then
-    /// sees no mapper comes before every fault of a mapper registered later, which then finds the block in the index.)
+    /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it
+    /// installs the zero frame. Either it sees the epoch moved, or its section is over before the
+    /// first grace period here is, and the revocation finds its translation. (A mapper takes the
+    /// mutex of the index after it has registered: who moves the epoch under that mutex and then
+    /// sees no mapper comes before every fault of a mapper registered later, which then finds the
+    /// block in the index.)
     pub(super) fn end_hole(&self, blocks: Range<u64>) {
         self.move_hole_epoch();
         self.end_hole_moved(blocks);
     }
 
-    /// The same, where the epoch was moved under the mutex under which the blocks came into the index.
+    /// The same, where the epoch was moved under the mutex under which the blocks came into the
+    /// index.
     #[inline]
     pub(super) fn end_hole_moved(&self, blocks: Range<u64>) {
         let start = blocks.start << self.block_shift();
-        // Of what lies past its end the store was never asked; what it is asked after it has grown is cut when it has.
+        // Of what lies past its end the store was never asked; what it is asked after it has grown
+        // is cut when it has.
         if start < self.stored.load(Ordering::Acquire) {
             self.extents
                 .lock()
@@ -527,7 +536,8 @@ impl FileCore {
         self.revoke_and_wait(blocks, super::mappers::Revoke::Holes);
     }
 
-    /// Something may have stopped being a hole. Under the mutex of the index, like every change of the epoch.
+    /// Something may have stopped being a hole. Under the mutex of the index, like every change of
+    /// the epoch.
     pub(super) fn move_hole_epoch(&self) {
         let _alone = self.dirty();
         self.hole_epoch.fetch_add(1, Ordering::SeqCst);

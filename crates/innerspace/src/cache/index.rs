@@ -7,16 +7,19 @@
 //! | shadow of an evicted block | 2 | when it was evicted, in evictions (60 bits) | |
 //! | node | 3 | height: 1 for a node of block words, one more for each level above | frame |
 //!
-//! So the upper bits of a block's or node's word are the offset of its bytes in the arena ([`FrameOffset`]).
+//! So the upper bits of a block's or node's word are the offset of its bytes in the arena
+//! ([`FrameOffset`]).
 //!
 //! The root word is a node, or the word of block 0 itself: a file of one block needs no node.
 //!
-//! **Readers** walk inside a section and take no lock: a node is unlinked, then a grace period passes, then its frame is
-//! reused. What a reader finds can be gone a moment later, so it takes a reference on the frame and reads the same slot
-//! again (I10). **Writers** hold the index mutex ([`Index::write`]); the nodes an insertion may need are allocated before. They keep the
-//! tags of the frames in step with the words, for readers who guess where a block is (`frame::tag`).
-//! A node goes when its last block goes, with the shadows left in it: shadows never cost a node of their own.
-//! The memory keeps so many of all its files and has the oldest taken out (`Pool::shadows_left`).
+//! **Readers** walk inside a section and take no lock: a node is unlinked, then a grace period
+//! passes, then its frame is reused. What a reader finds can be gone a moment later, so it takes a
+//! reference on the frame and reads the same slot again (I10). **Writers** hold the index mutex
+//! ([`Index::write`]); the nodes an insertion may need are allocated before. They keep the tags of
+//! the frames in step with the words, for readers who guess where a block is (`frame::tag`). A node
+//! goes when its last block goes, with the shadows left in it: shadows never cost a node of their
+//! own. The memory keeps so many of all its files and has the oldest taken out
+//! (`Pool::shadows_left`).
 
 mod writer;
 
@@ -105,7 +108,8 @@ pub(crate) trait Nodes {
     fn set_tag(&self, frame: FrameId, tag: Tag);
 }
 
-/// See the module. Its mutex guards `beside` as well: what changes with the index, and would need a mutex of its own.
+/// See the module. Its mutex guards `beside` as well: what changes with the index, and would need a
+/// mutex of its own.
 #[derive(Debug)]
 pub(crate) struct Index<T = ()> {
     root: AtomicU64,
@@ -166,7 +170,8 @@ pub(crate) enum Inserted {
 pub(crate) struct RunInserted {
     /// Blocks that are in, from the first on.
     pub(crate) blocks: usize,
-    /// More spare nodes are needed for the next one, this many in all. If not, and blocks are left, one is there already.
+    /// More spare nodes are needed for the next one, this many in all. If not, and blocks are left,
+    /// one is there already.
     pub(crate) need_nodes: Option<usize>,
 }
 
@@ -200,7 +205,8 @@ fn height_of(word: u64) -> u32 {
 }
 
 impl<T: Default> Index<T> {
-    /// An empty index whose mutex has this place in the lock order, and whose blocks get these tags.
+    /// An empty index whose mutex has this place in the lock order, and whose blocks get these
+    /// tags.
     pub(crate) fn ranked(rank: Rank, tags: Tags) -> Index<T> {
         Index {
             root: AtomicU64::new(0),
@@ -211,12 +217,15 @@ impl<T: Default> Index<T> {
 }
 
 impl<T> Index<T> {
-    /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section is open.
+    /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section
+    /// is open.
     #[inline(always)]
     pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
-        // Acquire, here and below: pairs with the release stores of `IndexWriter`; a node's words were written before its link.
+        // Acquire, here and below: pairs with the release stores of `IndexWriter`; a node's words
+        // were written before its link.
         let root = self.root.load(Ordering::Acquire);
-        // The usual size, 2 MiB to 1 GiB in small blocks, without a loop: the instructions of a hit are counted.
+        // The usual size, 2 MiB to 1 GiB in small blocks, without a loop: the instructions of a hit
+        // are counted.
         let Some(top) = nodes.words_at(node_of_height(root, 2)) else {
             cold_path();
             return self.slot_at_any_height(nodes, root, block);
@@ -272,7 +281,8 @@ impl<T> Index<T> {
         })
     }
 
-    /// The first block at or after `from` and before `to`. Needs a section, as [`Index::slot`] does.
+    /// The first block at or after `from` and before `to`. Needs a section, as [`Index::slot`]
+    /// does.
     pub(crate) fn next_block(
         &self,
         nodes: &impl Nodes,
@@ -309,7 +319,8 @@ impl<T> Index<T> {
         self.writer.lock().counts
     }
 
-    /// Recounts everything, and panics where a count or the form of the tree is wrong. Nobody may be changing it.
+    /// Recounts everything, and panics where a count or the form of the tree is wrong. Nobody may
+    /// be changing it.
     pub(crate) fn validate(&self, nodes: &impl Nodes) {
         let writer = self.write();
         let mut found = Counts::default();
@@ -318,7 +329,8 @@ impl<T> Index<T> {
     }
 }
 
-/// The first block of `range`, which is not empty, in the subtree under `word`, whose first block number is `base`.
+/// The first block of `range`, which is not empty, in the subtree under `word`, whose first block
+/// number is `base`.
 fn next_below(
     nodes: &impl Nodes,
     word: u64,

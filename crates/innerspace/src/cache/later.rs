@@ -1,9 +1,11 @@
-//! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`]. The layers above have their own.
+//! Calls as futures: [`LaterCalls`] has those of a file that may wait, each as a [`Later`]. The
+//! layers above have their own.
 //!
-//! Where a [`Ready`](super::Ready) asks for bytes that anybody may bring, a `Later` is a call of its own: queued in its
-//! file's lane ([`crate::exec`]) at the first poll, run there in the blocking way, once. A future that is dropped before
-//! its turn takes the call along; one under way runs to its end. The call keeps what it is of (its file open), for what it wrote
-//! has to be kept by somebody.
+//! Where a [`Ready`](super::Ready) asks for bytes that anybody may bring, a `Later` is a call of
+//! its own: queued in its file's lane ([`crate::exec`]) at the first poll, run there in the
+//! blocking way, once. A future that is dropped before its turn takes the call along; one under way
+//! runs to its end. The call keeps what it is of (its file open), for what it wrote has to be kept
+//! by somebody.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -24,15 +26,18 @@ use crate::units::PageCount;
 
 /// The calls of a file that may wait, as futures; see [`PagedFile::later`].
 ///
-/// Each does what the call of the same name does, on a thread of the memory's (or in `tick()`). Calls of one file are made in the
-/// order in which they were first polled; those that only read run side by side, as many as the store serves at a time
-/// ([`Limits::requests`](crate::store::Limits::requests)), the others alone. Nothing happens before the first poll. A call that
-/// waits long, for a slow store, keeps those of its file waiting and no others. An open end of a range is the end of the file when
-/// the future is made. With
-/// [`Threads::None`](crate::Threads::None), when the `Memory` is gone, the calls are made by whoever polls one.
+/// Each does what the call of the same name does, on a thread of the memory's (or in `tick()`).
+/// Calls of one file are made in the order in which they were first polled; those that only read
+/// run side by side, as many as the store serves at a time
+/// ([`Limits::requests`](crate::store::Limits::requests)), the others alone. Nothing happens before
+/// the first poll. A call that waits long, for a slow store, keeps those of its file waiting and no
+/// others. An open end of a range is the end of the file when the future is made. With
+/// [`Threads::None`](crate::Threads::None), when the `Memory` is gone, the calls are made by
+/// whoever polls one.
 ///
-/// What such a thread itself runs (a store, an error hook, a waker) may poll a future for the first time, which makes the
-/// call there and then, but must not wait for one that was polled elsewhere: that waits for this thread.
+/// What such a thread itself runs (a store, an error hook, a waker) may poll a future for the first
+/// time, which makes the call there and then, but must not wait for one that was polled elsewhere:
+/// that waits for this thread.
 #[derive(Debug)]
 pub struct LaterCalls<'file>(&'file PagedFile);
 
@@ -59,7 +64,8 @@ impl<'file> LaterCalls<'file> {
         Later::in_lane(cache, Some(address), (lane, turn), move || work(&file))
     }
 
-    /// The bytes of a range, as [`PagedFile::read_exact_at`] reads them; any length, in memory of the caller's own.
+    /// The bytes of a range, as [`PagedFile::read_exact_at`] reads them; any length, in memory of
+    /// the caller's own.
     pub fn read(&self, range: impl RangeBounds<u64>) -> Later<Vec<u8>> {
         let range = self.0.bytes(range);
         self.call_in(Turn::Shared, move |file| {
@@ -159,8 +165,8 @@ struct State<T, E> {
     waker: Option<Waker>,
 }
 
-/// One call, shared by its future and, weakly, the service's queue. The lock is a leaf, held neither while the call runs nor
-/// while a waker is called.
+/// One call, shared by its future and, weakly, the service's queue. The lock is a leaf, held
+/// neither while the call runs nor while a waker is called.
 struct Call<T, E> {
     state: Mutex<State<T, E>>,
 }
@@ -235,7 +241,8 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T: Send, E: Send> Call<T, E> {
-    /// In a child of fork(2), where nobody else makes the call: it is made here, and says why it is not to be had.
+    /// In a child of fork(2), where nobody else makes the call: it is made here, and says why it is
+    /// not to be had.
     fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
         let is_new = match &self.state.lock().stage {
             Stage::New(_) => true,
@@ -249,15 +256,16 @@ impl<T: Send, E: Send> Call<T, E> {
     }
 }
 
-/// A call of a file, or of a space, as a future; see [`LaterCalls`], [`LaterDaxCalls`](crate::LaterDaxCalls) and
-/// [`LaterSpaceCalls`](crate::LaterSpaceCalls).
+/// A call of a file, or of a space, as a future; see [`LaterCalls`],
+/// [`LaterDaxCalls`](crate::LaterDaxCalls) and [`LaterSpaceCalls`](crate::LaterSpaceCalls).
 ///
-/// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along; a call under way runs to
-/// its end. Dropped before its turn, it closes the file if no other handle is left, as a handle does.
+/// It needs no runtime: any executor can poll it. Dropped before its turn, it takes the call along;
+/// a call under way runs to its end. Dropped before its turn, it closes the file if no other handle
+/// is left, as a handle does.
 ///
 /// # Panics
-/// When the call panicked, and when polled again after it gave its result; in a child of fork(2), when the call was under way in the
-/// parent.
+/// When the call panicked, and when polled again after it gave its result; in a child of fork(2),
+/// when the call was under way in the parent.
 #[must_use = "futures do nothing unless polled"]
 pub struct Later<T, E = FileError> {
     cache: Arc<Cache>,
@@ -271,7 +279,8 @@ pub struct Later<T, E = FileError> {
 }
 
 impl<T, E> Later<T, E> {
-    /// `work`, done once in the background, after the calls of whatever is at `address` that were polled before it.
+    /// `work`, done once in the background, after the calls of whatever is at `address` that were
+    /// polled before it.
     pub(crate) fn new(
         cache: Arc<Cache>,
         address: usize,
@@ -312,12 +321,14 @@ impl<T, E> std::fmt::Debug for Later<T, E> {
 }
 
 impl<T: Send + 'static, E: Send + 'static> Later<T, E> {
-    /// Waits in place, without an executor, until the call is done or `timeout` is over. It can be waited for again then; dropped, it
-    /// ends as it says above. For who must not wait for ever for a store that hangs.
+    /// Waits in place, without an executor, until the call is done or `timeout` is over. It can be
+    /// waited for again then; dropped, it ends as it says above. For who must not wait for ever for
+    /// a store that hangs.
     ///
-    /// With [`Threads::None`](crate::Threads::None) this thread makes the call, and those that were polled before, unless another is
-    /// in a `tick()`, and calls the wakers and the error hook that are due; a store that hangs in a call of its own keeps it for longer.
-    /// In the handler of a [`Device`](crate::Device) it makes its own call alone, if that was not polled before.
+    /// With [`Threads::None`](crate::Threads::None) this thread makes the call, and those that were
+    /// polled before, unless another is in a `tick()`, and calls the wakers and the error hook that
+    /// are due; a store that hangs in a call of its own keeps it for longer. In the handler of a
+    /// [`Device`](crate::Device) it makes its own call alone, if that was not polled before.
     ///
     /// ```
     /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
@@ -339,8 +350,9 @@ impl<T: Send + 'static, E: Send + 'static> Later<T, E> {
     /// When the time is over; inside, those of the call.
     ///
     /// # Panics
-    /// When the call panicked, and when waited for again after it gave its result. With [`Threads::None`](crate::Threads::None) also
-    /// when a waker of another future, or the error hook, panicked that this thread called.
+    /// When the call panicked, and when waited for again after it gave its result. With
+    /// [`Threads::None`](crate::Threads::None) also when a waker of another future, or the error
+    /// hook, panicked that this thread called.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<T, E>, TimedOut> {
         let cache = self.cache.clone();
         wait_for(self, &cache, timeout)

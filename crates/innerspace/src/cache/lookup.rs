@@ -1,9 +1,10 @@
 //! The one lookup: [`FileCore::get_page`], with flags that choose, and thin wrappers.
 //!
-//! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the slot again: if the word
-//! is still the same, the frame was this block when the reference was taken, and the reference keeps it from becoming
-//! anything else (I10). A small read guesses the frame first, and the frame's tag says the same (`frame::tag`). A lock taken
-//! afterwards proves nothing about the time in between, so it looks once more (P5).
+//! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the
+//! slot again: if the word is still the same, the frame was this block when the reference was
+//! taken, and the reference keeps it from becoming anything else (I10). A small read guesses the
+//! frame first, and the frame's tag says the same (`frame::tag`). A lock taken afterwards proves
+//! nothing about the time in between, so it looks once more (P5).
 
 use std::hint::cold_path;
 use std::ops::BitOr;
@@ -76,8 +77,8 @@ impl Get {
     }
 }
 
-/// Whether new blocks get their accessed mark in the old way, with atomics, after they were published: for the published
-/// tables alone.
+/// Whether new blocks get their accessed mark in the old way, with atomics, after they were
+/// published: for the published tables alone.
 #[inline(always)]
 pub(super) fn marks_after_publishing() -> bool {
     #[cfg(feature = "tables")]
@@ -94,8 +95,8 @@ impl BitOr for Get {
     }
 }
 
-/// What the bytes of a block that is being made take for granted about the store, which another thread may change as long as
-/// the block is not in the index.
+/// What the bytes of a block that is being made take for granted about the store, which another
+/// thread may change as long as the block is not in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Basis {
     /// Nothing: the block is filled from the store afterwards, or covered as a whole.
@@ -126,7 +127,8 @@ pub(super) enum Got<'f> {
     Created(NewBlock<'f>),
 }
 
-/// From so many bytes on, a copy takes its place in the processor's cache from what blocks are guessed by.
+/// From so many bytes on, a copy takes its place in the processor's cache from what blocks are
+/// guessed by.
 const MUCH: usize = PAGE_SIZE / 4;
 
 /// What one look at the index found.
@@ -206,8 +208,9 @@ impl FileCore {
 }
 
 impl FileCore {
-    /// The frame of the block that is cached at `block` now, if a guess or one look in a short section finds it; the reference on
-    /// it is the caller's, who will copy `len` bytes. `block` was inside the file when its size was read.
+    /// The frame of the block that is cached at `block` now, if a guess or one look in a short
+    /// section finds it; the reference on it is the caller's, who will copy `len` bytes. `block`
+    /// was inside the file when its size was read.
     #[inline(always)]
     pub(super) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
         let tag = self.index.tags().sought(block);
@@ -292,7 +295,8 @@ impl FileCore {
         Looked::Held(frame)
     }
 
-    /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and its lock.
+    /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and
+    /// its lock.
     pub(super) fn is_still(&self, block: u64, frame: FrameId) -> bool {
         let load = || self.index.load(self.frames(), block);
         let word = match self.pool.domain.look() {
@@ -437,8 +441,9 @@ impl FileCore {
         Ok(Some(NewBlock::new(held)))
     }
 
-    /// Whether what a block is made on is still so. Asked under the index mutex, with nothing at the block's place: whoever made
-    /// a block there meanwhile, wrote it and evicted it again, has moved the mark before it took the block out.
+    /// Whether what a block is made on is still so. Asked under the index mutex, with nothing at
+    /// the block's place: whoever made a block there meanwhile, wrote it and evicted it again, has
+    /// moved the mark before it took the block out.
     pub(super) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
@@ -447,8 +452,9 @@ impl FileCore {
         }
     }
 
-    /// Puts a published, locked block with two references (the index's and the caller's) into the index and on the LRU. If
-    /// another is there, its basis is gone, a node cannot be had, or the file is closed, the block is freed; the last two are errors.
+    /// Puts a published, locked block with two references (the index's and the caller's) into the
+    /// index and on the LRU. If another is there, its basis is gone, a node cannot be had, or the
+    /// file is closed, the block is freed; the last two are errors.
     pub(super) fn insert(
         &self,
         block: u64,
@@ -477,7 +483,8 @@ impl FileCore {
                 Ok(true)
             }
             other => {
-                // Nobody found it through the index, but a lookup with an old word may hold it for a moment.
+                // Nobody found it through the index, but a lookup with an old word may hold it for
+                // a moment.
                 let dropped = self.pool.uncache(frame);
                 debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
                 self.frames().unlock(frame);
@@ -500,8 +507,8 @@ impl FileCore {
         holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
     }
 
-    /// A block that comes back soon after its eviction was wanted: it starts on the active list, unless it is only to be
-    /// written (P10), or not to stay.
+    /// A block that comes back soon after its eviction was wanted: it starts on the active list,
+    /// unless it is only to be written (P10), or not to stay.
     fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
             return;
@@ -523,8 +530,8 @@ impl FileCore {
         self.pool.refault_decision(evicted_at, pages)
     }
 
-    /// Takes a block out of the index and off the LRU. The caller holds the block's lock, and drops the index's reference
-    /// afterwards (`uncache`, or before by `freeze`).
+    /// Takes a block out of the index and off the LRU. The caller holds the block's lock, and drops
+    /// the index's reference afterwards (`uncache`, or before by `freeze`).
     pub(super) fn unlink(&self, block: u64, frame: FrameId, shadow: Option<u64>) {
         let mut freed = Vec::new();
         self.index

@@ -13,12 +13,14 @@ use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 /// What a mapper has to take away from the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Revoke {
-    /// Every translation of the file's pages and of its holes; counts of mapped pages go down at once.
+    /// Every translation of the file's pages and of its holes; counts of mapped pages go down at
+    /// once.
     All,
     /// The same, and the tables that stand for holes of 2 MiB: the range is such holes, aligned.
     Tables,
-    /// What shows holes, and nothing else: that needs no block's lock. A block that is there may lose its count of mapped pages
-    /// under its lock alone, for whoever evicts it sees by the count whether a grace period is needed.
+    /// What shows holes, and nothing else: that needs no block's lock. A block that is there may
+    /// lose its count of mapped pages under its lock alone, for whoever evicts it sees by the count
+    /// whether a grace period is needed.
     Holes,
     /// The right to store.
     Write,
@@ -26,15 +28,19 @@ pub(crate) enum Revoke {
 
 /// A space that maps a file.
 ///
-/// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks (unless it only
-/// ages them, ends holes, or has stores take the slow path again: `FileCore::restamp_mappings`) and runs `Domain::synchronize` before it frees, cleans or reuses anything. The cache upgrades its weak
-/// reference for the call, so dropping the last strong one must be harmless wherever the cache is called from.
+/// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks
+/// (unless it only ages them, ends holes, or has stores take the slow path again:
+/// `FileCore::restamp_mappings`) and runs `Domain::synchronize` before it frees, cleans or reuses
+/// anything. The cache upgrades its weak reference for the call, so dropping the last strong one
+/// must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {
-    /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the file).
+    /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the
+    /// file).
     fn revoke(&self, pages: Range<u64>, how: Revoke);
 
-    /// Takes the accessed state of these pages away: the next access takes the slow path and sets it again. Calls `used` with each
-    /// page that was used since it was last aged. May be called with nothing locked.
+    /// Takes the accessed state of these pages away: the next access takes the slow path and sets
+    /// it again. Calls `used` with each page that was used since it was last aged. May be called
+    /// with nothing locked.
     fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64));
 
     /// Whether any of these pages has to stay in memory.
@@ -47,7 +53,8 @@ pub(crate) trait Mappers: Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct MapperId(u64);
 
-/// The mappers of one file. Its lock is inside the block lock and not held while a mapper is called.
+/// The mappers of one file. Its lock is inside the block lock and not held while a mapper is
+/// called.
 #[derive(Debug)]
 pub(crate) struct MapperList {
     /// Registrations, for the common case of none. SeqCst: see `FileCore::end_hole`.
@@ -127,9 +134,9 @@ impl MapperList {
             return;
         }
         let mut from = MapperId(0);
-        // A fork registers the child while it shares the parent's leaves; a page may leave the parent's reach for the
-        // child's after the parent was asked. So those who came meanwhile are asked too, until nobody came. Parents stand
-        // before their children in the list.
+        // A fork registers the child while it shares the parent's leaves; a page may leave the
+        // parent's reach for the child's after the parent was asked. So those who came meanwhile
+        // are asked too, until nobody came. Parents stand before their children in the list.
         loop {
             let (touched, next) = self.registered_since(from);
             touched.iter().for_each(|mapper| ask(&**mapper));
@@ -140,7 +147,8 @@ impl MapperList {
         }
     }
 
-    /// The mappers with the number `from` or a later one, and the number that the next one will have.
+    /// The mappers with the number `from` or a later one, and the number that the next one will
+    /// have.
     fn registered_since(&self, from: MapperId) -> (Vec<Arc<dyn Mappers>>, MapperId) {
         let list = self.list.lock();
         let mappers = list.mappers.range(from..);
@@ -150,8 +158,9 @@ impl MapperList {
 }
 
 impl FileCore {
-    /// Bytes of a locked block were changed in place, by no mapping: what code was made of them is stale. A page that nobody
-    /// maps now is mapped by RMWs of the hold word that come after the end of the write, so with the bytes.
+    /// Bytes of a locked block were changed in place, by no mapping: what code was made of them is
+    /// stale. A page that nobody maps now is mapped by RMWs of the hold word that come after the
+    /// end of the write, so with the bytes.
     #[inline]
     pub(super) fn written_in_place(&self, locked: &Locked<'_>, inside: &Range<usize>) {
         // mutant: V11-call (test devices: a_write_by_a_call_of_the_file_counts; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale)
@@ -164,16 +173,18 @@ impl FileCore {
         }
     }
 
-    /// Whether the frame has this page of the file, whose block the caller has locked. The frame is one that a word of a page
-    /// table leads to, found in a section that is still open.
+    /// Whether the frame has this page of the file, whose block the caller has locked. The frame is
+    /// one that a word of a page table leads to, found in a section that is still open.
     ///
-    /// While the word leads to the frame, what the metadata says does not change; a `true` stays so, for the block is the one that is
-    /// locked. Of a word that has been emptied meanwhile, the answer means nothing.
+    /// While the word leads to the frame, what the metadata says does not change; a `true` stays
+    /// so, for the block is the one that is locked. Of a word that has been emptied meanwhile, the
+    /// answer means nothing.
     pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
         self.head_of_page(page, frame).is_some()
     }
 
-    /// Whether a page of the file, found in this frame, is of a block that is dirty: of this moment, if its block is not locked.
+    /// Whether a page of the file, found in this frame, is of a block that is dirty: of this
+    /// moment, if its block is not locked.
     pub(crate) fn is_dirty_in(&self, page: u64, frame: FrameId) -> bool {
         let head = self.head_of_page(page, frame);
         let flags = head.map(|head| self.frames().meta(head).flags.load());

@@ -9,11 +9,13 @@ pub(super) use crate::sync::midway::then;
 pub(crate) enum Point {
     /// In a view: the index said where the block is, and no view of that frame has been taken.
     WordRead,
-    /// In a fault that takes a block beside its own: it has been looked at, and is not counted as mapped.
+    /// In a fault that takes a block beside its own: it has been looked at, and is not counted as
+    /// mapped.
     BesideSeen,
     /// The same: it is counted, and not locked.
     BesideCounted,
-    /// In a punch, a truncation: blocks are out of the index, and those who map them have been looked for.
+    /// In a punch, a truncation: blocks are out of the index, and those who map them have been
+    /// looked for.
     CutOff,
     /// The same: they are gone, and unlocked.
     Gone,
@@ -25,11 +27,13 @@ pub(crate) enum Point {
     HoleFound,
     /// The same, of a file that is mapped: the block is there, and unlocked.
     HoleFilled,
-    /// In an append into the last block that does not wait: where it goes is known, and the block is not locked.
+    /// In an append into the last block that does not wait: where it goes is known, and the block
+    /// is not locked.
     Appending,
     /// In an invalidation: the store has told its length.
     LengthTold,
-    /// In a write back: its blocks are locked and pinned, their lengths known, and its write has not begun.
+    /// In a write back: its blocks are locked and pinned, their lengths known, and its write has
+    /// not begun.
     Beginning,
     /// In a sync that a cut has kept from writing: about to wait for it.
     PutOff,
@@ -37,7 +41,8 @@ pub(crate) enum Point {
     OwnWritten,
     /// The same: those are over.
     OthersWritten,
-    /// In a wait for writes: it is known for which, and one of them is under way. The index of what is dirty is locked.
+    /// In a wait for writes: it is known for which, and one of them is under way. The index of what
+    /// is dirty is locked.
     Awaiting,
     /// In a close that has left something unwritten: nobody else begins a write.
     Closing,

@@ -1,9 +1,10 @@
 //! Cached files: the bytes of a store, in blocks, in frames of the arena.
 //!
-//! **What it is.** A [`PagedFile`] is one store with a cache of its own: read, viewed, written, mapped, cut, synced. It is
-//! to this library what inode and address space are to a kernel.
+//! **What it is.** A [`PagedFile`] is one store with a cache of its own: read, viewed, written,
+//! mapped, cut, synced. It is to this library what inode and address space are to a kernel.
 //!
-//! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: what handles and mappings share; the last one closes the file.
+//! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: what handles and mappings share; the last
+//! one closes the file.
 //! [`FileCore`]: its state. [`View`]: immutable bytes. [`LockedBlock`]: a block for a page fault.
 //! [`Mappers`]: how the cache takes translations away. [`Cache`]: what the files of one memory share, and the work a
 //! service thread does for them.
@@ -20,7 +21,8 @@
 //! | `calls` | a store must not come back to its file; whose stores are called unasked |
 //! | `fault`, `beside`, `mappers`, `owner` | page faults; what they map with their own; mappings, reclaim |
 //!
-//! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or kept by views alone:
+//! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or
+//! kept by views alone:
 //!
 //! | state | flags | made by | left by |
 //! |---|---|---|---|
@@ -30,18 +32,24 @@
 //! | writing | UPTODATE WRITEBACK | `begin_writes`, pinned by a view | the store's answer: clean, or dirty and ERROR again |
 //! | viewed-only | UPTODATE, not in the index | a move or removal while viewed | the last view: the frame is free |
 //!
-//! A block in the index that is not locked is up to date. Whoever removes, moves or evicts a block holds its lock, so a
-//! locked block that is in the index stays there (I7). LOCKED and WRITEBACK are waited for in the wait table of `frame`.
+//! A block in the index that is not locked is up to date. Whoever removes, moves or evicts a block
+//! holds its lock, so a locked block that is in the index stays there (I7). LOCKED and WRITEBACK
+//! are waited for in the wait table of `frame`.
 //!
-//! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate` (shared by fills and writes, exclusive for truncate,
-//! punch, discard, invalidate: [`Steady`](steady::Steady); an append in one step asks under the mutex of the index whether somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf within
-//! this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block locks at once are taken in
-//! ascending order, all but the first by `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block
-//! lock held, those of read-ahead excepted, which do not wait. The store is called with the locks of blocks being filled, or
-//! WRITEBACK bits, and `invalidate`. One sync of a file runs at a time; whoever waits for it holds no block lock.
+//! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
+//! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
+//! [`Steady`](steady::Steady); an append in one step asks under the mutex of the index whether
+//! somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf
+//! within this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block
+//! locks at once are taken in ascending order, all but the first by `try_lock`, or under
+//! `invalidate` exclusive. Frames are allocated with no block lock held, those of read-ahead
+//! excepted, which do not wait. The store is called with the locks of blocks being filled, or
+//! WRITEBACK bits, and `invalidate`. One sync of a file runs at a time; whoever waits for it holds
+//! no block lock.
 //!
-//! **Operations side by side**: what makes each pair safe. `pairs` runs every one of them from two threads, under real and
-//! under shuttle's scheduling; `mapping` has those with stores through a mapping, which need a mapper.
+//! **Operations side by side**: what makes each pair safe. `pairs` runs every one of them from two
+//! threads, under real and under shuttle's scheduling; `mapping` has those with stores through a
+//! mapping, which need a mapper.
 //!
 //! | beside | read, view | write | map fault | write back, sync | evict | truncate, punch, discard, invalidate |
 //! |---|---|---|---|---|---|---|
@@ -52,15 +60,19 @@
 //! | evict | | | | | `try_lock`; `freeze` succeeds once | block lock, and "still in the index?" |
 //! | truncate, punch, discard, invalidate | | | | | | `invalidate`, exclusive |
 //!
-//! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to lock. The fault is given
-//! the file's hole epoch, and those of the page's neighbours that are holes as well, and compares it in the section in which it
-//! installs them. Whoever makes a block there, or cuts the file, moves the epoch (under the mutex of the index), as the end of each write back does for writers that took a block for a hole; and, if there are mappings, waits for a grace period, revokes, and waits again before bytes change.
+//! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to
+//! lock. The fault is given the file's hole epoch, and those of the page's neighbours that are
+//! holes as well, and compares it in the section in which it installs them. Whoever makes a block
+//! there, or cuts the file, moves the epoch (under the mutex of the index), as the end of each
+//! write back does for writers that took a block for a hole; and, if there are mappings, waits for
+//! a grace period, revokes, and waits again before bytes change.
 //!
-//! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through `Owner`), `frame`, `group`.
-//! Above: `space` maps files and implements [`Mappers`]; the facade opens files, once per store, and runs
-//! [`Cache::step`].
+//! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through
+//! `Owner`), `frame`, `group`. Above: `space` maps files and implements [`Mappers`]; the facade
+//! opens files, once per store, and runs [`Cache::step`].
 //!
-//! **Not here.** No thread, no registry of open files, no page tables, no retry of a failed write beyond keeping it dirty.
+//! **Not here.** No thread, no registry of open files, no page tables, no retry of a failed write
+//! beyond keeping it dirty.
 
 mod append;
 mod array;

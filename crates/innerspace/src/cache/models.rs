@@ -1,6 +1,7 @@
 //! Whole operations on one file from two or three threads, under shuttle's random scheduler.
 //!
-//! Each model ends with the recount of every layer. Names contain `shuttle`, so that one command finds them all.
+//! Each model ends with the recount of every layer. Names contain `shuttle`, so that one command
+//! finds them all.
 
 mod requests;
 
@@ -19,7 +20,8 @@ use crate::units::PageCount;
 
 const PAGE: u64 = 4096;
 
-/// A store that takes its time, once, before it punches or after it has looked for data: others get far meanwhile.
+/// A store that takes its time, once, before it punches or after it has looked for data: others get
+/// far meanwhile.
 struct SlowStore {
     inner: MemoryStore,
     dawdled: AtomicBool,
@@ -139,7 +141,8 @@ fn shuttle_a_read_beside_a_punch() {
     });
 }
 
-// The index and the tags are changed one after the other: nobody sees a block again that was seen to be gone.
+// The index and the tags are changed one after the other: nobody sees a block again that was seen
+// to be gone.
 // spec: P15
 #[test]
 fn shuttle_a_block_that_is_gone_is_not_guessed() {

@@ -1,23 +1,30 @@
-//! New blocks of a writer: complete before anybody can see them, up to date, referenced, dirty, and not locked.
+//! New blocks of a writer: complete before anybody can see them, up to date, referenced, dirty, and
+//! not locked.
 //!
-//! What the lock would keep others from, the mutex of the index does, which is that of the dirty index, too: the blocks are in the
-//! index first, then the file is long enough for them, then they are in the dirty index. Nobody writes them back before that, and
-//! since they are flagged DIRTY all the time, nobody evicts them. Another writer of one finds it dirty; if that one syncs, it waits
-//! here.
+//! What the lock would keep others from, the mutex of the index does, which is that of the dirty
+//! index, too: the blocks are in the index first, then the file is long enough for them, then they
+//! are in the dirty index. Nobody writes them back before that, and since they are flagged DIRTY
+//! all the time, nobody evicts them. Another writer of one finds it dirty; if that one syncs, it
+//! waits here.
 //!
-//! **Appends.** A page that lies at or past the end of the file is all but never cached: it is made with no look-up before, and
-//! should somebody have made it first, the insertion finds it. Nor is the file kept steady, for all that others can see is one step
-//! under the mutex of the index, where whoever has the file alone has said so (`DirtyIndex::is_cutting`): the page comes wholly before
-//! or wholly after a cut, and then it makes the file longer again, as a later write would. Where one step does not do (a node is
-//! missing, a block is there, the last page is not whole, a mapping has come) the page is given back, and written the long way.
+//! **Appends.** A page that lies at or past the end of the file is all but never cached: it is made
+//! with no look-up before, and should somebody have made it first, the insertion finds it. Nor is
+//! the file kept steady, for all that others can see is one step under the mutex of the index,
+//! where whoever has the file alone has said so (`DirtyIndex::is_cutting`): the page comes wholly
+//! before or wholly after a cut, and then it makes the file longer again, as a later write would.
+//! Where one step does not do (a node is missing, a block is there, the last page is not whole, a
+//! mapping has come) the page is given back, and written the long way.
 //!
-//! **Runs.** A long write takes what it needs for up to [`MOST_SINGLES`] whole pages at once: charge, frames, places in the index, in the
-//! dirty index and on the list. Where it cannot be had without more ado, the first of the pages is written by itself, and waits, reclaims
-//! or fails for itself: so a write that fails half-way has made what came before the page that it failed at, and no more.
+//! **Runs.** A long write takes what it needs for up to [`MOST_SINGLES`] whole pages at once:
+//! charge, frames, places in the index, in the dirty index and on the list. Where it cannot be had
+//! without more ado, the first of the pages is written by itself, and waits, reclaims or fails for
+//! itself: so a write that fails half-way has made what came before the page that it failed at, and
+//! no more.
 //!
-//! **Past the caches.** The bytes of a write that would fill a core's cache, with the frames that they go to, are copied into the frames of a run by
-//! stores that neither read a line before they fill it nor drive others out ([`Caches::Past`]). They are in no order with others, so they
-//! are waited for once a run, before the first of its frames is published.
+//! **Past the caches.** The bytes of a write that would fill a core's cache, with the frames that
+//! they go to, are copied into the frames of a run by stores that neither read a line before they
+//! fill it nor drive others out ([`Caches::Past`]). They are in no order with others, so they are
+//! waited for once a run, before the first of its frames is published.
 
 use std::ops::Range;
 
@@ -74,7 +81,8 @@ impl FileCore {
         Ok(made.is_some())
     }
 
-    /// Makes a block from `source` and zeros. False when another thread made one first, or `basis` does not hold any more.
+    /// Makes a block from `source` and zeros. False when another thread made one first, or `basis`
+    /// does not hold any more.
     pub(super) fn write_new_block(
         &self,
         block: u64,
@@ -132,8 +140,9 @@ impl FileCore {
         self.fill_new_page(page, next, block, fill, insert)
     }
 
-    /// The `next` frame is fetched in quarters while there is other work to do: fetched in one go, its lines would be waited for. The
-    /// first two come after a page was filled, the others before the next is.
+    /// The `next` frame is fetched in quarters while there is other work to do: fetched in one go,
+    /// its lines would be waited for. The first two come after a page was filled, the others before
+    /// the next is.
     #[inline(always)]
     fn fill_new_page(
         &self,
@@ -157,8 +166,8 @@ impl FileCore {
         made
     }
 
-    /// Writes the one whole page that `bytes` begins with, if it lies at or past the end of the file; false, and nothing is
-    /// written, where that takes more than one step.
+    /// Writes the one whole page that `bytes` begins with, if it lies at or past the end of the
+    /// file; false, and nothing is written, where that takes more than one step.
     #[inline]
     pub(super) fn append_page(&self, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
         let size = self.size();
@@ -177,7 +186,8 @@ impl FileCore {
         self.write_new_page(block, fill, insert)
     }
 
-    /// Puts a complete page where it belongs, if that is one step under the mutex of the index. If not, it is freed.
+    /// Puts a complete page where it belongs, if that is one step under the mutex of the index. If
+    /// not, it is freed.
     #[inline(always)]
     fn insert_appended(&self, block: u64, frame: FrameId) -> bool {
         // Reclaim may find it from here on, and see that it is not (yet) what the index says.
@@ -214,8 +224,8 @@ impl FileCore {
         }
     }
 
-    /// Writes the whole pages that `bytes` begins with, as many as go at once, if they are not cached; returns the bytes written. 0
-    /// where the first of them has to be written by itself.
+    /// Writes the whole pages that `bytes` begins with, as many as go at once, if they are not
+    /// cached; returns the bytes written. 0 where the first of them has to be written by itself.
     pub(super) fn write_new_run(
         &self,
         offset: u64,
@@ -285,8 +295,8 @@ impl FileCore {
         owned.publish(HoldState::cached(if referenced { 1 } else { 2 }))
     }
 
-    /// Under the mutex of the index, into which these blocks of a writer just came: the file is `end` bytes long at least, they are
-    /// dirty, and no holes.
+    /// Under the mutex of the index, into which these blocks of a writer just came: the file is
+    /// `end` bytes long at least, they are dirty, and no holes.
     #[inline(always)]
     pub(super) fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
         self.grow_locked(end);
@@ -305,9 +315,10 @@ impl FileCore {
         self.ready.filled(blocks);
     }
 
-    /// Puts complete blocks where `first` and those behind it belong, and makes the file as long as they are, or `end` bytes if the
-    /// last is shorter. Returns how many went in: not all where another thread has made one, `basis` does not hold any more, or (that is
-    /// the error) a node could not be had. The others are freed.
+    /// Puts complete blocks where `first` and those behind it belong, and makes the file as long as
+    /// they are, or `end` bytes if the last is shorter. Returns how many went in: not all where
+    /// another thread has made one, `basis` does not hold any more, or (that is the error) a node
+    /// could not be had. The others are freed.
     fn insert_complete(
         &self,
         first: u64,
@@ -343,7 +354,8 @@ impl FileCore {
         (run.done, result)
     }
 
-    /// Puts complete blocks into the index and the dirty index, and makes the file long enough, as one step to whoever writes back.
+    /// Puts complete blocks into the index and the dirty index, and makes the file long enough, as
+    /// one step to whoever writes back.
     fn insert_dirty(
         &self,
         run: &mut NewRun<'_>,

@@ -44,8 +44,8 @@ impl FileOptions {
         FileOptions::default()
     }
 
-    /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, kept and written as one; views
-    /// inside one block are not copied.
+    /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, kept and
+    /// written as one; views inside one block are not copied.
     pub(crate) fn block_size(mut self, bytes: u64) -> FileOptions {
         self.block_size = bytes;
         self

@@ -1,7 +1,8 @@
 //! What reclaim asks of a file: age, evict, clean, flush.
 //!
-//! Frames come named, not held: each may be somebody else's by now. A reference on a cached frame, its owner and place, its
-//! lock without waiting, and the index once more: then it is the file's, and stays so.
+//! Frames come named, not held: each may be somebody else's by now. A reference on a cached frame,
+//! its owner and place, its lock without waiting, and the index once more: then it is the file's,
+//! and stays so.
 
 use std::ops::Range;
 
@@ -19,17 +20,19 @@ use crate::units::{FrameId, PageCount};
 /// What is evicted of the blocks that are named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Evicting {
-    /// All that are clean and not viewed: who has mapped them loses his translations, and a grace period is waited for.
+    /// All that are clean and not viewed: who has mapped them loses his translations, and a grace
+    /// period is waited for.
     All,
     /// The same but for those that are mapped; nobody is waited for.
     Unmapped,
-    /// The same of this block, which was not to be cached: it leaves no shadow, for nobody has missed anything when it comes back. A
-    /// frame that has become another block's meanwhile stays.
+    /// The same of this block, which was not to be cached: it leaves no shadow, for nobody has
+    /// missed anything when it comes back. A frame that has become another block's meanwhile stays.
     Passing { block: u64 },
 }
 
 impl FileCore {
-    /// A frame that reclaim named, locked, if it is (still) a block of this file and its lock is free.
+    /// A frame that reclaim named, locked, if it is (still) a block of this file and its lock is
+    /// free.
     fn lock_named(&self, frame: FrameId) -> Option<Locked<'_>> {
         let meta = self.frames().meta(frame);
         if !meta.hold.try_get_cached() {
@@ -113,7 +116,8 @@ impl FileCore {
             self.count_unused();
         }
         let pages = PageCount(self.block_pages());
-        // Nobody misses what nobody used: were it active when it comes back, streams would push one another out.
+        // Nobody misses what nobody used: were it active when it comes back, streams would push one
+        // another out.
         let leaves_shadow = !matches!(which, Evicting::Passing { .. }) && !is_unused;
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.group.id(), pages));
         self.unlink(block, frame, shadow);
@@ -128,7 +132,8 @@ impl FileCore {
         self.pool.counters.add(Event::PgReadAheadUnused, pages);
     }
 
-    /// Evicts a block that was only passing through, unless it was used meanwhile, or cut: the frame may be another block's then.
+    /// Evicts a block that was only passing through, unless it was used meanwhile, or cut: the
+    /// frame may be another block's then.
     pub(super) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {

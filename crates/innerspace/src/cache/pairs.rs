@@ -1,7 +1,8 @@
-//! Each operation beside each other one, from two threads: whatever meets, the file ends as if one had come after the other.
+//! Each operation beside each other one, from two threads: whatever meets, the file ends as if one
+//! had come after the other.
 //!
-//! What the two orders lead to is found by running them one after the other. Real threads run each pair a few times,
-//! shuttle's scheduler in many interleavings.
+//! What the two orders lead to is found by running them one after the other. Real threads run each
+//! pair a few times, shuttle's scheduler in many interleavings.
 
 use super::core::FileCore;
 use super::{Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile, Reading};
@@ -12,8 +13,8 @@ use crate::units::PageCount;
 
 const PAGE: usize = 4096;
 
-/// One operation on a file of three pages of ones, of which the first has twos that are unwritten, the second is cached and the
-/// third is not.
+/// One operation on a file of three pages of ones, of which the first has twos that are unwritten,
+/// the second is cached and the third is not.
 #[derive(Clone, Copy)]
 struct Operation {
     name: &'static str,
@@ -126,7 +127,8 @@ fn view(file: &PagedFile) {
     assert_eq!(*seen, *before, "a view changed");
 }
 
-/// Behind the third page, or, when the file was cut, into the first and on; without waiting, as soon as that goes.
+/// Behind the third page, or, when the file was cut, into the first and on; without waiting, as
+/// soon as that goes.
 fn append(file: &PagedFile) {
     while let Err(error) = file.try_append(&[4; 1000]) {
         assert!(error.would_block(), "{error}");
@@ -179,7 +181,8 @@ impl World {
         World { cache, store, file }
     }
 
-    /// What the file shows in the end, which is what the store has after a sync; everything is given back.
+    /// What the file shows in the end, which is what the store has after a sync; everything is
+    /// given back.
     fn end(self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let file = self.file;
@@ -244,7 +247,8 @@ fn side_by_side(first: Operation, second: Operation) {
 fn pairs() -> impl Iterator<Item = (Operation, Operation)> {
     let all = OPERATIONS.iter().enumerate();
     let pairs = all.flat_map(|(at, first)| OPERATIONS[at..].iter().map(|second| (*first, *second)));
-    // Of these two the append says that it may be written over: it does not keep others from making the file longer.
+    // Of these two the append says that it may be written over: it does not keep others from making
+    // the file longer.
     pairs.filter(|(first, second)| [first.name, second.name] != ["write a new block", "append"])
 }
 

@@ -1,12 +1,14 @@
 //! Reading without caching (DONTCACHE): bytes that are wanted once leave nothing behind.
 //!
-//! A block that is cached is used where it is, and not marked: it is somebody else's. What such a read brings, the block that it
-//! wants and those read ahead behind it, it holds until it has used it. Then it lets it go, with no shadow left, unless somebody else
-//! wants it by now: has marked it with a use, holds or views it, maps it, has written to it.
+//! A block that is cached is used where it is, and not marked: it is somebody else's. What such a
+//! read brings, the block that it wants and those read ahead behind it, it holds until it has used
+//! it. Then it lets it go, with no shadow left, unless somebody else wants it by now: has marked it
+//! with a use, holds or views it, maps it, has written to it.
 //!
-//! Two cases are decided by what a frame's word shows at that moment, for there is no bit left to remember more in. Who has only
-//! prefetched it has let it go by then, unmarked: it goes. Two of these reads that use a block at the same time hold it both, and the
-//! one that brought it takes the other for somebody who wants it: it stays.
+//! Two cases are decided by what a frame's word shows at that moment, for there is no bit left to
+//! remember more in. Who has only prefetched it has let it go by then, unmarked: it goes. Two of
+//! these reads that use a block at the same time hold it both, and the one that brought it takes
+//! the other for somebody who wants it: it stays.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -24,10 +26,12 @@ use crate::sync::Arc;
 use crate::units::MIB;
 
 impl PagedFile {
-    /// Like [`PagedFile::read_at`] for bytes that are wanted once: what was not cached before is not afterwards, unless somebody else
-    /// wants it by then: has read it in another way, views it, has mapped it, or has written to it. To have prefetched it while this
-    /// read had it is not enough. What another uses at the very moment when this lets it go stays as well, even if that one is a
-    /// read of this kind: of two that go over the same bytes at a time, something may be left in the cache, to be evicted as all else.
+    /// Like [`PagedFile::read_at`] for bytes that are wanted once: what was not cached before is
+    /// not afterwards, unless somebody else wants it by then: has read it in another way, views it,
+    /// has mapped it, or has written to it. To have prefetched it while this read had it is not
+    /// enough. What another uses at the very moment when this lets it go stays as well, even if
+    /// that one is a read of this kind: of two that go over the same bytes at a time, something may
+    /// be left in the cache, to be evicted as all else.
     ///
     /// # Errors
     /// As [`PagedFile::read_at`].
@@ -37,9 +41,10 @@ impl PagedFile {
         done
     }
 
-    /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a scrub: what was not cached before is
-    /// not afterwards, unless somebody else wants it by then, as [`PagedFile::read_at_uncached`] says. It takes memory for two
-    /// windows of read-ahead at a time, each 1 MiB or a thirty-second of the limit, whichever is less, or for one block.
+    /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a
+    /// scrub: what was not cached before is not afterwards, unless somebody else wants it by then,
+    /// as [`PagedFile::read_at_uncached`] says. It takes memory for two windows of read-ahead at a
+    /// time, each 1 MiB or a thirty-second of the limit, whichever is less, or for one block.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, PageCount, store::MemoryStore};
@@ -116,7 +121,8 @@ impl<'f> Passing<'f> {
         }
     }
 
-    /// A block that was brought is about to be used: puts the next window in flight when it is time.
+    /// A block that was brought is about to be used: puts the next window in flight when it is
+    /// time.
     fn go_on(&mut self, held: &BlockRef<'f>) {
         let (file, brought) = (self.file, &mut self.brought);
         let keep = |held: BlockRef<'f>| brought.push_back(held.passing());

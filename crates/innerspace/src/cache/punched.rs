@@ -1,31 +1,35 @@
 //! Punches that a failed sync may undo (P18), and how they are made again.
 //!
-//! The store is told to punch, and perhaps answers by writing zeros. A sync that fails may drop those as it drops any write, and
-//! the old bytes are back. Of what was written the cache keeps the blocks until a sync has succeeded; of what was punched it keeps
-//! no block, so it notes the range. A noted block that is not cached is a hole, whatever the store says: nobody reads
-//! the old bytes, also not between the failed sync and the next punch.
+//! The store is told to punch, and perhaps answers by writing zeros. A sync that fails may drop
+//! those as it drops any write, and the old bytes are back. Of what was written the cache keeps the
+//! blocks until a sync has succeeded; of what was punched it keeps no block, so it notes the range.
+//! A noted block that is not cached is a hole, whatever the store says: nobody reads the old bytes,
+//! also not between the failed sync and the next punch.
 //!
 //! | state | made by | left by |
 //! |---|---|---|
 //! | emptied | the store's answer to a punch, with the number of the next sync | a good sync that began since; a failed sync: lost |
 //! | lost | a failed sync; a punch beside one; a write into an emptied block that failed half-way, perhaps | the punch made again: emptied |
 //!
-//! From both: a write of the block that the store has accepted (from there on it is the cache's to keep), and a cut that takes the
-//! block off the file.
+//! From both: a write of the block that the store has accepted (from there on it is the cache's to
+//! keep), and a cut that takes the block off the file.
 //!
-//! **Made again** by the next sync that a user asks for and by the close, before anything is written, and before an invalidation or a
-//! discard. Who does it has the file to himself, and holds the locks of the cached blocks of a range while he looks once more what
-//! is lost there and has it punched. So no write back is under way in it; one that has ended has taken its block out. A block in the
-//! range that is dirty is in no store anyway, and is written after. Should the store refuse, the range stays lost, and
-//! the sync fails.
+//! **Made again** by the next sync that a user asks for and by the close, before anything is
+//! written, and before an invalidation or a discard. Who does it has the file to himself, and holds
+//! the locks of the cached blocks of a range while he looks once more what is lost there and has it
+//! punched. So no write back is under way in it; one that has ended has taken its block out. A
+//! block in the range that is dirty is in no store anyway, and is written after. Should the store
+//! refuse, the range stays lost, and the sync fails.
 //!
-//! **Bounded.** A file has [`MOST`] ranges at most when a punch begins: it makes them durable first, and fails where that does. A
-//! write into an emptied range parts it, but its block stays cached until a good sync, which ends the range, too. A write
-//! into a lost range parts it as long as there are less than [`MOST`]. Later ones leave the range as it is, and their blocks
-//! are in doubt: they stay cached, and are written once more after the punch.
+//! **Bounded.** A file has [`MOST`] ranges at most when a punch begins: it makes them durable
+//! first, and fails where that does. A write into an emptied range parts it, but its block stays
+//! cached until a good sync, which ends the range, too. A write into a lost range parts it as long
+//! as there are less than [`MOST`]. Later ones leave the range as it is, and their blocks are in
+//! doubt: they stay cached, and are written once more after the punch.
 //!
-//! A store that keeps what it has accepted ([`Accepted::Kept`]) has nothing noted. Lengths are not noted: that a sync which fails does
-//! not undo them is a rule of [`Store::set_len`](crate::store::Store::set_len).
+//! A store that keeps what it has accepted ([`Accepted::Kept`]) has nothing noted. Lengths are not
+//! noted: that a sync which fails does not undo them is a rule of
+//! [`Store::set_len`](crate::store::Store::set_len).
 
 use std::ops::Range;
 
@@ -38,7 +42,8 @@ use crate::store::{Accepted, SyncWhat};
 /// The most ranges that are noted of a file when a punch begins.
 const MOST: usize = 256;
 
-/// The blocks that the store was told to punch and no sync has covered. Kept with the file's extents, under their mutex.
+/// The blocks that the store was told to punch and no sync has covered. Kept with the file's
+/// extents, under their mutex.
 #[derive(Debug, Default)]
 pub(super) struct Punched {
     /// Those that are holes in the store, if no sync fails, with how many syncs had begun.
@@ -103,7 +108,8 @@ impl Punched {
         self.lost.remove_all(blocks);
     }
 
-    /// The store has accepted what was written to blocks; false if they are to be punched again all the same.
+    /// The store has accepted what was written to blocks; false if they are to be punched again all
+    /// the same.
     #[must_use]
     pub(super) fn written(&mut self, blocks: Range<u64>) -> bool {
         self.emptied.remove_all(blocks.clone());
@@ -154,7 +160,8 @@ impl Punched {
     }
 }
 
-/// A punch made again. Dropped, what has become of it is in the error sequence; without an answer, the store panicked.
+/// A punch made again. Dropped, what has become of it is in the error sequence; without an answer,
+/// the store panicked.
 struct Again<'f> {
     file: &'f FileCore,
     result: Option<Result<(), FileError>>,
@@ -173,8 +180,8 @@ impl Drop for Again<'_> {
 }
 
 impl FileCore {
-    /// Has the store punch blocks as far as the file reaches, and what is `known` of the store. The caller has the file to itself, and
-    /// the locks of those that are cached.
+    /// Has the store punch blocks as far as the file reaches, and what is `known` of the store. The
+    /// caller has the file to itself, and the locks of those that are cached.
     pub(super) fn punch_store(
         &self,
         blocks: Range<u64>,
@@ -205,7 +212,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Punches again what a failed sync may have brought back. A failure is left in the error sequence. No lock is held.
+    /// Punches again what a failed sync may have brought back. A failure is left in the error
+    /// sequence. No lock is held.
     pub(super) fn punch_again(&self) {
         if !self.extents.lock().punched.has_lost() {
             return;

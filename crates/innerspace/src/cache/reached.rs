@@ -1,8 +1,8 @@
 //! The store of an open file, as the file has it and each of its calls.
 //!
-//! A call that is under way as the file is closed has the store a moment longer, and with it what the store keeps others out by, a lock for
-//! one. So the file's entry in the table of open files stays until then: whoever opens the same again waits, in place of meeting that
-//! lock.
+//! A call that is under way as the file is closed has the store a moment longer, and with it what
+//! the store keeps others out by, a lock for one. So the file's entry in the table of open files
+//! stays until then: whoever opens the same again waits, in place of meeting that lock.
 
 use std::ops::Deref;
 
@@ -22,7 +22,8 @@ impl Reached {
         Reached { store, open }
     }
 
-    /// As long as it can be upgraded, the store is in use: by the file, or by a call that is under way yet.
+    /// As long as it can be upgraded, the store is in use: by the file, or by a call that is under
+    /// way yet.
     pub(super) fn in_use(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }

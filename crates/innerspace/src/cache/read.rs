@@ -57,8 +57,8 @@ impl Handle {
         self.read_part_slowly(offset, into, wait, wanted)
     }
 
-    /// Copies bytes of one block if it is there. Nothing here is moved through memory: what would have to be read back would
-    /// wait for the locked instructions before it, and the copy with it.
+    /// Copies bytes of one block if it is there. Nothing here is moved through memory: what would
+    /// have to be read back would wait for the locked instructions before it, and the copy with it.
     #[inline]
     fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
         let core = &*self.core;
@@ -85,8 +85,8 @@ impl Handle {
         is_up_to_date
     }
 
-    /// Whether a read of `len` bytes is another use of its block: many small reads in a row are one (P13); a jump back is
-    /// another.
+    /// Whether a read of `len` bytes is another use of its block: many small reads in a row are one
+    /// (P13); a jump back is another.
     #[inline]
     fn is_new_use(&self, offset: u64, inside: usize, len: usize) -> bool {
         // A hint: two threads that read through one handle at once may each be mistaken.

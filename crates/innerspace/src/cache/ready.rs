@@ -1,15 +1,19 @@
 //! Futures without a runtime: [`Ready`] becomes a view once the bytes are there.
 //!
-//! A future that finds its bytes missing puts the missing blocks in flight itself, if that takes no waiting, and is woken when they
-//! have landed: so thousands of them take no thread each. Otherwise (what the store has is not known, memory is short, a
-//! writer is at it) it queues a job in the file's lane, which takes the view in the blocking way and hands it over. It is woken also when
-//! somebody else fills one of its blocks, when the file is cut, and when it is closed; a dropped future takes its request along. A
-//! future that is polled by a job (in a store that reads by it, say) takes the view there and then: nobody else might.
+//! A future that finds its bytes missing puts the missing blocks in flight itself, if that takes no
+//! waiting, and is woken when they have landed: so thousands of them take no thread each. Otherwise
+//! (what the store has is not known, memory is short, a writer is at it) it queues a job in the
+//! file's lane, which takes the view in the blocking way and hands it over. It is woken also when
+//! somebody else fills one of its blocks, when the file is cut, and when it is closed; a dropped
+//! future takes its request along. A future that is polled by a job (in a store that reads by it,
+//! say) takes the view there and then: nobody else might.
 //!
-//! A waker is foreign code, which may make another call of the same file at once: it runs with no lock held. Who fills or cuts notes
-//! who is due to be woken, and wakes when the operation has let go of everything; who closes, when the store can be opened again.
-//! Requests that land leave it to the end of their job, or to another one ([`wake_due_elsewhere`](super::core::FileCore::wake_due_elsewhere)). So does who
-//! may hold locks of another file, in a call of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
+//! A waker is foreign code, which may make another call of the same file at once: it runs with no
+//! lock held. Who fills or cuts notes who is due to be woken, and wakes when the operation has let
+//! go of everything; who closes, when the store can be opened again. Requests that land leave it to
+//! the end of their job, or to another one
+//! ([`wake_due_elsewhere`](super::core::FileCore::wake_due_elsewhere)). So does who may hold locks
+//! of another file, in a call of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -38,7 +42,8 @@ pub(super) struct Request {
     range: Range<u64>,
     /// To be woken by whoever comes next to the end of an operation.
     due: Due,
-    /// None: the future is gone. Nothing is left here then, for the last to let go of the request may have a block locked.
+    /// None: the future is gone. Nothing is left here then, for the last to let go of the request
+    /// may have a block locked.
     state: Mutex<Option<State>>,
 }
 
@@ -60,7 +65,8 @@ impl State {
 }
 
 impl Request {
-    /// Takes the view, waiting for whatever it needs, and wakes the future; also if the store panics, for nobody runs it again.
+    /// Takes the view, waiting for whatever it needs, and wakes the future; also if the store
+    /// panics, for nobody runs it again.
     pub(super) fn run(&self) {
         let (core, range) = (&self.handle.core, self.range.clone());
         let mut result = None;
@@ -189,7 +195,8 @@ impl ReadyList {
         }
     }
 
-    /// A block could not be filled: those who wait for it hear why. [`ReadyList::wake_due`] has to follow.
+    /// A block could not be filled: those who wait for it hear why. [`ReadyList::wake_due`] has to
+    /// follow.
     pub(super) fn failed(&self, block: u64, error: &FileError) {
         if self.len() == 0 {
             return;
@@ -232,12 +239,14 @@ impl ReadyList {
         panics.go_on();
     }
 
-    /// The last handle is gone: who looks from now on hears of it. [`ReadyList::wake_closed`] has to follow.
+    /// The last handle is gone: who looks from now on hears of it. [`ReadyList::wake_closed`] has
+    /// to follow.
     pub(super) fn begin_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Wakes all who wait for the file, which is closed. One who is not in the list yet looks at the file once more when it is.
+    /// Wakes all who wait for the file, which is closed. One who is not in the list yet looks at
+    /// the file once more when it is.
     pub(super) fn wake_closed(&self, panics: &mut Panics) {
         for request in self.live() {
             panics.catch(|| request.settle(Err(request.handle.core.closed())));
@@ -251,9 +260,9 @@ impl ReadyList {
 
 /// A future that becomes a [`View`]; see [`PagedFile::ready`](super::PagedFile::ready).
 ///
-/// It needs no runtime: any executor can poll it. The blocks that are missing are read side by side, as many as the store serves at a
-/// time, by threads of the memory's or by `tick()`; what those run (a store, an error hook, a waker) may poll it, too, which then
-/// does the work at once.
+/// It needs no runtime: any executor can poll it. The blocks that are missing are read side by
+/// side, as many as the store serves at a time, by threads of the memory's or by `tick()`; what
+/// those run (a store, an error hook, a waker) may poll it, too, which then does the work at once.
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready {
     handle: Arc<Handle>,
@@ -284,7 +293,8 @@ impl Job for Take {
     }
 }
 
-/// How often a future puts blocks in flight that are gone again when it comes to look, before a job holds on to them.
+/// How often a future puts blocks in flight that are gone again when it comes to look, before a job
+/// holds on to them.
 const MOST_FLIGHTS: u32 = 2;
 
 impl Ready {
@@ -310,8 +320,9 @@ impl Ready {
         }
     }
 
-    /// Waits in place, without an executor, until the view is there or `timeout` is over. It can be waited for again then, or dropped
-    /// at any time; see [`Later::wait_timeout`](super::Later::wait_timeout).
+    /// Waits in place, without an executor, until the view is there or `timeout` is over. It can be
+    /// waited for again then, or dropped at any time; see
+    /// [`Later::wait_timeout`](super::Later::wait_timeout).
     ///
     /// # Errors
     /// When the time is over; inside, those of [`PagedFile::view`](super::PagedFile::view).
@@ -323,7 +334,8 @@ impl Ready {
     fn forget_request(&mut self) {
         if let Some(request) = self.request.take() {
             self.handle.core.ready.remove(&request);
-            // The result is a view, and what a waker does when it is dropped nobody knows: here, with nothing locked.
+            // The result is a view, and what a waker does when it is dropped nobody knows: here,
+            // with nothing locked.
             let state = request.state.lock().take();
             drop(state);
         }
@@ -405,7 +417,8 @@ impl Future for Ready {
                 false => self.queue(&request),
             }
         }
-        // What was filled, or closed, between the first look and the registration; or here, with nobody left to do it.
+        // What was filled, or closed, between the first look and the registration; or here, with
+        // nobody left to do it.
         core.cache.serve_waiting_if_abandoned();
         match self.look(&range) {
             Poll::Ready(result) => {

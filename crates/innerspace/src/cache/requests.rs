@@ -17,8 +17,8 @@
 //! ```
 //!
 //! A request that cannot be called back when its file is closed is *detached*: its blocks leave the
-//! index, and the frames stay the request's until the store completes it. Nobody gets a frame that a
-//! store may still write to (R6).
+//! index, and the frames stay the request's until the store completes it. Nobody gets a frame that
+//! a store may still write to (R6).
 //!
 //! **Waiting** for a block in flight. If the request is queued, the waiter makes the store's call
 //! itself: so nobody waits for a thread. Otherwise it sleeps on the block's lock, as for every
@@ -32,8 +32,8 @@
 //! at the same moment may take an eighth each. The pages are charged like all others, so the limit
 //! itself holds for all of them together.
 //!
-//! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes the
-//! mutex of the index, for blocks that could not be filled, and nothing outside it.
+//! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes
+//! the mutex of the index, for blocks that could not be filled, and nothing outside it.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -233,8 +233,8 @@ impl Fill {
         core.read_singly(store, fills, first, self.wanted)
     }
 
-    /// Ends the request: each block is the file's, up to date, or taken out for the reason at its place. Wakers of
-    /// futures are left to be called where no lock is held.
+    /// Ends the request: each block is the file's, up to date, or taken out for the reason at its
+    /// place. Wakers of futures are left to be called where no lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
         let Some(mut fills) = self.fills.take() else {
             return;
@@ -395,7 +395,8 @@ impl FileCore {
         start..last.end.max(start)
     }
 
-    /// Reads a part of neighbouring blocks, the first of which is `first`, by the store's plain calls.
+    /// Reads a part of neighbouring blocks, the first of which is `first`, by the store's plain
+    /// calls.
     pub(super) fn read_bytes(
         &self,
         store: &dyn Store,
@@ -453,8 +454,8 @@ impl FileCore {
         }
     }
 
-    /// Waits until no request has a block of the range. Nothing else may begin one meanwhile: the file is the caller's
-    /// alone.
+    /// Waits until no request has a block of the range. Nothing else may begin one meanwhile: the
+    /// file is the caller's alone.
     pub(super) fn wait_landed(&self, blocks: &Range<u64>) {
         self.requests
             .in_flight
@@ -467,9 +468,11 @@ impl FileCore {
         self.requests.in_flight.wait_quiet();
     }
 
-    /// The file is being closed: gives up what no store has begun, and takes the blocks of the others out of the file.
+    /// The file is being closed: gives up what no store has begun, and takes the blocks of the
+    /// others out of the file.
     pub(super) fn detach_requests(&self) {
-        // Whoever put a block in before the file was closed has the file steady until the request is in the table.
+        // Whoever put a block in before the file was closed has the file steady until the request
+        // is in the table.
         drop(self.invalidate.write());
         self.requests.in_flight.detach_all(|blocks| {
             for block in blocks.clone() {

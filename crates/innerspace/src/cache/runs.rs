@@ -1,5 +1,5 @@
-//! Sets of blocks as runs of neighbours of which the same is noted: a file that is written from front to back has one run,
-//! and another block of it makes that one longer.
+//! Sets of blocks as runs of neighbours of which the same is noted: a file that is written from
+//! front to back has one run, and another block of it makes that one longer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,8 @@ use super::dirty::Dirty;
 /// What is noted of each block of a set.
 #[derive(Debug)]
 pub(super) struct Runs<T> {
-    /// The runs by their first blocks. They do not overlap; neighbours of the same note may stay apart.
+    /// The runs by their first blocks. They do not overlap; neighbours of the same note may stay
+    /// apart.
     runs: BTreeMap<u64, Run<T>>,
     blocks: usize,
 }
@@ -101,8 +102,8 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.take_run(block..block + 1).map(|(_, note)| note)
     }
 
-    /// Takes out what a range begins with as far as the same is noted of it: up to which block, and what. `None` where its first
-    /// block is not there.
+    /// Takes out what a range begins with as far as the same is noted of it: up to which block, and
+    /// what. `None` where its first block is not there.
     pub(super) fn take_run(&mut self, blocks: Range<u64>) -> Option<(u64, T)> {
         let (start, run) = self.run_of(blocks.start)?;
         let end = run.end.min(blocks.end);

@@ -1,5 +1,5 @@
-//! What the files of one memory share: the error list, dirty counts per group, and the work that a service thread, or
-//! `tick()`, does for them.
+//! What the files of one memory share: the error list, dirty counts per group, and the work that a
+//! service thread, or `tick()`, does for them.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -42,8 +42,8 @@ const TICK_FLUSHES: usize = 16;
 // Not the shim's `Arc`: a model checker's makes no trait objects of closures.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 
-/// A file that is not closed. What it is open as can be told with locks held, where a reference must not be taken: it might become the
-/// last one.
+/// A file that is not closed. What it is open as can be told with locks held, where a reference
+/// must not be taken: it might become the last one.
 struct Entry {
     identity: Option<Identity>,
     core: Weak<FileCore>,
@@ -52,7 +52,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether it is there still. One that panicked when it was closed may never have said that it went.
+    /// Whether it is there still. One that panicked when it was closed may never have said that it
+    /// went.
     fn is_there(&self) -> bool {
         self.core.strong_count() > 0 || self.in_use.strong_count() > 0
     }
@@ -200,7 +201,8 @@ impl Cache {
         drop(before);
     }
 
-    /// Calls the wakers that were left to the service, and the hook for what it has not heard. No lock is held.
+    /// Calls the wakers that were left to the service, and the hook for what it has not heard. No
+    /// lock is held.
     pub(crate) fn call_out(&self) {
         if Pool::in_any_store_scope() {
             return;
@@ -239,12 +241,14 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Closes what was let go, serves the futures and calls out for the last time: from now on whoever polls a future, or closes a
-    /// file, does.
+    /// Closes what was let go, serves the futures and calls out for the last time: from now on
+    /// whoever polls a future, or closes a file, does.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the locks of the queues and of `unheard` are between. Who adds to one after it was looked at sees this.
+        // Relaxed: the locks of the queues and of `unheard` are between. Who adds to one after it
+        // was looked at sees this.
         self.abandoned.store(true, Ordering::Relaxed);
-        // That of what is retired is not: its length is looked at without. Pairs with the fence of who closes a file.
+        // That of what is retired is not: its length is looked at without. Pairs with the fence of
+        // who closes a file.
         fence(Ordering::SeqCst);
         let mut panics = Panics::default();
         panics.catch(|| self.pool.let_go());
@@ -252,7 +256,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// [`Cache::serve_waiting`], if nobody else will, for who has queued a future; whether it was done.
+    /// [`Cache::serve_waiting`], if nobody else will, for who has queued a future; whether it was
+    /// done.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
         let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
         if wanted {
@@ -261,7 +266,8 @@ impl Cache {
         wanted
     }
 
-    /// What a file leaves that was closed, if nobody comes by any more: frees what waits for a grace period, and calls out.
+    /// What a file leaves that was closed, if nobody comes by any more: frees what waits for a
+    /// grace period, and calls out.
     pub(super) fn end_if_abandoned(&self) {
         // After it was retired: see `abandon`.
         fence(Ordering::SeqCst);
@@ -271,15 +277,16 @@ impl Cache {
         }
     }
 
-    /// Frees what waits for a grace period, if nobody comes by any more: for who has let go of a file that is not cached. Where
-    /// whoever wants memory might do it.
+    /// Frees what waits for a grace period, if nobody comes by any more: for who has let go of a
+    /// file that is not cached. Where whoever wants memory might do it.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
         }
     }
 
-    /// What a tick would do for others, if nobody ticks any more: after a call of a store, where no lock is held.
+    /// What a tick would do for others, if nobody ticks any more: after a call of a store, where no
+    /// lock is held.
     #[inline]
     pub(super) fn serve_if_abandoned(&self) {
         // Relaxed: who sees it too late leaves it to the next.
@@ -334,11 +341,13 @@ impl Cache {
         self.closed.notify_all();
     }
 
-    /// Waits until no file on this store is being closed: until then its unwritten data is on the way, and its locks are held.
-    /// For whoever opens the store again, after the last handle of the old file is gone.
+    /// Waits until no file on this store is being closed: until then its unwritten data is on the
+    /// way, and its locks are held. For whoever opens the store again, after the last handle of the
+    /// old file is gone.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
-            // The last reference may wait for a grace period, or have gone where a file cannot be closed.
+            // The last reference may wait for a grace period, or have gone where a file cannot be
+            // closed.
             self.pool.let_go();
             // In a call of a store the others have to wait, but this one is wanted.
             for file in self.files() {
@@ -355,7 +364,8 @@ impl Cache {
         }
     }
 
-    /// Whether [`Cache::wait_closed`] would wait, for one at least. The table of files may be locked: no file goes here.
+    /// Whether [`Cache::wait_closed`] would wait, for one at least. The table of files may be
+    /// locked: no file goes here.
     pub(crate) fn is_closing(&self, identity: Identity) -> bool {
         let files = self.files.lock();
         files.iter().any(|file| file.is_open_as(identity))
@@ -464,7 +474,8 @@ impl Cache {
         files
     }
 
-    /// Has one file other than `except`, paid for by one of `groups`, write something; blocks written.
+    /// Has one file other than `except`, paid for by one of `groups`, write something; blocks
+    /// written.
     pub(super) fn write_some_of(&self, groups: &[GroupId], except: &FileCore) -> u64 {
         self.paid_by(groups)
             .iter()
@@ -474,7 +485,8 @@ impl Cache {
             .unwrap_or(0)
     }
 
-    /// Why nothing of what `groups` pay for can be written: `None` while a write is under way, or no store fails.
+    /// Why nothing of what `groups` pay for can be written: `None` while a write is under way, or
+    /// no store fails.
     pub(super) fn unwritten_error(&self, groups: &[GroupId]) -> Option<FileError> {
         let files = self.paid_by(groups);
         if files.iter().any(|file| file.is_writing()) {
@@ -483,8 +495,8 @@ impl Cache {
         files.iter().find_map(|file| file.unwritten_error())
     }
 
-    /// Asks for a step that writes what the groups have too much of. Cheap when it was asked for already, or was no use at this
-    /// tick: what is dirty is held back, or its store fails.
+    /// Asks for a step that writes what the groups have too much of. Cheap when it was asked for
+    /// already, or was no use at this tick: what is dirty is held back, or its store fails.
     #[inline]
     pub(super) fn want_flush(&self) {
         let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.now() + 1;
@@ -540,8 +552,8 @@ impl Cache {
         self.pool.kick();
     }
 
-    /// The lane for the calls of futures about whatever is at `address`, of which `limit` run at a time. It lasts as long as one of
-    /// them.
+    /// The lane for the calls of futures about whatever is at `address`, of which `limit` run at a
+    /// time. It lasts as long as one of them.
     pub(super) fn task_lane(&self, address: usize, limit: u32) -> Arc<Lane> {
         if self.is_foreign() {
             return Arc::new(self.workers.lane(limit));
@@ -570,8 +582,8 @@ impl Cache {
         self.workers.queued()
     }
 
-    /// A bounded piece of work for the files and for the pool below them. No section is open, no lock held. Who panics on the way
-    /// keeps nobody else waiting.
+    /// A bounded piece of work for the files and for the pool below them. No section is open, no
+    /// lock held. Who panics on the way keeps nobody else waiting.
     pub(crate) fn step(&self) -> Step {
         if self.is_foreign() {
             return Step::Idle;
@@ -593,7 +605,8 @@ impl Cache {
         }
     }
 
-    /// One tick of the clock: everything that is due, in the calling thread (P31). Who panics on the way keeps nobody else waiting.
+    /// One tick of the clock: everything that is due, in the calling thread (P31). Who panics on
+    /// the way keeps nobody else waiting.
     pub(crate) fn tick(&self) {
         if self.is_foreign() {
             return;
@@ -617,7 +630,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Takes the views and makes the calls that futures wait for, in a thread that waits for one of them.
+    /// Takes the views and makes the calls that futures wait for, in a thread that waits for one of
+    /// them.
     pub(super) fn serve_waiting(&self) {
         if self.is_foreign() {
             return;
@@ -642,7 +656,8 @@ impl Cache {
                 self.workers.run_one();
             });
         }
-        // One that had to wait for another of its lane, which has ended since, perhaps in this thread.
+        // One that had to wait for another of its lane, which has ended since, perhaps in this
+        // thread.
         if self.workers.is_ready() {
             self.leave_jobs_to_service();
         }
@@ -664,7 +679,8 @@ impl Cache {
         }
     }
 
-    /// Makes the syncs that eviction asked for. A failure is in the file's error sequence; a closed file needs none.
+    /// Makes the syncs that eviction asked for. A failure is in the file's error sequence; a closed
+    /// file needs none.
     fn run_syncs(&self) {
         if self.syncs_wanted.swap(false, Ordering::Acquire) {
             for file in self.files() {
@@ -673,7 +689,8 @@ impl Cache {
         }
     }
 
-    /// Waits until no request is in flight and no job runs or is queued. Nobody may be using the files.
+    /// Waits until no request is in flight and no job runs or is queued. Nobody may be using the
+    /// files.
     pub(crate) fn wait_quiet(&self) {
         for file in self.files() {
             file.wait_all_landed();

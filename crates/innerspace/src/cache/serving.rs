@@ -29,7 +29,8 @@ impl Drop for Serving {
 }
 
 impl Cache {
-    /// Whether this thread is doing the work of this cache: who waits for that work here waits for ever.
+    /// Whether this thread is doing the work of this cache: who waits for that work here waits for
+    /// ever.
     pub(super) fn is_served_here(&self) -> bool {
         let here = std::ptr::from_ref(self) as usize;
         SERVED

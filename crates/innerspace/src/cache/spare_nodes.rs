@@ -1,11 +1,13 @@
-//! Nodes for an index, allocated before they are wanted: who holds an index's lock, or is in a section, cannot allocate.
+//! Nodes for an index, allocated before they are wanted: who holds an index's lock, or is in a
+//! section, cannot allocate.
 
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::group::{GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool};
 use crate::units::FrameId;
 
-/// Nodes that are charged and zeroed, and linked nowhere. Those that are left are freed when it is dropped.
+/// Nodes that are charged and zeroed, and linked nowhere. Those that are left are freed when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct SpareNodes<'p> {
     pool: &'p Pool,

@@ -4,7 +4,8 @@ use super::calls::Holding;
 use super::core::FileCore;
 use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the caller is the one.
+/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the
+/// caller is the one.
 #[must_use]
 pub(super) enum Steady<'f> {
     /// Others may fill and write, too.

@@ -1,10 +1,10 @@
 //! Read-ahead: which blocks to put in flight before they are asked for.
 //!
-//! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in flight.
-//! A stream is known by its misses: neighbours upwards or downwards from the second on, a fixed
-//! stride from the third. Its window doubles each time the reader enters the one that is there, up
-//! to a share of the memory; it halves when blocks that were read ahead are evicted unused. A
-//! reader that jumps about has no stream, and nothing is read ahead for it.
+//! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
+//! flight. A stream is known by its misses: neighbours upwards or downwards from the second on, a
+//! fixed stride from the third. Its window doubles each time the reader enters the one that is
+//! there, up to a share of the memory; it halves when blocks that were read ahead are evicted
+//! unused. A reader that jumps about has no stream, and nothing is read ahead for it.
 //!
 //! The words here are relaxed atomics without a protocol: threads that share a handle may disturb
 //! each other's figures, which costs a wrong guess and nothing else.
@@ -171,7 +171,8 @@ impl One {
         self.step.get()
     }
 
-    /// Steps from the last block to `block`; `None` if no whole number of them, at least one, leads there.
+    /// Steps from the last block to `block`; `None` if no whole number of them, at least one, leads
+    /// there.
     fn steps_to(&self, block: u64) -> Option<u64> {
         let step = self.step();
         if step == 0 {
@@ -208,8 +209,8 @@ impl One {
         self.step() == 0 && get(&self.used) > 0
     }
 
-    /// Of a single miss: the step of the stream that it becomes with a miss of `block` to `high`, if
-    /// they are neighbours, or as far from one another as it was from the miss before it.
+    /// Of a single miss: the step of the stream that it becomes with a miss of `block` to `high`,
+    /// if they are neighbours, or as far from one another as it was from the miss before it.
     fn becomes(&self, block: u64, high: u64) -> Option<(&One, i64)> {
         if !self.is_single() {
             return None;

@@ -1,14 +1,16 @@
 //! Making the store durable, and what a failed sync may have cost (P18).
 //!
-//! A kernel that writes behind may drop what it accepted when it cannot write it; the sync that fails says so once, and the
-//! next one succeeds. So a block that was written and not synced since is kept in memory although it is clean: eviction
-//! passes it over, or syncs first. A sync that succeeds releases what was accepted before it began. One that fails leaves
-//! all that was accepted in doubt; what is in doubt becomes dirty again, and is written again. Every handle hears of it, also by
-//! a good sync of its own that had waited for this one: what it has written may be lost. Of what was punched there is no
-//! block to keep: that is noted, and punched again ([`punched`](super::punched)).
+//! A kernel that writes behind may drop what it accepted when it cannot write it; the sync that
+//! fails says so once, and the next one succeeds. So a block that was written and not synced since
+//! is kept in memory although it is clean: eviction passes it over, or syncs first. A sync that
+//! succeeds releases what was accepted before it began. One that fails leaves all that was accepted
+//! in doubt; what is in doubt becomes dirty again, and is written again. Every handle hears of it,
+//! also by a good sync of its own that had waited for this one: what it has written may be lost. Of
+//! what was punched there is no block to keep: that is noted, and punched again
+//! ([`punched`](super::punched)).
 //!
-//! One sync of a file runs at a time: of two at once, one could take the other's error along. Whoever comes meanwhile waits
-//! for the running one to end, and takes part in the next.
+//! One sync of a file runs at a time: of two at once, one could take the other's error along.
+//! Whoever comes meanwhile waits for the running one to end, and takes part in the next.
 
 use std::cell::Cell;
 use std::io;
@@ -45,7 +47,8 @@ impl Default for Changes {
 pub(super) struct Syncs {
     state: Mutex<State>,
     ended: Condvar,
-    /// Calls of the store that may have changed it, counted when they have ended; one more for those before the file was opened.
+    /// Calls of the store that may have changed it, counted when they have ended; one more for
+    /// those before the file was opened.
     changes: Changes,
     /// Somebody who may not call the store would evict more after a sync.
     wanted: AtomicBool,
@@ -100,7 +103,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A call that may change the store, and has when this is dropped, also if it panics: before anybody is told that it is over.
+/// A call that may change the store, and has when this is dropped, also if it panics: before
+/// anybody is told that it is over.
 #[must_use = "the change is noted when this is dropped"]
 pub(super) struct Changing<'s>(&'s Syncs);
 
@@ -112,7 +116,8 @@ impl Drop for Changing<'_> {
 }
 
 impl Syncs {
-    /// Begins a sync when none is running; `None` when another did meanwhile what is wanted, or took longer than `patience`.
+    /// Begins a sync when none is running; `None` when another did meanwhile what is wanted, or
+    /// took longer than `patience`.
     fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         let arrived = state.begun;
@@ -188,7 +193,8 @@ impl Drop for NoIo {
     }
 }
 
-/// A call of the store that makes durable what it has accepted. Dropped, it has failed; without an error, it panicked.
+/// A call of the store that makes durable what it has accepted. Dropped, it has failed; without an
+/// error, it panicked.
 struct Unsure<'f> {
     file: &'f FileCore,
     error: Option<io::Error>,
@@ -219,7 +225,8 @@ impl FileCore {
         }
         self.check_outside()?;
         let rules = self.rules(WriteReason::Sync);
-        // In one look: what is released in between may be written by others then, and not be durable.
+        // In one look: what is released in between may be written by others then, and not be
+        // durable.
         let (first, held) = {
             let dirty = self.dirty();
             let first = dirty.first_to_sync(blocks.clone(), &rules);
@@ -238,8 +245,8 @@ impl FileCore {
         held.map_or(Ok(()), |held| Err(self.held(held)))
     }
 
-    /// Makes what the store has accepted durable. A failure is left in the error sequence, and what it leaves in doubt is dirty
-    /// again. No block is locked.
+    /// Makes what the store has accepted durable. A failure is left in the error sequence, and what
+    /// it leaves in doubt is dirty again. No block is locked.
     pub(super) fn sync_store(&self, what: SyncWhat) -> Result<(), FileError> {
         if let Some(running) = self.syncs.begin(what, None) {
             self.run_sync(running, what, LockMode::Sleep)?;
@@ -285,7 +292,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Makes blocks that a failed sync left in doubt dirty again; those whose locks are not to be waited for stay in doubt.
+    /// Makes blocks that a failed sync left in doubt dirty again; those whose locks are not to be
+    /// waited for stay in doubt.
     pub(super) fn take_doubted_back(&self, mode: LockMode) {
         if self.accepted == Accepted::Kept {
             return;
@@ -298,9 +306,11 @@ impl FileCore {
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::DoubtListed);
         for block in doubted.into_iter().flatten() {
-            // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its lock is taken.
+            // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its
+            // lock is taken.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
-                // Somebody else may have taken it back, or another block may be in its place; only under the lock it stays so.
+                // Somebody else may have taken it back, or another block may be in its place; only
+                // under the lock it stays so.
                 if !self.dirty().is_doubted(block) {
                     continue;
                 }
@@ -315,7 +325,8 @@ impl FileCore {
         }
     }
 
-    /// Leaves out those of locked, stable blocks that are clean and yet the only copy that can be relied on.
+    /// Leaves out those of locked, stable blocks that are clean and yet the only copy that can be
+    /// relied on.
     pub(super) fn retain_synced(&self, locked: &mut Vec<Locked<'_>>) {
         if self.accepted == Accepted::UntilSync {
             let dirty = self.dirty();
@@ -323,7 +334,8 @@ impl FileCore {
         }
     }
 
-    /// Makes the sync that somebody asked for who could not make it. For the service, which does not wait long for others.
+    /// Makes the sync that somebody asked for who could not make it. For the service, which does
+    /// not wait long for others.
     pub(super) fn sync_if_wanted(&self) -> Result<(), FileError> {
         if !self.syncs.wanted.load(Ordering::Relaxed) {
             return Ok(());
@@ -339,8 +351,8 @@ impl FileCore {
         }
     }
 
-    /// Before frames are evicted: syncs, if some of them hold what no sync has covered. A thread that may not do I/O asks for a
-    /// background sync instead.
+    /// Before frames are evicted: syncs, if some of them hold what no sync has covered. A thread
+    /// that may not do I/O asks for a background sync instead.
     pub(super) fn sync_before_eviction(&self, frames: &[FrameId]) {
         if self.accepted == Accepted::Kept {
             return;

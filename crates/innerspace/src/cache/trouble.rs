@@ -1,8 +1,9 @@
 //! A store that keeps failing: how often it is asked again.
 //!
-//! A write that nobody asked for by a sync (the flusher's, a writer's over the dirty limit, reclaim's) is left out after one
-//! that failed: the next attempt, then the next three, seven and so on; a write that succeeds ends it. A tick of the clock
-//! gives one attempt in any case. Who needs memory meanwhile is told why there is none; a sync always tries.
+//! A write that nobody asked for by a sync (the flusher's, a writer's over the dirty limit,
+//! reclaim's) is left out after one that failed: the next attempt, then the next three, seven and
+//! so on; a write that succeeds ends it. A tick of the clock gives one attempt in any case. Who
+//! needs memory meanwhile is told why there is none; a sync always tries.
 
 use crate::sync::Mutex;
 

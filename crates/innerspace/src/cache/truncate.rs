@@ -1,8 +1,10 @@
-//! Taking parts of a file away: truncation, punching, discarding, invalidating. All of it with the file to itself.
+//! Taking parts of a file away: truncation, punching, discarding, invalidating. All of it with the
+//! file to itself.
 //!
-//! Order (I9): nobody may fill or write (`alone`); no write back begins past the new end ([`Cutting`]); those under way end; the
-//! store; the size; blocks out of the index under their locks; translations revoked; one grace period for a batch of blocks;
-//! the frames freed. When the call returns, no read, view taken later, or access through a mapping sees what was removed.
+//! Order (I9): nobody may fill or write (`alone`); no write back begins past the new end
+//! ([`Cutting`]); those under way end; the store; the size; blocks out of the index under their
+//! locks; translations revoked; one grace period for a batch of blocks; the frames freed. When the
+//! call returns, no read, view taken later, or access through a mapping sees what was removed.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
@@ -26,10 +28,11 @@ const BATCH: usize = 64;
 
 /// While it lives, no write back of a block that is being cut off begins.
 ///
-/// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length taken from the size under that
-/// lock. One that begins before this is waited for, before the store is cut. One that would begin later does not: should the
-/// store refuse, the block is as dirty as before. This ends after every block it is about was removed, or had its tail cleared,
-/// under its lock; so who locks one after that takes its length from the new size.
+/// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length
+/// taken from the size under that lock. One that begins before this is waited for, before the store
+/// is cut. One that would begin later does not: should the store refuse, the block is as dirty as
+/// before. This ends after every block it is about was removed, or had its tail cleared, under its
+/// lock; so who locks one after that takes its length from the new size.
 #[must_use = "the cut ends when this is dropped"]
 struct Cutting<'f>(&'f FileCore);
 
@@ -39,7 +42,8 @@ impl Drop for Cutting<'_> {
     }
 }
 
-/// Locked blocks that the store is punching. Dropped, the punch has failed, half-way perhaps, or panicked.
+/// Locked blocks that the store is punching. Dropped, the punch has failed, half-way perhaps, or
+/// panicked.
 struct Punching<'f> {
     file: &'f FileCore,
     batch: Vec<Locked<'f>>,
@@ -70,7 +74,8 @@ impl FileCore {
         result
     }
 
-    /// Does `work` with the file to itself, and then, with nothing held, what comes after an operation.
+    /// Does `work` with the file to itself, and then, with nothing held, what comes after an
+    /// operation.
     fn while_alone<T>(&self, work: impl FnOnce(&Steady<'_>) -> T) -> T {
         let alone = self.alone();
         let result = work(&alone);
@@ -99,7 +104,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Keeps writes back of the blocks from `first` on from beginning, and waits for those under way.
+    /// Keeps writes back of the blocks from `first` on from beginning, and waits for those under
+    /// way.
     fn cut_from<'f>(&'f self, first: u64, _alone: &Steady<'_>) -> Cutting<'f> {
         self.dirty().begin_cut(first);
         let cutting = Cutting(self);
@@ -127,8 +133,8 @@ impl FileCore {
         cleared
     }
 
-    /// Clears what was cut off of the last block. If that is viewed, and there is no memory to move it, it is cleared later: before the
-    /// file grows again, or a mapping shows it.
+    /// Clears what was cut off of the last block. If that is viewed, and there is no memory to move
+    /// it, it is cleared later: before the file grows again, or a mapping shows it.
     fn cut_tail<'p>(&'p self, size: u64, spare: Option<PoolFrame<'p>>) -> Result<(), FileError> {
         let cleared = self.zero_tail(size, spare);
         if !matches!(cleared, Err(FileError::Limit(_))) {
@@ -147,7 +153,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// A frame for the block that the file is to end in, if that is viewed and the cache has its only copy: it will have to move.
+    /// A frame for the block that the file is to end in, if that is viewed and the cache has its
+    /// only copy: it will have to move.
     fn spare_for_tail(&self, size: u64) -> Result<Option<PoolFrame<'_>>, FileError> {
         let block = size >> self.block_shift();
         let is_only_copy = |held: &BlockRef<'_>| {
@@ -221,8 +228,9 @@ impl FileCore {
         result
     }
 
-    /// Takes whole blocks away, in the store first: where that fails, unwritten data is still in the cache. The blocks' locks
-    /// keep the writing back of old bytes out from before the store's part until they are gone.
+    /// Takes whole blocks away, in the store first: where that fails, unwritten data is still in
+    /// the cache. The blocks' locks keep the writing back of old bytes out from before the store's
+    /// part until they are gone.
     fn punch_blocks(&self, blocks: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
         let mut next = blocks.start;
         while next < blocks.end {
@@ -243,7 +251,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// A punch of locked blocks has not come to its end: of what the cache has, nothing may differ from the store and be clean.
+    /// A punch of locked blocks has not come to its end: of what the cache has, nothing may differ
+    /// from the store and be clean.
     fn show_what_is_left(&self, mut batch: Vec<Locked<'_>>) {
         batch.retain(|one| !one.meta().flags.load().contains(FlagSet::DIRTY));
         let is_unsynced = |one: &Locked<'_>| self.dirty().is_unsynced(one.block());
@@ -275,11 +284,13 @@ impl FileCore {
     fn discard_alone(&self, alone: &Steady<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(0, alone);
         self.wait_landed(&(0..u64::MAX));
-        // A store that does not answer is met before anything goes: after it, the file would be longer than what it has.
+        // A store that does not answer is met before anything goes: after it, the file would be
+        // longer than what it has.
         let told = self.store_len()?;
         let (given_up, is_over_unsynced) = self.dirty().all_dirty();
         if is_over_unsynced {
-            // The store has older bytes, which could not be written again. What this leaves in doubt was written, and stays.
+            // The store has older bytes, which could not be written again. What this leaves in
+            // doubt was written, and stays.
             self.sync_store(SyncWhat::Data)?;
         }
         let mut blocks = given_up.into_iter().flatten();
@@ -297,22 +308,24 @@ impl FileCore {
         self.adopt_store_len(self.unwritten_end(), Some(told))
     }
 
-    /// Where the last block ends that the store may not have, or the file does: what is being written counts, for the store may be
-    /// asked for its length before it has the bytes.
+    /// Where the last block ends that the store may not have, or the file does: what is being
+    /// written counts, for the store may be asked for its length before it has the bytes.
     fn unwritten_end(&self) -> u64 {
         let last = self.dirty().last_unwritten();
         let end = last.map_or(0, |block| (block + 1) << self.block_shift());
         end.min(self.size())
     }
 
-    /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length over. Blocks with unwritten
-    /// data stay: they are newer than any change from outside. So do those that the store may lose yet. Pages dropped.
+    /// Forgets what is cached of a range of blocks and not dirty, and takes the store's length
+    /// over. Blocks with unwritten data stay: they are newer than any change from outside. So do
+    /// those that the store may lose yet. Pages dropped.
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
         self.check_outside()?;
         // A good sync does not bring back what the store may have lost before it.
         self.punch_again();
         self.take_doubted_back(LockMode::Sleep);
-        // What no sync has covered may be dropped by the store yet, and would be gone for good: it is synced, or dirty again.
+        // What no sync has covered may be dropped by the store yet, and would be gone for good: it
+        // is synced, or dirty again.
         let is_unsynced = self.dirty().unsynced(blocks.clone()).next().is_some();
         if is_unsynced || self.extents.lock().punched.meets(blocks.clone()) {
             self.sync_store(SyncWhat::Data)?;
@@ -331,7 +344,8 @@ impl FileCore {
         Ok(PageCount(dropped << self.order))
     }
 
-    /// Takes blocks out of the file that the store has as they are, and cannot lose any more; how many.
+    /// Takes blocks out of the file that the store has as they are, and cannot lose any more; how
+    /// many.
     pub(super) fn forget_clean(&self, blocks: Range<u64>) -> u64 {
         let mut dropped = 0;
         let mut next = blocks.start;
@@ -348,7 +362,8 @@ impl FileCore {
         }
     }
 
-    /// Makes the file as long as the store is now, but at least `kept` bytes. `told`: what it said before, good if it does not answer now.
+    /// Makes the file as long as the store is now, but at least `kept` bytes. `told`: what it said
+    /// before, good if it does not answer now.
     fn adopt_store_len(&self, kept: u64, told: Option<u64>) -> Result<(), FileError> {
         let or_told = |len: Result<u64, FileError>| len.or_else(|error| told.ok_or(error));
         let (len, old) = (or_told(self.store_len())?, self.size());
@@ -356,8 +371,8 @@ impl FileCore {
         super::midway::reached(super::midway::Point::LengthTold);
         self.extents.lock().clear();
         let noted = self.stored.swap(len, Ordering::AcqRel);
-        // A write back that ended since may have noted more than was asked for: that is lost now, and the store has it. One that
-        // ends from here on notes it afterwards.
+        // A write back that ended since may have noted more than was asked for: that is lost now,
+        // and the store has it. One that ends from here on notes it afterwards.
         let again = or_told(self.store_len());
         let noted = again.as_ref().map_or(noted, |len| *len);
         self.stored.fetch_max(noted, Ordering::AcqRel);
@@ -365,7 +380,8 @@ impl FileCore {
         // What the store has, as it is noted: it may have grown between the two.
         let new = self.stored.load(Ordering::Acquire).min(MAX_SIZE).max(kept);
         if new > old && self.inside_block(old) > 0 {
-            // The store has more of what was the last block than is cached. Where that is unwritten, zeros follow it.
+            // The store has more of what was the last block than is cached. Where that is
+            // unwritten, zeros follow it.
             let last = old >> self.block_shift();
             self.forget_clean(last..last + 1);
             self.clear_tail_before(new)?;
@@ -407,7 +423,8 @@ impl FileCore {
         }
     }
 
-    /// Locks the next cached blocks in `next..end`, ascending, each when no write of it is under way; moves `next` on.
+    /// Locks the next cached blocks in `next..end`, ascending, each when no write of it is under
+    /// way; moves `next` on.
     pub(super) fn lock_batch(&self, next: &mut u64, end: u64) -> Vec<Locked<'_>> {
         let mut batch = Vec::new();
         while batch.len() < BATCH {
@@ -456,7 +473,8 @@ impl FileCore {
         }
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::CutOff);
-        // The last first: frames come back in reverse, so in the order of these blocks, and what is written next lies in a row.
+        // The last first: frames come back in reverse, so in the order of these blocks, and what is
+        // written next lies in a row.
         for locked in batch.into_iter().rev() {
             let dropped = self.pool.uncache(locked.frame());
             debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");

@@ -1,8 +1,11 @@
-//! The `try_` forms of a file's calls: what would have to wait is an error instead ([`FileError::would_block`]).
+//! The `try_` forms of a file's calls: what would have to wait is an error instead
+//! ([`FileError::would_block`]).
 //!
-//! They sleep for nobody: no call of the store, lock of a block or of the file, full group, write back under way or access
-//! through a mapping. Nor do they have others do what is missing: for that there are futures, [`PagedFile::ready`] for bytes and
-//! [`PagedFile::later`] for calls, which may also be waited for in place, for a while. Where nothing else is said, a form that would block has changed nothing.
+//! They sleep for nobody: no call of the store, lock of a block or of the file, full group, write
+//! back under way or access through a mapping. Nor do they have others do what is missing: for that
+//! there are futures, [`PagedFile::ready`] for bytes and [`PagedFile::later`] for calls, which may
+//! also be waited for in place, for a while. Where nothing else is said, a form that would block
+//! has changed nothing.
 
 use std::ops::{Range, RangeBounds};
 
@@ -27,7 +30,8 @@ impl FileCore {
     }
 }
 
-/// Forms that never wait. What would have to is an error for which [`FileError::would_block`] holds; each says what to wait for then.
+/// Forms that never wait. What would have to is an error for which [`FileError::would_block`]
+/// holds; each says what to wait for then.
 impl PagedFile {
     /// Like [`PagedFile::view`], but never waits. What would block is had by [`PagedFile::ready`].
     ///
@@ -37,7 +41,8 @@ impl PagedFile {
         self.handle().view(self.bytes(range)?, Wait::No)
     }
 
-    /// Like [`PagedFile::read_at`], but never waits. What would block is there when [`PagedFile::ready`] is done.
+    /// Like [`PagedFile::read_at`], but never waits. What would block is there when
+    /// [`PagedFile::ready`] is done.
     ///
     /// # Errors
     /// As [`PagedFile::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
@@ -45,17 +50,19 @@ impl PagedFile {
         self.handle().read_at(buf, offset, Wait::No)
     }
 
-    /// Like [`PagedFile::read_exact_at`], but never waits. What would block is there when [`PagedFile::ready`] is done.
+    /// Like [`PagedFile::read_exact_at`], but never waits. What would block is there when
+    /// [`PagedFile::ready`] is done.
     ///
     /// # Errors
-    /// As [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    /// As [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled
+    /// then.
     pub fn try_read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
         let got = self.try_read_at(buf, offset)?;
         self.check_whole(got, buf, offset)
     }
 
-    /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing. What would block is for
-    /// [`LaterCalls::write_at`](super::LaterCalls::write_at).
+    /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing.
+    /// What would block is for [`LaterCalls::write_at`](super::LaterCalls::write_at).
     ///
     /// # Errors
     /// As [`PagedFile::write_at`], and [`FileError::WouldBlock`].
@@ -63,8 +70,9 @@ impl PagedFile {
         self.core().try_write_at(bytes, offset)
     }
 
-    /// Like [`PagedFile::append`], but never waits: writes into one block ([`PagedFile::block_size`]), the last one, if that is cached
-    /// and has room for all of it, or a new one, if the file ends with a block; or nothing. What would block is for
+    /// Like [`PagedFile::append`], but never waits: writes into one block
+    /// ([`PagedFile::block_size`]), the last one, if that is cached and has room for all of it, or
+    /// a new one, if the file ends with a block; or nothing. What would block is for
     /// [`LaterCalls::append`](super::LaterCalls::append).
     ///
     /// # Errors
@@ -73,18 +81,21 @@ impl PagedFile {
         self.core().try_append(bytes)
     }
 
-    /// Whether all data is durable, as after [`PagedFile::sync_data`]: it succeeds where that would have nothing to do. It would
-    /// block while something is unwritten or being written, or was written and not synced since, by whoever; and before the first
-    /// sync of a file, for nobody knows what came before it was opened. Nothing is written for it:
+    /// Whether all data is durable, as after [`PagedFile::sync_data`]: it succeeds where that would
+    /// have nothing to do. It would block while something is unwritten or being written, or was
+    /// written and not synced since, by whoever; and before the first sync of a file, for nobody
+    /// knows what came before it was opened. Nothing is written for it:
     /// [`LaterCalls::sync_data`](super::LaterCalls::sync_data) is for that.
     ///
     /// # Errors
-    /// As [`PagedFile::sync_data`], which tell this handle of a failed write as well, and [`FileError::WouldBlock`].
+    /// As [`PagedFile::sync_data`], which tell this handle of a failed write as well, and
+    /// [`FileError::WouldBlock`].
     pub fn try_sync_data(&self) -> Result<(), FileError> {
         self.try_sync(0..self.core().end_block(), SyncWhat::Data)
     }
 
-    /// The same of [`PagedFile::sync_all`]. What would block is for [`LaterCalls::sync_all`](super::LaterCalls::sync_all).
+    /// The same of [`PagedFile::sync_all`]. What would block is for
+    /// [`LaterCalls::sync_all`](super::LaterCalls::sync_all).
     ///
     /// # Errors
     /// As [`PagedFile::try_sync_data`].
@@ -92,8 +103,9 @@ impl PagedFile {
         self.try_sync(0..self.core().end_block(), SyncWhat::All)
     }
 
-    /// The same of [`PagedFile::sync_range`]: what is unwritten elsewhere does not matter, what was written and not synced does.
-    /// What would block is for [`LaterCalls::sync_range`](super::LaterCalls::sync_range).
+    /// The same of [`PagedFile::sync_range`]: what is unwritten elsewhere does not matter, what was
+    /// written and not synced does. What would block is for
+    /// [`LaterCalls::sync_range`](super::LaterCalls::sync_range).
     ///
     /// # Errors
     /// As [`PagedFile::try_sync_data`].
@@ -108,8 +120,9 @@ impl PagedFile {
         outcome
     }
 
-    /// Like [`PagedFile::evict`], but never waits: blocks that are mapped stay, for it would wait until no access uses them. What is
-    /// left so is no error, and goes by [`LaterCalls::evict`](super::LaterCalls::evict).
+    /// Like [`PagedFile::evict`], but never waits: blocks that are mapped stay, for it would wait
+    /// until no access uses them. What is left so is no error, and goes by
+    /// [`LaterCalls::evict`](super::LaterCalls::evict).
     ///
     /// # Errors
     /// [`FileError::BadRange`].

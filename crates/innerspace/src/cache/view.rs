@@ -1,8 +1,9 @@
 //! Views: owned, immutable bytes of a file.
 //!
-//! Inside one block a view is the frame itself, held by a count in its hold word; over several blocks it is a copy in a
-//! frame of its own, charged to the file's group; of a hole it is a static page of zeros. In each case the bytes never
-//! change: writers move the block to a new frame while views keep the old one (P28).
+//! Inside one block a view is the frame itself, held by a count in its hold word; over several
+//! blocks it is a copy in a frame of its own, charged to the file's group; of a hole it is a static
+//! page of zeros. In each case the bytes never change: writers move the block to a new frame while
+//! views keep the old one (P28).
 
 use std::fmt;
 use std::hint::cold_path;
@@ -34,10 +35,11 @@ const _: () = assert!(MAX_COPY == 2 * MIB);
 /// What a hole looks like. Never written, so the host backs it with one page of its own.
 static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 
-/// Bytes of a file that stay as they are while the view lives, whoever writes, truncates, evicts or drops the file.
+/// Bytes of a file that stay as they are while the view lives, whoever writes, truncates, evicts or
+/// drops the file.
 ///
-/// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long: drop views soon, or the group
-/// fills up with them.
+/// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long:
+/// drop views soon, or the group fills up with them.
 ///
 /// ```
 /// use innerspace::{FileAccess, MIB, Memory, View, store::MemoryStore};
@@ -60,8 +62,8 @@ impl View {
         View(Pinned::of_static(&ZEROS[..len]))
     }
 
-    /// A view of part of a block that the caller holds; `None` when it is not the file's any more, being written, or mapped
-    /// writable.
+    /// A view of part of a block that the caller holds; `None` when it is not the file's any more,
+    /// being written, or mapped writable.
     pub(super) fn of_frame(handle: &Handle, frame: FrameId, inside: Range<usize>) -> Option<View> {
         let pinned = Pinned::try_new(&handle.core.pool, frame, inside)?;
         Some(View(pinned))
@@ -118,8 +120,9 @@ enum Seen {
 }
 
 impl Handle {
-    /// A view of `range`, which is inside the file's size at some moment of the call. What a hit takes is compiled into the
-    /// caller, so that the view's parts stay in registers: moved through memory they cost more than the look-up.
+    /// A view of `range`, which is inside the file's size at some moment of the call. What a hit
+    /// takes is compiled into the caller, so that the view's parts stay in registers: moved through
+    /// memory they cost more than the look-up.
     #[inline(always)]
     pub(super) fn view(
         self: &Arc<Handle>,
@@ -129,8 +132,8 @@ impl Handle {
         if let Some(pinned) = self.hit(&range) {
             return Ok(View(pinned));
         }
-        // The length, which a caller often knows when it is compiled, and the error, which has to be told from a view: so that whoever asks
-        // for either after a hit asks for nothing.
+        // The length, which a caller often knows when it is compiled, and the error, which has to
+        // be told from a view: so that whoever asks for either after a hit asks for nothing.
         let len = (range.end - range.start) as usize;
         match Pinned::of_len(len, move || self.view_missed(range, wait)) {
             Ok(pinned) => Ok(View(pinned)),
@@ -140,8 +143,8 @@ impl Handle {
 
     /// A view of a range of one block that is there and hot.
     ///
-    /// How many views a processor has under way at once depends on their instructions, which are counted (see `BENCHMARKS.md`).
-    /// Whatever is unusual is left to a call.
+    /// How many views a processor has under way at once depends on their instructions, which are
+    /// counted (see `BENCHMARKS.md`). Whatever is unusual is left to a call.
     #[inline(always)]
     fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
@@ -173,7 +176,8 @@ impl Handle {
         Ok(pinned)
     }
 
-    /// A view was found. If that is the first use of its block since it was read ahead, the stream goes on.
+    /// A view was found. If that is the first use of its block since it was read ahead, the stream
+    /// goes on.
     fn note_ahead_view(&self, pinned: &Pinned<Pool>, start: u64) {
         if let Some(uses) = pinned.uses()
             && uses.has(Uses::AHEAD)
@@ -326,7 +330,8 @@ impl Handle {
         }
         count(&core.counters.copied_views, 1);
         core.pool.counters.add(Event::ViewCopy, pages);
-        // Published as a block of no file, viewed, and taken out again: what is left is kept by the view alone.
+        // Published as a block of no file, viewed, and taken out again: what is left is kept by the
+        // view alone.
         copy.set_flags(FlagSet::UPTODATE);
         copy.set_kind(Kind::Cached);
         let frame = copy.publish(HoldState::cached(1));
@@ -340,8 +345,8 @@ impl Handle {
     }
 }
 
-/// The view from `inside` bytes in the block that was sought and found, which is marked used, and hot where there was no mark to
-/// make; `None` if it is not up to date.
+/// The view from `inside` bytes in the block that was sought and found, which is marked used, and
+/// hot where there was no mark to make; `None` if it is not up to date.
 #[inline]
 fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
     let (pool, frame, flags) = (taken.keeper(), taken.frame(), taken.flags());
@@ -352,7 +357,8 @@ fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, P
 }
 
 impl FileCore {
-    /// A view from `start`, which is inside the file, of the block there, if it can be had without waiting.
+    /// A view from `start`, which is inside the file, of the block there, if it can be had without
+    /// waiting.
     fn cool_hit<'id>(&self, pool: Here<'id, Pool>, start: u64) -> Option<Grip<'id, Pool>> {
         let inside = self.inside_block(start) as usize;
         let tag = self.index.tags().sought(start / PAGE_SIZE as u64);
@@ -371,7 +377,8 @@ impl FileCore {
         self.take_seen(taken, seen, block, inside)
     }
 
-    /// The view from `inside` bytes in the block that the index led to, if it was there still: who seeks it next guesses where.
+    /// The view from `inside` bytes in the block that the index led to, if it was there still: who
+    /// seeks it next guesses where.
     fn take_seen<'id>(
         &self,
         taken: Taken<'id, Pool>,
@@ -387,8 +394,8 @@ impl FileCore {
         take_found(taken, inside)
     }
 
-    /// A view of the block that is cached at `block`, and whether it still was that block when the view was taken (I10); in a section
-    /// of the file's pool.
+    /// A view of the block that is cached at `block`, and whether it still was that block when the
+    /// view was taken (I10); in a section of the file's pool.
     #[inline(always)]
     fn take_in_section<'id>(
         &self,
@@ -410,7 +417,8 @@ impl FileCore {
         Some((taken, seen))
     }
 
-    /// Takes the right to store away from every mapping of a locked block, and waits until none is used.
+    /// Takes the right to store away from every mapping of a locked block, and waits until none is
+    /// used.
     pub(super) fn end_write_mappings(&self, locked: &Locked<'_>) {
         if locked.meta().hold.load().is_wmapped() {
             self.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
@@ -419,8 +427,8 @@ impl FileCore {
         }
     }
 
-    /// Clears what was stored past the end of the file through mappings of a locked block, whose right to store has just been
-    /// taken away. WMAPPED is still set, so there is no view of it.
+    /// Clears what was stored past the end of the file through mappings of a locked block, whose
+    /// right to store has just been taken away. WMAPPED is still set, so there is no view of it.
     pub(super) fn zero_past_end(&self, locked: &Locked<'_>) {
         let start = locked.block() << self.block_shift();
         let inside = self.size().saturating_sub(start).min(self.block_bytes()) as usize;

@@ -1,8 +1,9 @@
 //! Writing: into the frame if nobody views it, into a new frame if somebody does.
 //!
-//! A write to one block, in order: room under the dirty limit; the block locked and stable (made, or filled first if only a
-//! part of it is written and the store has the rest, P22); the bytes stored under the WRITER bit; DIRTY and the dirty
-//! index; the file's size; unlock. A reader sees the size after the bytes.
+//! A write to one block, in order: room under the dirty limit; the block locked and stable (made,
+//! or filled first if only a part of it is written and the store has the rest, P22); the bytes
+//! stored under the WRITER bit; DIRTY and the dirty index; the file's size; unlock. A reader sees
+//! the size after the bytes.
 
 use std::ops::Range;
 
@@ -57,10 +58,11 @@ pub(super) enum Caches {
 }
 
 impl Caches {
-    /// From here on, in bytes: what is written and where it goes fill a core's second cache, which is a mebibyte or two. (On a Zen 4 with
-    /// one, into 16 or 128 MiB of frames by calls of 512 KiB and 1 MiB, writing takes 185 to 217 ns a page in place of 385 to 493, and together
-    /// with reading it back, at once or in the end, 487 to 561 in place of 591 to 854. Shorter writes whose frames are the same few again and
-    /// again, 2 MiB say, are faster through the caches.)
+    /// From here on, in bytes: what is written and where it goes fill a core's second cache, which
+    /// is a mebibyte or two. (On a Zen 4 with one, into 16 or 128 MiB of frames by calls of 512 KiB
+    /// and 1 MiB, writing takes 185 to 217 ns a page in place of 385 to 493, and together with
+    /// reading it back, at once or in the end, 487 to 561 in place of 591 to 854. Shorter writes
+    /// whose frames are the same few again and again, 2 MiB say, are faster through the caches.)
     const LONG: usize = match cfg!(any(shuttle, miri)) {
         true => 2 * PAGE_SIZE, // so that the checkers see it
         false => 512 << 10,
@@ -110,8 +112,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// What comes after an operation that fills, writes or cuts: no lock is held any more. A write that fails leaves it to the next
-    /// operation, and to the service.
+    /// What comes after an operation that fills, writes or cuts: no lock is held any more. A write
+    /// that fails leaves it to the next operation, and to the service.
     #[inline]
     pub(super) fn end_operation(&self) {
         self.pool.safe_point();
@@ -140,7 +142,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset`, where the file has as many: it does not get longer, also if it is cut meanwhile.
+    /// Writes all of `bytes` at `offset`, where the file has as many: it does not get longer, also
+    /// if it is cut meanwhile.
     pub(super) fn overwrite_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
@@ -162,7 +165,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes what `bytes` begins with: some new pages, or a part of one block. Returns how much that is.
+    /// Writes what `bytes` begins with: some new pages, or a part of one block. Returns how much
+    /// that is.
     fn write_steady(
         &self,
         bytes: &[u8],
@@ -271,7 +275,8 @@ impl FileCore {
         }
     }
 
-    /// Stores into a locked block, moving it to `spare` if it is viewed; false when it is and there is no spare.
+    /// Stores into a locked block, moving it to `spare` if it is viewed; false when it is and there
+    /// is no spare.
     fn store_locked<'f>(
         &'f self,
         mut locked: Locked<'f>,
@@ -290,7 +295,8 @@ impl FileCore {
         match (&mut writing, source) {
             (Some(writing), Source::Bytes(bytes)) => writing.write(inside.start, bytes),
             (Some(writing), Source::Zeros(_)) => writing.zero(inside.clone()),
-            // A view taken between the move and the second attempt: the lock keeps writers out, not viewers.
+            // A view taken between the move and the second attempt: the lock keeps writers out, not
+            // viewers.
             (None, _) => return Ok(false),
         }
         drop(writing);
@@ -300,7 +306,8 @@ impl FileCore {
         Ok(true)
     }
 
-    /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of the block they end in.
+    /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of
+    /// the block they end in.
     pub(super) fn grow_to(&self, end: u64) {
         if self.size.load(Ordering::Relaxed) < end {
             let _alone = self.dirty();
@@ -308,8 +315,8 @@ impl FileCore {
         }
     }
 
-    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller keeps it steady, or has seen under the mutex
-    /// that nobody has it alone.
+    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller keeps
+    /// it steady, or has seen under the mutex that nobody has it alone.
     #[inline]
     pub(super) fn grow_locked(&self, end: u64) {
         if self.size.load(Ordering::Relaxed) < end {
@@ -317,8 +324,8 @@ impl FileCore {
         }
     }
 
-    /// Moves a locked block to another frame, which comes back locked: the old one is left to its views. The new frame is
-    /// charged already, so this cannot fail.
+    /// Moves a locked block to another frame, which comes back locked: the old one is left to its
+    /// views. The new frame is charged already, so this cannot fail.
     pub(super) fn move_block<'f>(
         &'f self,
         old: Locked<'f>,
@@ -352,7 +359,8 @@ impl FileCore {
             .write()
             .replace(self.frames(), block, old_frame, frame);
         let new = Locked::new(super::block::BlockRef::new(self, frame, block));
-        // Nobody installs the old frame any more; who did loses it before the new one can be written.
+        // Nobody installs the old frame any more; who did loses it before the new one can be
+        // written.
         if old_meta.hold.load().mapped() > 0 {
             self.revoke_and_wait(block..block + 1, Revoke::All);
         }
@@ -367,7 +375,8 @@ impl FileCore {
         new
     }
 
-    /// Stores that went past the end of the file through a mapping must not show up when it grows to `new_end`.
+    /// Stores that went past the end of the file through a mapping must not show up when it grows
+    /// to `new_end`.
     #[inline]
     pub(super) fn clear_tail_before(&self, new_end: u64) -> Result<(), FileError> {
         let size = self.size();
@@ -379,7 +388,8 @@ impl FileCore {
 
     #[cold]
     pub(super) fn clear_tail(&self, size: u64) -> Result<(), FileError> {
-        // Where no translation can store, the bytes past the end are zeros already: see `zero_past_end`. But for a tail that was left.
+        // Where no translation can store, the bytes past the end are zeros already: see
+        // `zero_past_end`. But for a tail that was left.
         match self.lookup(size >> self.block_shift()) {
             Some(held)
                 if held.meta().hold.load().is_wmapped()
@@ -402,8 +412,9 @@ impl FileCore {
         }
     }
 
-    /// Clears the cached part of the last block past `size`, and takes away the translations of pages wholly past it. A block that is
-    /// viewed moves to `spare` for that; without one, and without memory, it goes if the store has it.
+    /// Clears the cached part of the last block past `size`, and takes away the translations of
+    /// pages wholly past it. A block that is viewed moves to `spare` for that; without one, and
+    /// without memory, it goes if the store has it.
     pub(super) fn zero_tail<'p>(
         &'p self,
         size: u64,
@@ -430,7 +441,8 @@ impl FileCore {
                 let Some(frame) = spare.take() else {
                     drop(locked);
                     let alloc = |mode| self.pool.alloc(self.group.id(), self.order, mode);
-                    // Over the limit only if the cache has the only copy: going back is no longer possible, the store is shorter already.
+                    // Over the limit only if the cache has the only copy: going back is no longer
+                    // possible, the store is shorter already.
                     spare = match alloc(AllocMode::NoIo) {
                         Ok(frame) => Some(frame),
                         Err(_) if self.forget_clean(block..block + 1) > 0 => return Ok(()),
@@ -474,8 +486,8 @@ impl FileCore {
         nearest
     }
 
-    /// How many of `wanted` blocks may become dirty before the groups are at their hard limit; at least one, for which
-    /// [`FileCore::make_dirty_room`] was asked.
+    /// How many of `wanted` blocks may become dirty before the groups are at their hard limit; at
+    /// least one, for which [`FileCore::make_dirty_room`] was asked.
     pub(super) fn dirty_room(&self, wanted: u64) -> u64 {
         let rooms = self.groups.iter().filter_map(|group| {
             let most = self.pool.groups.max(*group)?.0 / HARD_PART;
@@ -485,8 +497,8 @@ impl FileCore {
         rooms.min().map_or(wanted, |room| room.min(wanted))
     }
 
-    /// Makes room for one more dirty block: a writer over the limit writes back itself, and is refused when nothing may be
-    /// written (P25).
+    /// Makes room for one more dirty block: a writer over the limit writes back itself, and is
+    /// refused when nothing may be written (P25).
     #[inline]
     pub(super) fn make_dirty_room(&self) -> Result<(), FileError> {
         match self.dirty_level() {

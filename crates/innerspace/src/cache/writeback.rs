@@ -1,9 +1,10 @@
 //! Writing dirty blocks back, and waiting for it.
 //!
-//! One run of adjacent blocks, in order (I6): lock them; revoke the right to store through mappings, one grace period for
-//! all; pin the bytes; clear DIRTY and set WRITEBACK; unlock; write; and for each block either done, or DIRTY and ERROR
-//! again. The pin is a view: it keeps every writer out of the bytes while the store reads them, so checksums hold.
-//! Whoever wants to write such a block waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
+//! One run of adjacent blocks, in order (I6): lock them; revoke the right to store through
+//! mappings, one grace period for all; pin the bytes; clear DIRTY and set WRITEBACK; unlock; write;
+//! and for each block either done, or DIRTY and ERROR again. The pin is a view: it keeps every
+//! writer out of the bytes while the store reads them, so checksums hold. Whoever wants to write
+//! such a block waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -29,10 +30,12 @@ use crate::units::MIB;
 /// The most bytes one call of a store writes, unless a sync asks for it; one block at least.
 const MAX_RUN: u64 = MIB;
 
-/// The most bytes one call of a store writes for a sync: nobody waits for less, and a device is faster with more at once.
+/// The most bytes one call of a store writes for a sync: nobody waits for less, and a device is
+/// faster with more at once.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
 
-/// More than [`MAX_RUN`] is this part of every limit at most: what is being written can be neither changed nor evicted.
+/// More than [`MAX_RUN`] is this part of every limit at most: what is being written can be neither
+/// changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
 
 /// Runs that a flusher writes before it looks again whether it has to.
@@ -86,7 +89,8 @@ impl InFlight<'_> {
         self.held.block + 1 == next.held.block && self.failed == next.failed
     }
 
-    /// The write was good. The flag is set by a write that failed alone, and one is under way at a time: this one.
+    /// The write was good. The flag is set by a write that failed alone, and one is under way at a
+    /// time: this one.
     fn clear_error(&self) {
         let flags = &self.held.meta().flags;
         if flags.load().contains(FlagSet::ERROR) {
@@ -107,7 +111,8 @@ impl Drop for InFlights<'_> {
     fn drop(&mut self) {
         let file = self.file;
         if let (false, [first, .., last] | [first @ last]) = (self.answered, &self.blocks[..]) {
-            // A panic since the writes began. The store is called there, and little else is done: it is what is named.
+            // A panic since the writes began. The store is called there, and little else is done:
+            // it is what is named.
             let offset = first.held.block << file.block_shift();
             let end = (last.held.block << file.block_shift()) + last.len as u64;
             let (what, error) = (StoreAction::Write, store_panicked());
@@ -140,7 +145,8 @@ impl Drop for InFlights<'_> {
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
         }
-        // What a writer took for a hole before this may be evicted soon, and is none any more, whoever made the block, and on what.
+        // What a writer took for a hole before this may be evicted soon, and is none any more,
+        // whoever made the block, and on what.
         file.hole_epoch.fetch_add(1, Ordering::SeqCst);
         drop(dirty);
         for one in &self.blocks {
@@ -160,8 +166,8 @@ impl Drop for FlushEnd<'_> {
 }
 
 impl FileCore {
-    /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and failed. What no sync asks for is
-    /// left out for a while after a failure.
+    /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and
+    /// failed. What no sync asks for is left out for a while after a failure.
     pub(super) fn write_range(
         &self,
         blocks: Range<u64>,
@@ -208,13 +214,14 @@ impl FileCore {
         (bytes >> self.block_shift()).max(1)
     }
 
-    /// The most bytes of one run of a sync, by the nearest limit of the groups that pay for the file.
+    /// The most bytes of one run of a sync, by the nearest limit of the groups that pay for the
+    /// file.
     fn max_sync_run(&self) -> u64 {
         (self.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN)
     }
 
-    /// Like [`FileCore::write_range`] over the whole file, from where the last call ended: a block that is written again and
-    /// again does not keep those behind it waiting.
+    /// Like [`FileCore::write_range`] over the whole file, from where the last call ended: a block
+    /// that is written again and again does not keep those behind it waiting.
     pub(super) fn write_onwards(&self, reason: WriteReason, max_blocks: u64) -> RunEnd {
         let end_block = self.end_block();
         let from = self.write_from.load(Ordering::Relaxed).min(end_block);
@@ -301,8 +308,8 @@ impl FileCore {
         }
     }
 
-    /// A dirty, stable block, locked. `Some(None)`: it is not dirty; `None`: its lock, or the write under way, is not to be
-    /// waited for.
+    /// A dirty, stable block, locked. `Some(None)`: it is not dirty; `None`: its lock, or the write
+    /// under way, is not to be waited for.
     fn lock_dirty(&self, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
         let get = if may_sleep {
             Get::LOCK
@@ -346,7 +353,8 @@ impl FileCore {
         }
     }
 
-    /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. What must not go after all is left as it is.
+    /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. What must not go after all is left
+    /// as it is.
     fn begin_writes<'f>(&'f self, locked: Vec<Locked<'f>>, rules: &WriteRules) -> InFlights<'f> {
         let mut ready = Vec::with_capacity(locked.len());
         for one in locked {
@@ -390,7 +398,8 @@ impl FileCore {
         in_flight
     }
 
-    /// Turns DIRTY into WRITEBACK for locked blocks, ascending, in one step for the dirty index; what was noted of each that may go.
+    /// Turns DIRTY into WRITEBACK for locked blocks, ascending, in one step for the dirty index;
+    /// what was noted of each that may go.
     fn begin_in_index(
         &self,
         ready: &[(Locked<'_>, Pinned<Pool>, usize)],
@@ -451,8 +460,9 @@ impl FileCore {
         (written, failed)
     }
 
-    /// Writes adjacent blocks; where that fails, half by half, so that a bad block does not take its neighbours along. Each
-    /// failure takes from the patience; with none left the rest is not tried. Blocks written.
+    /// Writes adjacent blocks; where that fails, half by half, so that a bad block does not take
+    /// its neighbours along. Each failure takes from the patience; with none left the rest is not
+    /// tried. Blocks written.
     fn write_split(&self, run: &mut [InFlight<'_>], patience: &mut u32) -> u64 {
         if *patience == 0 {
             return 0;
@@ -484,7 +494,8 @@ impl FileCore {
             let _changing = self.syncs.changing();
             write_all_vectored_at(&**store, &mut slices, offset)
         };
-        // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile may reach over it.
+        // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile
+        // may reach over it.
         self.extents.lock().cut_hole(&(offset..offset + len));
         result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
         self.stored.fetch_max(offset + len, Ordering::AcqRel);
@@ -492,8 +503,9 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes what is dirty in `blocks` now, waits for the writes others have under way there, tries those again that failed, and
-    /// then, with `what`, makes the store durable. Failures are left in the error sequence; what may not be written is an error.
+    /// Writes what is dirty in `blocks` now, waits for the writes others have under way there,
+    /// tries those again that failed, and then, with `what`, makes the store durable. Failures are
+    /// left in the error sequence; what may not be written is an error.
     pub(super) fn sync_blocks(
         &self,
         blocks: Range<u64>,
@@ -522,7 +534,8 @@ impl FileCore {
             let _steady = self.steady();
             unwritten += self.write_dirty_now(&blocks).failed;
         }
-        // Before the writes of others are waited for: what is not dirty here is written by their end.
+        // Before the writes of others are waited for: what is not dirty here is written by their
+        // end.
         let mut held = self.held_in(blocks.clone(), &rules);
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::OwnWritten);
@@ -530,7 +543,8 @@ impl FileCore {
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::OthersWritten);
         if self.dirty().unwritten() != unwritten {
-            // Writes that others had under way, and that failed. They may have given up where a sync does not.
+            // Writes that others had under way, and that failed. They may have given up where a
+            // sync does not.
             self.write_dirty_now(&blocks);
             held = self.held_in(blocks.clone(), &rules);
             #[cfg(all(test, not(shuttle)))]
@@ -543,7 +557,8 @@ impl FileCore {
         held.map_or(Ok(()), Err)
     }
 
-    /// Writes what is dirty in `blocks` now. What is appended meanwhile is left: it may come as fast as it can be written.
+    /// Writes what is dirty in `blocks` now. What is appended meanwhile is left: it may come as
+    /// fast as it can be written.
     fn write_dirty_now(&self, blocks: &Range<u64>) -> RunEnd {
         let end = self.dirty().last().map_or(0, |last| last + 1);
         let blocks = blocks.start..blocks.end.min(end);
@@ -594,11 +609,13 @@ impl FileCore {
         }
     }
 
-    /// Stores through mappings take the slow path again, so that they carry the barrier number of now, which the caller has set.
+    /// Stores through mappings take the slow path again, so that they carry the barrier number of
+    /// now, which the caller has set.
     ///
-    /// No block is locked. A fault marks its block with the number, and makes the page writable later, in a section in which it
-    /// looks at the number again. A section that does not see the new one began before the first grace period: its page is writable
-    /// before that ends, and the right is taken away. A mapper that this does not see in the list maps afterwards.
+    /// No block is locked. A fault marks its block with the number, and makes the page writable
+    /// later, in a section in which it looks at the number again. A section that does not see the
+    /// new one began before the first grace period: its page is writable before that ends, and the
+    /// right is taken away. A mapper that this does not see in the list maps afterwards.
     pub(super) fn restamp_mappings(&self) {
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();

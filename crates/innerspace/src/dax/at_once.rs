@@ -1,7 +1,8 @@
-//! What must not wait: faults, by what an entry tells of already; and of calls, which entries they find ready.
+//! What must not wait: faults, by what an entry tells of already; and of calls, which entries they
+//! find ready.
 //!
-//! Of a fault, whatever asks the device or its file system, makes an entry, or takes translations away is left to who may wait
-//! (`fault`). An entry that somebody has locked is, too.
+//! Of a fault, whatever asks the device or its file system, makes an entry, or takes translations
+//! away is left to who may wait (`fault`). An entry that somebody has locked is, too.
 
 use super::core::DaxCore;
 use super::device::Durability;
@@ -14,7 +15,8 @@ use crate::cache::{FaultKind, Wait};
 use crate::units::PAGE_SIZE;
 
 impl DaxCore {
-    /// Whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the host nor for those who see a hole there.
+    /// Whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the host nor
+    /// for those who see a hole there.
     pub(super) fn is_put_at_once(&self, entry: Entry) -> bool {
         match entry.content() {
             Content::Block(_) => {

@@ -34,9 +34,10 @@ pub enum HoleWrites {
     /// The page that is written.
     #[default]
     OnePage,
-    /// An aligned hole of 2 MiB at once, where the device has them free in one piece: for a store through a mapping that shows
-    /// all of it, and for a write by call of all of it. Other writes, and those by call to a file that is guarded against
-    /// being cut (`OnShrink`), allocate page by page.
+    /// An aligned hole of 2 MiB at once, where the device has them free in one piece: for a store
+    /// through a mapping that shows all of it, and for a write by call of all of it. Other writes,
+    /// and those by call to a file that is guarded against being cut (`OnShrink`), allocate page by
+    /// page.
     Large,
 }
 
@@ -75,11 +76,13 @@ impl Default for DaxSetup {
 /// What happens when another process cuts the host file short while it is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnShrink {
-    /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the kernel's. So may a store on a full disk,
-    /// to an old block where the file system copies on write, or to a page that somebody else has had read into the cache again.
+    /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the
+    /// kernel's. So may a store on a full disk, to an old block where the file system copies on
+    /// write, or to a page that somebody else has had read into the cache again.
     #[default]
     Signal,
-    /// Every access goes through a system call, and one to what was cut off is an error. Costs some hundred nanoseconds each.
+    /// Every access goes through a system call, and one to what was cut off is an error. Costs some
+    /// hundred nanoseconds each.
     Error,
 }
 
@@ -99,7 +102,8 @@ pub(crate) struct DaxCore {
     pub(super) most: u64,
     /// The length in bytes when it was opened.
     pub(super) opened_len: u64,
-    /// The length in bytes. Read by faults after they have locked an entry; stored by a truncate before it looks at entries.
+    /// The length in bytes. Read by faults after they have locked an entry; stored by a truncate
+    /// before it looks at entries.
     pub(super) size: AtomicU64,
     pub(super) entries: Entries,
     mappers: MapperList,
@@ -114,13 +118,16 @@ pub(crate) struct DaxCore {
     pub(super) syncing: Mutex<()>,
     /// Failures to make stores durable: each handle hears of each once.
     pub(super) errors: ErrorSequence<DaxError>,
-    /// Failures of the host to write since it was last shown all that is dirty: it may take that for clean unless this is 0.
+    /// Failures of the host to write since it was last shown all that is dirty: it may take that
+    /// for clean unless this is 0.
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which some entry may be dirty.
     dirty: DirtyRanges,
-    /// What the extent map and the set of dirty ranges take on the heap. Nothing waits with it locked.
+    /// What the extent map and the set of dirty ranges take on the heap. Nothing waits with it
+    /// locked.
     heap: Mutex<HeapCharge>,
-    /// Pages that `heap` is charged for, changed with it locked: for those who find that it is enough.
+    /// Pages that `heap` is charged for, changed with it locked: for those who find that it is
+    /// enough.
     paid: AtomicU64,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
@@ -218,7 +225,8 @@ impl DaxCore {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
-    /// Refuses everything to a child of fork(2), which has neither the mapping nor what is kept of it.
+    /// Refuses everything to a child of fork(2), which has neither the mapping nor what is kept of
+    /// it.
     #[inline]
     pub(super) fn check_process(&self) -> Result<(), DaxError> {
         match self.pool.foreign_maker() {
@@ -297,7 +305,8 @@ impl DaxCore {
         self.mappers.remove(id);
     }
 
-    /// Takes the translations of an entry away that was there and is locked. A grace period is still to pass.
+    /// Takes the translations of an entry away that was there and is locked. A grace period is
+    /// still to pass.
     pub(super) fn revoke(&self, pages: Range<u64>, entry: Entry) {
         let how = match (entry.size(), entry.content()) {
             (Size::Large, Content::Zero) => Revoke::Tables,
@@ -316,8 +325,8 @@ impl DaxCore {
         self.mappers.revoke(pages, Revoke::Write);
     }
 
-    /// Bytes of pages whose entries are locked were changed, by no mapping: what code was made of them is stale. Who maps
-    /// the file now finds an entry locked, and so the bytes.
+    /// Bytes of pages whose entries are locked were changed, by no mapping: what code was made of
+    /// them is stale. Who maps the file now finds an entry locked, and so the bytes.
     pub(super) fn written_in_place(&self, pages: Range<u64>) {
         // mutant: V11-direct (test devices: a_write_by_a_call_of_the_file_counts)
         if !self.mappers.is_empty() && cfg!(not(mutant = "V11-direct")) {
@@ -327,7 +336,8 @@ impl DaxCore {
         }
     }
 
-    /// Does `work`, which locks the file and wants memory, again where that can be had with nothing locked.
+    /// Does `work`, which locks the file and wants memory, again where that can be had with nothing
+    /// locked.
     pub(super) fn with_room<T>(
         &self,
         work: impl FnMut() -> Result<T, DaxError>,
@@ -351,8 +361,8 @@ impl DaxCore {
         }
     }
 
-    /// Charges for what the extent map and the set of dirty ranges take, and for the next few that come: asked by whoever is to
-    /// add to them, with nothing locked if it may wait for memory.
+    /// Charges for what the extent map and the set of dirty ranges take, and for the next few that
+    /// come: asked by whoever is to add to them, with nothing locked if it may wait for memory.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
         if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::SeqCst) {
             return Ok(());
@@ -365,17 +375,19 @@ impl DaxCore {
             heap.add(short);
             self.paid.store(heap.pages().0, Ordering::SeqCst);
             drop(heap);
-            // Two at once have charged too much, and what others gave back meanwhile was settled by an older number.
+            // Two at once have charged too much, and what others gave back meanwhile was settled by
+            // an older number.
             self.must_pay_for_heap();
         }
         Ok(())
     }
 
-    /// The same for what was added, above the limit if need be: what there is cannot be given up. Gives back what is charged too
-    /// much. Never waits.
+    /// The same for what was added, above the limit if need be: what there is cannot be given up.
+    /// Gives back what is charged too much. Never waits.
     ///
-    /// What others add or give back meanwhile they settle themselves: they change the bytes first and look at `paid` afterwards, and
-    /// here `paid` is changed first and the bytes are looked at afterwards, all SeqCst; so one of the two sees the other.
+    /// What others add or give back meanwhile they settle themselves: they change the bytes first
+    /// and look at `paid` afterwards, and here `paid` is changed first and the bytes are looked at
+    /// afterwards, all SeqCst; so one of the two sees the other.
     pub(super) fn must_pay_for_heap(&self) {
         while !self.has_paid_for_heap() {
             let mut heap = self.heap.lock();
@@ -408,7 +420,8 @@ impl DaxCore {
         found
     }
 
-    /// Whether a page is being cut out. Asked by whoever has locked an entry, before it looks for a block.
+    /// Whether a page is being cut out. Asked by whoever has locked an entry, before it looks for a
+    /// block.
     pub(super) fn is_being_cut(&self, pages: &Range<u64>) -> bool {
         self.cuts.load(Ordering::SeqCst) > 0
             && self
@@ -458,7 +471,8 @@ impl DaxCore {
         }
     }
 
-    /// Locks what covers a page, whatever the file's length; large holes in the way become small ones, after a grace period.
+    /// Locks what covers a page, whatever the file's length; large holes in the way become small
+    /// ones, after a grace period.
     pub(super) fn lock_for_change(
         &self,
         page: u64,

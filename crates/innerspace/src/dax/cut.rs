@@ -55,7 +55,8 @@ impl DaxCore {
         }
         // First what may want memory: if it cannot be had, nothing is lost.
         match self.clear_tail(new) {
-            // The host clears the rest of the page when it cuts the file, and wants no room for that.
+            // The host clears the rest of the page when it cuts the file, and wants no room for
+            // that.
             Err(error) if self.host.is_some() && is_full(&error) => {}
             cleared => cleared?,
         }
@@ -72,7 +73,8 @@ impl DaxCore {
         cut
     }
 
-    /// Makes a range zeros, and gives its whole pages back to the device. Waits for pins until then; `None` is for ever.
+    /// Makes a range zeros, and gives its whole pages back to the device. Waits for pins until
+    /// then; `None` is for ever.
     pub(super) fn punch(&self, bytes: Range<u64>, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(bytes.start)?;
         let page = PAGE_SIZE as u64;
@@ -96,8 +98,9 @@ impl DaxCore {
             true => [bytes.start..first * page, last * page..end],
             false => [bytes, end..end],
         };
-        // First what the host may have no room for: if it has none, nothing is lost. What is dirty then is to be so until it is
-        // cleared: a sync would clean it, and the host would be asked again.
+        // First what the host may have no room for: if it has none, nothing is lost. What is dirty
+        // then is to be so until it is cleared: a sync would clean it, and the host would be asked
+        // again.
         let _no_sync = self.no_sync();
         for end in &ends {
             self.make_clearable(end.clone())?;
@@ -118,7 +121,8 @@ impl DaxCore {
         ends()
     }
 
-    /// Forgets what is known of clean pages, so that the next access asks the extent map again. Dirty entries stay.
+    /// Forgets what is known of clean pages, so that the next access asks the extent map again.
+    /// Dirty entries stay.
     pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
         let (_layout, _holding) = (self.layout.write(), Holding::begin());
         let _no_sync = self.no_sync();
@@ -126,8 +130,9 @@ impl DaxCore {
         self.cut_out(pages, Removal::ForgetClean)
     }
 
-    /// Waits for a running sync, and keeps others away: what it has cleaned becomes dirty again if it fails, so until it is done
-    /// clean says nothing; and the host tells of a failure once, to it or to whoever else flushes.
+    /// Waits for a running sync, and keeps others away: what it has cleaned becomes dirty again if
+    /// it fails, so until it is done clean says nothing; and the host tells of a failure once, to
+    /// it or to whoever else flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }
@@ -149,7 +154,8 @@ impl DaxCore {
             .map_err(|error| self.host_error(DaxAction::Resize, size, error))
     }
 
-    /// Sees to it that the host has room for [`DaxCore::clear`] in these pages: they are dirty afterwards.
+    /// Sees to it that the host has room for [`DaxCore::clear`] in these pages: they are dirty
+    /// afterwards.
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, ..)| {
@@ -260,7 +266,8 @@ impl DaxCore {
             if let (Size::Large, Content::Block(block), false) =
                 (locked.entry().size(), locked.content(), inside)
             {
-                // The part that stays loses its entry: what was stored there is made durable instead of remembered.
+                // The part that stays loses its entry: what was stored there is made durable
+                // instead of remembered.
                 if locked.entry().is_dirty() {
                     let offset = DaxCore::offset(own.start);
                     let len = locked.entry().size().pages() << PAGE_SHIFT;

@@ -4,8 +4,8 @@
 //! index (cache::index), a word a GiB ─> node of 512 ranges of 2 MiB ─> node of 512 pages
 //! ```
 //!
-//! Nodes are charged to the file's group. The upper ones stay until the file ends, so a range's word is always there once
-//! it was; a node of pages goes when it is empty, after a grace period.
+//! Nodes are charged to the file's group. The upper ones stay until the file ends, so a range's
+//! word is always there once it was; a node of pages goes when it is empty, after a grace period.
 
 use std::ops::Range;
 
@@ -50,7 +50,8 @@ pub(super) struct Locked<'e> {
 #[derive(Debug)]
 pub(super) enum Found<'e> {
     Locked(Locked<'e>),
-    /// A hole of 2 MiB in the way of a block for one page: take its translations away, then [`Downgrade::finish`].
+    /// A hole of 2 MiB in the way of a block for one page: take its translations away, then
+    /// [`Downgrade::finish`].
     InTheWay(Downgrade<'e>),
     /// There are small entries in the range.
     Conflict,
@@ -96,7 +97,8 @@ impl Entries {
         }
     }
 
-    /// Locks the entry of `page`, or what `wanted` says. Sleeps; no section is open, and no entry of a later page locked.
+    /// Locks the entry of `page`, or what `wanted` says. Sleeps; no section is open, and no entry
+    /// of a later page locked.
     ///
     /// # Errors
     /// When a node cannot be had.
@@ -188,9 +190,10 @@ impl Entries {
         }
     }
 
-    /// Locks the entries from `at` on and before `end` that are `wanted` once they are locked, in the order of their pages,
-    /// until `batch` has [`BATCH`] of them. Moves `at` behind the last one that was looked at. Sleeps on what others have: who
-    /// comes to something else then, or to nothing, passes it over.
+    /// Locks the entries from `at` on and before `end` that are `wanted` once they are locked, in
+    /// the order of their pages, until `batch` has [`BATCH`] of them. Moves `at` behind the last
+    /// one that was looked at. Sleeps on what others have: who comes to something else then, or to
+    /// nothing, passes it over.
     pub(super) fn lock_batch<'e>(
         &'e self,
         at: &mut u64,
@@ -226,7 +229,8 @@ impl Entries {
         }
     }
 
-    /// Locks entries of `pages` in one section, as [`grab::run`] does, as far as they are of the first one's range.
+    /// Locks entries of `pages` in one section, as [`grab::run`] does, as far as they are of the
+    /// first one's range.
     pub(super) fn lock_run<'e>(
         &'e self,
         pages: Range<u64>,
@@ -372,7 +376,8 @@ impl Entries {
         }
     }
 
-    /// The first page of a range after the one of `page`, whose upper node is there; skips whole upper nodes.
+    /// The first page of a range after the one of `page`, whose upper node is there; skips whole
+    /// upper nodes.
     fn next_range(&self, page: u64, end: u64) -> Option<u64> {
         let _section = self.pool.domain.reader();
         let shift = LARGE_SHIFT + UPPER_SHIFT;
@@ -381,7 +386,8 @@ impl Entries {
         Some(key << shift).filter(|next| *next < end)
     }
 
-    /// The first page at or after `from` and before `end` whose entry is `wanted`, as of now. A locked one may become anything.
+    /// The first page at or after `from` and before `end` whose entry is `wanted`, as of now. A
+    /// locked one may become anything.
     pub(super) fn next(
         &self,
         from: u64,

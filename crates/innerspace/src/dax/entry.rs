@@ -11,7 +11,8 @@
 //! | entry | 4 | `ZERO`: a hole, mapped as the zero frame; `EMPTY`: nothing yet, its locker decides; else a block of the device |
 //! | node | 5 | of a 2 MiB range alone: its pages have words of their own, in the node's frame. LOCKED: somebody looks whether they are all absent |
 //!
-//! Tags of the page cache's index (`cache::index`) are no words of a direct access file: meeting one is a broken invariant.
+//! Tags of the page cache's index (`cache::index`) are no words of a direct access file: meeting
+//! one is a broken invariant.
 //!
 //! A locked word is changed by its locker alone, WAITERS excepted, which who waits sets (`waits`).
 
@@ -149,7 +150,8 @@ impl Word {
     /// Takes a word apart.
     ///
     /// # Panics
-    /// When it is none of a direct access file: an ordinary page in such an index is a broken invariant.
+    /// When it is none of a direct access file: an ordinary page in such an index is a broken
+    /// invariant.
     #[inline]
     pub(super) fn decode(word: u64) -> Word {
         let locked = word & LOCKED != 0;
@@ -175,8 +177,9 @@ impl Word {
     }
 }
 
-/// A word that threads share: in a frame, or in a model. All orders are SeqCst: who locks an entry looks at the range's word
-/// and at the file's length afterwards, who changes these looks at the entries afterwards, and one has to see the other.
+/// A word that threads share: in a frame, or in a model. All orders are SeqCst: who locks an entry
+/// looks at the range's word and at the file's length afterwards, who changes these looks at the
+/// entries afterwards, and one has to see the other.
 pub(super) trait SharedWord {
     fn load(&self) -> u64;
     /// Replaces `old` by `new`; the word as it is if that fails.
@@ -205,8 +208,8 @@ impl SharedWord for raw::AtomicU64 {
     }
 }
 
-/// Loom takes SeqCst accesses for AcqRel ones; its SeqCst fences it takes for what they are. One beside each access stands for
-/// what SeqCst means among these words.
+/// Loom takes SeqCst accesses for AcqRel ones; its SeqCst fences it takes for what they are. One
+/// beside each access stands for what SeqCst means among these words.
 #[cfg(loom)]
 impl SharedWord for crate::sync::atomic::AtomicU64 {
     fn load(&self) -> u64 {

@@ -59,9 +59,11 @@ pub enum DaxFeature {
     SharedMapping,
     /// Making holes.
     Punching,
-    /// Blocks given before the first write, so that a full file system is an error then and no signal later.
+    /// Blocks given before the first write, so that a full file system is an error then and no
+    /// signal later.
     Allocating,
-    /// Blocks of whole pages: of smaller ones, a store to a page may need another one, and find none.
+    /// Blocks of whole pages: of smaller ones, a store to a page may need another one, and find
+    /// none.
     PageBlocks,
     /// Files in memory that can be sealed.
     SealedMemory,
@@ -82,8 +84,8 @@ impl fmt::Display for DaxFeature {
 /// Who pins a range that was to be taken away.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PinHolder {
-    /// The thread that asks made the pin: if it has it still, it would wait for itself. A pin that was handed to another thread
-    /// counts as that of the thread which made it.
+    /// The thread that asks made the pin: if it has it still, it would wait for itself. A pin that
+    /// was handed to another thread counts as that of the thread which made it.
     ThisThread,
     /// Another thread made it, or a future, and nobody has unpinned it in time.
     Other,
@@ -122,7 +124,8 @@ pub enum DaxError {
         /// The length asked for.
         len: u64,
     },
-    /// The device has no free block for a hole. The hole is still there, and so is everything written before.
+    /// The device has no free block for a hole. The hole is still there, and so is everything
+    /// written before.
     #[error(
         "{file}: no block for offset {}: the device of {} is full",
         Grouped(*offset), ByteSize(*device_len)
@@ -190,8 +193,9 @@ pub enum DaxError {
         /// The file.
         file: Arc<str>,
     },
-    /// An atomic read-modify-write of a mapping of a file with [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call, and
-    /// the host has none that reads and writes in one step.
+    /// An atomic read-modify-write of a mapping of a file with
+    /// [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call, and the host has
+    /// none that reads and writes in one step.
     #[error("{file}: no atomic read-modify-write at {}: each access is a call of the host", Grouped(*offset))]
     NotAtomic {
         /// The file.
@@ -210,7 +214,8 @@ pub enum DaxError {
     /// The file's group has no room for what the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The calling process is a child of fork(2), and the file's memory is that of the process that made it. Nothing was done.
+    /// The calling process is a child of fork(2), and the file's memory is that of the process that
+    /// made it. Nothing was done.
     #[error("{file}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The file.
@@ -244,7 +249,8 @@ pub enum DaxError {
     /// The group that was to pay belongs to another memory.
     #[error("the group that was to pay for the file is of another memory")]
     OtherMemorysGroup,
-    /// The host file could not be opened: missing, of the wrong kind, not permitted, in use by another process.
+    /// The host file could not be opened: missing, of the wrong kind, not permitted, in use by
+    /// another process.
     #[cfg(not(target_family = "wasm"))]
     #[error(transparent)]
     Open(Arc<store::OpenError>),

@@ -1,9 +1,11 @@
-//! What a fault maps: the block of the device, or the zero frame over a hole; the entry stays locked until it is mapped.
+//! What a fault maps: the block of the device, or the zero frame over a hole; the entry stays
+//! locked until it is mapped.
 //!
-//! A fault that writes to a hole: the entry is locked, a zeroed block allocated, the hole's translations are taken away
-//! everywhere and a grace period passes, then the entry is the block, dirty, and the fault maps it writable.
-//! A fault that may map 2 MiB at once tries that first, and falls back to one page when the range is not all in the file, has
-//! small entries, or does not lie on the device in one aligned piece.
+//! A fault that writes to a hole: the entry is locked, a zeroed block allocated, the hole's
+//! translations are taken away everywhere and a grace period passes, then the entry is the block,
+//! dirty, and the fault maps it writable. A fault that may map 2 MiB at once tries that first, and
+//! falls back to one page when the range is not all in the file, has small entries, or does not lie
+//! on the device in one aligned piece.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -44,7 +46,8 @@ pub(crate) enum Reach {
 pub(crate) struct DaxPages {
     file: DaxRef,
     first: Option<Held>,
-    /// The pages that follow, each with its own entry: holes if the first is one, else dirty blocks.
+    /// The pages that follow, each with its own entry: holes if the first is one, else dirty
+    /// blocks.
     around: Vec<Held>,
 }
 
@@ -127,8 +130,8 @@ pub(super) enum BecameDirty {
 }
 
 impl DaxRef {
-    /// What to map at `page` of the file, for an access that goes on to `more` pages behind it. Sleeps; no section is open and no
-    /// entry locked.
+    /// What to map at `page` of the file, for an access that goes on to `more` pages behind it.
+    /// Sleeps; no section is open and no entry locked.
     pub(crate) fn fault(
         &self,
         page: u64,
@@ -201,8 +204,9 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Makes a small or large entry a dirty block, allocated if there is none. `fill` is called with the block's first device
-    /// page, when no mapping shows a hole there any more; if it fails, the entry is what it was.
+    /// Makes a small or large entry a dirty block, allocated if there is none. `fill` is called
+    /// with the block's first device page, when no mapping shows a hole there any more; if it
+    /// fails, the entry is what it was.
     pub(super) fn make_block(
         &self,
         locked: &mut Locked<'_>,
@@ -215,8 +219,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// The same, but that the caller has to note the range as dirty, before it unlocks the entry. Answers with the block's first
-    /// device page, too.
+    /// The same, but that the caller has to note the range as dirty, before it unlocks the entry.
+    /// Answers with the block's first device page, too.
     pub(super) fn put_block(
         &self,
         locked: &mut Locked<'_>,
@@ -238,7 +242,8 @@ impl DaxCore {
             true => Ok(()),
             false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
         };
-        // After the grace period: while a mapping shows the hole's zeros, a read by call finds zeros in the block, too.
+        // After the grace period: while a mapping shows the hole's zeros, a read by call finds
+        // zeros in the block, too.
         let filled = storable.and_then(|()| fill(block));
         if is_new {
             let used = if filled.is_ok() {
@@ -264,12 +269,14 @@ impl DaxCore {
             // It was when it became dirty, and is as long as the host knows the pages for changed.
             return self.host_forgot.load(Ordering::SeqCst) == 0;
         }
-        // Where 2 MiB are one block, what the host caches as one has no holes: with pages of 4 KiB, it is no more than those 2 MiB. A
-        // file system that copies on write (btrfs, or blocks shared by reflink) may want room for the block itself: see `identity`.
+        // Where 2 MiB are one block, what the host caches as one has no holes: with pages of 4 KiB,
+        // it is no more than those 2 MiB. A file system that copies on write (btrfs, or blocks
+        // shared by reflink) may want room for the block itself: see `identity`.
         entry.size() == Size::Large && host_page_size() == PAGE_SIZE
     }
 
-    /// Sees to it that stores to these pages of the file, which lie at `block` and behind it, are no signals for want of room.
+    /// Sees to it that stores to these pages of the file, which lie at `block` and behind it, are
+    /// no signals for want of room.
     fn make_storable(&self, page: u64, block: u64, pages: u64) -> Result<(), DaxError> {
         let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
         let Err(error) = self.device.make_storable(at, len) else {
@@ -281,7 +288,8 @@ impl DaxCore {
             // A page that cannot be read cannot be stored to, either.
             let read = host.read_at(&mut [0], offset);
             read.map_err(|error| self.host_error(DaxAction::Read, offset, error))?;
-            // Whatever a store would be a signal for looks the same here; a call that wants room says more.
+            // Whatever a store would be a signal for looks the same here; a call that wants room
+            // says more.
             host.find_room(offset, pages << PAGE_SHIFT)
                 .map_err(|error| self.host_error(DaxAction::Allocate, offset, error))?;
         }
@@ -364,8 +372,8 @@ impl DaxCore {
         Ok(Some(locked.into_held()))
     }
 
-    /// Whether the 2 MiB from `first` on may take a store as one. Asked before they are locked, for a lock of the range unlinks the
-    /// node of a hole that is to be written page by page.
+    /// Whether the 2 MiB from `first` on may take a store as one. Asked before they are locked, for
+    /// a lock of the range unlinks the node of a hole that is to be written page by page.
     pub(super) fn may_store_large(&self, first: u64, page: u64) -> Result<bool, DaxError> {
         let in_a_block = || {
             Ok(matches!(
@@ -379,8 +387,8 @@ impl DaxCore {
         }
     }
 
-    /// Finds out what is at a locked range of 2 MiB; whether it is had as one: a block, a hole to be read, or one that a store makes a
-    /// block.
+    /// Finds out what is at a locked range of 2 MiB; whether it is had as one: a block, a hole to
+    /// be read, or one that a store makes a block.
     pub(super) fn find_large(
         &self,
         locked: &mut Locked<'_>,
@@ -404,8 +412,8 @@ impl DaxCore {
         Ok(true)
     }
 
-    /// What is at the 2 MiB from `first` on, if it is one thing: a hole, or a run of the device that begins at a multiple of
-    /// 2 MiB.
+    /// What is at the 2 MiB from `first` on, if it is one thing: a hole, or a run of the device
+    /// that begins at a multiple of 2 MiB.
     pub(super) fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
         let extent = self
             .extents
@@ -421,8 +429,8 @@ impl DaxCore {
         })
     }
 
-    /// Entries of the blocks that follow `page`, which are about to be stored to: locked, and dirty. Never waits for another's
-    /// entry, and allocates nothing.
+    /// Entries of the blocks that follow `page`, which are about to be stored to: locked, and
+    /// dirty. Never waits for another's entry, and allocates nothing.
     fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
         // In one range, the one that is noted as dirty.
         let end = end
@@ -459,7 +467,8 @@ impl DaxCore {
         held
     }
 
-    /// How many of these blocks, from the first on, can be stored to; see [`DaxCore::make_storable`].
+    /// How many of these blocks, from the first on, can be stored to; see
+    /// [`DaxCore::make_storable`].
     fn storable(&self, held: &[Held]) -> usize {
         if self.device.durability() == Durability::Lines {
             return held.len(); // nobody has to make room
@@ -486,7 +495,8 @@ impl DaxCore {
         done
     }
 
-    /// Entries of the holes that follow `page`, locked: those that are there for nothing. Never waits for another's entry.
+    /// Entries of the holes that follow `page`, locked: those that are there for nothing. Never
+    /// waits for another's entry.
     fn holes_behind(&self, page: u64, end: u64) -> Vec<Held> {
         let end = end
             .min(page + AROUND)
@@ -509,7 +519,8 @@ impl DaxCore {
         });
         #[cfg(all(test, not(shuttle)))]
         super::midway::reached(super::midway::Point::HolesLocked);
-        // The extent map is asked with all of them locked. What was cut off meanwhile, or is being cut, is no hole to be shown.
+        // The extent map is asked with all of them locked. What was cut off meanwhile, or is being
+        // cut, is no hole to be shown.
         let locked = page + 1..page + 1 + held.len() as u64;
         let known = match self.is_being_cut(&locked) {
             true => 0,
@@ -530,7 +541,8 @@ impl DaxCore {
         held
     }
 
-    /// How many of these pages, from the first on, are a hole, as far as the extent map says so at once. Their entries are locked.
+    /// How many of these pages, from the first on, are a hole, as far as the extent map says so at
+    /// once. Their entries are locked.
     fn hole_at(&self, pages: Range<u64>) -> u64 {
         if pages.is_empty() {
             return 0;

@@ -27,16 +27,16 @@ use crate::store::shown_name;
 use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
-/// The address space that a writable host file takes at least, unless told otherwise: two thousand such files are what a
-/// processor with addresses of 47 bits has room for.
+/// The address space that a writable host file takes at least, unless told otherwise: two thousand
+/// such files are what a processor with addresses of 47 bits has room for.
 #[cfg(not(target_family = "wasm"))]
 const CAPACITY: u64 = 64 << 30;
 
 /// A file whose bytes are addressable themselves: it takes no page cache. Clones are the same file.
 ///
-/// [`Map::direct`](crate::Map::direct) shows the device's own bytes in a space. Reads of a hole, by mapping or by call, cost no
-/// memory; the first store to one gives it a block. What is stored is durable when [`DaxFile::sync_all`] or
-/// [`DaxFile::sync_range`] has returned.
+/// [`Map::direct`](crate::Map::direct) shows the device's own bytes in a space. Reads of a hole, by
+/// mapping or by call, cost no memory; the first store to one gives it a block. What is stored is
+/// durable when [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has returned.
 ///
 /// ```
 /// use innerspace::{DaxDevice, MIB, Map, Memory};
@@ -178,7 +178,8 @@ impl DaxFile {
         Ok(DaxFile::new(DaxCore::new(cache, group, parts, setup)))
     }
 
-    /// A host file: its own bytes. It was opened for the access that `setup` says, and is emptied last.
+    /// A host file: its own bytes. It was opened for the access that `setup` says, and is emptied
+    /// last.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn over_host(
         cache: &Arc<Cache>,
@@ -232,11 +233,12 @@ impl DaxFile {
         &self.0.core.device
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; fewer at the end of the file alone. Holes read as zeros, and nothing is
-    /// allocated for them.
+    /// Reads up to `buf.len()` bytes at `offset`; fewer at the end of the file alone. Holes read as
+    /// zeros, and nothing is allocated for them.
     ///
     /// # Errors
-    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::OnShrink::Error), [`DaxError::Shrank`] for what another process has cut off.
+    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::OnShrink::Error), [`DaxError::Shrank`] for
+    /// what another process has cut off.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
         self.0.core.read_at(buf, offset, Wait::Yes)
     }
@@ -250,19 +252,20 @@ impl DaxFile {
         self.0.core.check_whole(got, buf, offset)
     }
 
-    /// Writes `buf` at `offset`, lengthening the file where needed, and says how much was written: less than all when the
-    /// device became full on the way.
+    /// Writes `buf` at `offset`, lengthening the file where needed, and says how much was written:
+    /// less than all when the device became full on the way.
     ///
     /// # Errors
-    /// [`DaxError::DeviceFull`] when nothing was written; [`DaxError::ReadOnly`], [`DaxError::TooLong`],
-    /// [`DaxError::Limit`], [`DaxError::Io`].
+    /// [`DaxError::DeviceFull`] when nothing was written; [`DaxError::ReadOnly`],
+    /// [`DaxError::TooLong`], [`DaxError::Limit`], [`DaxError::Io`].
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.0.core.write_at(buf, offset)
     }
 
     /// Writes all of `buf`.
     ///
-    /// There is no `try_` form, which could not say how far it came: [`DaxFile::try_write_at`] does.
+    /// There is no `try_` form, which could not say how far it came: [`DaxFile::try_write_at`]
+    /// does.
     ///
     /// # Errors
     /// As [`DaxFile::write_at`]; what was written before the error stays.
@@ -275,15 +278,16 @@ impl DaxFile {
         Ok(())
     }
 
-    /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes what was cut off. Waits up to
-    /// ten seconds for pins there.
+    /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes
+    /// what was cut off. Waits up to ten seconds for pins there.
     ///
-    /// There is no `try_` form: a cut waits for a grace period, by which nobody is in what goes, and any change of the length of a host
-    /// file is a call of the host. [`LaterDaxCalls::set_len`](crate::LaterDaxCalls::set_len) does it without waiting.
+    /// There is no `try_` form: a cut waits for a grace period, by which nobody is in what goes,
+    /// and any change of the length of a host file is a call of the host.
+    /// [`LaterDaxCalls::set_len`](crate::LaterDaxCalls::set_len) does it without waiting.
     ///
     /// # Errors
-    /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own; [`DaxError::ReadOnly`],
-    /// [`DaxError::TooLong`], [`DaxError::Io`].
+    /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own;
+    /// [`DaxError::ReadOnly`], [`DaxError::TooLong`], [`DaxError::Io`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
         self.set_len_within(len, PATIENCE)
     }
@@ -299,11 +303,11 @@ impl DaxFile {
         core.with_room(|| core.set_len(len, until))
     }
 
-    /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits for pins as
-    /// [`DaxFile::set_len`] does.
+    /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits
+    /// for pins as [`DaxFile::set_len`] does.
     ///
-    /// There is no `try_` form, as there is none of [`DaxFile::set_len`]. [`LaterDaxCalls::punch`](crate::LaterDaxCalls::punch) does it
-    /// without waiting.
+    /// There is no `try_` form, as there is none of [`DaxFile::set_len`].
+    /// [`LaterDaxCalls::punch`](crate::LaterDaxCalls::punch) does it without waiting.
     ///
     /// # Errors
     /// As [`DaxFile::set_len`].
@@ -321,15 +325,17 @@ impl DaxFile {
         core.with_room(|| core.punch(bytes.clone(), until))
     }
 
-    /// Makes everything that was stored durable: flushes the cache lines of what is dirty, or has the host write it.
+    /// Makes everything that was stored durable: flushes the cache lines of what is dirty, or has
+    /// the host write it.
     ///
-    /// There is no `try_` form, here or of [`DaxFile::sync_range`]: what is dirty waits for a grace period, by which the stores to it are
-    /// over, or for the host. [`LaterDaxCalls::sync_all`](crate::LaterDaxCalls::sync_all) does it without waiting.
+    /// There is no `try_` form, here or of [`DaxFile::sync_range`]: what is dirty waits for a grace
+    /// period, by which the stores to it are over, or for the host.
+    /// [`LaterDaxCalls::sync_all`](crate::LaterDaxCalls::sync_all) does it without waiting.
     ///
     /// # Errors
     /// [`DaxError::Io`]: what could not be made durable stays dirty, and the next sync tries again. Each handle (opened by itself,
-    /// not cloned) hears of each failure once, whoever met it: so this can fail for an earlier sync by another handle, though all
-    /// is durable by now.
+    /// not cloned) hears of each failure once, whoever met it: so this can fail for an earlier sync
+    /// by another handle, though all is durable by now.
     pub fn sync_all(&self) -> Result<(), DaxError> {
         self.sync_range(..)
     }
@@ -347,11 +353,11 @@ impl DaxFile {
         done.and(heard)
     }
 
-    /// Forgets what is known about bytes that are not dirty, so that the next access asks the host file again where its holes
-    /// are. Dirty pages stay.
+    /// Forgets what is known about bytes that are not dirty, so that the next access asks the host
+    /// file again where its holes are. Dirty pages stay.
     ///
-    /// There is no `try_` form: it waits for a grace period. [`LaterDaxCalls::invalidate`](crate::LaterDaxCalls::invalidate) does it
-    /// without waiting.
+    /// There is no `try_` form: it waits for a grace period.
+    /// [`LaterDaxCalls::invalidate`](crate::LaterDaxCalls::invalidate) does it without waiting.
     ///
     /// # Errors
     /// [`DaxError::Io`].
@@ -362,11 +368,13 @@ impl DaxFile {
         self.0.core.invalidate(pages)
     }
 
-    /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device that hold these bytes. Holes get
-    /// blocks; all of it counts as dirty as long as it is pinned. While a pin lives, a truncate or punch there waits.
+    /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device that
+    /// hold these bytes. Holes get blocks; all of it counts as dirty as long as it is pinned. While
+    /// a pin lives, a truncate or punch there waits.
     ///
     /// # Errors
-    /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`], [`DaxError::Limit`], [`DaxError::Io`].
+    /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`],
+    /// [`DaxError::Limit`], [`DaxError::Io`].
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         self.pin_for(bytes, Owner::ThisThread)
     }
@@ -394,7 +402,8 @@ impl DaxFile {
             true => 0..0, // no bytes are on no page, wherever they are said to be
             false => bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64),
         };
-        // Registered first: a sync that looks for pins after this leaves its pages dirty, and one that looked before has locked them.
+        // Registered first: a sync that looks for pins after this leaves its pages dirty, and one
+        // that looked before has locked them.
         let mut pin = DaxPin {
             id: core.pins.add(pages.clone(), owner),
             file: core.clone(),
@@ -480,10 +489,11 @@ impl DaxFile {
     }
 }
 
-/// Bytes of a direct access file that foreign code may use; see [`DaxFile::pin_raw`]. They are unpinned when it is dropped.
+/// Bytes of a direct access file that foreign code may use; see [`DaxFile::pin_raw`]. They are
+/// unpinned when it is dropped.
 ///
-/// Reading or writing through the addresses is `unsafe`, and whoever does it sees to it that no other access to the same
-/// bytes, through a mapping, a call or another pin, runs at the same time.
+/// Reading or writing through the addresses is `unsafe`, and whoever does it sees to it that no
+/// other access to the same bytes, through a mapping, a call or another pin, runs at the same time.
 #[derive(Debug)]
 #[must_use = "the bytes are unpinned when this is dropped"]
 pub struct DaxPin {
@@ -510,7 +520,8 @@ impl DaxPin {
         }
     }
 
-    /// Where the bytes are: address and length of each part, in the file's order. Valid as long as the pin.
+    /// Where the bytes are: address and length of each part, in the file's order. Valid as long as
+    /// the pin.
     pub fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut skip = self.bytes.start % PAGE_SIZE as u64;
         let mut left = self.bytes.end - self.bytes.start;
@@ -531,7 +542,8 @@ impl DaxPin {
 
 impl Drop for DaxPin {
     fn drop(&mut self) {
-        // What was stored since the last sync of these pages is still dirty: a sync leaves pinned pages so.
+        // What was stored since the last sync of these pages is still dirty: a sync leaves pinned
+        // pages so.
         self.file.pins.remove(self.id);
     }
 }

@@ -1,19 +1,22 @@
 //! Sync: what was stored is made durable.
 //!
-//! For each dirty entry: lock it, take the right to store away, wait a grace period, flush the cache lines of all of it, fence,
-//! clear dirty, unlock. The entries of a 2 MiB range are taken together, so that one grace period serves all of them, and one
-//! request where the host writes. Who stores again faults again, waits for the entry, and makes it dirty again. A pinned page
+//! For each dirty entry: lock it, take the right to store away, wait a grace period, flush the
+//! cache lines of all of it, fence, clear dirty, unlock. The entries of a 2 MiB range are taken
+//! together, so that one grace period serves all of them, and one request where the host writes.
+//! Who stores again faults again, waits for the entry, and makes it dirty again. A pinned page
 //! stays dirty: foreign code may store to it at any time.
 //!
-//! **Pins** are looked up between the lock and the flush. What was stored through a pin that ended before the look is flushed. A pin
-//! that is found keeps its pages dirty, though it end during the flush, which may have passed by what it stored last. One that is not
-//! found yet is registered before it locks its entries (`pin_raw`), so it has not locked them before we did: it waits for them, and
-//! makes them dirty again.
+//! **Pins** are looked up between the lock and the flush. What was stored through a pin that ended
+//! before the look is flushed. A pin that is found keeps its pages dirty, though it end during the
+//! flush, which may have passed by what it stored last. One that is not found yet is registered
+//! before it locks its entries (`pin_raw`), so it has not locked them before we did: it waits for
+//! them, and makes them dirty again.
 //!
-//! **When the host fails.** It reports a failed write once, whosoever page it was, and takes the page for clean from then on:
-//! asked again, it would write nothing and say that all is well. So what a failed sync has cleaned becomes dirty again, and the
-//! host is made to see all that is dirty as changed ([`DaxCore::remind_host`]): at once, since what it takes for clean it may
-//! drop, and if that cannot be, before the next sync. Every handle hears of the failure once.
+//! **When the host fails.** It reports a failed write once, whosoever page it was, and takes the
+//! page for clean from then on: asked again, it would write nothing and say that all is well. So
+//! what a failed sync has cleaned becomes dirty again, and the host is made to see all that is
+//! dirty as changed ([`DaxCore::remind_host`]): at once, since what it takes for clean it may drop,
+//! and if that cannot be, before the next sync. Every handle hears of the failure once.
 
 use std::io;
 use std::ops::Range;
@@ -29,11 +32,13 @@ use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 impl DaxCore {
-    /// Makes what was stored to these bytes durable: all of a page or a large block that they touch.
+    /// Makes what was stored to these bytes durable: all of a page or a large block that they
+    /// touch.
     pub(super) fn sync_bytes(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let _one = self.syncing.lock();
-        // Looked at first: a failure of somebody else's that comes later may be about a page of ours.
+        // Looked at first: a failure of somebody else's that comes later may be about a page of
+        // ours.
         let failures = self.errors.count();
         self.remind_host()
             .map_err(|error| self.host_failed(bytes.start, error))?;
@@ -149,9 +154,11 @@ impl DaxCore {
             );
             flushed += len;
             match self.device.durability() {
-                // Nothing between them: an atomic operation would wait for each block's lines by itself.
+                // Nothing between them: an atomic operation would wait for each block's lines by
+                // itself.
                 Durability::Lines => self.device.flush(at, len)?,
-                // One request for all of them. What lies between is written early, which harms nobody.
+                // One request for all of them. What lies between is written early, which harms
+                // nobody.
                 Durability::HostSync => {
                     let all = hull.get_or_insert(at..at);
                     *all = all.start.min(at)..all.end.max(at + len);
@@ -183,8 +190,8 @@ impl DaxCore {
         }
     }
 
-    /// Makes the host see every dirty block of the file as changed, if it may have forgotten that. One at a time: with `syncing`
-    /// locked.
+    /// Makes the host see every dirty block of the file as changed, if it may have forgotten that.
+    /// One at a time: with `syncing` locked.
     fn remind_host(&self) -> io::Result<()> {
         let failures = self.host_forgot.load(Ordering::SeqCst);
         if failures == 0 {
@@ -217,7 +224,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Has the host take the pages of a locked block for changed. What others have cut off is gone, and stays so.
+    /// Has the host take the pages of a locked block for changed. What others have cut off is gone,
+    /// and stays so.
     fn touch(&self, locked: &Locked<'_>) -> io::Result<()> {
         let Content::Block(block) = locked.content() else {
             return Ok(());
@@ -232,7 +240,8 @@ impl DaxCore {
             if error.kind() == io::ErrorKind::Unsupported {
                 return self.touch_each(pages, block);
             }
-            // A cut does not excuse the pages before it, where it may have stopped for another reason.
+            // A cut does not excuse the pages before it, where it may have stopped for another
+            // reason.
             let left = self.host_pages()?;
             if left >= end {
                 return Err(error);
@@ -242,18 +251,21 @@ impl DaxCore {
         Ok(())
     }
 
-    /// The same on an old system, page by page, as safe as it can be there: who cuts a file between the look at a page and the write
-    /// to it causes a signal, or of a guarded file finds one byte of the page again.
+    /// The same on an old system, page by page, as safe as it can be there: who cuts a file between
+    /// the look at a page and the write to it causes a signal, or of a guarded file finds one byte
+    /// of the page again.
     fn touch_each(&self, pages: Range<u64>, block: u64) -> io::Result<()> {
         let pinned = self.pins.in_range(&pages);
         for (page, block) in pages.zip(block..) {
             if page >= self.host_pages()? {
                 break;
             }
-            // Foreign code stores to a pinned page whenever it likes: a byte that was read may be old when it is written.
+            // Foreign code stores to a pinned page whenever it likes: a byte that was read may be
+            // old when it is written.
             let by_store = pinned.iter().any(|pin| pin.contains(&page));
             match self.host.as_ref().filter(|_| self.is_guarded()) {
-                // All other stores to a guarded file are calls that lock the entry: none comes between.
+                // All other stores to a guarded file are calls that lock the entry: none comes
+                // between.
                 Some(host) if !by_store => {
                     let (mut byte, offset) = ([0], DaxCore::offset(page));
                     match host.read_at(&mut byte, offset) {

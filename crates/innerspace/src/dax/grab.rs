@@ -1,6 +1,7 @@
 //! Locking an entry in place: the steps, over any memory for the words.
 //!
-//! A range of 2 MiB has one word; where its pages have words of their own, it leads to their node. What a step finds:
+//! A range of 2 MiB has one word; where its pages have words of their own, it leads to their node.
+//! What a step finds:
 //!
 //! | range's word | one page, to read | one page, to change | all of it |
 //! |---|---|---|---|
@@ -10,11 +11,13 @@
 //! | large block | locked as it is | the same | the same |
 //! | node | the page's word: locked, or waited for | the same | a conflict if any of its 512 words is there; else it goes |
 //!
-//! **A page's word against the whole range.** Who locks a page's word looks at the range's word again afterwards: if it does
-//! not lead to the node any more, or is locked, the word is given back and the way begun anew. Who wants the range locks its
-//! word first and looks at all pages' words afterwards. Both are sequentially consistent, so one sees the other.
+//! **A page's word against the whole range.** Who locks a page's word looks at the range's word
+//! again afterwards: if it does not lead to the node any more, or is locked, the word is given back
+//! and the way begun anew. Who wants the range locks its word first and looks at all pages' words
+//! afterwards. Both are sequentially consistent, so one sees the other.
 //!
-//! A step runs in a section and never sleeps. A node that was replaced is reused after a grace period.
+//! A step runs in a section and never sleeps. A node that was replaced is reused after a grace
+//! period.
 
 use std::ops::Range;
 
@@ -85,8 +88,8 @@ impl Held {
         }
     }
 
-    /// Unlocks `word`, which is its own, as `unlocked`. One waiter is woken if it is what it was, and all of them if it became
-    /// another one or goes: each may find something else to do.
+    /// Unlocks `word`, which is its own, as `unlocked`. One waiter is woken if it is what it was,
+    /// and all of them if it became another one or goes: each may find something else to do.
     #[inline]
     pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {
         let wake = || {
@@ -234,7 +237,8 @@ fn one_page(
     }
 }
 
-/// Locks a page's word, which was `before` and not locked; nothing if somebody was faster, or wants the whole range.
+/// Locks a page's word, which was `before` and not locked; nothing if somebody was faster, or wants
+/// the whole range.
 fn take_page<W: RangeWords>(
     words: &W,
     waits: &Waits,
@@ -256,9 +260,10 @@ fn take_page<W: RangeWords>(
     None
 }
 
-/// Locks the entries of `pages`, all of one range, that are `wanted` (`None`: there is none, and an empty one is made), in the
-/// order of their pages, up to the first that somebody else has. Answers with the first page that was not looked at; that is
-/// the first of all if the pages have no words of their own. Never waits.
+/// Locks the entries of `pages`, all of one range, that are `wanted` (`None`: there is none, and an
+/// empty one is made), in the order of their pages, up to the first that somebody else has. Answers
+/// with the first page that was not looked at; that is the first of all if the pages have no words
+/// of their own. Never waits.
 pub(super) fn run(
     words: &impl RangeWords,
     waits: &Waits,

@@ -1,7 +1,9 @@
-//! Reads and writes by call: straight from and to the device. Holes read as zeros without touching it.
+//! Reads and writes by call: straight from and to the device. Holes read as zeros without touching
+//! it.
 //!
-//! A read takes no entry's lock: what it meets may be written meanwhile, as with any file, but not freed (`layout`). A write
-//! locks the entries of a few pages at a time, so that it never meets a sync or another allocation there.
+//! A read takes no entry's lock: what it meets may be written meanwhile, as with any file, but not
+//! freed (`layout`). A write locks the entries of a few pages at a time, so that it never meets a
+//! sync or another allocation there.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -106,8 +108,8 @@ impl DaxCore {
         Ok(len)
     }
 
-    /// What is at a page of which the extent map says that it begins a hole of so many. Of a block that nobody has stored to, a host
-    /// may say that, and is not asked again when somebody does.
+    /// What is at a page of which the extent map says that it begins a hole of so many. Of a block
+    /// that nobody has stored to, a host may say that, and is not asked again when somebody does.
     fn beside_blocks(&self, page: u64, pages: u64) -> Extent {
         let is_block = |entry: Entry, _| matches!(entry.content(), Content::Block(_));
         let next = self.entries.next(page, page + pages, is_block);
@@ -141,8 +143,8 @@ impl DaxCore {
         }
     }
 
-    /// Writes all of `buf`, and lengthens the file where needed. What was written before an error stays, and is counted if
-    /// there is any.
+    /// Writes all of `buf`, and lengthens the file where needed. What was written before an error
+    /// stays, and is counted if there is any.
     pub(super) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -221,7 +223,8 @@ impl DaxCore {
         Ok(done)
     }
 
-    /// Writes all of 2 MiB at once, if they are asked for, and are one block or become one; `None`: write page by page. How many bytes.
+    /// Writes all of 2 MiB at once, if they are asked for, and are one block or become one; `None`:
+    /// write page by page. How many bytes.
     fn write_large(
         &self,
         bytes: &[u8],
@@ -278,9 +281,9 @@ impl DaxCore {
         }
     }
 
-    /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their entries are locked together: by one
-    /// descent, and so that the bytes are copied without an atomic operation in between, each of which would wait until the
-    /// stores before it are done.
+    /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their
+    /// entries are locked together: by one descent, and so that the bytes are copied without an
+    /// atomic operation in between, each of which would wait until the stores before it are done.
     fn write_run(&self, bytes: &[u8], offset: u64, wait: Wait) -> Result<usize, DaxError> {
         let first = offset >> PAGE_SHIFT;
         if self.is_guarded() {
@@ -290,7 +293,8 @@ impl DaxCore {
                 .write_page(first, inside, &bytes[..part])
                 .map(|()| part);
         }
-        // In one range: the first entry has made the node for the others, so no memory is asked for with entries locked.
+        // In one range: the first entry has made the node for the others, so no memory is asked for
+        // with entries locked.
         let range_end = (range_start(first) + LARGE_PAGES).min(first + RUN as u64) * PAGE;
         let len = bytes.len().min((range_end - offset) as usize);
         let mut run = Run {
@@ -320,8 +324,8 @@ impl DaxCore {
         }
     }
 
-    /// Locks the entries of a run: neighbours by one descent, where nobody has them. Who may not wait has those before one that
-    /// somebody has.
+    /// Locks the entries of a run: neighbours by one descent, where nobody has them. Who may not
+    /// wait has those before one that somebody has.
     fn lock_run<'e>(
         &'e self,
         run: &mut Run<'e>,
@@ -395,7 +399,8 @@ impl DaxCore {
         match self.host.as_ref().filter(|_| self.is_guarded()) {
             None => self.device.write(at, from),
             Some(host) => {
-                // A write past the end would lengthen the file again, over what somebody else cut off.
+                // A write past the end would lengthen the file again, over what somebody else cut
+                // off.
                 self.check_host_len(offset)?;
                 host.write_at(from, offset)
                     .map_err(|error| self.host_error(DaxAction::Write, offset, error))?;
@@ -480,7 +485,8 @@ impl DaxCore {
         self.check_page(offset, from.len())?;
         self.check_writable(offset)?;
         let written = self.with_room(|| {
-            // With the layout held the file does not become shorter, so this does not make it longer.
+            // With the layout held the file does not become shorter, so this does not make it
+            // longer.
             let (_layout, _holding) = (self.layout.read(), Holding::begin());
             let inside = self.size().saturating_sub(offset).min(from.len() as u64);
             if inside == 0 {

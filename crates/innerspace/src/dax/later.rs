@@ -1,4 +1,5 @@
-//! The calls of a direct access file that may wait, as futures: [`LaterDaxCalls`], each as a [`Later`] of the cache below.
+//! The calls of a direct access file that may wait, as futures: [`LaterDaxCalls`], each as a
+//! [`Later`] of the cache below.
 
 use std::io::ErrorKind;
 use std::ops::{Range, RangeBounds};
@@ -11,11 +12,13 @@ use crate::cache::Later;
 
 /// The calls of a direct access file that may wait, as futures; see [`DaxFile::later`].
 ///
-/// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one after another with those of
-/// other files and of spaces ([`LaterCalls`](crate::LaterCalls)), in the order in which they were first polled. Nothing happens before
-/// that. A call that waits long, for a slow host, keeps the thread from the others. So none of them waits for pins, whose holder may
-/// itself wait for such a call: it is [`DaxError::Busy`] at once. Most wait for accesses that are under way, and so for a
-/// [`Session`](crate::Session) up to its next safepoint: a session must not wait for one in place. An open end of a range is the end of the file when the future is
+/// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one
+/// after another with those of other files and of spaces ([`LaterCalls`](crate::LaterCalls)), in
+/// the order in which they were first polled. Nothing happens before that. A call that waits long,
+/// for a slow host, keeps the thread from the others. So none of them waits for pins, whose holder
+/// may itself wait for such a call: it is [`DaxError::Busy`] at once. Most wait for accesses that
+/// are under way, and so for a [`Session`](crate::Session) up to its next safepoint: a session must
+/// not wait for one in place. An open end of a range is the end of the file when the future is
 /// made.
 ///
 /// A call that is first polled in a callback of a store is made there and then.
@@ -23,7 +26,8 @@ use crate::cache::Later;
 pub struct LaterDaxCalls<'file>(&'file DaxFile);
 
 impl DaxFile {
-    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or `tick()`) makes the calls.
+    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or
+    /// `tick()`) makes the calls.
     ///
     /// ```
     /// # use innerspace::{DaxError, DaxFile};
@@ -59,8 +63,8 @@ impl LaterDaxCalls<'_> {
         Later::new(file.core().cache.clone(), address, move || work(&file))
     }
 
-    /// The bytes of a range, as far as the file has them when the call is made, as [`DaxFile::read_exact_at`] reads them; any length, in
-    /// memory of the caller's own.
+    /// The bytes of a range, as far as the file has them when the call is made, as
+    /// [`DaxFile::read_exact_at`] reads them; any length, in memory of the caller's own.
     pub fn read(&self, range: impl RangeBounds<u64>) -> Later<Vec<u8>, DaxError> {
         let bytes = self.0.bytes(&range);
         self.call(move |file| {
@@ -110,7 +114,8 @@ impl LaterDaxCalls<'_> {
         self.call(move |file| file.invalidate(bytes))
     }
 
-    /// [`DaxFile::pin_raw`]. The pin counts as no thread's own: a cut cannot tell that it would wait for whoever asks for it.
+    /// [`DaxFile::pin_raw`]. The pin counts as no thread's own: a cut cannot tell that it would
+    /// wait for whoever asks for it.
     pub fn pin_raw(&self, bytes: Range<u64>) -> Later<DaxPin, DaxError> {
         self.call(move |file| file.pin_for(bytes, Owner::Unknown))
     }

@@ -1,5 +1,6 @@
-//! Models of an entry's lock: the steps of `grab` over words in a loom build. The bytes of each page are a loom cell, so two
-//! holders of one page are reported, and a lost wake-up shows as loom's deadlock report.
+//! Models of an entry's lock: the steps of `grab` over words in a loom build. The bytes of each
+//! page are a loom cell, so two holders of one page are reported, and a lost wake-up shows as
+//! loom's deadlock report.
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;

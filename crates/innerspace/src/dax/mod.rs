@@ -1,9 +1,10 @@
 //! Direct access: files whose bytes are addressable themselves, so that no page of them is cached.
 //!
-//! **What it is.** A [`DaxDevice`] is a range of bytes that the process can address. An extent map says which block of the
-//! device holds which page of a file, or that the page is a hole. A mapping shows the device's own bytes, and over a hole the
-//! zero frame, which costs nothing. What is stored in a block is durable once its cache lines are flushed, or the host has
-//! written it out; [`Durability`] says which.
+//! **What it is.** A [`DaxDevice`] is a range of bytes that the process can address. An extent map
+//! says which block of the device holds which page of a file, or that the page is a hole. A mapping
+//! shows the device's own bytes, and over a hole the zero frame, which costs nothing. What is
+//! stored in a block is durable once its cache lines are flushed, or the host has written it out;
+//! [`Durability`] says which.
 //!
 //! | file | what |
 //! |---|---|
@@ -23,8 +24,8 @@
 //!
 //! # States and transitions
 //!
-//! An entry covers a page, or 2 MiB. It is locked in place by whoever changes it, and stays locked from a fault's lookup until
-//! the words of the page table are in place.
+//! An entry covers a page, or 2 MiB. It is locked in place by whoever changes it, and stays locked
+//! from a fault's lookup until the words of the page table are in place.
 //!
 //! | from | by | to | before the unlock |
 //! |---|---|---|---|
@@ -35,22 +36,27 @@
 //! | block, dirty | sync | block, clean | the right to store is taken away, a grace period, lines flushed, fence |
 //! | any | truncate, punch | absent | translations are taken away, a grace period, the block is freed |
 //!
-//! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) > `syncing`, `growth` > entries,
-//! in the order of their pages > the wait queues, the extent map and the device's free list, the set of dirty ranges, all
-//! leaves. A fault takes no lock but its entry's; how it and a cut see each other is in `cut`. Faults in different ranges of 2 MiB
-//! write next to nothing that the other writes: the extent map and the set of dirty ranges are in stripes by the range, counts and
-//! the free list by the thread (`stripes`, `extents`), and each has a count of its own on the open file (`reference`).
+//! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) >
+//! `syncing`, `growth` > entries, in the order of their pages > the wait queues, the extent map and
+//! the device's free list, the set of dirty ranges, all leaves. A fault takes no lock but its
+//! entry's; how it and a cut see each other is in `cut`. Faults in different ranges of 2 MiB write
+//! next to nothing that the other writes: the extent map and the set of dirty ranges are in stripes
+//! by the range, counts and the free list by the thread (`stripes`, `extents`), and each has a
+//! count of its own on the open file (`reference`).
 //!
-//! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms, which are the same code with
-//! [`Wait::No`](crate::cache::Wait): it leaves locks to those who have them, takes what memory is free, and passes by whatever asks
-//! the host or needs a grace period. Cuts and syncs are made of the latter, so they have none. All of them are to be had as futures.
+//! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms, which
+//! are the same code with [`Wait::No`](crate::cache::Wait): it leaves locks to those who have them,
+//! takes what memory is free, and passes by whatever asks the host or needs a grace period. Cuts
+//! and syncs are made of the latter, so they have none. All of them are to be had as futures.
 //!
-//! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors; `cache` has the index and
-//! the list of mappers; `reclaim` gives nodes. Above: `space` maps files; the facade opens them.
+//! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors;
+//! `cache` has the index and the list of mappers; `reclaim` gives nodes. Above: `space` maps files;
+//! the facade opens them.
 //!
-//! **A host file that another process truncates** while it is mapped takes bytes away from under us, and the next access to
-//! them is a SIGBUS, as with any mapping of the kernel's: see `open`. With [`OnShrink::Error`] it is an error, for the price of a
-//! system call an access. A full disk is an error, and a signal in the few cases that `extents::identity` names.
+//! **A host file that another process truncates** while it is mapped takes bytes away from under
+//! us, and the next access to them is a SIGBUS, as with any mapping of the kernel's: see `open`.
+//! With [`OnShrink::Error`] it is an error, for the price of a system call an access. A full disk
+//! is an error, and a signal in the few cases that `extents::identity` names.
 
 #[cfg(not(loom))]
 mod at_once;

@@ -1,20 +1,23 @@
 //! Host files as devices: opening one, and what others can do to it meanwhile.
 //!
-//! A file is opened as a store opens it: regular files alone, an exclusive advisory lock before anything is changed when it
-//! is to be written, and the same identity, so that a file is known again however it is opened.
+//! A file is opened as a store opens it: regular files alone, an exclusive advisory lock before
+//! anything is changed when it is to be written, and the same identity, so that a file is known
+//! again however it is opened.
 //!
-//! **A host file that another process truncates under us** takes the bytes away from below the mapping: the next access
-//! to them is a SIGBUS from the host, which this library does not catch. What can be done against that, and what not:
-//! - A sealed file in memory cannot be cut by anybody; devices made by [`DaxDevice::memfd`](super::DaxDevice::memfd) are.
-//!   Nobody can seal a file that has a name.
+//! **A host file that another process truncates under us** takes the bytes away from below the
+//! mapping: the next access to them is a SIGBUS from the host, which this library does not catch.
+//! What can be done against that, and what not:
+//! - A sealed file in memory cannot be cut by anybody; devices made by
+//!   [`DaxDevice::memfd`](super::DaxDevice::memfd) are. Nobody can seal a file that has a name.
 //! - The advisory lock keeps out those who ask for it: every program that uses this library.
-//! - A lease (`F_SETLEASE`) does not help, and none is taken. It is only to be had while nobody else has the file open; its
-//!   holder is told of a truncation by a signal, which a library must not claim; and the kernel breaks it by force after
-//!   /proc/sys/fs/lease-break-time, whether the holder has let go or not. It delays the cut and does not turn it into an
-//!   error.
-//! - The length is asked of the host again after every allocation of a block, so that a cut is noticed before a new page
-//!   past the end is handed out; and file calls can go through the descriptor instead of the mapping ([`HostFile::read_at`],
-//!   [`HostFile::write_at`]), where a cut is an error. That is slower by the price of a system call.
+//! - A lease (`F_SETLEASE`) does not help, and none is taken. It is only to be had while nobody
+//!   else has the file open; its holder is told of a truncation by a signal, which a library must
+//!   not claim; and the kernel breaks it by force after /proc/sys/fs/lease-break-time, whether the
+//!   holder has let go or not. It delays the cut and does not turn it into an error.
+//! - The length is asked of the host again after every allocation of a block, so that a cut is
+//!   noticed before a new page past the end is handed out; and file calls can go through the
+//!   descriptor instead of the mapping ([`HostFile::read_at`], [`HostFile::write_at`]), where a cut
+//!   is an error. That is slower by the price of a system call.
 
 use std::fs::File;
 use std::io;
@@ -59,7 +62,8 @@ impl HostFile {
         Ok(host)
     }
 
-    /// A file that is locked if it is to be written; and what is left to do when nothing else can fail.
+    /// A file that is locked if it is to be written; and what is left to do when nothing else can
+    /// fail.
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] where a page of the file may be half a hole.

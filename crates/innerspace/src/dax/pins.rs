@@ -80,7 +80,8 @@ impl Pins {
         pins.any(|(pin, by)| *by == Some(own) && overlap(pin, pages))
     }
 
-    /// Waits until no pin has any of these pages; false if the deadline, should there be one, passes first.
+    /// Waits until no pin has any of these pages; false if the deadline, should there be one,
+    /// passes first.
     pub(super) fn wait_for_end(&self, pages: &Range<u64>, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while state.first_in(pages).is_some() {

@@ -1,8 +1,9 @@
 //! A reference to an open file with a count of its own.
 //!
-//! Each fault keeps its file open while it waits for it, so it counts itself in and out. Were that the file's own count, threads that
-//! fault in different places would take its line from each other twice a fault. So a mapping that an accessor remembers has a count
-//! that the accessor's faults alone change, and which keeps the file open as a whole.
+//! Each fault keeps its file open while it waits for it, so it counts itself in and out. Were that
+//! the file's own count, threads that fault in different places would take its line from each other
+//! twice a fault. So a mapping that an accessor remembers has a count that the accessor's faults
+//! alone change, and which keeps the file open as a whole.
 
 use std::ops::Deref;
 
@@ -13,7 +14,8 @@ use crate::sync::{Arc, Weak};
 #[derive(Clone, Debug)]
 pub(crate) struct DaxRef(Arc<Counted>);
 
-/// On lines of its own (two: the adjacent line is prefetched with it), for the count that `Arc` puts before it is there, too.
+/// On lines of its own (two: the adjacent line is prefetched with it), for the count that `Arc`
+/// puts before it is there, too.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counted(Arc<DaxCore>);

@@ -1,4 +1,5 @@
-//! What faults in different ranges write, on lines of their own: counts by thread, dirty ranges by their place.
+//! What faults in different ranges write, on lines of their own: counts by thread, dirty ranges by
+//! their place.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,8 +13,8 @@ use crate::sync::{Mutex, Rank};
 /// Stripes of each kind.
 pub(super) const STRIPES: usize = 16;
 
-/// The stripe of a page's range of 2 MiB. Ranges that lie a power of two apart, as those that threads work through often do, are in
-/// different ones.
+/// The stripe of a page's range of 2 MiB. Ranges that lie a power of two apart, as those that
+/// threads work through often do, are in different ones.
 pub(super) fn stripe_of(page: u64) -> usize {
     let mixed = (page >> LARGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - STRIPES.ilog2())) as usize
@@ -85,8 +86,8 @@ impl Counts {
 /// The first pages of 2 MiB ranges in which some entry may be dirty.
 pub(super) struct DirtyRanges {
     stripes: Box<[Stripe<Mutex<BTreeSet<u64>>>]>,
-    /// How many there are. Written where a range comes or goes, so once for many faults. SeqCst: who pays for them looks
-    /// (`DaxCore::must_pay_for_heap`).
+    /// How many there are. Written where a range comes or goes, so once for many faults. SeqCst:
+    /// who pays for them looks (`DaxCore::must_pay_for_heap`).
     len: AtomicU64,
 }
 

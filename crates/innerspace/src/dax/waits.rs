@@ -1,8 +1,9 @@
 //! Who waits for a locked entry.
 //!
-//! Queues by key: the first page that the entry covers, so that who asks for any page of a large entry waits where its holder
-//! wakes. Unlocking wakes one waiter, which takes the lock in its turn or passes the wake-up on; an entry that was changed or
-//! removed wakes all, since each may find something else to do.
+//! Queues by key: the first page that the entry covers, so that who asks for any page of a large
+//! entry waits where its holder wakes. Unlocking wakes one waiter, which takes the lock in its turn
+//! or passes the wake-up on; an entry that was changed or removed wakes all, since each may find
+//! something else to do.
 //!
 //! | | waiter | holder |
 //! |---|---|---|
@@ -11,7 +12,8 @@
 //! | 3 | goes into the queue | stores the unlocked word, with WAITERS if some are left |
 //! | 4 | unlocks the queue, leaves its section, sleeps | unlocks the queue, wakes them |
 //!
-//! WAITERS is set and cleared under the queue's mutex alone, so a holder that found it clear has nobody to wake.
+//! WAITERS is set and cleared under the queue's mutex alone, so a holder that found it clear has
+//! nobody to wake.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -60,7 +62,8 @@ impl Waits {
         &self.0[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES]
     }
 
-    /// Queues for `word`, whose key this is; nothing if it is not locked any more. In the section in which the word was found.
+    /// Queues for `word`, whose key this is; nothing if it is not locked any more. In the section
+    /// in which the word was found.
     pub(super) fn enqueue(&self, word: &impl SharedWord, key: u64) -> Option<Asleep> {
         let mut queue = self.queue(key).lock();
         let mut now = word.load();
@@ -81,8 +84,8 @@ impl Waits {
         Some(Asleep(sleeper))
     }
 
-    /// Unlocks a word: from `locked` (as its holder knows it, without WAITERS) to `unlocked`. The word is the holder's. `wake` is
-    /// asked if somebody waits.
+    /// Unlocks a word: from `locked` (as its holder knows it, without WAITERS) to `unlocked`. The
+    /// word is the holder's. `wake` is asked if somebody waits.
     #[inline]
     pub(super) fn release(
         &self,

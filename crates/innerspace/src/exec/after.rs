@@ -33,7 +33,8 @@ pub(crate) fn wake_after(waker: Waker) -> Result<(), Waker> {
     waker.map_or(Ok(()), Err)
 }
 
-/// Runs a job, and gives back the wakers that it leaves. A panic of it goes on when they are taken out.
+/// Runs a job, and gives back the wakers that it leaves. A panic of it goes on when they are taken
+/// out.
 pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()>) {
     let before = AFTER.with(|after| after.replace(Some(Vec::new())));
     let result = catch_unwind(AssertUnwindSafe(job));
@@ -46,8 +47,8 @@ pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()
     feature = "io-uring",
     not(any(loom, shuttle, miri, portable))
 ))]
-/// Does `work` as a job does, and then calls the wakers that it leaves, if there are any: after `calls`. Panics are reported by the
-/// panic hook and go no further.
+/// Does `work` as a job does, and then calls the wakers that it leaves, if there are any: after
+/// `calls`. Panics are reported by the panic hook and go no further.
 pub(crate) fn run_with_wakers(work: impl FnOnce(), calls: impl FnOnce()) {
     let mut panics = Panics::default();
     let (wakers, result) = collect(work);

@@ -1,9 +1,9 @@
 //! Requests in flight, by the blocks that they have: who ends one, who makes its call, who waits.
 //!
 //! **One request** is an [`Entry`] of its file's [`InFlight`]. Its work (the call to make) is with
-//! the store, or queued in the entry until somebody takes it: a worker, or whoever waits for a block.
-//! It ends once, by [`InFlight::leave`], which says whom the blocks belong to: the file, or, if that
-//! was closed meanwhile ([`InFlight::detach_all`]), the request alone.
+//! the store, or queued in the entry until somebody takes it: a worker, or whoever waits for a
+//! block. It ends once, by [`InFlight::leave`], which says whom the blocks belong to: the file, or,
+//! if that was closed meanwhile ([`InFlight::detach_all`]), the request alone.
 //!
 //! **Who waits** for a block sleeps on the block's lock, which this module does not know. Where
 //! threads make the calls, nothing else is needed. Where there are none, the waiters make them, and
@@ -118,8 +118,8 @@ impl<W> InFlight<W> {
     /// nobody wants it.
     pub(crate) fn queue(&self, entry: &Entry<W>, work: W) -> Option<W> {
         *entry.queued.lock() = Some(work);
-        // The stage is read after that: either the file is seen to be closed here, or whoever closes it
-        // sees what is queued.
+        // The stage is read after that: either the file is seen to be closed here, or whoever
+        // closes it sees what is queued.
         if *entry.stage.lock() == Stage::Detached {
             return entry.take();
         }

@@ -209,7 +209,8 @@ impl State {
         wants
     }
 
-    /// Moves a lane of which no job runs to the front of those that are ready; whether there is one.
+    /// Moves a lane of which no job runs to the front of those that are ready; whether there is
+    /// one.
     fn move_idle_lane_up(&mut self) -> bool {
         let lanes = &self.lanes;
         let is_idle = |key: &u64| lanes.get(key).is_some_and(|lane| lane.running == 0);
@@ -293,8 +294,8 @@ impl Workers {
         self.0.state.lock().threads
     }
 
-    /// Ends the threads, once they find nothing to do, and waits for that: in a model no time passes
-    /// in which they could linger.
+    /// Ends the threads, once they find nothing to do, and waits for that: in a model no time
+    /// passes in which they could linger.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn end_threads(&self) {
         let mut state = self.0.state.lock();
@@ -305,7 +306,8 @@ impl Workers {
         }
     }
 
-    /// Waits until no job runs or is queued. Where there are no threads, what is queued is the caller's business.
+    /// Waits until no job runs or is queued. Where there are no threads, what is queued is the
+    /// caller's business.
     pub(crate) fn wait_quiet(&self) {
         let mut state = self.0.state.lock();
         while state.has_threads
@@ -325,7 +327,8 @@ impl Workers {
         true
     }
 
-    /// Runs a job that was taken from a lane, and then, with its share of the lane free again, the wakers that it leaves.
+    /// Runs a job that was taken from a lane, and then, with its share of the lane free again, the
+    /// wakers that it leaves.
     fn run_here(&self, key: u64, job: Box<dyn Job>) -> Panics {
         let mut panics = Panics::default();
         let (wakers, result) = {

@@ -1,7 +1,7 @@
 //! Models of the lanes and of the requests in flight.
 //!
-//! A wake-up that is lost shows as loom's deadlock report. A memory has one thread here, and one more
-//! for each lane of which no job runs: the models would not end with many.
+//! A wake-up that is lost shows as loom's deadlock report. A memory has one thread here, and one
+//! more for each lane of which no job runs: the models would not end with many.
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -253,7 +253,8 @@ fn a_cut_waits_for_a_request_that_is_queued_meanwhile() {
     });
 }
 
-/// A store completes two requests, the later one first; nobody who waits for a part of one sleeps on.
+/// A store completes two requests, the later one first; nobody who waits for a part of one sleeps
+/// on.
 // spec: R5, R17
 #[test]
 fn cuts_of_different_ranges_wait_for_their_own_requests() {

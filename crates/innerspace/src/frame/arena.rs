@@ -1,7 +1,7 @@
 //! The arena: one mapping that holds the bytes of all frames, frame 0 (the zero frame) first.
 //!
-//! The host backs it as it is touched, with huge pages where it can. It computes addresses; who may touch which frame's
-//! bytes is decided elsewhere.
+//! The host backs it as it is touched, with huge pages where it can. It computes addresses; who may
+//! touch which frame's bytes is decided elsewhere.
 
 use std::hint::cold_path;
 use std::io;
@@ -11,8 +11,8 @@ use super::frames::Prefault;
 use crate::sys::memory::Mapping;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
-/// A frame by the offset of its first byte in the arena: its number with twelve zeros behind. Words that name frames in this
-/// form lead to the bytes, and to the metadata, in two instructions each.
+/// A frame by the offset of its first byte in the arena: its number with twelve zeros behind. Words
+/// that name frames in this form lead to the bytes, and to the metadata, in two instructions each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FrameOffset(u64);
 
@@ -32,8 +32,8 @@ impl FrameOffset {
         FrameOffset(word & !FrameOffset::LOW_BITS)
     }
 
-    /// The frame whose number is in the upper bits of a word that has exactly `form` in the others. The offset of a word of
-    /// another form is in no arena.
+    /// The frame whose number is in the upper bits of a word that has exactly `form` in the others.
+    /// The offset of a word of another form is in no arena.
     #[inline(always)]
     pub(crate) const fn in_form(word: u64, form: u64) -> FrameOffset {
         FrameOffset(word ^ form)
@@ -52,8 +52,8 @@ impl FrameOffset {
     }
 }
 
-/// The bytes of the frames. The mapping is aligned to the largest block, so that a block of 2 MiB can be one huge page of
-/// the host.
+/// The bytes of the frames. The mapping is aligned to the largest block, so that a block of 2 MiB
+/// can be one huge page of the host.
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Mapping,
@@ -62,10 +62,12 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) has zeros there, as in the metadata: it would
-    /// be a second owner of everything. Zeros lead to nothing, so whatever it looks for is a miss, which it is refused.
+    /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) has
+    /// zeros there, as in the metadata: it would be a second owner of everything. Zeros lead to
+    /// nothing, so whatever it looks for is a miss, which it is refused.
     pub(super) fn new(frames: u32, prefault: Prefault) -> io::Result<Arena> {
-        // More than there are addresses: nothing may be cut off here, since frames are told from others by their number.
+        // More than there are addresses: nothing may be cut off here, since frames are told from
+        // others by their number.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::new(len)?;
@@ -101,8 +103,8 @@ impl Arena {
         self.memory.base().wrapping_add(id.index() << PAGE_SHIFT)
     }
 
-    /// The address of the first byte of a frame, if it is inside the arena. No panic: who looks with a section open would have
-    /// to be ready to leave it.
+    /// The address of the first byte of a frame, if it is inside the arena. No panic: who looks
+    /// with a section open would have to be ready to leave it.
     #[inline(always)]
     pub(super) fn start_of(&self, at: FrameOffset) -> Option<NonNull<u8>> {
         // What is in the low bits makes it a large number.

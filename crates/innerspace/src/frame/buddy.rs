@@ -1,12 +1,14 @@
 //! The buddy allocator: free blocks of 1 to 512 frames, split and coalesced.
 //!
-//! A block of order `k` has `1 << k` frames and starts at a multiple of that number, so its buddy (the other half of
-//! the block of order `k + 1`) is found by flipping bit `k` of its number. A free block is a member of the list of its
-//! order, threaded through the metadata of its first frame, which says `Kind::Free` and the order; the metadata of its
-//! other frames says `Kind::Part`, allocated or free, so nothing but first frames is ever touched. (Knowlton 1965.)
+//! A block of order `k` has `1 << k` frames and starts at a multiple of that number, so its buddy
+//! (the other half of the block of order `k + 1`) is found by flipping bit `k` of its number. A
+//! free block is a member of the list of its order, threaded through the metadata of its first
+//! frame, which says `Kind::Free` and the order; the metadata of its other frames says
+//! `Kind::Part`, allocated or free, so nothing but first frames is ever touched. (Knowlton 1965.)
 //!
-//! Everything here runs under the allocator's mutex: `Kind::Free` is set and removed under it alone, which is why the
-//! test "is my buddy free and whole" is exact although other threads change the kinds of their own frames meanwhile.
+//! Everything here runs under the allocator's mutex: `Kind::Free` is set and removed under it
+//! alone, which is why the test "is my buddy free and whole" is exact although other threads change
+//! the kinds of their own frames meanwhile.
 
 use super::list::FrameList;
 use super::meta::{Kind, Meta};
@@ -54,16 +56,18 @@ impl Buddy {
         self.free
     }
 
-    /// Takes a block of the smallest order that serves, splitting it; the lower half is handed out. The block's first
-    /// frame becomes `Kind::Magazine`: free, but in no list. Memory that nobody has used yet comes last, upwards.
+    /// Takes a block of the smallest order that serves, splitting it; the lower half is handed out.
+    /// The block's first frame becomes `Kind::Magazine`: free, but in no list. Memory that nobody
+    /// has used yet comes last, upwards.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         let used = (order..=MAX_ORDER).find(|list| self.begins_used(*list));
         let list = used.or_else(|| self.lowest(order))?;
         Some(self.take_from(metas, list, order))
     }
 
-    /// Takes a block of this order from the list of an order as large or larger, which is not empty; none of those between has a
-    /// block that begins in used memory if this one's does, nor a lower one if not.
+    /// Takes a block of this order from the list of an order as large or larger, which is not
+    /// empty; none of those between has a block that begins in used memory if this one's does, nor
+    /// a lower one if not.
     fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
         let id = first.expect("whoever chose the list has seen a block there");
@@ -79,12 +83,14 @@ impl Buddy {
         id
     }
 
-    /// Takes as many single frames as `into` has room for, or as there are: a block of as many at once, or else of the largest there are.
-    /// Ascending inside a block; the blocks as the lists have them. How many.
+    /// Takes as many single frames as `into` has room for, or as there are: a block of as many at
+    /// once, or else of the largest there are. Ascending inside a block; the blocks as the lists
+    /// have them. How many.
     ///
-    /// To use up what is in pieces first would keep more large blocks whole, but it hands out frames of everywhere for as long as the
-    /// pieces go round, and a page is cleared much faster after its lower neighbour. What is left alone meanwhile becomes whole again.
-    /// Pieces do come before memory that nobody has used yet, which costs more than any order.
+    /// To use up what is in pieces first would keep more large blocks whole, but it hands out
+    /// frames of everywhere for as long as the pieces go round, and a page is cleared much faster
+    /// after its lower neighbour. What is left alone meanwhile becomes whole again. Pieces do come
+    /// before memory that nobody has used yet, which costs more than any order.
     pub(super) fn take_singles(&mut self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         let mut taken = 0;
         while taken < into.len() {
@@ -121,14 +127,16 @@ impl Buddy {
         first.is_some_and(|id| id.0 < self.untouched)
     }
 
-    /// The list of at least this order whose first block is the lowest: what is passed over does not count as untouched any more.
+    /// The list of at least this order whose first block is the lowest: what is passed over does
+    /// not count as untouched any more.
     fn lowest(&self, order: u8) -> Option<u8> {
         let first = |list: u8| Some((self.lists[usize::from(list)].front()?.0, list));
         let lowest = (order..=MAX_ORDER).filter_map(first).min();
         lowest.map(|(_, list)| list)
     }
 
-    /// Takes single frames back, in any order: neighbours among them are a block at once. Sorts them.
+    /// Takes single frames back, in any order: neighbours among them are a block at once. Sorts
+    /// them.
     pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
         ids.sort_unstable_by_key(|id| id.0);
         for run in ids.chunk_by(|one, next| one.0 + 1 == next.0) {

@@ -1,7 +1,8 @@
-//! The flags byte of a frame: eight bits, of which the lock bit and the waiters bit share the sign trick of [`super::lock`].
+//! The flags byte of a frame: eight bits, of which the lock bit and the waiters bit share the sign
+//! trick of [`super::lock`].
 //!
-//! Every access is one byte wide. Mixing widths on one word costs a store-forwarding stall, so nothing reads the
-//! byte together with its neighbours in [`super::meta::Meta`].
+//! Every access is one byte wide. Mixing widths on one word costs a store-forwarding stall, so
+//! nothing reads the byte together with its neighbours in [`super::meta::Meta`].
 //!
 //! | bit | name | set by | cleared by |
 //! |---|---|---|---|
@@ -15,8 +16,8 @@
 //! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
 //! | 7 | WAITERS | a waiter, under its queue's lock | a waker, or who takes the lock, under the queue's lock, when nobody waits |
 //!
-//! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and called for frames that
-//! nobody else can see ([`super::owned::OwnedFrame`]): I2.
+//! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and called for
+//! frames that nobody else can see ([`super::owned::OwnedFrame`]): I2.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -105,7 +106,8 @@ impl fmt::Debug for FlagSet {
     }
 }
 
-// The primitives of `sys` and this table speak of the same bits. That WAITERS is the sign of the byte is asserted there.
+// The primitives of `sys` and this table speak of the same bits. That WAITERS is the sign of the
+// byte is asserted there.
 const _: () = assert!(FlagSet::LOCKED.0 == lock_byte::LOCKED);
 const _: () = assert!(FlagSet::UPTODATE.0 == lock_byte::UPTODATE);
 const _: () = assert!(FlagSet::WAITERS.0 == lock_byte::WAITERS);
@@ -120,8 +122,8 @@ impl Flags {
         Flags(AtomicU8::new(set.0))
     }
 
-    /// The bits now. Acquire: who sees UPTODATE also sees the bytes it speaks of; pairs with the release of
-    /// `end_read` and of [`Flags::set`].
+    /// The bits now. Acquire: who sees UPTODATE also sees the bytes it speaks of; pairs with the
+    /// release of `end_read` and of [`Flags::set`].
     #[inline]
     pub(crate) fn load(&self) -> FlagSet {
         FlagSet(self.0.load(Ordering::Acquire))

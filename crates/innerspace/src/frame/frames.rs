@@ -170,8 +170,8 @@ impl Frames {
         self.allocator.reserve()
     }
 
-    /// Takes a block of `1 << order` frames (order 0 to 9), aligned to its size. `None` when no such block is free. Never
-    /// sleeps for memory.
+    /// Takes a block of `1 << order` frames (order 0 to 9), aligned to its size. `None` when no
+    /// such block is free. Never sleeps for memory.
     #[inline(always)]
     pub(crate) fn alloc(&self, order: u8, source: Source) -> Option<OwnedFrame<'_>> {
         assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
@@ -179,8 +179,8 @@ impl Frames {
         Some(self.begin(id, order))
     }
 
-    /// Takes one frame from this thread's magazine, which is filled if it is empty, and tells which it gets after it, if that is known: a
-    /// hint.
+    /// Takes one frame from this thread's magazine, which is filled if it is empty, and tells which
+    /// it gets after it, if that is known: a hint.
     #[inline(always)]
     pub(crate) fn alloc_at_hand(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
         let (id, next) = self.allocator.take_at_hand(&self.metas)?;
@@ -200,8 +200,8 @@ impl Frames {
         OwnedFrame::new(self, id, order, bytes)
     }
 
-    /// Takes up to `most` single frames, as many as are had by one turn at the thread's magazine; there may be none although some are
-    /// free.
+    /// Takes up to `most` single frames, as many as are had by one turn at the thread's magazine;
+    /// there may be none although some are free.
     pub(crate) fn alloc_singles(&self, most: usize) -> Singles<'_> {
         let mut ids = [FrameId(0); MOST];
         let wanted = &mut ids[..most.min(MOST)];
@@ -222,7 +222,8 @@ impl Frames {
         }
     }
 
-    /// The frame that this thread gets next, if it is known and there is something to be had from knowing: a hint.
+    /// The frame that this thread gets next, if it is known and there is something to be had from
+    /// knowing: a hint.
     #[inline(always)]
     pub(crate) fn next_single(&self) -> Option<FrameId> {
         match copy::PREFETCHES {
@@ -231,7 +232,8 @@ impl Frames {
         }
     }
 
-    /// Has a quarter of a free frame on its way to the processor, to be written, and with the first its metadata.
+    /// Has a quarter of a free frame on its way to the processor, to be written, and with the first
+    /// its metadata.
     #[inline(always)]
     pub(crate) fn prefetch_free(&self, id: FrameId, quarter: Quarter) {
         if quarter == Quarter::First {
@@ -288,7 +290,8 @@ impl Frames {
         OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
     }
 
-    /// Returns the free frames of all magazines to the buddy lists. `alloc` does it before it gives up, where that may help.
+    /// Returns the free frames of all magazines to the buddy lists. `alloc` does it before it gives
+    /// up, where that may help.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn drain_magazines(&self) {
         drop(self.allocator.drain_magazines(&self.metas));
@@ -303,16 +306,19 @@ impl Frames {
     /// A frame's metadata; `None` outside the arena.
     #[inline(always)]
     pub(super) fn meta_at(&self, at: FrameOffset) -> Option<&Meta> {
-        // What is in the low bits makes it a large number, which is not cut off where addresses are shorter.
+        // What is in the low bits makes it a large number, which is not cut off where addresses are
+        // shorter.
         let place = at.bytes().rotate_right(PAGE_SHIFT);
         self.metas.get(usize::try_from(place).ok()?)
     }
 
-    /// The metadata, and the address of the first byte, of the frame where the block with this tag was last found, or of another.
+    /// The metadata, and the address of the first byte, of the frame where the block with this tag
+    /// was last found, or of another.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> (&Meta, NonNull<u8>) {
         let frame = self.lookaside.guess(tag);
-        // SAFETY: every word of the table is a frame of the arena, which has one element of metadata a frame.
+        // SAFETY: every word of the table is a frame of the arena, which has one element of
+        // metadata a frame.
         unsafe {
             let meta = self.metas.get_unchecked(frame.index());
             (meta, self.arena.start_unchecked(frame))
@@ -325,7 +331,8 @@ impl Frames {
         self.lookaside.guess(tag)
     }
 
-    /// The same for who is about to fetch so much that the processor keeps little else: by the run of the block, if it is in one.
+    /// The same for who is about to fetch so much that the processor keeps little else: by the run
+    /// of the block, if it is in one.
     #[inline(always)]
     pub(crate) fn guess_frame_in_run(&self, tag: Tag) -> FrameId {
         self.lookaside.guess_in_run(tag)
@@ -381,7 +388,8 @@ impl Frames {
         copy::prefetch_page(self.host(id));
     }
 
-    /// The address of the first byte of the `1 << order` frames that start at `id`, all inside the arena.
+    /// The address of the first byte of the `1 << order` frames that start at `id`, all inside the
+    /// arena.
     pub(super) fn block(&self, id: FrameId, order: u8) -> *mut u8 {
         let last = id.0.checked_add((1 << order) - 1);
         assert!(
@@ -409,7 +417,8 @@ impl Frames {
         self.meta(FrameId::ZERO).kind() != Kind::Zero
     }
 
-    /// Like [`Frames::words`], for a node that a word names by its offset; `None` outside the arena.
+    /// Like [`Frames::words`], for a node that a word names by its offset; `None` outside the
+    /// arena.
     #[inline(always)]
     pub(crate) fn words_at(&self, at: FrameOffset) -> Option<&[AtomicU64; 512]> {
         let start = self.arena.start_of(at)?;
@@ -419,9 +428,9 @@ impl Frames {
             at.id(),
             self.meta(at.id()).kind()
         );
-        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory of the arena, which lives as long as
-        // `self`. Frames of these kinds are only ever reached through their words, until their owner has waited for
-        // their readers and freed them (I6).
+        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory of the arena, which
+        // lives as long as `self`. Frames of these kinds are only ever reached through their words,
+        // until their owner has waited for their readers and freed them (I6).
         Some(unsafe { start.cast().as_ref() })
     }
 
@@ -435,14 +444,15 @@ impl Frames {
         }
     }
 
-    /// Takes the frame's lock if it is free and nobody waits. Takes no mutex and wakes nobody: for a section. The caller holds the
-    /// frame, here and in all functions below.
+    /// Takes the frame's lock if it is free and nobody waits. Takes no mutex and wakes nobody: for
+    /// a section. The caller holds the frame, here and in all functions below.
     #[inline]
     pub(crate) fn try_lock_alone(&self, id: FrameId) -> bool {
         self.lock_of(id).try_lock_alone()
     }
 
-    /// Takes the frame's lock if it is free; may take a queue's mutex of the wait table for a moment. Not in a section.
+    /// Takes the frame's lock if it is free; may take a queue's mutex of the wait table for a
+    /// moment. Not in a section.
     #[inline]
     pub(crate) fn try_lock(&self, id: FrameId) -> bool {
         self.lock_of(id).try_lock()
@@ -454,7 +464,8 @@ impl Frames {
         self.lock_of(id).lock();
     }
 
-    /// Takes the frame's lock, sleeping at most `timeout`. A timeout that races with a handoff gives the lock.
+    /// Takes the frame's lock, sleeping at most `timeout`. A timeout that races with a handoff
+    /// gives the lock.
     #[cfg_attr(
         not(test),
         expect(
@@ -472,7 +483,8 @@ impl Frames {
         self.lock_of(id).unlock();
     }
 
-    /// Releases the lock of a block that was read from its store; UPTODATE (or ERROR) is set in the same operation.
+    /// Releases the lock of a block that was read from its store; UPTODATE (or ERROR) is set in the
+    /// same operation.
     pub(crate) fn end_read(&self, id: FrameId, end: ReadEnd) {
         self.lock_of(id).end_read(end);
     }
@@ -482,8 +494,8 @@ impl Frames {
         self.lock_of(id).set_writeback();
     }
 
-    /// Ends what `set_writeback` began, and wakes who waited for it. The caller's hold on the frame lasts until this returns:
-    /// else the wake-up could fall into the frame's next life (L11).
+    /// Ends what `set_writeback` began, and wakes who waited for it. The caller's hold on the frame
+    /// lasts until this returns: else the wake-up could fall into the frame's next life (L11).
     pub(crate) fn end_writeback(&self, id: FrameId) {
         self.lock_of(id).end_writeback();
         debug_assert_ne!(
@@ -493,7 +505,8 @@ impl Frames {
         );
     }
 
-    /// Sleeps until the bit was clear at some moment since the call. The caller need not be the one who takes it next.
+    /// Sleeps until the bit was clear at some moment since the call. The caller need not be the one
+    /// who takes it next.
     pub(crate) fn wait(&self, id: FrameId, bit: Bit) {
         self.lock_of(id).wait(bit, None);
     }
@@ -503,8 +516,9 @@ impl Frames {
         self.lock_of(id).wait(bit, lock::deadline(timeout))
     }
 
-    /// Drops the caller's reference, then sleeps until the bit was clear at some moment since the call, without touching
-    /// the frame again. If that was the last hold, the caller frees the frame.
+    /// Drops the caller's reference, then sleeps until the bit was clear at some moment since the
+    /// call, without touching the frame again. If that was the last hold, the caller frees the
+    /// frame.
     #[cfg_attr(
         not(test),
         expect(
@@ -534,9 +548,9 @@ impl Frames {
         &self.waits
     }
 
-    /// Recomputes what the allocator caches and checks that every frame is in exactly one state (I1): each is in one free
-    /// block, one magazine or one allocated block, and nothing free is held. Panics where it is not so. Nobody may
-    /// allocate or free meanwhile.
+    /// Recomputes what the allocator caches and checks that every frame is in exactly one state
+    /// (I1): each is in one free block, one magazine or one allocated block, and nothing free is
+    /// held. Panics where it is not so. Nobody may allocate or free meanwhile.
     pub(crate) fn validate(&self) {
         let mut free = vec![false; self.metas.len()];
         let mut count = 0;

@@ -35,25 +35,30 @@
 //! | CACHED refs=n | `freeze(n)` | owned | views = mapped = 0 |
 //! | CACHED refs=n | `leave_file` | refs=n-1; with views refs=n, the index's is theirs | block lock held |
 //!
-//! Views or pins alone may keep an anonymous frame whose leaf has let it go. Who drops a view of a block that has left its file
-//! ([`PutView::Outside`]) tells its keeper ([`super::outside`]).
+//! Views or pins alone may keep an anonymous frame whose leaf has let it go. Who drops a view of a
+//! block that has left its file ([`PutView::Outside`]) tells its keeper ([`super::outside`]).
 //!
-//! Whoever brings the word to OUTSIDE alone (`Dropped::Last`) frees the frame; the word stays so until it is published again, so
-//! every `try_` on a free frame fails. Only of a frame that was never published is it 0, as the host's memory has it; nothing
-//! names such a frame but its owner, and [`Hold::load`] says that nobody holds it.
+//! Whoever brings the word to OUTSIDE alone (`Dropped::Last`) frees the frame; the word stays so
+//! until it is published again, so every `try_` on a free frame fails. Only of a frame that was
+//! never published is it 0, as the host's memory has it; nothing names such a frame but its owner,
+//! and [`Hold::load`] says that nobody holds it.
 //!
-//! That a bit is set where a frame is *not* cached makes the question of a hit one test against zero: none of the four, and room for a view.
+//! That a bit is set where a frame is *not* cached makes the question of a hit one test against
+//! zero: none of the four, and room for a view.
 //!
-//! Orderings. All changes are RMWs of one word, so each sees the newest value; but for `publish`, which nobody can meet, and
-//! `put_owner` of the last owner, whom nobody may meet (the rule is at `try_get`). What they pair with:
-//! - taking (`try_get`, `try_view`, `try_map_cached`: Acquire) pairs with `publish` (Release): the holder sees the metadata
-//!   and bytes the owner wrote;
-//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of whoever ends the life (the last dropper, which
-//!   in `put_owner` is a load, `freeze`) or changes the bytes (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
-//! - `end_write` and `clear_wmapped` (Release) pair with `try_view` (Acquire): a view sees all the bytes written.
+//! Orderings. All changes are RMWs of one word, so each sees the newest value; but for `publish`,
+//! which nobody can meet, and `put_owner` of the last owner, whom nobody may meet (the rule is at
+//! `try_get`). What they pair with:
+//! - taking (`try_get`, `try_view`, `try_map_cached`: Acquire) pairs with `publish` (Release): the
+//!   holder sees the metadata and bytes the owner wrote;
+//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of whoever ends the life
+//!   (the last dropper, which in `put_owner` is a load, `freeze`) or changes the bytes
+//!   (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
+//! - `end_write` and `clear_wmapped` (Release) pair with `try_view` (Acquire): a view sees all the
+//!   bytes written.
 //!
-//! A field that is full (2^20 - 1 references or installed pages, 2^19 views) refuses (`try_` fails) and never wraps into
-//! its neighbour.
+//! A field that is full (2^20 - 1 references or installed pages, 2^19 views) refuses (`try_` fails)
+//! and never wraps into its neighbour.
 
 use std::fmt;
 
@@ -84,7 +89,8 @@ impl HoldState {
     #[cfg(all(test, not(shuttle)))]
     pub(crate) const MAX_VIEWS: u32 = VIEWS_FULL as u32;
 
-    /// A block in its file's index, with `refs` references of which the index has one, and not used yet.
+    /// A block in its file's index, with `refs` references of which the index has one, and not used
+    /// yet.
     pub(crate) const fn cached(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
         HoldState(COLD | (refs as u64 * REF))
@@ -202,7 +208,8 @@ pub(crate) enum Dropped {
 pub(crate) enum PutView {
     /// In its file, which keeps it.
     Kept,
-    /// It had left its file: the keeper is to be told ([`super::outside`]), and neither it nor the frame goes before.
+    /// It had left its file: the keeper is to be told ([`super::outside`]), and neither it nor the
+    /// frame goes before.
     Outside,
 }
 
@@ -260,11 +267,13 @@ impl Hold {
         }
     }
 
-    /// Takes a reference if there is one already and the count has room. Acquire: pairs with `publish`.
+    /// Takes a reference if there is one already and the count has room. Acquire: pairs with
+    /// `publish`.
     ///
-    /// The rule for this and every other operation that changes a word which is one reference without CACHED: only who came by an
-    /// owner of the frame, and keeps that one meanwhile. [`Hold::put_owner`] ends such a word by a load and a plain store, which
-    /// would undo the change of anybody else.
+    /// The rule for this and every other operation that changes a word which is one reference
+    /// without CACHED: only who came by an owner of the frame, and keeps that one meanwhile.
+    /// [`Hold::put_owner`] ends such a word by a load and a plain store, which would undo the
+    /// change of anybody else.
     #[inline]
     pub(crate) fn try_get(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -273,8 +282,9 @@ impl Hold {
         .is_ok()
     }
 
-    /// Like [`Hold::try_get`] for a frame that is in a file's index: the speculative get of a lookup there. A frame that has
-    /// become a table or an index node meanwhile is not touched, so their counts are their owner's alone.
+    /// Like [`Hold::try_get`] for a frame that is in a file's index: the speculative get of a
+    /// lookup there. A frame that has become a table or an index node meanwhile is not touched, so
+    /// their counts are their owner's alone.
     #[inline]
     pub(crate) fn try_get_cached(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -283,7 +293,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Drops a reference. Release: pairs with whoever ends the frame's life; Acquire: that may be this caller.
+    /// Drops a reference. Release: pairs with whoever ends the frame's life; Acquire: that may be
+    /// this caller.
     #[inline]
     pub(crate) fn put(&self) -> Dropped {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -296,10 +307,11 @@ impl Hold {
         HoldState(before.0 - REF).after_drop()
     }
 
-    /// Drops an owner's reference, as [`Hold::put`] does, of a frame that is in no file. A hold of such a frame is taken by who has come to
-    /// it through one of its owners, and keeps that one meanwhile; who looks a file's block up wants CACHED. So the last owner, if
-    /// nobody else has a hold, has the frame to itself, and needs no read-modify-write. Acquire: pairs with the Release of those
-    /// who had one.
+    /// Drops an owner's reference, as [`Hold::put`] does, of a frame that is in no file. A hold of
+    /// such a frame is taken by who has come to it through one of its owners, and keeps that one
+    /// meanwhile; who looks a file's block up wants CACHED. So the last owner, if nobody else has a
+    /// hold, has the frame to itself, and needs no read-modify-write. Acquire: pairs with the
+    /// Release of those who had one.
     #[inline(always)]
     pub(crate) fn put_owner(&self) -> Dropped {
         if self.0.load(Ordering::Acquire) != OUTSIDE | REF {
@@ -311,8 +323,8 @@ impl Hold {
         Dropped::Last
     }
 
-    /// Takes a view if the frame is cached and nobody can write to it. Acquire: pairs with `publish`, `end_write` and
-    /// `clear_wmapped`. The caller checks UPTODATE afterwards.
+    /// Takes a view if the frame is cached and nobody can write to it. Acquire: pairs with
+    /// `publish`, `end_write` and `clear_wmapped`. The caller checks UPTODATE afterwards.
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -334,8 +346,8 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Takes a view of a frame whose use makes no mark, once: what a hit does. Acquire: as in [`Hold::try_view`], and pairs with `warm`,
-    /// which found UPTODATE.
+    /// Takes a view of a frame whose use makes no mark, once: what a hit does. Acquire: as in
+    /// [`Hold::try_view`], and pairs with `warm`, which found UPTODATE.
     #[inline(always)]
     pub(crate) fn try_view_hot(&self) -> bool {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -348,25 +360,28 @@ impl Hold {
                 .is_ok()
     }
 
-    /// The next use may have a mark to make. Whoever has taken a mark away says so, of a frame that may have been freed since.
+    /// The next use may have a mark to make. Whoever has taken a mark away says so, of a frame that
+    /// may have been freed since.
     ///
-    /// Changes the word also if it says so already: AcqRel, so that who calls [`Hold::warm`] afterwards finds the mark taken away.
+    /// Changes the word also if it says so already: AcqRel, so that who calls [`Hold::warm`]
+    /// afterwards finds the mark taken away.
     pub(crate) fn cool(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 | COLD)
         });
     }
 
-    /// A use has no mark to make, and the bytes are up to date. The caller holds the frame, and looks at the marks again afterwards.
-    /// AcqRel: pairs with [`Hold::cool`] and, for the bytes, with [`Hold::try_view_hot`].
+    /// A use has no mark to make, and the bytes are up to date. The caller holds the frame, and
+    /// looks at the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and, for the bytes,
+    /// with [`Hold::try_view_hot`].
     pub(crate) fn warm(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 & !COLD)
         });
     }
 
-    /// Takes one more view for somebody who has one, and says where the block is; `None` when the count is full. Relaxed: what the
-    /// new view may read, the old one could.
+    /// Takes one more view for somebody who has one, and says where the block is; `None` when the
+    /// count is full. Relaxed: what the new view may read, the old one could.
     #[inline]
     pub(crate) fn try_clone_view(&self) -> Option<PutView> {
         let now = self.update(Ordering::Relaxed, |now| {
@@ -383,8 +398,8 @@ impl Hold {
         }
     }
 
-    /// Takes a view of a frame of no file that has an owner; the caller has made sure that nobody writes to it as long as it
-    /// has views. Acquire: pairs with `publish`.
+    /// Takes a view of a frame of no file that has an owner; the caller has made sure that nobody
+    /// writes to it as long as it has views. Acquire: pairs with `publish`.
     pub(crate) fn try_view_still(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             (now.refs() > 0 && !now.is_cached() && now.0 & VIEWS_FULL == 0).then_some(now.0 + VIEW)
@@ -404,7 +419,8 @@ impl Hold {
             "put of a view that nobody had: {:?}",
             HoldState(before)
         );
-        // Not OUTSIDE. Nor was it 0: asked so, the processor's flags say it, with no other instruction.
+        // Not OUTSIDE. Nor was it 0: asked so, the processor's flags say it, with no other
+        // instruction.
         match before as i64 > 0 {
             true => PutView::Kept,
             false => PutView::Outside,
@@ -421,8 +437,9 @@ impl Hold {
         HoldState(before.0 - VIEW).after_drop()
     }
 
-    /// Starts writing to a cached frame if nobody views it; the caller holds the block's lock. Acquire: pairs with
-    /// `put_view`, so that the reads of the last view come before the bytes change.
+    /// Starts writing to a cached frame if nobody views it; the caller holds the block's lock.
+    /// Acquire: pairs with `put_view`, so that the reads of the last view come before the bytes
+    /// change.
     pub(crate) fn try_begin_write(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             assert!(
@@ -444,8 +461,8 @@ impl Hold {
         );
     }
 
-    /// Allows write translations if nobody views the frame; the caller holds the block's lock. Acquire: as in
-    /// `try_begin_write`.
+    /// Allows write translations if nobody views the frame; the caller holds the block's lock.
+    /// Acquire: as in `try_begin_write`.
     pub(crate) fn try_set_wmapped(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             (now.views() == 0 && !now.has_writer()).then_some(now.0 | WMAPPED)
@@ -453,14 +470,14 @@ impl Hold {
         .is_ok()
     }
 
-    /// Says that no write translation is left: revoked, and a grace period has passed (I6); the caller holds the
-    /// block's lock. Release: pairs with `try_view`.
+    /// Says that no write translation is left: revoked, and a grace period has passed (I6); the
+    /// caller holds the block's lock. Release: pairs with `try_view`.
     pub(crate) fn clear_wmapped(&self) {
         self.0.fetch_and(!WMAPPED, Ordering::Release);
     }
 
-    /// Counts one more installed page, for somebody who holds the frame; fails only when the count is full. Relaxed: the
-    /// caller's own hold gave it the bytes.
+    /// Counts one more installed page, for somebody who holds the frame; fails only when the count
+    /// is full. Relaxed: the caller's own hold gave it the bytes.
     #[inline]
     pub(crate) fn try_map(&self) -> bool {
         self.update(Ordering::Relaxed, |now| {
@@ -470,8 +487,9 @@ impl Hold {
         .is_ok()
     }
 
-    /// Counts one more page, that is going to be installed, of a frame that is in a file's index: like
-    /// [`Hold::try_get_cached`], and speculative as it is. Until the page is installed the count is the caller's hold.
+    /// Counts one more page, that is going to be installed, of a frame that is in a file's index:
+    /// like [`Hold::try_get_cached`], and speculative as it is. Until the page is installed the
+    /// count is the caller's hold.
     #[inline]
     pub(crate) fn try_map_cached(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -480,8 +498,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Counts one more borrower of a leaf that has one, and nothing else; of several that try one succeeds, as long as it stays
-    /// counted. Acquire: pairs with every dropper's Release.
+    /// Counts one more borrower of a leaf that has one, and nothing else; of several that try one
+    /// succeeds, as long as it stays counted. Acquire: pairs with every dropper's Release.
     pub(crate) fn try_map_beside_one(&self) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 == OUTSIDE | MAPPED).then_some(OUTSIDE | (2 * MAPPED))
@@ -489,8 +507,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Ends what [`Hold::try_map_beside_one`] began, and counts the other one off with it: with one of them alone somebody else
-    /// would begin. Orderings as in [`Hold::put`].
+    /// Ends what [`Hold::try_map_beside_one`] began, and counts the other one off with it: with one
+    /// of them alone somebody else would begin. Orderings as in [`Hold::put`].
     pub(crate) fn unmap_both(&self) -> Dropped {
         let before = HoldState(self.0.fetch_sub(2 * MAPPED, Ordering::AcqRel));
         assert!(
@@ -513,9 +531,10 @@ impl Hold {
         HoldState(before.0 - MAPPED).after_drop()
     }
 
-    /// Takes a cached frame out of everybody's reach, if it is held by exactly `refs` references (the index's and the
-    /// caller's own), no view and no installed page: the frame is owned again. A left-over WMAPPED does not matter,
-    /// there is no translation for it to speak of. Acquire: pairs with every dropper's Release.
+    /// Takes a cached frame out of everybody's reach, if it is held by exactly `refs` references
+    /// (the index's and the caller's own), no view and no installed page: the frame is owned again.
+    /// A left-over WMAPPED does not matter, there is no translation for it to speak of. Acquire:
+    /// pairs with every dropper's Release.
     pub(crate) fn freeze(&self, refs: u32) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(HoldState::NONE.0)
@@ -523,9 +542,10 @@ impl Hold {
         .is_ok()
     }
 
-    /// Takes the frame out of its file: sets OUTSIDE (and removes the bits that speak of a file's block alone) at once, so that no view can
-    /// be taken afterwards. The index's reference goes with it, unless there are views, which get it. Refuses while there are views
-    /// if `viewed` says so. The caller holds the block's lock.
+    /// Takes the frame out of its file: sets OUTSIDE (and removes the bits that speak of a file's
+    /// block alone) at once, so that no view can be taken afterwards. The index's reference goes
+    /// with it, unless there are views, which get it. Refuses while there are views if `viewed`
+    /// says so. The caller holds the block's lock.
     pub(super) fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
         self.update(Ordering::AcqRel, |now| {
             assert!(
@@ -549,7 +569,8 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// How many hold words this thread has changed: what an operation costs in lines of metadata, for tests that bound it.
+/// How many hold words this thread has changed: what an operation costs in lines of metadata, for
+/// tests that bound it.
 #[cfg(all(test, not(loom), not(shuttle)))]
 pub(crate) mod touched {
     use std::cell::Cell;

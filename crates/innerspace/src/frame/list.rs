@@ -1,15 +1,19 @@
-//! Doubly linked lists of frames, threaded through the metadata: the buddy allocator's free lists, the LRU's lists.
+//! Doubly linked lists of frames, threaded through the metadata: the buddy allocator's free lists,
+//! the LRU's lists.
 //!
-//! The links are atomics for the compiler's sake only; the list's owner serialises all access, so every one is relaxed.
+//! The links are atomics for the compiler's sake only; the list's owner serialises all access, so
+//! every one is relaxed.
 
 use super::meta::Meta;
 use crate::FrameId;
 use crate::sync::atomic::Ordering;
 
-/// A doubly linked list of frames, threaded through their metadata; whoever owns the list holds its lock.
+/// A doubly linked list of frames, threaded through their metadata; whoever owns the list holds its
+/// lock.
 ///
-/// A frame is in at most one list. The list does not know its lock: every method wants `&mut self`, and the two users
-/// (the buddy allocator, the LRU) keep their lists inside the mutex that guards them.
+/// A frame is in at most one list. The list does not know its lock: every method wants `&mut self`,
+/// and the two users (the buddy allocator, the LRU) keep their lists inside the mutex that guards
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct FrameList {
     head: u32,

@@ -1,10 +1,13 @@
 //! What the LRU says of a frame: where it is, and on whose lists, in one word.
 //!
-//! Lists and batches name frames that may have been freed meanwhile, and be others' by now, or be where they were once more, for another
-//! group. Who comes to one by such a name reads the word, locks the lists of the group that is in it, and reads it again. A frame leaves
-//! its place under the lock of its group's lists alone, so the same word says that this is where the frame is, and that it stays there while
-//! they are locked: had it left before, then that came before the lock, and what is read is of a later stay in the same place of the same
-//! group. Place and group in words of their own would not say so: the place may be that of one life, and the group that of the next.
+//! Lists and batches name frames that may have been freed meanwhile, and be others' by now, or be
+//! where they were once more, for another group. Who comes to one by such a name reads the word,
+//! locks the lists of the group that is in it, and reads it again. A frame leaves its place under
+//! the lock of its group's lists alone, so the same word says that this is where the frame is, and
+//! that it stays there while they are locked: had it left before, then that came before the lock,
+//! and what is read is of a later stay in the same place of the same group. Place and group in
+//! words of their own would not say so: the place may be that of one life, and the group that of
+//! the next.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,8 +40,8 @@ impl Listed {
         }
     }
 
-    /// Under the lock of the lists of the frame's group, but where the frame is nowhere: by who brings it. Release: who sees it there sees
-    /// what was set before.
+    /// Under the lock of the lists of the frame's group, but where the frame is nowhere: by who
+    /// brings it. Release: who sees it there sees what was set before.
     #[inline(always)]
     pub(crate) fn store(&self, Listing { place, group }: Listing) {
         let word = u32::from(group) << GROUP_SHIFT | u32::from(place);
@@ -51,7 +54,8 @@ impl Listed {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Locks the lists of the group that `seen` says, which is not nowhere; `None` if the frame is not there any more.
+    /// Locks the lists of the group that `seen` says, which is not nowhere; `None` if the frame is
+    /// not there any more.
     #[inline]
     pub(crate) fn lock_at<L>(&self, seen: Listing, lock: impl FnOnce(u16) -> L) -> Option<L> {
         let locked = lock(seen.group);

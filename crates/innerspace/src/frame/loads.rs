@@ -1,10 +1,11 @@
-//! Loads: what a full magazine gives away for an empty one to take, on their way past the buddy lists.
+//! Loads: what a full magazine gives away for an empty one to take, on their way past the buddy
+//! lists.
 //!
-//! A magazine takes the last load that it gave itself, before those of others: its frames are in the cache of the processor that
-//! its thread is on, if they are in one.
+//! A magazine takes the last load that it gave itself, before those of others: its frames are in
+//! the cache of the processor that its thread is on, if they are in one.
 //!
-//! Above a bound the oldest goes to the buddy lists. So frames that lie all over the arena do not go round here for ever: in the lists they
-//! are neighbours again, which come out together.
+//! Above a bound the oldest goes to the buddy lists. So frames that lie all over the arena do not
+//! go round here for ever: in the lists they are neighbours again, which come out together.
 
 use std::collections::VecDeque;
 
@@ -14,7 +15,8 @@ use crate::FrameId;
 /// Frames of a load, at most.
 pub(crate) const LOAD: usize = CAPACITY / 2;
 
-/// The most loads that are kept: 16 MiB. Few enough that their givers, among whom a magazine looks for itself, are in four lines.
+/// The most loads that are kept: 16 MiB. Few enough that their givers, among whom a magazine looks
+/// for itself, are in four lines.
 const MOST: usize = 64;
 
 /// Half of what a magazine holds, from the first place on.
@@ -48,8 +50,8 @@ impl Loads {
         self.loads.iter()
     }
 
-    /// Keeps a load of magazine `giver`; what comes back in its place is the one that was kept longest, if there are as many as there
-    /// may be.
+    /// Keeps a load of magazine `giver`; what comes back in its place is the one that was kept
+    /// longest, if there are as many as there may be.
     pub(super) fn push(&mut self, giver: usize, load: Load) -> Option<Load> {
         if self.most == 0 {
             return Some(load);

@@ -1,40 +1,50 @@
 //! The lock bit and the writeback bit of a frame: taking, releasing, waiting.
 //!
-//! Almost nobody ever waits, so the fast paths touch the flags byte alone: locking is one compare-exchange, unlocking
-//! one RMW whose sign says whether WAITERS is set (both bits are in one byte for that). The wait table is for the rest.
+//! Almost nobody ever waits, so the fast paths touch the flags byte alone: locking is one
+//! compare-exchange, unlocking one RMW whose sign says whether WAITERS is set (both bits are in one
+//! byte for that). The wait table is for the rest.
 //!
-//! **No wake-up is lost.** A waiter, holding its queue's mutex, sets WAITERS *first*, then tries the bit once, and only
-//! then enqueues. All three bits are in one atomic byte, so either the try comes after the release and succeeds, or the
-//! release comes after WAITERS was set and sees it; then the releaser locks the queue's mutex and finds the entry.
+//! **No wake-up is lost.** A waiter, holding its queue's mutex, sets WAITERS *first*, then tries
+//! the bit once, and only then enqueues. All three bits are in one atomic byte, so either the try
+//! comes after the release and succeeds, or the release comes after WAITERS was set and sees it;
+//! then the releaser locks the queue's mutex and finds the entry.
 //!
-//! **Fairness is bounded.** A released lock is free for all, but while WAITERS is set all who come take it under the queue's
-//! mutex (the compare-exchange of the fast path expects the bit to be clear). So whoever passes the first in the queue counts
-//! it there, and who finds it passed `patience` times already hands the lock over to it: takes the bit for the waiter, unlinks it
-//! and unparks its thread. So does the unlocker, when it comes to the queue; but it may be long on its way, and the lock does not
-//! lie idle meanwhile when somebody wants it. Nothing has to be known of the queue *before* the lock is released, which is why
-//! unlocking does not look. With `patience` 0 the order is strictly first come, first served.
+//! **Fairness is bounded.** A released lock is free for all, but while WAITERS is set all who come
+//! take it under the queue's mutex (the compare-exchange of the fast path expects the bit to be
+//! clear). So whoever passes the first in the queue counts it there, and who finds it passed
+//! `patience` times already hands the lock over to it: takes the bit for the waiter, unlinks it and
+//! unparks its thread. So does the unlocker, when it comes to the queue; but it may be long on its
+//! way, and the lock does not lie idle meanwhile when somebody wants it. Nothing has to be known of
+//! the queue *before* the lock is released, which is why unlocking does not look. With `patience` 0
+//! the order is strictly first come, first served.
 //!
-//! **Who takes the lock**, for itself or for the first in the queue, **wakes nobody who waits to see the bit clear**, for a waker is
-//! foreign code, and would run while nothing knows yet that the lock is held. Whoever takes it under the mutex notes in the queue
-//! that those who wait there to see the bit clear have seen it. The unlocker that let it in wakes them: they enqueued while the
-//! bit was set, so the unlocker came after and saw WAITERS; and it has not been to the queue since, or they would be gone.
+//! **Who takes the lock**, for itself or for the first in the queue, **wakes nobody who waits to
+//! see the bit clear**, for a waker is foreign code, and would run while nothing knows yet that the
+//! lock is held. Whoever takes it under the mutex notes in the queue that those who wait there to
+//! see the bit clear have seen it. The unlocker that let it in wakes them: they enqueued while the
+//! bit was set, so the unlocker came after and saw WAITERS; and it has not been to the queue since,
+//! or they would be gone.
 //!
-//! **A waker never wakes for the past.** It looks at the bit again under the queue's mutex: if somebody set it anew, that
-//! one's release will see WAITERS and wake those who are not noted. So a woken waiter's bit was clear after it had begun to
-//! wait, and it need not look again (after `put_and_wait` it must not).
+//! **A waker never wakes for the past.** It looks at the bit again under the queue's mutex: if
+//! somebody set it anew, that one's release will see WAITERS and wake those who are not noted. So a
+//! woken waiter's bit was clear after it had begun to wait, and it need not look again (after
+//! `put_and_wait` it must not).
 //!
-//! **The frame lives until its unlocker has been to the queue**, so that the byte and the key are those of one life: every caller of
-//! an unlocking function holds the frame until the function returns. But one: the lock of a page fault's neighbour
-//! (`cache::beside`), whose hold has gone to the installed page. The index holds that frame until the lock is released, and then it may
-//! be evicted and live anew before its unlocker is at the queue, where no harm comes of it:
-//! - No entry in the queue is of the life before. Exclusive waiters hold the frame. Of the shared ones some do not (`put_and_wait`), but
-//!   whoever took the block out of the index had the lock and held the frame while it released it: it saw WAITERS and woke them all.
-//! - To those of the new life this is one more visit to the queue: waking them, or handing the lock over, is right whenever
-//!   LOCKED is clear, and waking those who are noted is right always.
-//! - WAITERS is cleared if nobody waits, by an atomic operation on one bit: it undoes nothing of what the new owner stores.
+//! **The frame lives until its unlocker has been to the queue**, so that the byte and the key are
+//! those of one life: every caller of an unlocking function holds the frame until the function
+//! returns. But one: the lock of a page fault's neighbour (`cache::beside`), whose hold has gone to
+//! the installed page. The index holds that frame until the lock is released, and then it may be
+//! evicted and live anew before its unlocker is at the queue, where no harm comes of it:
+//! - No entry in the queue is of the life before. Exclusive waiters hold the frame. Of the shared
+//!   ones some do not (`put_and_wait`), but whoever took the block out of the index had the lock
+//!   and held the frame while it released it: it saw WAITERS and woke them all.
+//! - To those of the new life this is one more visit to the queue: waking them, or handing the lock
+//!   over, is right whenever LOCKED is clear, and waking those who are noted is right always.
+//! - WAITERS is cleared if nobody waits, by an atomic operation on one bit: it undoes nothing of
+//!   what the new owner stores.
 //!
-//! Nobody sleeps holding a queue's mutex. Who finds the lock taken and nobody in the queue looks again for some hundred
-//! pauses of the processor first.
+//! Nobody sleeps holding a queue's mutex. Who finds the lock taken and nobody in the queue looks
+//! again for some hundred pauses of the processor first.
 
 use std::fmt;
 use std::task::Waker;
@@ -103,7 +113,8 @@ impl<'a> FrameLock<'a> {
         (self.id, bit)
     }
 
-    /// Takes the lock if it is free and nobody waits: never sleeps, takes no mutex and wakes nobody. May fail for a stale WAITERS.
+    /// Takes the lock if it is free and nobody waits: never sleeps, takes no mutex and wakes
+    /// nobody. May fail for a stale WAITERS.
     #[inline]
     pub(super) fn try_lock_alone(&self) -> bool {
         self.try_at_once().is_ok()
@@ -137,7 +148,8 @@ impl<'a> FrameLock<'a> {
         Err(now)
     }
 
-    /// WAITERS is set: by those who may be passed, or not; by those who wait for the other bit; by some that have gone.
+    /// WAITERS is set: by those who may be passed, or not; by those who wait for the other bit; by
+    /// some that have gone.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();
@@ -171,8 +183,9 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Takes the lock if it is free before long, with nobody in the queue: most are held for less than it takes to be woken. Not where
-    /// the order is strict, for among those who look again there is none.
+    /// Takes the lock if it is free before long, with nobody in the queue: most are held for less
+    /// than it takes to be woken. Not where the order is strict, for among those who look again
+    /// there is none.
     fn lock_soon(&self) -> bool {
         let mut backoff = Backoff::new();
         while self.waits.patience() > 0 && backoff.is_busy() {
@@ -213,8 +226,9 @@ impl<'a> FrameLock<'a> {
             if sleeper.was_handed() {
                 return LockResult::Locked;
             }
-            // Only the first in the queue is ever roused. It also tries when its time is up: the chance it was given
-            // must not be lost with it, or those behind would sleep on beside a free lock.
+            // Only the first in the queue is ever roused. It also tries when its time is up: the
+            // chance it was given must not be lost with it, or those behind would sleep on beside a
+            // free lock.
             if self.take_in_turn(&mut queue, Some(ticket)) {
                 return LockResult::Locked;
             }
@@ -234,7 +248,8 @@ impl<'a> FrameLock<'a> {
         if self.take_in_turn(queue, None) {
             return true;
         }
-        // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind the mutex.
+        // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind
+        // the mutex.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         #[cfg(mutant = "L3")]
         return false;
@@ -242,8 +257,9 @@ impl<'a> FrameLock<'a> {
         self.take_in_turn(queue, None)
     }
 
-    /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for somebody who is not in the queue. Who
-    /// is first in it may be passed `patience` times; who is not first in it passes nobody.
+    /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for somebody
+    /// who is not in the queue. Who is first in it may be passed `patience` times; who is not first
+    /// in it passes nobody.
     fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
         let key = self.key(Bit::Locked);
         let may_take = match ticket {
@@ -272,7 +288,8 @@ impl<'a> FrameLock<'a> {
         true
     }
 
-    /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock before.
+    /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock
+    /// before.
     fn take(&self) -> bool {
         self.byte().fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }
@@ -308,7 +325,8 @@ impl<'a> FrameLock<'a> {
         );
     }
 
-    /// Releases the lock in the way that the tables compare with, if one is chosen. Right, but slower.
+    /// Releases the lock in the way that the tables compare with, if one is chosen. Right, but
+    /// slower.
     #[cfg(feature = "tables")]
     fn unlock_the_old_way(&self) -> bool {
         use super::old_ways::{Unlock, unlock_way};
@@ -325,8 +343,8 @@ impl<'a> FrameLock<'a> {
         true
     }
 
-    /// Releases the lock of a block that was read and is not UPTODATE yet; sets UPTODATE (or ERROR) in the same atomic
-    /// operation.
+    /// Releases the lock of a block that was read and is not UPTODATE yet; sets UPTODATE (or ERROR)
+    /// in the same atomic operation.
     pub(super) fn end_read(&self, end: ReadEnd) {
         let seen = self.byte().load(Ordering::Relaxed);
         debug_assert!(
@@ -360,7 +378,8 @@ impl<'a> FrameLock<'a> {
 
     /// Ends what `set_writeback` began; the caller holds the frame, not its lock.
     pub(super) fn end_writeback(&self) {
-        // Release: who sees the bit clear may change the bytes; the store's reads of them came before.
+        // Release: who sees the bit clear may change the bytes; the store's reads of them came
+        // before.
         let before = self.byte().fetch_and(!WRITEBACK, Ordering::Release);
         debug_assert!(
             before & WRITEBACK != 0,
@@ -372,8 +391,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Sets and clears bits in one atomic operation and returns what was there before. Release: pairs with the Acquire
-    /// of the next holder and of whoever sees UPTODATE.
+    /// Sets and clears bits in one atomic operation and returns what was there before. Release:
+    /// pairs with the Acquire of the next holder and of whoever sees UPTODATE.
     fn change(&self, set: u8, clear: u8) -> u8 {
         let mut now = self.byte().load(Ordering::Relaxed);
         loop {
@@ -397,7 +416,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// For one who may not pass the first exclusive waiter: gives it the lock if that is free, which its unlocker would do later.
+    /// For one who may not pass the first exclusive waiter: gives it the lock if that is free,
+    /// which its unlocker would do later.
     fn hand_over_idle(&self, queue: &mut Queue) -> WakeList {
         let mut wake = WakeList::default();
         if self.handoff_is_due(queue) && self.take() {
@@ -429,7 +449,8 @@ impl<'a> FrameLock<'a> {
     pub(super) fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);
         let mut queue = self.queue();
-        // Acquire: another thread may have cleared the bit since; what it did before is passed on to those woken here.
+        // Acquire: another thread may have cleared the bit since; what it did before is passed on
+        // to those woken here.
         let now = self.byte().load(Ordering::Acquire);
         // mutant: L12 (loom: a_late_wake_does_not_end_a_wait_for_the_next_writeback)
         if cfg!(not(mutant = "L12")) && now & bit.flag().0 != 0 {
@@ -471,8 +492,8 @@ impl<'a> FrameLock<'a> {
         WaitResult::Cleared
     }
 
-    /// Drops the caller's reference, then waits until the bit is clear. From the `put` on the frame may be freed and
-    /// live another life: nothing here touches it again.
+    /// Drops the caller's reference, then waits until the bit is clear. From the `put` on the frame
+    /// may be freed and live another life: nothing here touches it again.
     pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
         let sleeper = Sleeper::new();
         // mutant: L9 (loom: nothing_touches_the_frame_after_the_put, may abort)
@@ -522,7 +543,8 @@ pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// A waker registered for a bit of a frame. Dropping it takes the waker back, if it was not called yet.
+/// A waker registered for a bit of a frame. Dropping it takes the waker back, if it was not called
+/// yet.
 #[must_use = "dropping the token takes the waker back"]
 pub(crate) struct WakeToken {
     waits: Arc<WaitTable>,

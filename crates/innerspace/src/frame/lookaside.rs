@@ -1,16 +1,19 @@
 //! Where blocks were last found: the number of a frame for a tag, without a walk through an index.
 //!
-//! Two tables for a whole memory. What they say are guesses that nobody keeps right: a frame's own tag proves one ([`super::tag`]). A wrong
-//! one costs a look at the metadata of a frame, and the walk; whoever has walked notes what was found.
+//! Two tables for a whole memory. What they say are guesses that nobody keeps right: a frame's own
+//! tag proves one ([`super::tag`]). A wrong one costs a look at the metadata of a frame, and the
+//! walk; whoever has walked notes what was found.
 //!
-//! **Words**: one for a tag, named by its lower bits; tags that lie a power of two apart share one. Of blocks that lie together no two
-//! share a word, if they are no more than the frames; of blocks picked at random among many more, up to a third does.
+//! **Words**: one for a tag, named by its lower bits; tags that lie a power of two apart share one.
+//! Of blocks that lie together no two share a word, if they are no more than the frames; of blocks
+//! picked at random among many more, up to a third does.
 //!
-//! **Runs**: one for so many tags in a row ([`RUN`]). Blocks that were read one after the other lie in frames one after the other, as a
-//! rule, and then one word says for all of them how far the frame's number is from the tag's. That table is so small that it stays near to the
-//! processor where the words do not: who copies pages from everywhere waits for memory between two copies for each word that has to be fetched, a
-//! sixth of the time the copy takes. A run that was found wrong is *mixed*, and those blocks are guessed by their words, until its first block is noted
-//! again.
+//! **Runs**: one for so many tags in a row ([`RUN`]). Blocks that were read one after the other lie
+//! in frames one after the other, as a rule, and then one word says for all of them how far the
+//! frame's number is from the tag's. That table is so small that it stays near to the processor
+//! where the words do not: who copies pages from everywhere waits for memory between two copies for
+//! each word that has to be fetched, a sixth of the time the copy takes. A run that was found wrong
+//! is *mixed*, and those blocks are guessed by their words, until its first block is noted again.
 
 use std::io;
 
@@ -22,7 +25,8 @@ use crate::units::FrameId;
 /// Tags that a word of the second table stands for.
 const RUN: u64 = 16;
 
-/// Bytes of the tables for each frame, at the most: twice a word and its part of a run, for their numbers are powers of two.
+/// Bytes of the tables for each frame, at the most: twice a word and its part of a run, for their
+/// numbers are powers of two.
 pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as u64 + 1;
 
 /// Of a run of which nothing was noted: what a table begins with.
@@ -34,8 +38,8 @@ const MIXED: u32 = 1;
 #[derive(Debug)]
 pub(super) struct Lookaside {
     words: ZeroedArray<AtomicU32>,
-    /// Of a run how far its blocks' frames are from their tags, wrapping; or one of the two above. (Blocks that are as far as those say are
-    /// guessed by their words.)
+    /// Of a run how far its blocks' frames are from their tags, wrapping; or one of the two above.
+    /// (Blocks that are as far as those say are guessed by their words.)
     runs: ZeroedArray<AtomicU32>,
     /// One less than the number of words, a power of two.
     mask: u64,
@@ -44,7 +48,8 @@ pub(super) struct Lookaside {
 }
 
 impl Lookaside {
-    /// For an arena of `frames` frames, the zero frame included, which is what all words say at first: it has no tag.
+    /// For an arena of `frames` frames, the zero frame included, which is what all words say at
+    /// first: it has no tag.
     pub(super) fn new(frames: u32) -> io::Result<Lookaside> {
         let len = u64::from(frames.next_power_of_two());
         let runs = (len / RUN).max(1);

@@ -1,7 +1,9 @@
-//! Models of the layer's small protocols: the lock and its waiters (`lock`), magazines, the hold word, publishing.
+//! Models of the layer's small protocols: the lock and its waiters (`lock`), magazines, the hold
+//! word, publishing.
 //!
-//! The bytes of a frame are a loom cell, so an access that is not ordered after the one before it is reported even where
-//! its value happens to be right. A lost wake-up shows as loom's deadlock report.
+//! The bytes of a frame are a loom cell, so an access that is not ordered after the one before it
+//! is reported even where its value happens to be right. A lost wake-up shows as loom's deadlock
+//! report.
 
 mod lock;
 mod magazine;
@@ -78,8 +80,8 @@ fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::Join
     thread::spawn(move || run(&world))
 }
 
-/// Two owners of an anonymous page let it go, and a third thread unpins it, each after it has used its bytes: one of them
-/// frees it, and then nobody uses it.
+/// Two owners of an anonymous page let it go, and a third thread unpins it, each after it has used
+/// its bytes: one of them frees it, and then nobody uses it.
 #[test]
 fn the_last_owner_of_a_page_has_it_to_itself() {
     model(3, || {
@@ -257,7 +259,8 @@ fn an_arena_stays_for_views_that_outlive_their_file() {
     });
 }
 
-// A view made a second time while its block leaves the file, and dropped on another thread than the first.
+// A view made a second time while its block leaves the file, and dropped on another thread than the
+// first.
 #[test]
 fn a_view_that_is_made_a_second_time_is_counted_once() {
     model(3, || {
@@ -339,8 +342,8 @@ fn a_frozen_frame_is_never_got_for_its_old_place() {
     });
 }
 
-// The frame's part of P2 and P3: what the owner set is there before anybody can see the frame, and nothing that
-// others set on the published frame is overwritten.
+// The frame's part of P2 and P3: what the owner set is there before anybody can see the frame, and
+// nothing that others set on the published frame is overwritten.
 // spec: P2
 #[test]
 fn a_published_frame_has_what_its_owner_set_and_loses_nothing() {

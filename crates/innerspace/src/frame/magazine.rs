@@ -1,29 +1,38 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
-//! A magazine is a stack of up to 128 free frames on cache lines of its own. A thread has the one of its number, which it alone uses, with
-//! plain loads and stores (`sync::owned` has the protocol); threads beyond those share a few, each with a mutex. The magazines
-//! outlive all threads: the next thread with a number finds what the last one left, so a thread that ends loses nothing and needs
-//! no destructor. Frames come back last in, first out, while they are warm in the processor's cache. A full magazine gives its colder half away as one *load*, an empty one takes
-//! a load ([`super::loads`]), or as many frames from the buddy lists. A load is an array: its frames are not merged and split
-//! again on their way from one thread to another, or back. There is a bound to their number; above it the oldest is merged.
+//! A magazine is a stack of up to 128 free frames on cache lines of its own. A thread has the one
+//! of its number, which it alone uses, with plain loads and stores (`sync::owned` has the
+//! protocol); threads beyond those share a few, each with a mutex. The magazines outlive all
+//! threads: the next thread with a number finds what the last one left, so a thread that ends loses
+//! nothing and needs no destructor. Frames come back last in, first out, while they are warm in the
+//! processor's cache. A full magazine gives its colder half away as one *load*, an empty one takes
+//! a load ([`super::loads`]), or as many frames from the buddy lists. A load is an array: its
+//! frames are not merged and split again on their way from one thread to another, or back. There is
+//! a bound to their number; above it the oldest is merged.
 //!
-//! **Draining.** Who finds too little in the lists empties the loads and the magazines of all threads into them: owners are kept away meanwhile, and go
-//! to the lists themselves. So a frame that was in a magazine when the drain began is in the lists when it ends, and one that was
-//! given in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes it when no owner is at its own any
-//! more: an owner may wait for that mutex in its turn. The owners come back when the drainer has its block: one that came before would
-//! fill its magazine with what was in those of others. So do threads that share magazines: who has got such a
-//! magazine's mutex looks whether somebody drains; a drainer says so before it takes that mutex, so whoever has it later sees that.
+//! **Draining.** Who finds too little in the lists empties the loads and the magazines of all
+//! threads into them: owners are kept away meanwhile, and go to the lists themselves. So a frame
+//! that was in a magazine when the drain began is in the lists when it ends, and one that was given
+//! in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes
+//! it when no owner is at its own any more: an owner may wait for that mutex in its turn. The
+//! owners come back when the drainer has its block: one that came before would fill its magazine
+//! with what was in those of others. So do threads that share magazines: who has got such a
+//! magazine's mutex looks whether somebody drains; a drainer says so before it takes that mutex, so
+//! whoever has it later sees that.
 //!
-//! **Who has a charge finds a frame.** With everybody away all free frames are in the lists, but for those on their way there in the
-//! hands of somebody who has their charges yet: a frame is freed first, and its charge given back after that (Release), and taken by
-//! who looks for a frame before it looks (Acquire, `group::counters`). To *count* what the magazines have, without keeping anybody
-//! away, would do for no answer: of two frames one may be freed into a magazine that was looked at already, and the other be
-//! taken, by who charged what was given back, from one that was not, and neither is seen. Keeping owners away is dear; but who has a
-//! charge and finds too little in the lists has a frame from it, unless the reserve is in use or there is no block of its size, and
-//! then what comes next, reclaim or the reserve, is dearer.
+//! **Who has a charge finds a frame.** With everybody away all free frames are in the lists, but
+//! for those on their way there in the hands of somebody who has their charges yet: a frame is
+//! freed first, and its charge given back after that (Release), and taken by who looks for a frame
+//! before it looks (Acquire, `group::counters`). To *count* what the magazines have, without
+//! keeping anybody away, would do for no answer: of two frames one may be freed into a magazine
+//! that was looked at already, and the other be taken, by who charged what was given back, from one
+//! that was not, and neither is seen. Keeping owners away is dear; but who has a charge and finds
+//! too little in the lists has a frame from it, unless the reserve is in use or there is no block
+//! of its size, and then what comes next, reclaim or the reserve, is dearer.
 //!
-//! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames. `Source::Reserve` may, and
-//! frames that are freed while the lists are below the reserve go to them and not to a magazine.
+//! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames.
+//! `Source::Reserve` may, and frames that are freed while the lists are below the reserve go to
+//! them and not to a magazine.
 //!
 //! Locks: a shared magazine's mutex, then the buddy mutex; nothing is taken inside either.
 
@@ -99,8 +108,9 @@ impl Allocator {
     /// An allocator of all frames of `metas` but the zero frame.
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
-        // All magazines, those of idle threads, too, keep at most a quarter of the arena from blocks and from others, and that until
-        // somebody finds too little and drains them: then the idle ones stay empty. With the loads that is five sixteenths.
+        // All magazines, those of idle threads, too, keep at most a quarter of the arena from
+        // blocks and from others, and that until somebody finds too little and drains them: then
+        // the idle ones stay empty. With the loads that is five sixteenths.
         let capacity = (metas.len() / (4 * (OWNED + SHARED))).min(CAPACITY);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
@@ -165,8 +175,8 @@ impl Allocator {
         self.owned.iter().map(Owned::look).chain(shared)
     }
 
-    /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that order, even after the
-    /// magazines were drained.
+    /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that
+    /// order, even after the magazines were drained.
     #[inline(always)]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
@@ -182,8 +192,9 @@ impl Allocator {
         self.take_listed(metas, order, source)
     }
 
-    /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of its own with one in it, or a load is to
-    /// be had, and tells which the thread gets after it, if that is known.
+    /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of
+    /// its own with one in it, or a load is to be had, and tells which the thread gets after it, if
+    /// that is known.
     #[inline(always)]
     pub(super) fn take_at_hand(&self, metas: &[Meta]) -> Option<(FrameId, Option<FrameId>)> {
         let number = magazine_number();
@@ -193,15 +204,16 @@ impl Allocator {
         Some((id, magazine.top()))
     }
 
-    /// The single frame that the calling thread gets next, if it has a magazine of its own: a hint, not worth a mutex.
+    /// The single frame that the calling thread gets next, if it has a magazine of its own: a hint,
+    /// not worth a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
         let own = self.owned.get(thread_number())?;
         own.enter(&self.drains)?.top()
     }
 
-    /// Takes single frames by one turn at the thread's magazine, which is filled when it is empty; how many, which is none where
-    /// [`Allocator::take`] has to go to the lists.
+    /// Takes single frames by one turn at the thread's magazine, which is filled when it is empty;
+    /// how many, which is none where [`Allocator::take`] has to go to the lists.
     pub(super) fn take_singles(&self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         if self.capacity == 0 {
             return 0;
@@ -238,7 +250,8 @@ impl Allocator {
             && !short
             && self
                 .with_magazine(|magazine, number| {
-                    // The first on top: frames that went one after the other come one after the other, upwards as a rule (see `take_load`).
+                    // The first on top: frames that went one after the other come one after the
+                    // other, upwards as a rule (see `take_load`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
                             self.give_load(metas, magazine, number);
@@ -252,7 +265,8 @@ impl Allocator {
         }
     }
 
-    /// Takes single frames back past the magazines, so that neighbours are a block again. Sorts them.
+    /// Takes single frames back past the magazines, so that neighbours are a block again. Sorts
+    /// them.
     pub(super) fn give_to_lists(&self, metas: &[Meta], ids: &mut [FrameId]) {
         self.with_lists(|lists| lists.buddy.give_singles(metas, ids));
     }
@@ -277,7 +291,8 @@ impl Allocator {
         }
     }
 
-    /// Runs `work` on the magazine of the calling thread and its number; `None` while magazines are emptied.
+    /// Runs `work` on the magazine of the calling thread and its number; `None` while magazines are
+    /// emptied.
     #[inline(always)]
     fn with_magazine<R>(&self, work: impl FnOnce(&Stack, usize) -> R) -> Option<R> {
         let number = magazine_number();
@@ -288,14 +303,16 @@ impl Allocator {
             None => {
                 let shared = &self.shared[number % SHARED];
                 let _alone = shared.lock.lock();
-                // The mutex has who comes after a drainer see that it drains; and who sees that it does no more comes after its block.
+                // The mutex has who comes after a drainer see that it drains; and who sees that it
+                // does no more comes after its block.
                 let is_ours = !self.drains.any();
                 is_ours.then(|| work(&shared.magazine, OWNED + number % SHARED))
             }
         }
     }
 
-    /// Returns the frames of all loads and magazines to the buddy lists. Everybody stays away from them until the result is dropped.
+    /// Returns the frames of all loads and magazines to the buddy lists. Everybody stays away from
+    /// them until the result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
@@ -335,8 +352,9 @@ impl Allocator {
             let mut load = [FrameId(0); LOAD];
             let wanted = spare.min(self.half());
             let taken = lists.buddy.take_singles(metas, &mut load[..wanted]);
-            // Of a block the lowest on top: neighbours in a file are neighbours in the arena, which the processor fetches ahead, upwards,
-            // over the ends of pages too: to clear a page after its lower neighbour takes 40 % of what it takes after any other.
+            // Of a block the lowest on top: neighbours in a file are neighbours in the arena, which
+            // the processor fetches ahead, upwards, over the ends of pages too: to clear a page
+            // after its lower neighbour takes 40 % of what it takes after any other.
             load[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()
@@ -380,7 +398,8 @@ impl Allocator {
         result
     }
 
-    /// Checks lists, magazines and counts, and calls `block` for each free block. Nobody may allocate or free meanwhile.
+    /// Checks lists, magazines and counts, and calls `block` for each free block. Nobody may
+    /// allocate or free meanwhile.
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
         let lists = self.common.lists.lock();
         let half = self.half();
@@ -405,7 +424,8 @@ impl Allocator {
     }
 }
 
-/// Which magazine is the calling thread's. A schedule that is replayed must meet the same; sharing one gives the most contention.
+/// Which magazine is the calling thread's. A schedule that is replayed must meet the same; sharing
+/// one gives the most contention.
 #[inline(always)]
 fn magazine_number() -> usize {
     if cfg!(shuttle) {

@@ -1,16 +1,18 @@
 //! Marks of use, and the bit of the hold word that says that a use makes none.
 //!
-//! A use looks at the flags of its block: UPTODATE, and whether REFERENCED, ACTIVE or AGAIN is to be set. A block that has all that a use
-//! can set ([`Meta::is_marked`]) is *hot*: COLD is not set in its hold word, and a view looks at that word alone.
+//! A use looks at the flags of its block: UPTODATE, and whether REFERENCED, ACTIVE or AGAIN is to
+//! be set. A block that has all that a use can set ([`Meta::is_marked`]) is *hot*: COLD is not set
+//! in its hold word, and a view looks at that word alone.
 //!
 //! | step | by |
 //! |---|---|
 //! | a use finds all marks there, and clears COLD | [`Meta::warm`] |
 //! | whoever takes a mark away sets COLD | [`Meta::take_mark`], [`Meta::take_again`] |
 //!
-//! Whichever comes first, a hot block has all its marks when both are over: each changes the hold word after it has changed the marks, or
-//! before it looks at them. UPTODATE stays as long as the block is cached. Meanwhile, or of a frame that begins another life between the two
-//! steps of who takes a mark, uses may go without one until the next is taken away: a hint that was lost.
+//! Whichever comes first, a hot block has all its marks when both are over: each changes the hold
+//! word after it has changed the marks, or before it looks at them. UPTODATE stays as long as the
+//! block is cached. Meanwhile, or of a frame that begins another life between the two steps of who
+//! takes a mark, uses may go without one until the next is taken away: a hint that was lost.
 
 use super::flags::FlagSet;
 use super::meta::{Meta, Uses};
@@ -19,8 +21,8 @@ use super::meta::{Meta, Uses};
 const ALWAYS: FlagSet = FlagSet(FlagSet::UPTODATE.0 | FlagSet::REFERENCED.0);
 
 impl Meta {
-    /// Whether a use of this block has no mark to make: it is up to date and referenced, and active or, with a policy that only
-    /// remembers second uses, used again.
+    /// Whether a use of this block has no mark to make: it is up to date and referenced, and active
+    /// or, with a policy that only remembers second uses, used again.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         let flags = self.flags.load();

@@ -11,8 +11,9 @@
 //! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
 //! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; blocks outside their files: their views, under the keeper's mutex |
 //!
-//! Metadata is type-stable: it exists as long as the arena, so a reader may look at that of a frame that was freed a
-//! moment ago and finds valid fields of the wrong life; it then takes a hold and re-checks.
+//! Metadata is type-stable: it exists as long as the arena, so a reader may look at that of a frame
+//! that was freed a moment ago and finds valid fields of the wrong life; it then takes a hold and
+//! re-checks.
 
 use std::fmt;
 
@@ -114,7 +115,8 @@ impl Uses {
     }
 }
 
-/// A place in a doubly linked list threaded through the metadata; 0 is the end (the zero frame is on no list).
+/// A place in a doubly linked list threaded through the metadata; 0 is the end (the zero frame is
+/// on no list).
 pub(crate) struct Links {
     pub(super) prev: AtomicU32,
     pub(super) next: AtomicU32,
@@ -138,8 +140,9 @@ pub(crate) struct Meta {
     index: AtomicU64,
     /// Who keeps the frame.
     pub(crate) hold: Hold,
-    /// Leaves: which one they borrow from, and through how many. Index nodes: how many of their words are in use. Blocks that have
-    /// left their files with views: how many of those are to be told of still (`outside`).
+    /// Leaves: which one they borrow from, and through how many. Index nodes: how many of their
+    /// words are in use. Blocks that have left their files with views: how many of those are to be
+    /// told of still (`outside`).
     pub(crate) extra: AtomicU64,
     /// Of a block in its file's index: which one it is.
     tag: AtomicU64,
@@ -182,15 +185,15 @@ impl Meta {
         self.owner.store(slot as u32, Ordering::Relaxed);
     }
 
-    /// Of a leaf of a page table: the borrower, if it has one alone; with several, nonsense. Acquire: whoever
-    /// reads a name sees the words with which that leaf borrows.
+    /// Of a leaf of a page table: the borrower, if it has one alone; with several, nonsense.
+    /// Acquire: whoever reads a name sees the words with which that leaf borrows.
     pub(crate) fn borrowers(&self) -> Option<FrameId> {
         let names = self.index.load(Ordering::Acquire);
         (names != 0).then_some(FrameId(names as u32))
     }
 
-    /// A borrower comes, counted before, or goes, counted until later. Release: pairs with `borrowers`; each continues the
-    /// release sequence of those before.
+    /// A borrower comes, counted before, or goes, counted until later. Release: pairs with
+    /// `borrowers`; each continues the release sequence of those before.
     pub(crate) fn toggle_borrowers(&self, borrower: FrameId) {
         self.index
             .fetch_xor(u64::from(borrower.0), Ordering::Release);
@@ -238,7 +241,8 @@ impl Meta {
         Tag(self.tag.load(Ordering::Acquire))
     }
 
-    /// Keeps the tag in step with the index, whose mutex the caller has; see [`super::tag`] for the order.
+    /// Keeps the tag in step with the index, whose mutex the caller has; see [`super::tag`] for the
+    /// order.
     #[inline]
     pub(crate) fn set_tag(&self, tag: Tag) {
         self.tag.store(tag.0, Ordering::Release);

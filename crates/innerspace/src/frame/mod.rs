@@ -1,8 +1,9 @@
 //! Frames: the memory itself, who has which part of it, and the lock of each part.
 //!
-//! A [`Frames`] is one arena of 4 KiB frames with a metadata line each. It hands out blocks of 1 to 512 frames as
-//! [`OwnedFrame`]s, which are filled and set up with plain stores and then published; from then on the frame is named by
-//! its number, kept by its hold word, and changed through atomics alone.
+//! A [`Frames`] is one arena of 4 KiB frames with a metadata line each. It hands out blocks of 1 to
+//! 512 frames as [`OwnedFrame`]s, which are filled and set up with plain stores and then published;
+//! from then on the frame is named by its number, kept by its hold word, and changed through
+//! atomics alone.
 //!
 //! | file | what |
 //! |---|---|
@@ -19,18 +20,21 @@
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
 //! | `old_ways` | how it was done before, for the published tables (feature `tables`) |
 //!
-//! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached, anonymous, table, index
-//! node; told by `Kind`), viewed-only (published, in no file, with views), zero. `alloc`: free -> owned;
+//! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached,
+//! anonymous, table, index node; told by `Kind`), viewed-only (published, in no file, with views),
+//! zero. `alloc`: free -> owned;
 //! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`](hold::Hold::freeze): published -> owned, by its number, to be
-//! freed; [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never written, counted,
-//! charged, listed or freed (I4).
+//! freed; [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never
+//! written, counted, charged, listed or freed (I4).
 //!
-//! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside it the buddy lists. No foreign
-//! code (a waker, a drop) runs with one of them held. A thread's own magazine has no lock (`sync::owned`).
+//! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside
+//! it the buddy lists. No foreign code (a waker, a drop) runs with one of them held. A thread's own
+//! magazine has no lock (`sync::owned`).
 //!
-//! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group` charges, `reclaim` wraps
-//! allocation with charges and keeps the LRU lists, `cache` and `space` use the frames. This layer does not know files,
-//! groups or spaces, never waits for memory, and reclaims nothing.
+//! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group`
+//! charges, `reclaim` wraps allocation with charges and keeps the LRU lists, `cache` and `space`
+//! use the frames. This layer does not know files, groups or spaces, never waits for memory, and
+//! reclaims nothing.
 #![cfg_attr(
     any(loom, shuttle),
     allow(

@@ -1,5 +1,5 @@
-//! The old ways beside the new, chosen at run time for the published tables. Built with the feature `tables` alone, which no
-//! default or release build has.
+//! The old ways beside the new, chosen at run time for the published tables. Built with the feature
+//! `tables` alone, which no default or release build has.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -46,8 +46,9 @@ pub fn set_mark(way: Mark) {
     MARK.store(way as u8, Ordering::Relaxed);
 }
 
-/// Has every hole of a cached file that is read through a mapping shown in this way from now on. While a hole is mapped as the
-/// zero frame, it must not be changed: the old way knows of no such mapping.
+/// Has every hole of a cached file that is read through a mapping shown in this way from now on.
+/// While a hole is mapped as the zero frame, it must not be changed: the old way knows of no such
+/// mapping.
 pub fn set_hole_read(way: HoleRead) {
     HOLE_READ.store(way as u8, Ordering::Relaxed);
 }

@@ -1,10 +1,12 @@
-//! Views of blocks that have left their files: a truncate, or a writer that needed the place, took the block, and the views keep its
-//! frame.
+//! Views of blocks that have left their files: a truncate, or a writer that needed the place, took
+//! the block, and the views keep its frame.
 //!
-//! A view counts on its file for the arena. When a block leaves with views, whoever takes it out counts them, under the keeper's
-//! mutex, and from then on the keeper keeps itself ([`KeepSelf`]) and the frame (by the reference that the index had). Who drops a view,
-//! or makes a second one, sees in the hold word that the block is outside, and has it counted here. With the last one the keeper
-//! lets both go. So whoever still has to tell of a drop is counted, and finds keeper and metadata.
+//! A view counts on its file for the arena. When a block leaves with views, whoever takes it out
+//! counts them, under the keeper's mutex, and from then on the keeper keeps itself ([`KeepSelf`])
+//! and the frame (by the reference that the index had). Who drops a view, or makes a second one,
+//! sees in the hold word that the block is outside, and has it counted here. With the last one the
+//! keeper lets both go. So whoever still has to tell of a drop is counted, and finds keeper and
+//! metadata.
 //!
 //! The count is in the metadata (`extra`), and changes under the mutex alone.
 
@@ -15,7 +17,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::keep::KeepSelf;
 
 impl Meta {
-    /// Takes the frame out of its file. The caller holds the block's lock; `me` is the views' keeper, and has `keep`.
+    /// Takes the frame out of its file. The caller holds the block's lock; `me` is the views'
+    /// keeper, and has `keep`.
     pub(crate) fn uncache<K>(&self, keep: &KeepSelf<K>, me: &Arc<K>) -> Dropped {
         if let Ok(now) = self.hold.leave_file(Viewed::Refused) {
             return now.after_drop();
@@ -34,7 +37,8 @@ impl Meta {
         }
     }
 
-    /// One view more of a block that was outside its file when it was made: `PutView::Outside` said so.
+    /// One view more of a block that was outside its file when it was made: `PutView::Outside` said
+    /// so.
     pub(crate) fn view_outside_made<K>(&self, keep: &KeepSelf<K>) {
         let _kept = keep.lock();
         let views = self.extra.load(Ordering::Relaxed);
@@ -45,8 +49,8 @@ impl Meta {
         }
     }
 
-    /// One view less of a block that was outside its file when it was dropped. What is left of the frame, and of the keeper, which the
-    /// caller keeps meanwhile.
+    /// One view less of a block that was outside its file when it was dropped. What is left of the
+    /// frame, and of the keeper, which the caller keeps meanwhile.
     #[must_use = "both may be the last"]
     pub(crate) fn view_outside_gone<K>(&self, keep: &KeepSelf<K>) -> (Dropped, Option<Arc<K>>) {
         let mut kept = keep.lock();

@@ -12,9 +12,11 @@ use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, PAGE_SIZE};
 
-/// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block; publishing consumes it.
+/// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block;
+/// publishing consumes it.
 ///
-/// This type alone has plain setters (I2). Its bytes are what the block's last user left: zero or fill them.
+/// This type alone has plain setters (I2). Its bytes are what the block's last user left: zero or
+/// fill them.
 #[must_use = "dropping an owned frame frees it"]
 pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
@@ -26,7 +28,8 @@ pub(crate) struct OwnedFrame<'f> {
     frames: &'f Frames,
 }
 
-// SAFETY: the pointer leads to bytes of the arena that are this owner's alone, in whichever thread it is.
+// SAFETY: the pointer leads to bytes of the arena that are this owner's alone, in whichever thread
+// it is.
 unsafe impl Send for OwnedFrame<'_> {}
 // SAFETY: as above; through a shared reference they are only read.
 unsafe impl Sync for OwnedFrame<'_> {}
@@ -74,9 +77,9 @@ impl<'f> OwnedFrame<'f> {
     /// The block's bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when mapped), and nobody else
-        // reads or writes it: the allocator gave it to this owner alone, and whoever froze or last dropped it before
-        // had waited for its readers (I6).
+        // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when mapped),
+        // and nobody else reads or writes it: the allocator gave it to this owner alone, and
+        // whoever froze or last dropped it before had waited for its readers (I6).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
@@ -109,29 +112,29 @@ impl<'f> OwnedFrame<'f> {
         }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`, which may be written to meanwhile: each
-    /// aligned word is then one that was written.
+    /// Copies as many bytes as this block has from the block at `source`, which may be written to
+    /// meanwhile: each aligned word is then one that was written.
     ///
     /// # Panics
     /// When `source` is this block, or reaches beyond the arena.
     pub(crate) fn copy_from(&mut self, source: FrameId) {
         assert_ne!(source, self.id, "copy of a block to itself");
         let from = self.frames.block(source, self.order).cast_const();
-        // SAFETY: the source is inside the arena and is not this block, which is exclusively borrowed; whoever else
-        // writes to it does so through atomics or `sys::copy`.
+        // SAFETY: the source is inside the arena and is not this block, which is exclusively
+        // borrowed; whoever else writes to it does so through atomics or `sys::copy`.
         unsafe { copy::copy_in(self.bytes_mut(), from) }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`, which is taken to stand still: the caller finds out
-    /// afterwards if it did not.
+    /// Copies as many bytes as this block has from the block at `source`, which is taken to stand
+    /// still: the caller finds out afterwards if it did not.
     ///
     /// # Panics
     /// When `source` is this block, or reaches beyond the arena.
     pub(crate) fn copy_from_still(&mut self, source: FrameId) {
         assert_ne!(source, self.id, "copy of a block to itself");
         let from = self.frames.block(source, self.order).cast_const();
-        // SAFETY: the source is inside the arena and is not this block, which is exclusively borrowed; whoever writes to it all the
-        // same does so through atomics or `sys::copy`.
+        // SAFETY: the source is inside the arena and is not this block, which is exclusively
+        // borrowed; whoever writes to it all the same does so through atomics or `sys::copy`.
         unsafe { copy::copy_still(self.bytes_mut(), from) }
     }
 
@@ -148,7 +151,8 @@ impl<'f> OwnedFrame<'f> {
     /// The frame's bytes as the 512 words of a table or index node, to fill before it is published.
     pub(crate) fn words(&mut self) -> &[AtomicU64; 512] {
         self.bytes = Bytes::Unknown;
-        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory that only this owner touches.
+        // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory that only this owner
+        // touches.
         unsafe { &*self.start.as_ptr().cast() }
     }
 
@@ -202,8 +206,8 @@ impl<'f> OwnedFrame<'f> {
         self.meta
     }
 
-    /// Makes the frame visible to whoever finds its number, held as `initial` says. Everything set and written before
-    /// is seen by whoever takes a hold.
+    /// Makes the frame visible to whoever finds its number, held as `initial` says. Everything set
+    /// and written before is seen by whoever takes a hold.
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
         let meta = self.meta();

@@ -1,4 +1,5 @@
-//! The bytes of published frames: who may read them as a slice, who may write them, and the hold that makes it sound.
+//! The bytes of published frames: who may read them as a slice, who may write them, and the hold
+//! that makes it sound.
 //!
 //! | type | stands on | gives |
 //! |---|---|---|
@@ -7,9 +8,10 @@
 //! | [`Filling`] | LOCKED and not UPTODATE: nobody looks at the bytes | `&mut [u8]` |
 //! | [`Frames::copy_out`] | a reference | a copy; bytes that are written meanwhile come torn, never undefined |
 //!
-//! Everything else about a frame's life (who may take which of these when) belongs to the cache; what is here only keeps
-//! slices and stores apart. Page-table translations read and write by the primitives of `sys`, which may overlap
-//! with [`Writing`] and [`Frames::copy_out`]; they never meet a slice: a view forbids write translations (WMAPPED).
+//! Everything else about a frame's life (who may take which of these when) belongs to the cache;
+//! what is here only keeps slices and stores apart. Page-table translations read and write by the
+//! primitives of `sys`, which may overlap with [`Writing`] and [`Frames::copy_out`]; they never
+//! meet a slice: a view forbids write translations (WMAPPED).
 
 use std::fmt;
 use std::hint::cold_path;
@@ -24,14 +26,16 @@ use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// Something that has an arena, and knows what to do with a frame that nobody holds any more. It is shared: in an `Arc`.
+/// Something that has an arena, and knows what to do with a frame that nobody holds any more. It is
+/// shared: in an `Arc`.
 ///
-/// A view does not count on its keeper, which would cost two read-modify-writes a view on a line that all threads share. The
-/// keeper stays for as long as it has a viewed block, because of who else keeps it:
-/// - while the block is CACHED, its file does: it has an `Arc` of the keeper, and lets no block stay CACHED that it has no
-///   way to any more;
-/// - when a block with views is taken out of its file, whoever does that has them counted first, and from then on the keeper
-///   keeps itself until the last one is gone ([`super::outside`]).
+/// A view does not count on its keeper, which would cost two read-modify-writes a view on a line
+/// that all threads share. The keeper stays for as long as it has a viewed block, because of who
+/// else keeps it:
+/// - while the block is CACHED, its file does: it has an `Arc` of the keeper, and lets no block
+///   stay CACHED that it has no way to any more;
+/// - when a block with views is taken out of its file, whoever does that has them counted first,
+///   and from then on the keeper keeps itself until the last one is gone ([`super::outside`]).
 pub(crate) trait Keeper: Send + Sync + 'static {
     /// The arena: the same one for as long as the keeper lives.
     fn frames(&self) -> &Frames;
@@ -45,13 +49,14 @@ pub(crate) trait Keeper: Send + Sync + 'static {
 
 /// A view: bytes of one block that nobody changes while it lives.
 ///
-/// Plain words without a destructor of their own: so that those of a view that does not leave its function stay in
-/// registers.
+/// Plain words without a destructor of their own: so that those of a view that does not leave its
+/// function stay in registers.
 pub(crate) struct Pinned<K: Keeper> {
     bytes: NonNull<[u8]>,
     /// The block's first frame; `None`: not of a block.
     block: Option<NonNull<Meta>>,
-    /// Of a block: its keeper, a `K`. Else null where the bytes stay for ever, or a `Box` of a `Copied`.
+    /// Of a block: its keeper, a `K`. Else null where the bytes stay for ever, or a `Box` of a
+    /// `Copied`.
     owner: *const (),
     _of: PhantomData<K>,
 }
@@ -59,13 +64,14 @@ pub(crate) struct Pinned<K: Keeper> {
 /// The bytes of a clone of a view whose block has too many views to count.
 type Copied = Arc<[u8]>;
 
-// SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them; metadata and keeper are
-// Send + Sync.
+// SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them;
+// metadata and keeper are Send + Sync.
 unsafe impl<K: Keeper> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
 unsafe impl<K: Keeper> Sync for Pinned<K> {}
 
-/// One call of [`Pinned::find`]. The lifetime is nobody else's, so that a [`Grip`] goes back to the call it came from.
+/// One call of [`Pinned::find`]. The lifetime is nobody else's, so that a [`Grip`] goes back to the
+/// call it came from.
 pub(crate) struct Here<'id, K> {
     keeper: &'id K,
     /// Where in a page the view begins.
@@ -81,8 +87,9 @@ impl<K> Clone for Here<'_, K> {
 
 impl<K> Copy for Here<'_, K> {}
 
-/// A view in two words, which a function returns in registers: that of a block that is up to date, from a byte inside it, which lies
-/// in its page where the call said. It gives nothing back by itself.
+/// A view in two words, which a function returns in registers: that of a block that is up to date,
+/// from a byte inside it, which lies in its page where the call said. It gives nothing back by
+/// itself.
 #[must_use = "it counts as a view"]
 pub(crate) struct Grip<'id, K> {
     start: NonNull<u8>,
@@ -148,8 +155,8 @@ impl<'id, K: Keeper> Here<'id, K> {
         self.keeper
     }
 
-    /// Takes a view of the block at `at`. `None` when the frame is not cached, being written or mapped writable, or, when it is tried
-    /// once, another thread changed its hold word meanwhile.
+    /// Takes a view of the block at `at`. `None` when the frame is not cached, being written or
+    /// mapped writable, or, when it is tried once, another thread changed its hold word meanwhile.
     #[inline(always)]
     pub(crate) fn take(self, at: FrameOffset, try_: Try) -> Option<Taken<'id, K>> {
         let meta = self.keeper.frames().meta_at(at)?;
@@ -164,13 +171,15 @@ impl<'id, K: Keeper> Here<'id, K> {
         Some(Taken { meta, here: self })
     }
 
-    /// Takes a view of the page that has this tag, if it is where it was found last, and hot: what a hit looks for.
+    /// Takes a view of the page that has this tag, if it is where it was found last, and hot: what
+    /// a hit looks for.
     #[inline(always)]
     pub(crate) fn take_hot(self, tag: Tag) -> Option<Grip<'id, K>> {
         let (meta, start) = self.keeper.frames().guess(tag);
         match meta.try_hot_view_of(tag) {
             HeldOf::Sought => Some(Grip {
-                // SAFETY: inside the first page of a block that is inside the arena; it is up to date, see `Meta::warm`.
+                // SAFETY: inside the first page of a block that is inside the arena; it is up to
+                // date, see `Meta::warm`.
                 start: unsafe { start.add(self.in_page) },
                 meta: NonNull::from_ref(meta),
                 here: PhantomData,
@@ -215,7 +224,8 @@ impl<'id, K: Keeper> Taken<'id, K> {
         self.meta.flags.load()
     }
 
-    /// The view from `inside` bytes in the block, if that is up to date and the byte inside it; else it is given back.
+    /// The view from `inside` bytes in the block, if that is up to date and the byte inside it;
+    /// else it is given back.
     pub(crate) fn up_to_date(self, inside: usize) -> Option<Grip<'id, K>> {
         assert_eq!(inside % PAGE_SIZE, self.here.in_page, "as the call said");
         let size = PAGE_SIZE << self.meta.order();
@@ -241,9 +251,10 @@ impl<'id, K: Keeper> Taken<'id, K> {
 }
 
 impl<K: Keeper> Pinned<K> {
-    /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame is not cached, not
-    /// up to date, being written or mapped writable, or when `range` is not inside the block (it may be another block by
-    /// now: the caller looks again where it found the frame).
+    /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame
+    /// is not cached, not up to date, being written or mapped writable, or when `range` is not
+    /// inside the block (it may be another block by now: the caller looks again where it found the
+    /// frame).
     pub(crate) fn try_new(
         keeper: &Arc<K>,
         frame: FrameId,
@@ -256,8 +267,8 @@ impl<K: Keeper> Pinned<K> {
         })
     }
 
-    /// The view of `len` bytes that begins where `find` says, `in_page` bytes in a page; `None` if it finds nothing, or they reach
-    /// over the block's end.
+    /// The view of `len` bytes that begins where `find` says, `in_page` bytes in a page; `None` if
+    /// it finds nothing, or they reach over the block's end.
     #[inline(always)]
     pub(crate) fn find(
         keeper: &K,
@@ -283,8 +294,8 @@ impl<K: Keeper> Pinned<K> {
         })
     }
 
-    /// The view of `len` bytes that `make` makes, by a call. Its length does not come from there, so that who knows it when it is compiled
-    /// need not look at it.
+    /// The view of `len` bytes that `make` makes, by a call. Its length does not come from there,
+    /// so that who knows it when it is compiled need not look at it.
     ///
     /// # Panics
     /// When `make` makes one of another length.
@@ -306,7 +317,8 @@ impl<K: Keeper> Pinned<K> {
         })
     }
 
-    /// Whether `len` bytes from where a view begins are in its block; if not, the view is given back.
+    /// Whether `len` bytes from where a view begins are in its block; if not, the view is given
+    /// back.
     #[inline(never)]
     fn reaches(keeper: &K, meta: NonNull<Meta>, start: NonNull<u8>, len: usize) -> bool {
         // SAFETY: the arena's metadata, see `Keeper`.
@@ -397,9 +409,10 @@ impl<K: Keeper> Deref for Pinned<K> {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: of a block: the arena stays mapped (`Keeper`). The view forbids WRITER and WMAPPED, and UPTODATE ended the
-        // filling, so nobody writes the bytes while `self` lives; the frame is not freed before the view is dropped
-        // (`Hold`). Else: they live for ever, or as long as the `Arc` beside them.
+        // SAFETY: of a block: the arena stays mapped (`Keeper`). The view forbids WRITER and
+        // WMAPPED, and UPTODATE ended the filling, so nobody writes the bytes while `self` lives;
+        // the frame is not freed before the view is dropped (`Hold`). Else: they live for ever, or
+        // as long as the `Arc` beside them.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -415,12 +428,13 @@ impl<K: Keeper> Drop for Pinned<K> {
             }
             return;
         };
-        // SAFETY: metadata lives as long as the arena, which the view keeps, see `Keeper`; it is not touched after the word
-        // was changed, unless the block was outside a file.
+        // SAFETY: metadata lives as long as the arena, which the view keeps, see `Keeper`; it is
+        // not touched after the word was changed, unless the block was outside a file.
         let put = unsafe { meta.as_ref() }.hold.put_view();
         if put == PutView::Outside {
             cold_path();
-            // SAFETY: the keeper keeps itself, and the frame, until it has been told that this view is gone.
+            // SAFETY: the keeper keeps itself, and the frame, until it has been told that this view
+            // is gone.
             unsafe { tell_keeper::<K>(meta, self.owner) }
         }
     }
@@ -434,7 +448,8 @@ unsafe fn drop_copied(owner: *const ()) {
     drop(unsafe { Box::from_raw(owner.cast_mut().cast::<Copied>()) });
 }
 
-/// Tells of a view that was dropped outside its file. Safety: it was the caller's, and the keeper has it counted.
+/// Tells of a view that was dropped outside its file. Safety: it was the caller's, and the keeper
+/// has it counted.
 #[cold]
 #[inline(never)]
 unsafe fn tell_keeper<K: Keeper>(meta: NonNull<Meta>, keeper: *const ()) {
@@ -484,8 +499,8 @@ impl<'f> Writing<'f> {
             offset <= self.size && bytes.len() <= self.size - offset,
             "outside the block"
         );
-        // SAFETY: inside the block; no slice of it exists (WRITER excludes views), and `bytes` is a slice, so it is not
-        // part of it.
+        // SAFETY: inside the block; no slice of it exists (WRITER excludes views), and `bytes` is a
+        // slice, so it is not part of it.
         unsafe { copy::copy_out(self.frames.host(self.frame).add(offset), bytes) }
     }
 
@@ -507,14 +522,16 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// The right to fill a block that was published locked and not up to date: found by others, read by nobody.
+/// The right to fill a block that was published locked and not up to date: found by others, read by
+/// nobody.
 pub(crate) struct Filling<'f> {
     frames: &'f Frames,
     frame: FrameId,
 }
 
 impl<'f> Filling<'f> {
-    /// Takes the right over; the caller published the frame locked just now and makes no second one.
+    /// Takes the right over; the caller published the frame locked just now and makes no second
+    /// one.
     pub(crate) fn adopt(frames: &'f Frames, frame: FrameId) -> Filling<'f> {
         let flags = frames.meta(frame).flags.load();
         let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
@@ -525,9 +542,9 @@ impl<'f> Filling<'f> {
     /// The block's bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let size = PAGE_SIZE << self.frames.meta(self.frame).order();
-        // SAFETY: inside the arena; while the block is locked and not up to date only the filler looks at its bytes
-        // (`Pinned` and `copy_out` check UPTODATE, translations are made of blocks up to date), and `&mut self` makes this
-        // the only slice.
+        // SAFETY: inside the arena; while the block is locked and not up to date only the filler
+        // looks at its bytes (`Pinned` and `copy_out` check UPTODATE, translations are made of
+        // blocks up to date), and `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.frame), size) }
     }
 
@@ -537,9 +554,9 @@ impl<'f> Filling<'f> {
     }
 }
 
-/// The right to fill blocks that were published locked and not up to date, as a value that may outlive
-/// the call that made them and go to another thread. Neither dropping it nor taking it apart changes
-/// the blocks.
+/// The right to fill blocks that were published locked and not up to date, as a value that may
+/// outlive the call that made them and go to another thread. Neither dropping it nor taking it
+/// apart changes the blocks.
 pub(crate) struct Fills<K: Keeper> {
     keeper: Arc<K>,
     /// First frames, in the order of their blocks.
@@ -551,7 +568,8 @@ pub(crate) struct Fills<K: Keeper> {
 impl<K: Keeper> Pinned<K> {
     /// What is remembered of the uses of the view's block; `None`: it is of no block.
     pub(crate) fn uses(&self) -> Option<&Uses> {
-        // SAFETY: metadata of the keeper's arena, which the view's block keeps as it does the bytes.
+        // SAFETY: metadata of the keeper's arena, which the view's block keeps as it does the
+        // bytes.
         self.block.map(|meta| unsafe { &meta.as_ref().uses })
     }
 }
@@ -598,9 +616,10 @@ impl<K: Keeper> Fills<K> {
             let whole = (neighbours.count() + 1) * self.block_bytes;
             let len = (whole - inside).min(bytes.end - at);
             let start = self.keeper.frames().host(self.blocks[first]);
-            // SAFETY: inside the arena, which the keeper keeps, for the blocks' frames lie one behind the other in it. While
-            // a block is locked and not up to date only its filler looks at its bytes (see `Filling`), and that is this value:
-            // `&mut self` and ranges that do not overlap make these the only slices.
+            // SAFETY: inside the arena, which the keeper keeps, for the blocks' frames lie one
+            // behind the other in it. While a block is locked and not up to date only its filler
+            // looks at its bytes (see `Filling`), and that is this value: `&mut self` and ranges
+            // that do not overlap make these the only slices.
             let slice = unsafe { std::slice::from_raw_parts_mut(start.add(inside), len) };
             slices.push(IoSliceMut::new(slice));
             at += len;
@@ -610,8 +629,8 @@ impl<K: Keeper> Fills<K> {
 }
 
 impl Frames {
-    /// Copies from `offset` in the block at `frame`, which the caller holds and found up to date. What is written to it
-    /// meanwhile may come torn.
+    /// Copies from `offset` in the block at `frame`, which the caller holds and found up to date.
+    /// What is written to it meanwhile may come torn.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
         let meta = self.meta(frame);
         debug_assert!(

@@ -8,8 +8,8 @@ use crate::{FrameId, PAGE_SIZE};
 /// The most frames of one turn at a magazine.
 pub(crate) const MOST: usize = 16;
 
-/// Frames that are in no magazine any more and not owned yet, each one's: [`Singles::next`] makes it so. What is left when this is
-/// dropped goes back.
+/// Frames that are in no magazine any more and not owned yet, each one's: [`Singles::next`] makes
+/// it so. What is left when this is dropped goes back.
 #[must_use = "the frames go back when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Singles<'f> {
@@ -34,18 +34,19 @@ impl<'f> Singles<'f> {
         }
     }
 
-    /// Copies pages into the next frames, one each, past the caches, as far as there are both; false, and nothing is copied, where that
-    /// gains nothing.
+    /// Copies pages into the next frames, one each, past the caches, as far as there are both;
+    /// false, and nothing is copied, where that gains nothing.
     pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
         let Some(streaming) = Streaming::begin() else {
             return false;
         };
         for (id, page) in self.ids[self.next..self.len].iter().zip(pages) {
-            // Also of those that may go back without having been owned, the bytes are not what the host gave any more.
+            // Also of those that may go back without having been owned, the bytes are not what the
+            // host gave any more.
             self.frames.meta(*id).take_fresh();
             let start = self.frames.start(*id);
-            // SAFETY: a frame of the arena is 4096 bytes, page-aligned. Nobody else has this one, and before it is owned, let alone
-            // published, `streaming` is dropped.
+            // SAFETY: a frame of the arena is 4096 bytes, page-aligned. Nobody else has this one,
+            // and before it is owned, let alone published, `streaming` is dropped.
             unsafe { streaming.copy_page(start.as_ptr(), page) };
         }
         self.filled = true;

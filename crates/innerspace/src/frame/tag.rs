@@ -1,6 +1,7 @@
 //! The tag of a frame: which block of which file it is, as one word, as the file's index says it.
 //!
-//! It lets a reader find a block without a walk through the index: by a guess ([`super::lookaside`]) that the tag proves.
+//! It lets a reader find a block without a walk through the index: by a guess
+//! ([`super::lookaside`]) that the tag proves.
 //!
 //! **Writers.** Whoever changes an index keeps the tags in step with it, under the index's mutex:
 //!
@@ -10,19 +11,23 @@
 //! | a block goes | its tag (to none), then its slot | [`empty`] |
 //! | a block moves to another frame | the old frame's tag (to none), the slot, the new frame's tag | [`refill`] |
 //!
-//! So a frame with a tag is what the index has there. A frame that is freed has none, and one that is published gets none before
-//! it is in an index.
+//! So a frame with a tag is what the index has there. A frame that is freed has none, and one that
+//! is published gets none before it is in an index.
 //!
-//! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and look at the tag again
-//! ([`Meta::try_hot_view_of`], [`Meta::try_view_of`], [`Meta::try_get_of`]). If it is the one they sought, the frame was that block when it was held already, and
-//! the hold keeps it from becoming anything else: what reading the slot again says of a block that was found through the index (I10).
-//! They need no section, for metadata lives as long as the arena, and they look at nothing else.
+//! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and
+//! look at the tag again ([`Meta::try_hot_view_of`], [`Meta::try_view_of`], [`Meta::try_get_of`]).
+//! If it is the one they sought, the frame was that block when it was held already, and the hold
+//! keeps it from becoming anything else: what reading the slot again says of a block that was found
+//! through the index (I10). They need no section, for metadata lives as long as the arena, and they
+//! look at nothing else.
 //!
-//! **Orderings.** The hold is taken with Acquire, which pairs with `publish`: who holds a frame in one life does not see the tag of the life
-//! before. A tag is cleared before the slot changes by a Release: who has seen the change (Acquire) does not see the tag any more. It
-//! is set by a Release after the slot: who sees it (Acquire) finds the slot set.
+//! **Orderings.** The hold is taken with Acquire, which pairs with `publish`: who holds a frame in
+//! one life does not see the tag of the life before. A tag is cleared before the slot changes by a
+//! Release: who has seen the change (Acquire) does not see the tag any more. It is set by a Release
+//! after the slot: who sees it (Acquire) finds the slot set.
 //!
-//! Files of larger blocks have no tags, nor have those that were ever longer than [`TAGGED_BYTES`], nor those beyond 2^23 owners at once.
+//! Files of larger blocks have no tags, nor have those that were ever longer than [`TAGGED_BYTES`],
+//! nor those beyond 2^23 owners at once.
 
 use super::meta::Meta;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -63,8 +68,8 @@ impl Tag {
 /// The tags of one file's blocks.
 #[derive(Debug)]
 pub(crate) struct Tags {
-    /// That of block 0: the file's number, and below it a number at which its blocks start, so that those of several files do not
-    /// share words of the lookaside table. NOWHERE for none.
+    /// That of block 0: the file's number, and below it a number at which its blocks start, so that
+    /// those of several files do not share words of the lookaside table. NOWHERE for none.
     first: AtomicU64,
 }
 
@@ -76,10 +81,12 @@ impl Tags {
         }
     }
 
-    /// Those of the file with this number, which no other has as long as there are frames with its tags, or somebody who seeks them.
+    /// Those of the file with this number, which no other has as long as there are frames with its
+    /// tags, or somebody who seeks them.
     pub(crate) fn of_file(number: u32) -> Tags {
         let number = u64::from(number);
-        // Multiples of an odd number: those of numbers in a row differ in the lower bits, which name a word, and lie apart.
+        // Multiples of an odd number: those of numbers in a row differ in the lower bits, which
+        // name a word, and lie apart.
         let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << BLOCK_BITS) - 1);
         let has_tags = number != 0 && number < NOWHERE >> NUMBER_SHIFT;
         Tags {
@@ -90,10 +97,12 @@ impl Tags {
         }
     }
 
-    /// What `block` is sought by, which was inside the file when its size was read. No frame has it, if the file's have no tags.
+    /// What `block` is sought by, which was inside the file when its size was read. No frame has
+    /// it, if the file's have no tags.
     #[inline(always)]
     pub(crate) fn sought(&self, block: u64) -> Tag {
-        // Relaxed: the size was read with Acquire, and `end` comes before a size for which there are none. Of NOWHERE the sign stays.
+        // Relaxed: the size was read with Acquire, and `end` comes before a size for which there
+        // are none. Of NOWHERE the sign stays.
         Tag(self.first.load(Ordering::Relaxed).wrapping_add(block))
     }
 
@@ -107,7 +116,8 @@ impl Tags {
         }
     }
 
-    /// The file is about to be longer than [`TAGGED_BYTES`]. Frames keep the tags that they have, and nobody seeks them.
+    /// The file is about to be longer than [`TAGGED_BYTES`]. Frames keep the tags that they have,
+    /// and nobody seeks them.
     #[cold]
     pub(crate) fn end(&self) {
         self.first.store(NOWHERE, Ordering::Relaxed);
@@ -159,7 +169,8 @@ pub(crate) fn empty(slot: &impl Slot, word: u64, untag: impl Fn()) -> u64 {
     before
 }
 
-/// A block moves to another frame: `untag` clears the tag of the old one, and `tag` sets that of the new one. As [`empty`].
+/// A block moves to another frame: `untag` clears the tag of the old one, and `tag` sets that of
+/// the new one. As [`empty`].
 #[inline(always)]
 pub(crate) fn refill(slot: &impl Slot, word: u64, untag: impl Fn(), tag: impl Fn()) -> u64 {
     // mutant: G5 (loom: a_tag_moves_in_step_with_the_index) the old frame's tag goes after the slot

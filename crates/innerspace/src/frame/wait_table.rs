@@ -1,22 +1,25 @@
 //! The wait table: who waits for which bit of which frame.
 //!
-//! 256 queues on cache lines of their own, chosen by a hash of the frame. Inside a queue the waiters are kept by their
-//! key (frame, bit), so a wake-up reaches its own waiters whatever else hashes there, and finds them in logarithmic
-//! time; inside a key they are ordered by ticket, which is the order of their arrival.
+//! 256 queues on cache lines of their own, chosen by a hash of the frame. Inside a queue the
+//! waiters are kept by their key (frame, bit), so a wake-up reaches its own waiters whatever else
+//! hashes there, and finds them in logarithmic time; inside a key they are ordered by ticket, which
+//! is the order of their arrival.
 //!
-//! There are two kinds of waiter. An *exclusive* one wants to take the lock and stays queued until it has it (or gives
-//! up), also while it is awake and trying: the frame's WAITERS bit therefore stays set, every unlock meanwhile comes by
-//! here, and nobody is overlooked. A *shared* one wants to see the bit clear: it is a thread or a `Waker`, and is unlinked when
-//! woken.
+//! There are two kinds of waiter. An *exclusive* one wants to take the lock and stays queued until
+//! it has it (or gives up), also while it is awake and trying: the frame's WAITERS bit therefore
+//! stays set, every unlock meanwhile comes by here, and nobody is overlooked. A *shared* one wants
+//! to see the bit clear: it is a thread or a `Waker`, and is unlinked when woken.
 //!
-//! A sleeping thread is represented by an `Arc<Sleeper>`, shared by the thread and the queue: a waker may touch it after
-//! the thread went on, and the last of them frees it. Nothing here points to a stack.
+//! A sleeping thread is represented by an `Arc<Sleeper>`, shared by the thread and the queue: a
+//! waker may touch it after the thread went on, and the last of them frees it. Nothing here points
+//! to a stack.
 //!
 //! Invariants, kept under a queue's mutex:
 //! - a frame with an entry in the queue has WAITERS set;
 //! - the state of a queued exclusive sleeper is changed under the mutex alone.
 //!
-//! Locks: a queue's mutex; nothing is taken inside. Threads are unparked and wakers called after it is released.
+//! Locks: a queue's mutex; nothing is taken inside. Threads are unparked and wakers called after it
+//! is released.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -109,7 +112,8 @@ impl Sleeper {
                     }
                     thread::park_timeout(left);
                 }
-                // A model checker has no time: the deadline passes after others had a chance to run.
+                // A model checker has no time: the deadline passes after others had a chance to
+                // run.
                 #[cfg(any(loom, shuttle))]
                 Some(_) => {
                     thread::yield_now();
@@ -194,7 +198,8 @@ impl Shared {
 struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
     shared: BTreeMap<u64, Shared>,
-    /// The bit was clear after the shared waiters up to this ticket had enqueued; they are still to be woken.
+    /// The bit was clear after the shared waiters up to this ticket had enqueued; they are still to
+    /// be woken.
     cleared: u64,
 }
 
@@ -341,7 +346,8 @@ impl WakeList {
         }
         let mut panics = Panics::default();
         for waiter in self.shared.into_values() {
-            // A waker is foreign code. Its panic goes on when nobody sleeps any more; of several the first.
+            // A waker is foreign code. Its panic goes on when nobody sleeps any more; of several
+            // the first.
             panics.catch(|| waiter.wake());
         }
         panics.go_on();
@@ -358,8 +364,8 @@ pub(crate) struct WaitTable {
 }
 
 impl WaitTable {
-    /// An empty table. A waiter loses the lock at most `patience` times to a later comer; 0 is strict first come, first
-    /// served.
+    /// An empty table. A waiter loses the lock at most `patience` times to a later comer; 0 is
+    /// strict first come, first served.
     pub(crate) fn new(patience: u32) -> WaitTable {
         WaitTable {
             queues: (0..QUEUES)
@@ -375,8 +381,8 @@ impl WaitTable {
         self.patience
     }
 
-    /// The queue a frame's waiters are in. Fibonacci hashing: neighbours, and frames a power of two apart, go to different
-    /// queues.
+    /// The queue a frame's waiters are in. Fibonacci hashing: neighbours, and frames a power of two
+    /// apart, go to different queues.
     pub(super) fn bucket(id: FrameId) -> usize {
         (u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES
     }

@@ -13,14 +13,16 @@ use crate::sys::memory::Mapping;
 /// What may be an element.
 ///
 /// # Safety
-/// The host's zero bytes are a value, aligned to 4096 at the most; it has nothing to drop, and any thread may use it.
+/// The host's zero bytes are a value, aligned to 4096 at the most; it has nothing to drop, and any
+/// thread may use it.
 pub(super) unsafe trait Zeroed: Sync {
     /// As zero bytes have it.
     #[cfg(shuttle)]
     fn zeroed() -> Self;
 }
 
-// SAFETY: integers in atomics, which all change through `&`; all zero it means what `Meta::new` says.
+// SAFETY: integers in atomics, which all change through `&`; all zero it means what `Meta::new`
+// says.
 unsafe impl Zeroed for Meta {
     #[cfg(shuttle)]
     fn zeroed() -> Meta {
@@ -36,7 +38,8 @@ unsafe impl Zeroed for AtomicU32 {
     }
 }
 
-/// Elements that begin as zeros. A mapping of its own: an allocator would clear it by hand, all at once.
+/// Elements that begin as zeros. A mapping of its own: an allocator would clear it by hand, all at
+/// once.
 #[cfg(not(shuttle))]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T> {
@@ -82,8 +85,8 @@ impl<T: Zeroed> Deref for ZeroedArray<T> {
     #[cfg(not(shuttle))]
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the mapping holds `len` times the size of a `T`, is aligned to 4096, lives as long as `self` and is nobody
-        // else's; its zeros are values (`Zeroed`).
+        // SAFETY: the mapping holds `len` times the size of a `T`, is aligned to 4096, lives as
+        // long as `self` and is nobody else's; its zeros are values (`Zeroed`).
         unsafe { std::slice::from_raw_parts(self.memory.base().cast(), self.len) }
     }
 

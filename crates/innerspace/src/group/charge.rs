@@ -1,5 +1,5 @@
-//! Charging and giving back, by way of the thread's stock, and the guard in between. What the stock has no room for goes to the
-//! counters (`counters`).
+//! Charging and giving back, by way of the thread's stock, and the guard in between. What the stock
+//! has no room for goes to the counters (`counters`).
 
 use super::counters::Ceiling;
 use super::stock::Stocked;
@@ -42,7 +42,8 @@ impl Charge<'_> {
         self.pages
     }
 
-    /// The nearest group that was over its `high` with this charge: who charges has to do something about it.
+    /// The nearest group that was over its `high` with this charge: who charges has to do something
+    /// about it.
     #[inline]
     pub(crate) fn over_high(&self) -> Option<GroupId> {
         self.over_high
@@ -65,7 +66,8 @@ impl Charge<'_> {
         Charge { pages, ..*self }
     }
 
-    /// The pages stay charged; whoever takes the number over gives them back by [`GroupTree::uncharge`].
+    /// The pages stay charged; whoever takes the number over gives them back by
+    /// [`GroupTree::uncharge`].
     pub(crate) fn commit(self) -> GroupId {
         let group = self.group;
         std::mem::forget(self);
@@ -74,8 +76,8 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Compiled into who drops it, and what it calls is given values: one whose address was taken lies in memory, and is read back from
-    // there each time it moves.
+    // Compiled into who drops it, and what it calls is given values: one whose address was taken
+    // lies in memory, and is read back from there each time it moves.
     #[inline(always)]
     fn drop(&mut self) {
         // Else all of it was split off.
@@ -86,7 +88,8 @@ impl Drop for Charge<'_> {
 }
 
 impl GroupTree {
-    /// Charges `pages` to `group` and to every group above it, or nothing at all. All or nothing for a block, too (M13).
+    /// Charges `pages` to `group` and to every group above it, or nothing at all. All or nothing
+    /// for a block, too (M13).
     #[inline]
     pub(crate) fn try_charge(
         &self,
@@ -96,7 +99,8 @@ impl GroupTree {
         self.try_charge_at(thread_number(), group, pages)
     }
 
-    /// [`GroupTree::try_charge`] once more, after it was refused: that counts as one refusal, however often.
+    /// [`GroupTree::try_charge`] once more, after it was refused: that counts as one refusal,
+    /// however often.
     #[cold]
     #[inline(never)]
     pub(crate) fn try_charge_again(
@@ -159,8 +163,9 @@ impl GroupTree {
         })
     }
 
-    /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or alone. `None` where that takes more;
-    /// nobody was refused, nobody's stock was taken, and nothing is counted: ask [`GroupTree::try_charge`].
+    /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or
+    /// alone. `None` where that takes more; nobody was refused, nobody's stock was taken, and
+    /// nothing is counted: ask [`GroupTree::try_charge`].
     #[inline]
     pub(crate) fn try_charge_unrefused(&self, group: GroupId) -> Option<Charge<'_>> {
         self.try_charge_unrefused_at(thread_number(), group)
@@ -201,8 +206,9 @@ impl GroupTree {
         added.is_ok()
     }
 
-    /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is empty. `None` where a limit is too near
-    /// for that; nobody was refused, and nothing is counted: ask [`GroupTree::try_charge`].
+    /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is
+    /// empty. `None` where a limit is too near for that; nobody was refused, and nothing is
+    /// counted: ask [`GroupTree::try_charge`].
     pub(crate) fn try_charge_some(&self, group: GroupId, most: PageCount) -> Option<Charge<'_>> {
         let number = thread_number();
         let most = self.stocks.at_most(most.0);
@@ -253,7 +259,8 @@ impl GroupTree {
         })
     }
 
-    /// The stock has too little: a batch, the pages alone, or the pages after what others have in stock was given back.
+    /// The stock has too little: a batch, the pages alone, or the pages after what others have in
+    /// stock was given back.
     #[cold]
     fn charge_slow(
         &self,
@@ -269,8 +276,8 @@ impl GroupTree {
         exactly().or_else(|refuser| self.stocks.drain_until(self, number, refuser, exactly))
     }
 
-    /// Charges over any limit. For writeback and what else must not fail; counted as one event, by the nearest group that is
-    /// over its limit now.
+    /// Charges over any limit. For writeback and what else must not fail; counted as one event, by
+    /// the nearest group that is over its limit now.
     pub(crate) fn charge_must(&self, group: GroupId, pages: PageCount) -> Charge<'_> {
         let number = thread_number();
         let over_high = match self.stocks.charge(number, group, pages.0) {
@@ -305,7 +312,8 @@ impl GroupTree {
     /// Gives back `pages` that a committed charge left with `group`.
     ///
     /// # Panics
-    /// When fewer are charged: the books are wrong, and going on would let the limit be passed (M14).
+    /// When fewer are charged: the books are wrong, and going on would let the limit be passed
+    /// (M14).
     #[inline]
     pub(crate) fn uncharge(&self, group: GroupId, pages: PageCount) {
         if let Err(underflow) = self.try_uncharge(group, pages) {

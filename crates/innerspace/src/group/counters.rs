@@ -1,4 +1,5 @@
-//! The hierarchical counter: adding to a group and to all above it, all or nothing, and taking off again.
+//! The hierarchical counter: adding to a group and to all above it, all or nothing, and taking off
+//! again.
 
 use super::levels::Levels;
 use super::node::Node;
@@ -14,7 +15,8 @@ pub(super) enum Ceiling {
     Enforced,
     /// None: the charge must succeed; going over `max` is counted.
     Ignored,
-    /// `max` and `high`: for the stock, and for who asks again if this is refused, in the way that counts.
+    /// `max` and `high`: for the stock, and for who asks again if this is refused, in the way that
+    /// counts.
     BelowHigh,
 }
 
@@ -26,8 +28,9 @@ impl Node {
         limit.saturating_sub(self.usage.load(Ordering::Relaxed))
     }
 
-    /// Adds to `usage` unless that would pass a limit; returns the new usage. Compare-and-swap rather than add-and-undo, so that
-    /// usage is at or under `max` at every instant and a charge that will be undone refuses nobody on its own level.
+    /// Adds to `usage` unless that would pass a limit; returns the new usage. Compare-and-swap
+    /// rather than add-and-undo, so that usage is at or under `max` at every instant and a charge
+    /// that will be undone refuses nobody on its own level.
     #[inline]
     fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {
         let mut usage = self.usage.load(Ordering::Relaxed);
@@ -44,8 +47,9 @@ impl Node {
             if new > limit {
                 return None;
             }
-            // Acquire: pairs with `checked_take`. Frames are freed before their charges are given back; whoever has charged what was
-            // given back finds them, also those that are in magazines by plain stores.
+            // Acquire: pairs with `checked_take`. Frames are freed before their charges are given
+            // back; whoever has charged what was given back finds them, also those that are in
+            // magazines by plain stores.
             match self
                 .usage
                 .compare_exchange_weak(usage, new, Ordering::Acquire, Ordering::Relaxed)
@@ -68,16 +72,17 @@ pub(super) struct Added {
     over_high: Option<GroupId>,
 }
 
-/// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed. `before` sees each value that they are
-/// about to be taken off.
+/// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed.
+/// `before` sees each value that they are about to be taken off.
 #[inline]
 fn checked_take(
     counter: &crate::sync::atomic::AtomicU64,
     pages: u64,
     before: impl Fn(u64),
 ) -> Result<u64, u64> {
-    // SeqCst: `GroupTree::remove` stores its state and then reads usage; the last uncharge writes usage and then reads the
-    // state. One of the two sees the other (on x86-64 the ordering is free here). Of `own`, Release: pairs with `Stocks::in_use`.
+    // SeqCst: `GroupTree::remove` stores its state and then reads usage; the last uncharge writes
+    // usage and then reads the state. One of the two sees the other (on x86-64 the ordering is free
+    // here). Of `own`, Release: pairs with `Stocks::in_use`.
     counter
         .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |value| {
             before(value);
@@ -87,7 +92,8 @@ fn checked_take(
 }
 
 impl GroupTree {
-    /// Adds at every level, or at none: then the group that refused. Returns the nearest group that is over its `high` now.
+    /// Adds at every level, or at none: then the group that refused. Returns the nearest group that
+    /// is over its `high` now.
     pub(super) fn charge_levels(
         &self,
         number: usize,
@@ -114,7 +120,8 @@ impl GroupTree {
         Ok(added.over_high)
     }
 
-    /// Adds at every level, or at none: then the group that refused. `stocked` is for a look at the peaks.
+    /// Adds at every level, or at none: then the group that refused. `stocked` is for a look at the
+    /// peaks.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
@@ -148,8 +155,8 @@ impl GroupTree {
         Ok(added)
     }
 
-    /// Has the counters of all levels on their way, all at once: what another thread has changed takes long to come, and the atomic
-    /// operations on them wait for each other.
+    /// Has the counters of all levels on their way, all at once: what another thread has changed
+    /// takes long to come, and the atomic operations on them wait for each other.
     fn fetch_levels(&self, group: GroupId) {
         for id in self.path(group) {
             copy::prefetch_line(std::ptr::from_ref(&self.node(id).usage).cast());
@@ -178,8 +185,9 @@ impl GroupTree {
         }
     }
 
-    /// Takes pages off every level. Up to now as many as there were may have been in use, but for `stocked`: it is noted, for who has
-    /// charged from a stock that was full when its levels were last looked at has noted nothing.
+    /// Takes pages off every level. Up to now as many as there were may have been in use, but for
+    /// `stocked`: it is noted, for who has charged from a stock that was full when its levels were
+    /// last looked at has noted nothing.
     pub(super) fn uncharge_levels(
         &self,
         group: GroupId,

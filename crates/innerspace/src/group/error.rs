@@ -16,7 +16,8 @@ pub(crate) struct Refused {
     pub(crate) group: GroupId,
 }
 
-/// More was given back to a group than it had been charged: an accounting bug of the caller (M14). Nothing was changed.
+/// More was given back to a group than it had been charged: an accounting bug of the caller (M14).
+/// Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("group {}: {wanted} pages given back, but only {charged} are charged", group.0)]
 pub(crate) struct Underflow {
@@ -25,7 +26,8 @@ pub(crate) struct Underflow {
     pub(crate) wanted: u64,
 }
 
-/// What keeps the memory of a group and everything below it from being evicted, counted when a request failed.
+/// What keeps the memory of a group and everything below it from being evicted, counted when a
+/// request failed.
 ///
 /// A page stands in one row only: the first that applies, in the order of the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -61,12 +63,13 @@ pub enum LimitReason {
     WouldBlock,
     /// The group is over its `high`, where requests have to wait, and the caller asked not to.
     OverHigh,
-    /// The group had room, but no free run of pages was long enough for the block, and eviction did not make one.
+    /// The group had room, but no free run of pages was long enough for the block, and eviction did
+    /// not make one.
     Fragmented,
     /// A request that may go over the limit found the reserve empty too.
     ReserveEmpty,
-    /// The calling process is a child of fork(2), and the memory is that of the process that made it. The other facts are not
-    /// filled in.
+    /// The calling process is a child of fork(2), and the memory is that of the process that made
+    /// it. The other facts are not filled in.
     OtherProcess {
         /// The number of the process that made the memory.
         pid: u32,
@@ -91,8 +94,8 @@ impl From<LimitError> for io::Error {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitDetails {
-    /// The group that refused, the one charged or one above it: the names from the root to it, joined by `/`, as in
-    /// [`Group::path`](super::Group::path).
+    /// The group that refused, the one charged or one above it: the names from the root to it,
+    /// joined by `/`, as in [`Group::path`](super::Group::path).
     pub group: String,
     /// That group's number, for the layers above.
     pub(crate) id: GroupId,
@@ -104,7 +107,8 @@ pub struct LimitDetails {
     pub requested: PageCount,
     /// Why it ended there.
     pub reason: LimitReason,
-    /// What held the memory. All zero with [`LimitReason::WouldBlock`] and [`LimitReason::OverHigh`], where nothing is counted.
+    /// What held the memory. All zero with [`LimitReason::WouldBlock`] and
+    /// [`LimitReason::OverHigh`], where nothing is counted.
     pub holders: Holders,
 }
 
@@ -409,7 +413,8 @@ impl fmt::Display for Exact {
     }
 }
 
-/// The smallest limit of a group with this many accessors: 8 pages, and 2 for each (at least one accessor is assumed).
+/// The smallest limit of a group with this many accessors: 8 pages, and 2 for each (at least one
+/// accessor is assumed).
 pub(crate) fn minimum_pages(accessors: u32) -> PageCount {
     PageCount(8 + 2 * u64::from(accessors.max(1)))
 }

@@ -9,8 +9,9 @@ use crate::units::{ByteSize, Grouped, PageCount};
 
 /// A memory group: a name, a limit, and everything charged to it.
 ///
-/// Clones name the same group. The last clone deletes it: what is still charged (pages of files and spaces that outlive it, views)
-/// counts for the parent from then on. A group keeps the groups above it alive.
+/// Clones name the same group. The last clone deletes it: what is still charged (pages of files and
+/// spaces that outlive it, views) counts for the parent from then on. A group keeps the groups
+/// above it alive.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Map, Memory};
@@ -75,11 +76,12 @@ impl Group {
         self.0.id
     }
 
-    /// Makes a group below this one, limited to `max` bytes (rounded down to whole pages) and by every group above it.
+    /// Makes a group below this one, limited to `max` bytes (rounded down to whole pages) and by
+    /// every group above it.
     ///
     /// # Errors
-    /// [`GroupError::TooSmall`], [`GroupError::BadName`], [`GroupError::Exists`], [`GroupError::TooDeep`],
-    /// [`GroupError::TooMany`].
+    /// [`GroupError::TooSmall`], [`GroupError::BadName`], [`GroupError::Exists`],
+    /// [`GroupError::TooDeep`], [`GroupError::TooMany`].
     pub fn child(&self, name: &str, max: u64) -> Result<Group, GroupError> {
         self.make_child(name, Some(PageCount::floor(max)))
             .map_err(|error| error.for_limit(max))
@@ -107,7 +109,8 @@ impl Group {
         self.0.tree.name(self.0.id)
     }
 
-    /// The names from the root to it, joined by `/`, as in errors and in [`GroupStats::path`]: `root/tenant-a`.
+    /// The names from the root to it, joined by `/`, as in errors and in [`GroupStats::path`]:
+    /// `root/tenant-a`.
     pub fn path(&self) -> String {
         self.0.tree.path_name(self.0.id)
     }
@@ -117,7 +120,8 @@ impl Group {
         self.0.parent.as_ref()
     }
 
-    /// Changes the limit to `max` bytes (rounded down to whole pages): first the limit, then eviction of what is over it.
+    /// Changes the limit to `max` bytes (rounded down to whole pages): first the limit, then
+    /// eviction of what is over it.
     ///
     /// # Errors
     /// [`GroupError::TooSmall`]: nothing changed. [`GroupError::Limit`]: the new limit holds, but what the error names could not
@@ -127,8 +131,9 @@ impl Group {
         set.map_err(|error| error.for_limit(max))
     }
 
-    /// Above `high` bytes (rounded down to whole pages) requests still succeed, but whoever makes them has to evict pages of the
-    /// group first, or is slowed down; requests that may not wait are refused a little above it. `None`, the default: no such mark.
+    /// Above `high` bytes (rounded down to whole pages) requests still succeed, but whoever makes
+    /// them has to evict pages of the group first, or is slowed down; requests that may not wait
+    /// are refused a little above it. `None`, the default: no such mark.
     ///
     /// # Errors
     /// [`GroupError::TooSmall`]: nothing changed.
@@ -137,9 +142,10 @@ impl Group {
             .map_err(|error| error.for_limit(high.unwrap_or(u64::MAX)))
     }
 
-    /// While the group has no more than `low` bytes (rounded down to whole pages), its pages are evicted for others only when these
-    /// have none left that are not protected. It reaches as far as the groups above are protected; where children ask for more
-    /// than their parent has, they share it in proportion to what they use of theirs. `None`, the default: no protection.
+    /// While the group has no more than `low` bytes (rounded down to whole pages), its pages are
+    /// evicted for others only when these have none left that are not protected. It reaches as far
+    /// as the groups above are protected; where children ask for more than their parent has, they
+    /// share it in proportion to what they use of theirs. `None`, the default: no protection.
     ///
     /// # Errors
     /// None today: the limits of a group are checked when they are used.
@@ -160,7 +166,8 @@ impl Group {
         self.0.tree.set_protection(self.0.id, which, pages)
     }
 
-    /// Evicts pages of this group and of those below it until `bytes` are freed or nothing more can be; returns how many bytes were.
+    /// Evicts pages of this group and of those below it until `bytes` are freed or nothing more can
+    /// be; returns how many bytes were.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         let reclaimer = self.0.tree.reclaimer();
         let freed = reclaimer.map(|pool| pool.reclaim(self.0.id, PageCount::ceil(bytes)));
@@ -172,7 +179,8 @@ impl Group {
         self.0.tree.usage(self.0.id).bytes()
     }
 
-    /// The highest usage in bytes since this was last called for the group; [`GroupStats::peak`] has the highest ever.
+    /// The highest usage in bytes since this was last called for the group; [`GroupStats::peak`]
+    /// has the highest ever.
     pub fn take_peak(&self) -> u64 {
         self.0.tree.take_peak(self.0.id).bytes()
     }
@@ -192,8 +200,9 @@ impl Group {
         GroupWatch::new(&self.0.tree, self.0.id, None)
     }
 
-    /// Has `callback` called when something was counted, until the returned handle is dropped: on the service thread, or in
-    /// [`Memory::tick`](crate::Memory::tick), about once a second and when memory is short. Several events may come as one call.
+    /// Has `callback` called when something was counted, until the returned handle is dropped: on
+    /// the service thread, or in [`Memory::tick`](crate::Memory::tick), about once a second and
+    /// when memory is short. Several events may come as one call.
     pub fn on_events(&self, callback: impl Fn(&GroupEvents) + Send + Sync + 'static) -> GroupWatch {
         GroupWatch::new(&self.0.tree, self.0.id, Some(Box::new(callback)))
     }

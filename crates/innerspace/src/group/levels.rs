@@ -4,10 +4,12 @@ use super::GroupId;
 
 /// The counters of a tree, as the stock needs them.
 pub(super) trait Levels {
-    /// Adds `pages` at every level from `group` up, if none of them then passes a limit of either kind. No event is counted.
+    /// Adds `pages` at every level from `group` up, if none of them then passes a limit of either
+    /// kind. No event is counted.
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool;
 
-    /// Pages that every level from `group` up may be charged besides, before one of them passes a limit of either kind.
+    /// Pages that every level from `group` up may be charged besides, before one of them passes a
+    /// limit of either kind.
     fn margin(&self, group: GroupId) -> u64;
 
     /// Takes `pages` off every level, which were in stock.

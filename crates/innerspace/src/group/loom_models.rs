@@ -1,4 +1,5 @@
-//! Models of the stock: draining beside charging, over a tree of two levels reduced to its counters.
+//! Models of the stock: draining beside charging, over a tree of two levels reduced to its
+//! counters.
 
 use loom::model::Builder;
 
@@ -132,7 +133,8 @@ fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
                 charger.uncharge(theirs, GROUP, 1);
             });
             tree.stocks.drain_all(&*tree, ROOT);
-            // A group of its own, where threads share in the same slot: the other's stock is never consumed, but given back.
+            // A group of its own, where threads share in the same slot: the other's stock is never
+            // consumed, but given back.
             assert!(tree.charge(own, ROOT, 2));
             thread.join().unwrap();
             let [root, group] = tree.usages();
@@ -150,7 +152,8 @@ fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
 #[test]
 fn loom_batches_that_grow_and_slots_that_overflow_lose_and_double_nothing_beside_a_drain() {
     model(move || {
-        // A first batch is one page, the next would be two; one that may hold a page overflows with two.
+        // A first batch is one page, the next would be two; one that may hold a page overflows with
+        // two.
         let batches = Batches {
             first: 1,
             largest: 2,

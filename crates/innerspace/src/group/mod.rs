@@ -1,31 +1,40 @@
 //! Memory groups: who pays for a page, how much each may have, and who refused.
 //!
-//! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to one group and counts in that
-//! group and in all above it; each group has a hard limit, `max`, and may have a mark above which charges are slow, `high`, and
-//! protection from reclaim for others, `low` and `min`. The root's limit is the whole memory.
+//! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to
+//! one group and counts in that group and in all above it; each group has a hard limit, `max`, and
+//! may have a mark above which charges are slow, `high`, and protection from reclaim for others,
+//! `low` and `min`. The root's limit is the whole memory.
 //!
-//! **Key types.** [`GroupTree`] holds the nodes; a [`GroupId`] names one and is followed without a lock (two loads). A
-//! [`Charge`] is a guard: dropped, it gives the pages back; `commit` hands them to the frame that carries the group's number.
-//! [`Group`] is the public handle; the last clone deletes the group. [`Reclaimer`] is the upcall by which a group that is over
-//! its limit gets pages freed: `reclaim` implements it. [`LimitError`] says which group is full and what holds its memory.
+//! **Key types.** [`GroupTree`] holds the nodes; a [`GroupId`] names one and is followed without a
+//! lock (two loads). A [`Charge`] is a guard: dropped, it gives the pages back; `commit` hands them
+//! to the frame that carries the group's number. [`Group`] is the public handle; the last clone
+//! deletes the group. [`Reclaimer`] is the upcall by which a group that is over its limit gets
+//! pages freed: `reclaim` implements it. [`LimitError`] says which group is full and what holds its
+//! memory.
 //!
-//! **States of a node.** Free -> Live (`create`) -> Deleted (`remove`) -> Free (its last page was given back). A deleted node
-//! stays between its pages and its parent: it takes no new charge, has no name and no limit, and its pages count as the
-//! parent's own. That is what hands the charges to the parent in constant time. Nodes are never moved or unmapped.
+//! **States of a node.** Free -> Live (`create`) -> Deleted (`remove`) -> Free (its last page was
+//! given back). A deleted node stays between its pages and its parent: it takes no new charge, has
+//! no name and no limit, and its pages count as the parent's own. That is what hands the charges to
+//! the parent in constant time. Nodes are never moved or unmapped.
 //!
-//! **Numbers.** Per node: `usage` (the node and all below it) and `own` (charged to the node itself). At rest
-//! `usage = own + sum(usage of children)` (I8). A charge adds level by level with compare-and-swap, so `usage` never exceeds
-//! `max` even for an instant; a level that refuses has the levels below it undone, and nothing else moved. Most charges never get
-//! there: each thread has a [stock] of charged pages that counts as used and is given back before anybody is refused: 128 a group, and
-//! more while every limit is far. Reports take it off. Nothing is stocked for a group that is over its limit (`over`).
+//! **Numbers.** Per node: `usage` (the node and all below it) and `own` (charged to the node
+//! itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds level by level with
+//! compare-and-swap, so `usage` never exceeds `max` even for an instant; a level that refuses has
+//! the levels below it undone, and nothing else moved. Most charges never get there: each thread
+//! has a [stock] of charged pages that counts as used and is given back before anybody is refused:
+//! 128 a group, and more while every limit is far. Reports take it off. Nothing is stocked for a
+//! group that is over its limit (`over`).
 //!
-//! **Events** ([`GroupEvents`]) are counted where they happen; [`GroupWatch`]ers are told of them on the service thread.
+//! **Events** ([`GroupEvents`]) are counted where they happen; [`GroupWatch`]ers are told of them
+//! on the service thread.
 //!
-//! **Locking.** Charging takes none. The tree's shape (names, children, free numbers) is under one mutex, which is near the end
-//! of the lock order: nothing is allocated from the pool, reclaimed or waited for under it. The caller of a charge keeps the
-//! group alive (a [`Group`] handle, or a page charged to it).
+//! **Locking.** Charging takes none. The tree's shape (names, children, free numbers) is under one
+//! mutex, which is near the end of the lock order: nothing is allocated from the pool, reclaimed or
+//! waited for under it. The caller of a charge keeps the group alive (a [`Group`] handle, or a page
+//! charged to it).
 //!
-//! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements [`Reclaimer`].
+//! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements
+//! [`Reclaimer`].
 //!
 //! **Not here.** No frames, no lists, no retry after reclaim: a refusal is an answer.
 #![cfg_attr(
@@ -113,11 +122,12 @@ impl GroupId {
     pub(crate) const ROOT: GroupId = GroupId(0);
 }
 
-/// How a group that is over its limit gets pages back. Implemented by the layer above; called with no lock held.
+/// How a group that is over its limit gets pages back. Implemented by the layer above; called with
+/// no lock held.
 #[cfg(not(loom))]
 pub(crate) trait Reclaimer: Send + Sync {
-    /// Tries to free `pages` that are charged to `group` or below it; returns what was freed. Bounded work; 0 means that
-    /// nothing there can be freed now.
+    /// Tries to free `pages` that are charged to `group` or below it; returns what was freed.
+    /// Bounded work; 0 means that nothing there can be freed now.
     fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount;
 
     /// Counts what keeps the memory of `group` and below from being freed.

@@ -1,9 +1,11 @@
-//! Pages on their way to a slot of the stock or off the levels: charged, in no slot, and in nobody's hands. `stock` has what for.
+//! Pages on their way to a slot of the stock or off the levels: charged, in no slot, and in
+//! nobody's hands. `stock` has what for.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::owned::Drains;
 
-/// Low half: threads that have such pages. High half: how often some have arrived. Apart from what every charge reads.
+/// Low half: threads that have such pages. High half: how often some have arrived. Apart from what
+/// every charge reads.
 #[repr(align(128))]
 pub(super) struct Moves(AtomicU64);
 
@@ -30,7 +32,8 @@ impl Moves {
         self.0.fetch_add(MOVING, Ordering::Relaxed);
         // For who begins to drain: it or we see the other's count.
         drains.light();
-        // For who only looks: a batch that it sees at the levels was announced before. Pairs with the fence in `drain_until`.
+        // For who only looks: a batch that it sees at the levels was announced before. Pairs with
+        // the fence in `drain_until`.
         fence(Ordering::Release);
         Moving(self)
     }
@@ -49,7 +52,8 @@ impl Moves {
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `look`; who sees this finds the slot filled, or the pages off the levels.
+        // Release: pairs with the Acquire in `look`; who sees this finds the slot filled, or the
+        // pages off the levels.
         self.0.0.fetch_add(MOVED - MOVING, Ordering::Release);
     }
 }

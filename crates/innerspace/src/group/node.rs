@@ -21,15 +21,16 @@ struct Apart;
 
 /// One group's counters. All atomic; `parent` is constant while the node is not free.
 ///
-/// What charges write stands apart from what they only read, so that the way up is known before the first line that others write to
-/// has come.
+/// What charges write stands apart from what they only read, so that the way up is known before the
+/// first line that others write to has come.
 #[repr(C, align(128))]
 pub(crate) struct Node {
     /// Pages charged to this node and to all below it, what their stocks hold included.
     pub(super) usage: AtomicU64,
     /// Pages charged to this node itself, what its stocks hold included.
     pub(super) own: AtomicU64,
-    /// The highest `usage` of a charge that succeeded, stocks taken off, up to when [`super::GroupTree::take_peak`] was last called.
+    /// The highest `usage` of a charge that succeeded, stocks taken off, up to when
+    /// [`super::GroupTree::take_peak`] was last called.
     peak: AtomicU64,
     /// The same since then: one counter to raise while usage rises, not two.
     recent_peak: AtomicU64,
@@ -162,7 +163,8 @@ impl Node {
         }
     }
 
-    /// Deleted, with pages still charged. SeqCst pairs with `remove`: either it sees usage 0, or the last uncharge sees this.
+    /// Deleted, with pages still charged. SeqCst pairs with `remove`: either it sees usage 0, or
+    /// the last uncharge sees this.
     #[inline]
     pub(super) fn is_deleted(&self) -> bool {
         self.state.load(Ordering::SeqCst) == DELETED
@@ -192,7 +194,8 @@ impl Node {
 
     /// The highest `usage` noted so far.
     pub(super) fn highest(&self) -> u64 {
-        // The recent one first: what `take_recent_peak` has taken from it since is in the other already.
+        // The recent one first: what `take_recent_peak` has taken from it since is in the other
+        // already.
         let recent = self.recent_peak.load(Ordering::SeqCst);
         recent.max(self.peak.load(Ordering::SeqCst))
     }

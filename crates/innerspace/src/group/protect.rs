@@ -1,9 +1,10 @@
 //! What is spared of each group when a group above them has to become smaller.
 //!
-//! After the published rules of Linux's `memory.low` and `memory.min` (Documentation/admin-guide/cgroup-v2.rst, with
-//! `memory_recursiveprot`): a group's protection is bounded by that of the groups above it, up to the one that is shrunk, whose own does
-//! not count. Children who ask for more than there is get it in proportion to what they use of what they ask for. What children
-//! leave over is shared in proportion to what is not protected yet.
+//! After the published rules of Linux's `memory.low` and `memory.min`
+//! (Documentation/admin-guide/cgroup-v2.rst, with `memory_recursiveprot`): a group's protection is
+//! bounded by that of the groups above it, up to the one that is shrunk, whose own does not count.
+//! Children who ask for more than there is get it in proportion to what they use of what they ask
+//! for. What children leave over is shared in proportion to what is not protected yet.
 
 use super::tree::Shape;
 use super::{GroupId, GroupTree};
@@ -36,7 +37,8 @@ impl Portion {
     }
 }
 
-/// `part` of `whole`, scaled so that `whole` becomes `to`; rounded up, or each call could take the page that rounding exposed.
+/// `part` of `whole`, scaled so that `whole` becomes `to`; rounded up, or each call could take the
+/// page that rounding exposed.
 fn scaled(part: u64, to: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
@@ -45,7 +47,8 @@ fn scaled(part: u64, to: u64, whole: u64) -> u64 {
 }
 
 impl GroupTree {
-    /// The group and all below it, deleted ones that still have pages included: what may be evicted of each for `top`'s sake.
+    /// The group and all below it, deleted ones that still have pages included: what may be evicted
+    /// of each for `top`'s sake.
     pub(crate) fn portions(&self, top: GroupId, spared: Spared) -> Vec<Portion> {
         let shape = self.shape.lock();
         let mut portions = Vec::new();
@@ -53,7 +56,8 @@ impl GroupTree {
         portions
     }
 
-    /// `granted`: pages of the group and those below it that are protected; `None` for the group that is shrunk.
+    /// `granted`: pages of the group and those below it that are protected; `None` for the group
+    /// that is shrunk.
     fn add_portions(
         &self,
         shape: &Shape,

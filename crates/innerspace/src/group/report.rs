@@ -15,14 +15,16 @@ impl GroupTree {
         PageCount(self.node(id).tables.load(Ordering::Relaxed))
     }
 
-    /// Pages in use that are charged to the group or below it: what lies in stock is taken off. Exact when nobody charges.
+    /// Pages in use that are charged to the group or below it: what lies in stock is taken off.
+    /// Exact when nobody charges.
     pub(crate) fn usage(&self, id: GroupId) -> PageCount {
         let charged = self.charged(id).0;
         let stocked = self.stocks.sum(|group| self.is_below(group, id));
         PageCount(charged.saturating_sub(stocked))
     }
 
-    /// Pages charged to the group and to all below it, with what threads have in stock: what limits are compared with. One load.
+    /// Pages charged to the group and to all below it, with what threads have in stock: what limits
+    /// are compared with. One load.
     #[inline]
     pub(crate) fn charged(&self, id: GroupId) -> PageCount {
         PageCount(self.node(id).usage.load(Ordering::Relaxed))
@@ -72,7 +74,8 @@ impl GroupTree {
         self.node(id).events.load()
     }
 
-    /// The group's name; of a deleted group, the nearest live one above it, which its pages count for.
+    /// The group's name; of a deleted group, the nearest live one above it, which its pages count
+    /// for.
     pub(crate) fn name(&self, id: GroupId) -> String {
         let shape = self.shape.lock();
         self.path(id)
@@ -82,7 +85,8 @@ impl GroupTree {
             .unwrap_or_default()
     }
 
-    /// The names from the root to the group, joined by `/`; of a deleted group, those of the nearest live one above it.
+    /// The names from the root to the group, joined by `/`; of a deleted group, those of the
+    /// nearest live one above it.
     pub(crate) fn path_name(&self, id: GroupId) -> String {
         self.full_name(&self.shape.lock(), id)
     }
@@ -159,7 +163,8 @@ impl GroupTree {
         })
     }
 
-    /// Recomputes the counters from their parts; call at rest. The message names the first group that disagrees (I8).
+    /// Recomputes the counters from their parts; call at rest. The message names the first group
+    /// that disagrees (I8).
     pub(crate) fn validate(&self) -> Result<(), String> {
         let ids = self.subtree(GroupId::ROOT);
         let shape = self.shape.lock();

@@ -1,4 +1,5 @@
-//! A growing array whose elements never move: the home of everything that is looked up by a group's number.
+//! A growing array whose elements never move: the home of everything that is looked up by a group's
+//! number.
 
 use crate::sync::OnceLock;
 
@@ -7,8 +8,9 @@ const FIRST_SHIFT: u32 = 4;
 /// Chunks needed for every `u16`: 16 + 32 + ... is past 65,536 with the thirteenth.
 const CHUNKS: usize = 13;
 
-/// A chunked slab over all `u16` numbers: elements are made on demand, never moved and never dropped before the slab,
-/// so a number can be followed with no lock (two loads: the chunk, the element).
+/// A chunked slab over all `u16` numbers: elements are made on demand, never moved and never
+/// dropped before the slab, so a number can be followed with no lock (two loads: the chunk, the
+/// element).
 pub(crate) struct Slab<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }

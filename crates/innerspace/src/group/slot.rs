@@ -40,8 +40,9 @@ impl Batches {
         }
     }
 
-    /// Who has `word` takes so many the next time: twice as many as the last time, as far as that is not too much for what is left up
-    /// to the nearest limit, and for all that `large` other slots may hold besides (more than a first batch each).
+    /// Who has `word` takes so many the next time: twice as many as the last time, as far as that
+    /// is not too much for what is left up to the nearest limit, and for all that `large` other
+    /// slots may hold besides (more than a first batch each).
     pub(super) fn next(self, word: Slot, margin: u64, large: usize) -> u32 {
         let twice = (2 * word.most()).min(self.largest).into();
         let share = self.all / (large as u64 + 1);
@@ -86,7 +87,8 @@ impl Slot {
         (self.0 >> COUNT) as u32
     }
 
-    /// The lowest count since it was last settled. Charges leave the field alone: of those in a row the last has the lowest count.
+    /// The lowest count since it was last settled. Charges leave the field alone: of those in a row
+    /// the last has the lowest count.
     pub(super) fn low(self) -> u32 {
         ((self.0 >> LOW & FIELD) as u32).min(self.count())
     }
@@ -112,8 +114,8 @@ impl Slot {
         Slot((self.0 & !(FIELD << LOW) | low) + (pages << COUNT))
     }
 
-    /// The same with `pages` less, if it has as many of this group. As few instructions as can be: charges in a row each wait for the
-    /// word that the one before has stored.
+    /// The same with `pages` less, if it has as many of this group. As few instructions as can be:
+    /// charges in a row each wait for the word that the one before has stored.
     #[inline(always)]
     pub(super) fn minus(self, group: GroupId, pages: u64) -> Option<Slot> {
         if self.group() != group || pages > FIELD {

@@ -1,7 +1,8 @@
 //! Time in which requests of a group stood still for memory, by windows.
 //!
-//! As with Linux's pressure stall information ("some"): an instant counts once, however many requests stand still in it. The last
-//! minute is kept in half seconds; the half second that a window begins in counts in proportion.
+//! As with Linux's pressure stall information ("some"): an instant counts once, however many
+//! requests stand still in it. The last minute is kept in half seconds; the half second that a
+//! window begins in counts in proportion.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,13 +15,14 @@ const SLOT: u64 = 500_000_000;
 /// Slots of the longest window, and the one it begins in.
 const SLOTS: usize = 121;
 
-/// How much of the time a group's requests stood still for memory: evicting, waiting for others who do, or being slowed down above
-/// `high`. `Display` prints one line.
+/// How much of the time a group's requests stood still for memory: evicting, waiting for others who
+/// do, or being slowed down above `high`. `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Pressure {
-    /// Share of the last ten seconds, from 0 to 1; of all the time there was, while the memory is younger.
+    /// Share of the last ten seconds, from 0 to 1; of all the time there was, while the memory is
+    /// younger.
     pub ten_seconds: f64,
     /// Share of the last minute, from 0 to 1; likewise.
     pub minute: f64,
@@ -40,7 +42,8 @@ impl fmt::Display for Pressure {
     }
 }
 
-/// The record of one group. Times are nanoseconds since a moment of the caller's choice, and never go back.
+/// The record of one group. Times are nanoseconds since a moment of the caller's choice, and never
+/// go back.
 #[derive(Debug)]
 pub(super) struct Stalls {
     /// Requests that stand still now.
@@ -158,7 +161,8 @@ impl GroupTree {
         self.born.elapsed().as_nanos() as u64
     }
 
-    /// A request of the group begins to stand still for memory: that counts in the group and all above it. The caller keeps the group.
+    /// A request of the group begins to stand still for memory: that counts in the group and all
+    /// above it. The caller keeps the group.
     pub(crate) fn stall(&self, group: GroupId) -> Stalled<'_> {
         let time = self.time();
         for id in self.path(group) {
@@ -200,7 +204,8 @@ mod tests {
     // spec: M19
     #[test]
     fn shares_agree_with_every_instant_counted() {
-        // Millisecond by millisecond, beside the record; bursts and rests of all lengths, two requests at a time.
+        // Millisecond by millisecond, beside the record; bursts and rests of all lengths, two
+        // requests at a time.
         const STEP: u64 = SECOND / 1000;
         let (mut stalls, mut instants) = (Stalls::new(), Vec::new());
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;

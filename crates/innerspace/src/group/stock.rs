@@ -1,9 +1,12 @@
-//! Charges in stock: taken from the tree a batch at a time, handed out without touching a shared line.
+//! Charges in stock: taken from the tree a batch at a time, handed out without touching a shared
+//! line.
 //!
-//! A *slot* is one word: a group, and how many of its pages are charged but in nobody's hands. The pages of a slot count in the
-//! `usage` of the group and of all above it, so limits hold as if they were in use; whoever reports usage takes them off. A slot with
-//! pages keeps its group's number from being used again. Each thread has a few slots, chosen by the group's number, which it alone
-//! uses: `sync::owned` has the protocol. Threads beyond those share stripes of slots, by compare-and-swap.
+//! A *slot* is one word: a group, and how many of its pages are charged but in nobody's hands. The
+//! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if they
+//! were in use; whoever reports usage takes them off. A slot with pages keeps its group's number
+//! from being used again. Each thread has a few slots, chosen by the group's number, which it alone
+//! uses: `sync::owned` has the protocol. Threads beyond those share stripes of slots, by
+//! compare-and-swap.
 //!
 //! `slot` has its bits.
 //!
@@ -15,30 +18,39 @@
 //! | count -> 0, most -> 0: the next batch is a first one | drain: before a refusal, by a deletion | the count is taken off every level |
 //! | group, count, most -> another group's | that group's refill | the count is taken off every level of the one before |
 //!
-//! **Batches grow.** A thread that comes again and again for the same group takes twice as many each time, as long as every limit is far
-//! (`PART`), so that threads which charge one group seldom meet at its levels. Where a limit is near, they are small again. All slots
-//! with large batches share a part of the memory (`Batches::all`): however many threads there are, most of it is in use, or free.
+//! **Batches grow.** A thread that comes again and again for the same group takes twice as many
+//! each time, as long as every limit is far (`PART`), so that threads which charge one group seldom
+//! meet at its levels. Where a limit is near, they are small again. All slots with large batches
+//! share a part of the memory (`Batches::all`): however many threads there are, most of it is in
+//! use, or free.
 //!
-//! **Peaks.** While a slot's count only falls, the levels stand still and pages in use are at their most now: nobody notes that. Who
-//! takes pages off the levels does, for whatever threads have charged from their stocks since.
+//! **Peaks.** While a slot's count only falls, the levels stand still and pages in use are at their
+//! most now: nobody notes that. Who takes pages off the levels does, for whatever threads have
+//! charged from their stocks since.
 //!
-//! **No refusal while margin sits in stocks (M7).** Pages *move* between the levels and a slot: in a refill, where a slot is halved or emptied.
-//! Whoever moves some says so before, and counts the move after. Who is refused, finds nothing in stock below the group that
-//! refused, and sees that nothing moves or has moved since before it asked, is refused. (A refill adds to the levels after it said so, with a
-//! fence between: who saw the levels full sees the move, or what it left in the slot.) Else it begins to *drain*: from then on
-//! nobody refills, and nobody stocks what it gives back. It waits until nothing moves, empties the slots below the group that
-//! refused, and asks again, until nothing was left to empty and nobody else has moved any. The two counts are Dekker's: each side
-//! raises its own, then reads the other's, with the asymmetric barrier between; so a refill that did not see the drain is waited for, and every other
-//! thread puts pages in a slot at most once more.
+//! **No refusal while margin sits in stocks (M7).** Pages *move* between the levels and a slot: in
+//! a refill, where a slot is halved or emptied. Whoever moves some says so before, and counts the
+//! move after. Who is refused, finds nothing in stock below the group that refused, and sees that
+//! nothing moves or has moved since before it asked, is refused. (A refill adds to the levels after
+//! it said so, with a fence between: who saw the levels full sees the move, or what it left in the
+//! slot.) Else it begins to *drain*: from then on nobody refills, and nobody stocks what it gives
+//! back. It waits until nothing moves, empties the slots below the group that refused, and asks
+//! again, until nothing was left to empty and nobody else has moved any. The two counts are
+//! Dekker's: each side raises its own, then reads the other's, with the asymmetric barrier between;
+//! so a refill that did not see the drain is waited for, and every other thread puts pages in a
+//! slot at most once more.
 //!
-//! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at the mark while it is at its slots; who shares
-//! a stripe looks again after it stocked pages. One of the two finds the other's.
+//! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at
+//! the mark while it is at its slots; who shares a stripe looks again after it stocked pages. One
+//! of the two finds the other's.
 //!
-//! **Giving back more than is charged (M14)** is noticed before anything is stocked: what the group is charged itself, less what the
-//! thread has in stock, is then too little. The counter is read first, with Acquire, then the slot. What is found in an owned slot was
-//! charged before the owner put it there, and who empties it takes it off the counter afterwards, with Release; all that changes the
-//! counter meanwhile reads and writes it at once, and so continues that release. So either the pages are in the counter as it was read, or the
-//! slot is found without them. Of a slot that threads share that is not so: another fills it between the two looks. It is not looked at,
+//! **Giving back more than is charged (M14)** is noticed before anything is stocked: what the group
+//! is charged itself, less what the thread has in stock, is then too little. The counter is read
+//! first, with Acquire, then the slot. What is found in an owned slot was charged before the owner
+//! put it there, and who empties it takes it off the counter afterwards, with Release; all that
+//! changes the counter meanwhile reads and writes it at once, and so continues that release. So
+//! either the pages are in the counter as it was read, or the slot is found without them. Of a slot
+//! that threads share that is not so: another fills it between the two looks. It is not looked at,
 //! and what was given back too much to one is noticed when it is emptied.
 
 use super::GroupId;
@@ -52,7 +64,8 @@ use crate::sync::thread;
 /// Stripes that all further threads share.
 const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// Slots of a stripe: groups whose pages a thread can have in stock at once, where their numbers do not collide.
+/// Slots of a stripe: groups whose pages a thread can have in stock at once, where their numbers do
+/// not collide.
 pub(super) const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// The slots of a stripe.
@@ -134,7 +147,8 @@ impl Stocks {
         }
     }
 
-    /// Changes the slot that the thread with this number has for `group`, if `next` has something for it. `next` takes no lock.
+    /// Changes the slot that the thread with this number has for `group`, if `next` has something
+    /// for it. `next` takes no lock.
     #[inline(always)]
     fn change(&self, number: usize, group: GroupId, next: impl Fn(Slot) -> Option<Slot>) -> Change {
         match self.place(number) {
@@ -160,13 +174,15 @@ impl Stocks {
         if self.drains.any() {
             return Change::Draining;
         }
-        // SeqCst: deletion, see the module. Acquire: who drains later has seen the batch added; release: the other way round.
+        // SeqCst: deletion, see the module. Acquire: who drains later has seen the batch added;
+        // release: the other way round.
         let next = |word| next(Slot(word)).map(|after| after.0);
         let changed = slot.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
         changed.map_or(Change::NotMade, |before| Change::Made(Slot(before)))
     }
 
-    /// Charges from the stock of the thread with this number; false when there is not enough of this group's.
+    /// Charges from the stock of the thread with this number; false when there is not enough of
+    /// this group's.
     #[inline(always)]
     pub(super) fn charge(&self, number: usize, group: GroupId, pages: u64) -> bool {
         // `change`, by hand: this is the way of most charges.
@@ -195,7 +211,8 @@ impl Stocks {
         pages.min(self.batches.first.into())
     }
 
-    /// Charges up to `most` pages from the stock of the thread with this number: as many as it has. The pages charged.
+    /// Charges up to `most` pages from the stock of the thread with this number: as many as it has.
+    /// The pages charged.
     pub(super) fn charge_some(&self, number: usize, group: GroupId, most: u64) -> u64 {
         let some = |word: Slot| most.min(word.count().into());
         let change = self.change(number, group, |word| {
@@ -208,7 +225,8 @@ impl Stocks {
         }
     }
 
-    /// Puts pages that were charged to `group` in stock, or takes what is too much for it off the levels.
+    /// Puts pages that were charged to `group` in stock, or takes what is too much for it off the
+    /// levels.
     #[inline]
     pub(super) fn uncharge(
         &self,
@@ -240,7 +258,8 @@ impl Stocks {
         word.most().max(self.batches.first)
     }
 
-    /// Pages were put in a slot. In one that is shared, the group may have been deleted and its slots emptied since it was asked.
+    /// Pages were put in a slot. In one that is shared, the group may have been deleted and its
+    /// slots emptied since it was asked.
     #[inline(always)]
     fn look_again(&self, levels: &impl Levels, number: usize, group: GroupId) {
         if number >= OWNED && cfg!(not(mutant = "M6")) && levels.is_deleted(group) {
@@ -250,8 +269,9 @@ impl Stocks {
         }
     }
 
-    /// A full slot keeps half of what it may hold, so that the next uncharges find room and the next charges pages. The rest is taken off
-    /// the levels. Of more than it may hold at all, it keeps all that it may: more will be wanted.
+    /// A full slot keeps half of what it may hold, so that the next uncharges find room and the
+    /// next charges pages. The rest is taken off the levels. Of more than it may hold at all, it
+    /// keeps all that it may: more will be wanted.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> Stocked {
         if self.batches.first == 0 {
@@ -331,7 +351,8 @@ impl Stocks {
         self.batches.next(word, levels.margin(group), large)
     }
 
-    /// Puts the rest of a batch of `most` in its slot; what is there of another group, or too much of this one, is given back.
+    /// Puts the rest of a batch of `most` in its slot; what is there of another group, or too much
+    /// of this one, is given back.
     fn stash(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u32, most: u32) {
         let sum = |word: Slot| match word.group() == group {
             true => word.count() + pages,
@@ -366,11 +387,12 @@ impl Stocks {
         }
     }
 
-    /// Of what is charged to `group` itself, which `own` counts: all but what the caller has in a slot of its own. What is given back
-    /// rightly is never more; see the module.
+    /// Of what is charged to `group` itself, which `own` counts: all but what the caller has in a
+    /// slot of its own. What is given back rightly is never more; see the module.
     #[inline]
     pub(super) fn in_use(&self, number: usize, group: GroupId, own: &AtomicU64) -> u64 {
-        // First, and Acquire: pairs with the Release of who took pages off after it had emptied the slot.
+        // First, and Acquire: pairs with the Release of who took pages off after it had emptied the
+        // slot.
         let charged = own.load(Ordering::Acquire);
         let in_stock = match self.place(number) {
             // mutant: M14 (loom: loom_what_is_given_back_is_in_use_beside_a_drain_and_a_refill)
@@ -380,8 +402,9 @@ impl Stocks {
         charged.saturating_sub(in_stock)
     }
 
-    /// The usage of the group is about to change at its levels: notes how high it was since this was last called. Returns how many pages
-    /// have lain in stock here since then, and do until the thread comes again.
+    /// The usage of the group is about to change at its levels: notes how high it was since this
+    /// was last called. Returns how many pages have lain in stock here since then, and do until the
+    /// thread comes again.
     pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) -> u64 {
         let change = self.change(number, group, |word| {
             (word.group() == group).then(|| word.settled())
@@ -425,7 +448,8 @@ impl Stocks {
         owned.chain(self.shared.iter().flat_map(|one| &one.0))
     }
 
-    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. What is put there meanwhile may stay.
+    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. What is
+    /// put there meanwhile may stay.
     pub(super) fn drain(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let own = self.drain_own(levels, number, top);
         match self.is_any_below(levels, top) {
@@ -434,8 +458,8 @@ impl Stocks {
         }
     }
 
-    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. After it, no owner has pages there that it was
-    /// about to put there when this began.
+    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. After
+    /// it, no owner has pages there that it was about to put there when this began.
     pub(super) fn drain_all(&self, levels: &impl Levels, top: GroupId) -> u64 {
         let draining = self.drains.begin(&*self.owned);
         self.drain_stopped(levels, top, &draining)
@@ -485,8 +509,8 @@ impl Stocks {
         })
     }
 
-    /// Empties the slots below the group that refused and asks again, until `attempt` succeeds or no stock is left below the one
-    /// that refused last.
+    /// Empties the slots below the group that refused and asks again, until `attempt` succeeds or
+    /// no stock is left below the one that refused last.
     pub(super) fn drain_until<T>(
         &self,
         levels: &impl Levels,
@@ -503,7 +527,8 @@ impl Stocks {
             Ok(done) => return Ok(done),
             Err(group) => refused = group,
         }
-        // Pairs with the fence in `Moves::begin`: a batch that the levels showed was announced before.
+        // Pairs with the fence in `Moves::begin`: a batch that the levels showed was announced
+        // before.
         fence(Ordering::Acquire);
         if !self.is_any_below(levels, refused) && !self.moves.any_since(moves) {
             return Err(refused);
@@ -519,7 +544,8 @@ impl Stocks {
                 return Err(refused);
             }
             let drained = self.drain_stopped(levels, refused, &draining);
-            // Also with nothing drained: a refill that was waited for has given its batch back, if it found us draining.
+            // Also with nothing drained: a refill that was waited for has given its batch back, if
+            // it found us draining.
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(group)
@@ -550,7 +576,8 @@ fn give_back(levels: &impl Levels, group: GroupId, pages: u32) {
     }
 }
 
-/// Empties a slot whose owner is kept away, or that is shared, if `wanted` says so of its group; returns the pages given back.
+/// Empties a slot whose owner is kept away, or that is shared, if `wanted` says so of its group;
+/// returns the pages given back.
 fn empty(levels: &impl Levels, slot: &AtomicU64, wanted: impl Fn(GroupId) -> bool) -> u64 {
     let mut word = Slot(slot.load(Ordering::SeqCst));
     while word.count() > 0 && wanted(word.group()) {

@@ -190,8 +190,9 @@ impl GroupTree {
         self.reclaimer.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Changes the limit, then frees what is over it. The new limit stays also when that fails: the error says what could not
-    /// be freed. It ends whatever others charge meanwhile: they are refused, and the number of rounds is bounded (M8).
+    /// Changes the limit, then frees what is over it. The new limit stays also when that fails: the
+    /// error says what could not be freed. It ends whatever others charge meanwhile: they are
+    /// refused, and the number of rounds is bounded (M8).
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
         let node = {
             let shape = self.shape.lock();
@@ -220,8 +221,8 @@ impl GroupTree {
                 break;
             }
         }
-        // Who gave pages back just before the group was over its limit may have stocked them since they were last drained: none of those is
-        // in use.
+        // Who gave pages back just before the group was over its limit may have stocked them since
+        // they were last drained: none of those is in use.
         self.drain_stocks(id);
         if node.usage.load(Ordering::Relaxed) <= node.max.load(Ordering::Relaxed) {
             return Ok(());
@@ -232,8 +233,9 @@ impl GroupTree {
             .into())
     }
 
-    /// Deletes a group that has none below it. Its charges stand for its parent's from now on; its number is used again once
-    /// the last of them is given back. Constant time, whatever is charged.
+    /// Deletes a group that has none below it. Its charges stand for its parent's from now on; its
+    /// number is used again once the last of them is given back. Constant time, whatever is
+    /// charged.
     pub(crate) fn remove(&self, id: GroupId) -> Result<(), GroupError> {
         let mut shape = self.shape.lock();
         if id == GroupId::ROOT {
@@ -253,7 +255,8 @@ impl GroupTree {
             });
         }
         shape.entry_mut(id).expect("live above").name = String::new();
-        // From the next line on whoever gives back its last page frees the number: those who watch the next group must not be forgotten.
+        // From the next line on whoever gives back its last page frees the number: those who watch
+        // the next group must not be forgotten.
         self.watchers.forget(id);
         self.node(id).delete();
         self.note_over(self.node(id));
@@ -265,7 +268,8 @@ impl GroupTree {
         Ok(())
     }
 
-    /// Frees the number of a deleted group whose last page is gone, and of the deleted groups above it that only it kept.
+    /// Frees the number of a deleted group whose last page is gone, and of the deleted groups above
+    /// it that only it kept.
     pub(super) fn release(&self, id: GroupId) {
         self.release_drained(&mut self.shape.lock(), id);
     }
@@ -277,7 +281,8 @@ impl GroupTree {
             let childless = shape
                 .entry(id)
                 .is_some_and(|entry| entry.children.is_empty());
-            // Under the mutex: of two threads that both saw the count reach 0, the second finds the node free (or reused, live).
+            // Under the mutex: of two threads that both saw the count reach 0, the second finds the
+            // node free (or reused, live).
             if !(childless && node.is_deleted() && node.usage.load(Ordering::SeqCst) == 0) {
                 return;
             }
@@ -291,7 +296,8 @@ impl GroupTree {
         }
     }
 
-    /// The group, and all below it, deleted ones that still have pages included: what reclaim has to look at.
+    /// The group, and all below it, deleted ones that still have pages included: what reclaim has
+    /// to look at.
     pub(crate) fn subtree(&self, id: GroupId) -> Vec<GroupId> {
         let shape = self.shape.lock();
         let mut found = vec![id];
@@ -338,8 +344,8 @@ impl GroupTree {
         }
     }
 
-    /// Changes what makes charges slow, and what protects the group's pages from being evicted for others. Evicts nothing by itself;
-    /// what lies in stock makes no charge slow.
+    /// Changes what makes charges slow, and what protects the group's pages from being evicted for
+    /// others. Evicts nothing by itself; what lies in stock makes no charge slow.
     pub(crate) fn set_protection(
         &self,
         id: GroupId,

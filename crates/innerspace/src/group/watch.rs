@@ -1,11 +1,12 @@
 //! Being told what happens to a group.
 //!
-//! Charging and reclaim only count, and leave a note that somebody should look; the service thread (or `tick`) looks, and
-//! calls those whose group has changed, with no lock held.
+//! Charging and reclaim only count, and leave a note that somebody should look; the service thread
+//! (or `tick`) looks, and calls those whose group has changed, with no lock held.
 //!
-//! A group's watchers are forgotten while its number is still its own, with the tree's shape locked: the list is a leaf in the lock
-//! order, and nothing of the user's runs or is dropped under it (a watcher in the list is its [`GroupWatch`]'s as well). A callback may run
-//! meanwhile, to its end.
+//! A group's watchers are forgotten while its number is still its own, with the tree's shape
+//! locked: the list is a leaf in the lock order, and nothing of the user's runs or is dropped under
+//! it (a watcher in the list is its [`GroupWatch`]'s as well). A callback may run meanwhile, to its
+//! end.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,8 @@ struct Watcher {
 }
 
 /// A subscription to a group's events, made by [`Group::watch`](super::Group::watch) or
-/// [`Group::on_events`](super::Group::on_events). Dropping it ends the subscription; a callback that is running runs to its end.
+/// [`Group::on_events`](super::Group::on_events). Dropping it ends the subscription; a callback
+/// that is running runs to its end.
 #[must_use = "the subscription ends when this is dropped"]
 pub struct GroupWatch {
     tree: SharedTree,
@@ -83,10 +85,11 @@ impl GroupWatch {
         *self.watcher.told.lock()
     }
 
-    /// Waits until events other than `seen` are told, at most `timeout`; returns what was told last.
+    /// Waits until events other than `seen` are told, at most `timeout`; returns what was told
+    /// last.
     ///
-    /// Events are told about once a second, and when memory is short, by the service thread; without one, by
-    /// [`Memory::tick`](crate::Memory::tick).
+    /// Events are told about once a second, and when memory is short, by the service thread;
+    /// without one, by [`Memory::tick`](crate::Memory::tick).
     pub fn wait(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
         // None: further off than the clock goes.
         let deadline = Instant::now().checked_add(timeout);
@@ -119,7 +122,8 @@ impl Watchers {
 }
 
 impl GroupTree {
-    /// Tells everybody whose group has counted something since the last call. With no lock held: callbacks run here.
+    /// Tells everybody whose group has counted something since the last call. With no lock held:
+    /// callbacks run here.
     pub(crate) fn tell_watchers(&self) {
         if !self.watchers.noted.swap(false, Ordering::Acquire) {
             return;

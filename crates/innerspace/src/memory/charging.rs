@@ -1,4 +1,5 @@
-//! Charging by itself, new way and old, for the benchmarks. Behind the feature `tables`; see [`tables`](crate::tables).
+//! Charging by itself, new way and old, for the benchmarks. Behind the feature `tables`; see
+//! [`tables`](crate::tables).
 
 use super::Memory;
 use crate::group::{Group, GroupId};

@@ -1,4 +1,5 @@
-//! The last reference to a file goes where it cannot be closed: in a call of its own store, and where another file is locked.
+//! The last reference to a file goes where it cannot be closed: in a call of its own store, and
+//! where another file is locked.
 
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -22,23 +22,27 @@ pub struct DirectOpener {
 }
 
 impl Memory {
-    /// An empty file in blocks of `device`, which other files may share. It lives as long as a handle or mapping of it.
+    /// An empty file in blocks of `device`, which other files may share. It lives as long as a
+    /// handle or mapping of it.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] when the device is a host file's, whose file system has the blocks.
+    /// [`DaxError::Unsupported`] when the device is a host file's, whose file system has the
+    /// blocks.
     pub fn direct_file(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.direct_options().on(device, name)
     }
 
-    /// An existing host file, its own bytes mapped: best on tmpfs or a DAX file system, where the host has no second copy
-    /// of them. For reading and writing; other processes are kept out by an advisory lock.
+    /// An existing host file, its own bytes mapped: best on tmpfs or a DAX file system, where the
+    /// host has no second copy of them. For reading and writing; other processes are kept out by an
+    /// advisory lock.
     ///
-    /// A file that is open for direct access in this memory already is the same file again, with what was chosen for it then: one
-    /// that was opened for writing can be written by who asks for reading alone, too.
+    /// A file that is open for direct access in this memory already is the same file again, with
+    /// what was chosen for it then: one that was opened for writing can be written by who asks for
+    /// reading alone, too.
     ///
     /// # Errors
-    /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when it is open through the page cache, or
-    /// read-only, or with another choice for being cut short.
+    /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when it is open
+    /// through the page cache, or read-only, or with another choice for being cut short.
     #[cfg(not(target_family = "wasm"))]
     pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.direct_options().open(path)
@@ -55,8 +59,9 @@ impl Memory {
 }
 
 impl DirectOpener {
-    /// The group that pays for the file's entries; the root group by default. The bytes themselves are the device's. With one of
-    /// another `Memory` nothing is opened: [`DaxError::OtherMemorysGroup`].
+    /// The group that pays for the file's entries; the root group by default. The bytes themselves
+    /// are the device's. With one of another `Memory` nothing is opened:
+    /// [`DaxError::OtherMemorysGroup`].
     pub fn group(mut self, group: &Group) -> DirectOpener {
         self.group = group.clone();
         self
@@ -74,15 +79,17 @@ impl DirectOpener {
         self
     }
 
-    /// What happens when another process cuts the host file short: see [`OnShrink`]. No effect on a device's own blocks.
+    /// What happens when another process cuts the host file short: see [`OnShrink`]. No effect on a
+    /// device's own blocks.
     pub fn on_shrink(mut self, what: OnShrink) -> DirectOpener {
         self.setup.on_shrink = what;
         self
     }
 
-    /// The most bytes that a host file can grow to while it is open: so much address space is taken for it, and at least for what
-    /// it has. By default 64 GiB, or four times its length if that is more, so that a process (which has 128 TiB) can have hundreds
-    /// of files open. Where address space is limited (`ulimit -v`), less has to be said here.
+    /// The most bytes that a host file can grow to while it is open: so much address space is taken
+    /// for it, and at least for what it has. By default 64 GiB, or four times its length if that is
+    /// more, so that a process (which has 128 TiB) can have hundreds of files open. Where address
+    /// space is limited (`ulimit -v`), less has to be said here.
     pub fn capacity(mut self, bytes: u64) -> DirectOpener {
         self.setup.capacity = Some(bytes);
         self
@@ -169,7 +176,8 @@ impl DirectOpener {
     /// Makes a host file, or empties an existing one that nobody has open, for reading and writing.
     ///
     /// # Errors
-    /// As [`Memory::open_direct`], and [`DaxError::NotEmptied`] for a file that is open for direct access in this memory already.
+    /// As [`Memory::open_direct`], and [`DaxError::NotEmptied`] for a file that is open for direct
+    /// access in this memory already.
     #[cfg(not(target_family = "wasm"))]
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)

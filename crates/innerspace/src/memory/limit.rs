@@ -18,8 +18,8 @@ impl Limit {
         Limit(Kind::Bytes(bytes))
     }
 
-    /// A share, above 0 and up to 1, of the container's memory limit (the lowest of its control groups), or of the machine's memory
-    /// where there is none.
+    /// A share, above 0 and up to 1, of the container's memory limit (the lowest of its control
+    /// groups), or of the machine's memory where there is none.
     ///
     /// ```
     /// use innerspace::{Limit, Memory};
@@ -77,7 +77,8 @@ mod tests {
             );
         }
         assert!(of(0.5, None).is_err());
-        // The container's limit where it is lower than the machine: see `sys::memory`, which this asks.
+        // The container's limit where it is lower than the machine: see `sys::memory`, which this
+        // asks.
         let there_is = crate::sys::memory::memory_of_machine().unwrap();
         let memory = MemoryOptions::new(Limit::fraction(0.01)).threads(Threads::None);
         let limit = memory.build().unwrap().limit();

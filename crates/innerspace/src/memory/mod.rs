@@ -1,4 +1,5 @@
-//! The facade: one [`Memory`] ties frames, groups, cache and spaces together, and runs the service thread.
+//! The facade: one [`Memory`] ties frames, groups, cache and spaces together, and runs the service
+//! thread.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -9,10 +10,11 @@
 //! | `service` | the service thread, and `tick()` in its place |
 //! | `stats` | [`MemoryStats`]: everything that counts itself, for people, programs and Prometheus |
 //!
-//! A `Memory` is a handle. Files, views, spaces and accessors keep what they need alive by themselves; the service thread
-//! ends when the last of them is gone.
+//! A `Memory` is a handle. Files, views, spaces and accessors keep what they need alive by
+//! themselves; the service thread ends when the last of them is gone.
 //!
-//! Locking: the registry of open files has a mutex, held while a file is opened and never while one is read or written.
+//! Locking: the registry of open files has a mutex, held while a file is opened and never while one
+//! is read or written.
 
 #[cfg(feature = "tables")]
 pub(crate) mod charging;
@@ -99,7 +101,8 @@ struct MemoryInner {
 }
 
 impl Memory {
-    /// A memory that keeps all it has within `limit` (bytes, or a [`Limit`]), with one service thread. At least [`MINIMUM_LIMIT`].
+    /// A memory that keeps all it has within `limit` (bytes, or a [`Limit`]), with one service
+    /// thread. At least [`MINIMUM_LIMIT`].
     ///
     /// # Errors
     /// [`MemoryError`]: the limit is too small, larger than the machine, or address space for it is refused.
@@ -131,7 +134,8 @@ impl Memory {
     /// An empty address space, charged to `group`.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`] when the group has no page for its root; [`SpaceError::OtherMemorysGroup`].
+    /// [`SpaceError::Limit`] when the group has no page for its root;
+    /// [`SpaceError::OtherMemorysGroup`].
     pub fn space_in(&self, group: &Group) -> Result<Space, SpaceError> {
         self.space_with(&SpaceOptions::new().group(group))
     }
@@ -139,17 +143,20 @@ impl Memory {
     /// An empty address space with these choices.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`] when its group has no page for its root; [`SpaceError::OtherMemorysGroup`].
+    /// [`SpaceError::Limit`] when its group has no page for its root;
+    /// [`SpaceError::OtherMemorysGroup`].
     pub fn space_with(&self, options: &SpaceOptions) -> Result<Space, SpaceError> {
         let group = options.group.as_ref().unwrap_or(&self.0.root);
         check_group("space", group, &self.0.pool)?;
         Ok(Space::new(&self.0.cache, group, options.width)?)
     }
 
-    /// Loads what [`Snapshot::save`] wrote, charged to the root group: see [`Memory::load_snapshot_in`] for another. `open` gives the
-    /// file that a mapped file's name stands for: [`FileOpener::name`], or else the path it was opened by, or what its store is
-    /// called, where [`PagedFile::name`] escapes control characters. No mapping of it is locked, and none has advice on how it will be read. Fork from
-    /// the result, and those forks can be restored to it.
+    /// Loads what [`Snapshot::save`] wrote, charged to the root group: see
+    /// [`Memory::load_snapshot_in`] for another. `open` gives the file that a mapped file's name
+    /// stands for: [`FileOpener::name`], or else the path it was opened by, or what its store is
+    /// called, where [`PagedFile::name`] escapes control characters. No mapping of it is locked,
+    /// and none has advice on how it will be read. Fork from the result, and those forks can be
+    /// restored to it.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
@@ -175,9 +182,10 @@ impl Memory {
         self.load_snapshot_in(&self.0.root, from, open)
     }
 
-    /// Like [`Memory::load_snapshot`], charged to `group`: the pages that are loaded, and the tables over them. The group also
-    /// pays for what [`Snapshot::fork`] makes; [`Snapshot::fork_into`] has another pay for a fork. Pages of files are paid for by
-    /// the files' own groups.
+    /// Like [`Memory::load_snapshot`], charged to `group`: the pages that are loaded, and the
+    /// tables over them. The group also pays for what [`Snapshot::fork`] makes;
+    /// [`Snapshot::fork_into`] has another pay for a fork. Pages of files are paid for by the
+    /// files' own groups.
     ///
     /// # Errors
     /// [`SnapshotFileError`], also when the group is full; nothing is kept then.
@@ -198,8 +206,9 @@ impl Memory {
         self.0.limit
     }
 
-    /// One tick of the clock: write-back of old blocks, eviction ahead of need, futures. With [`Threads::None`] call it now
-    /// and then, about once a second; with a service thread there is no need to.
+    /// One tick of the clock: write-back of old blocks, eviction ahead of need, futures. With
+    /// [`Threads::None`] call it now and then, about once a second; with a service thread there is
+    /// no need to.
     pub fn tick(&self) {
         self.0.cache.tick();
     }
@@ -216,31 +225,35 @@ impl Memory {
         self.0.root.pressure()
     }
 
-    /// Which share of the uses of file blocks would have missed with more memory, or with less: from a sample since the start.
-    /// `None` unless [`MemoryOptions::sample_misses`] asked for it.
+    /// Which share of the uses of file blocks would have missed with more memory, or with less:
+    /// from a sample since the start. `None` unless [`MemoryOptions::sample_misses`] asked for it.
     pub fn miss_curve(&self) -> Option<MissCurve> {
         self.0.pool.miss_curve()
     }
 
-    /// Takes the write errors that had no open handle left to report them, oldest first. The data of a file that was
-    /// dropped and could not be written is lost when its error is taken; see [`FileError`]. Where several writes of such a file
-    /// failed, its error is that of the last one, so that a file takes no place from others. The latest 64 are kept; how many went
-    /// before they were taken is in [`Totals::error_untaken`](crate::Totals::error_untaken).
+    /// Takes the write errors that had no open handle left to report them, oldest first. The data
+    /// of a file that was dropped and could not be written is lost when its error is taken; see
+    /// [`FileError`]. Where several writes of such a file failed, its error is that of the last
+    /// one, so that a file takes no place from others. The latest 64 are kept; how many went before
+    /// they were taken is in [`Totals::error_untaken`](crate::Totals::error_untaken).
     pub fn take_errors(&self) -> Vec<FileError> {
         self.0.cache.take_errors()
     }
 
-    /// Has `hook` called with each write error from now on that no open handle can report: those of a file whose last handle is
-    /// gone. It runs on the service thread, or in [`Memory::tick`], with no lock that a call of this library takes; the errors are in
-    /// [`Memory::take_errors`] as well. A later hook takes the place of an earlier one. It also runs where the last `Memory` is
-    /// dropped and, with [`Threads::None`], after that in the thread that drops the file. The latest 64 wait for their call; how many
-    /// went before it is in [`Totals::error_untold`](crate::Totals::error_untold).
+    /// Has `hook` called with each write error from now on that no open handle can report: those of
+    /// a file whose last handle is gone. It runs on the service thread, or in [`Memory::tick`],
+    /// with no lock that a call of this library takes; the errors are in [`Memory::take_errors`] as
+    /// well. A later hook takes the place of an earlier one. It also runs where the last `Memory`
+    /// is dropped and, with [`Threads::None`], after that in the thread that drops the file. The
+    /// latest 64 wait for their call; how many went before it is in
+    /// [`Totals::error_untold`](crate::Totals::error_untold).
     ///
     /// With [`Threads::None`] it also runs in a thread that waits for a future in place
     /// ([`Later::wait_timeout`](crate::Later::wait_timeout)), and a panic of it comes out there.
     ///
-    /// The memory keeps the hook. So a hook that has a `Memory`, a file, a space or an accessor keeps the memory alive for ever, and itself
-    /// with it: let it have a name for them, or a [`Weak`](std::sync::Weak) reference to what has them.
+    /// The memory keeps the hook. So a hook that has a `Memory`, a file, a space or an accessor
+    /// keeps the memory alive for ever, and itself with it: let it have a name for them, or a
+    /// [`Weak`](std::sync::Weak) reference to what has them.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory};
@@ -252,8 +265,8 @@ impl Memory {
         self.0.cache.set_error_hook(hook);
     }
 
-    /// Checks everything that is kept against what it can be computed from, with the service thread kept from its work; nobody else
-    /// may be using the memory.
+    /// Checks everything that is kept against what it can be computed from, with the service thread
+    /// kept from its work; nobody else may be using the memory.
     ///
     /// # Panics
     /// When an invariant is broken.
@@ -288,7 +301,8 @@ impl Drop for MemoryInner {
             return;
         }
         let mut panics = Panics::default();
-        // Files that mappings kept open are written now, by us: with `Threads::None` nobody else would.
+        // Files that mappings kept open are written now, by us: with `Threads::None` nobody else
+        // would.
         match self.service {
             Some(_) => {
                 panics.catch(|| self.pool.let_go());

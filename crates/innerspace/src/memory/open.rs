@@ -1,9 +1,10 @@
 //! Opening files: by path or over any store, each store once.
 //!
-//! The table of files is locked while a file of the file system is opened, locked and put into it. A store of the user's may open other
-//! files when it is asked: it is asked with the table unlocked, and an [`OpenFile::Opening`] stands there meanwhile. If that is gone when
-//! the table is locked again, the store was open in between and may have changed: it is asked once more. Nobody waits for an
-//! `Opening`; of two who open a store at once the second finds the first one's file.
+//! The table of files is locked while a file of the file system is opened, locked and put into it.
+//! A store of the user's may open other files when it is asked: it is asked with the table
+//! unlocked, and an [`OpenFile::Opening`] stands there meanwhile. If that is gone when the table is
+//! locked again, the store was open in between and may have changed: it is asked once more. Nobody
+//! waits for an `Opening`; of two who open a store at once the second finds the first one's file.
 
 use std::collections::HashMap;
 use std::io;
@@ -138,9 +139,10 @@ pub struct FileOpener {
 impl Memory {
     /// Opens an existing file for reading.
     ///
-    /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one set of dirty blocks. It is
-    /// writable if it was opened so, and the group that pays for it stays the one it was opened in. Its length is what the file
-    /// system says: files of /proc say 0, and show nothing.
+    /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one
+    /// set of dirty blocks. It is writable if it was opened so, and the group that pays for it
+    /// stays the one it was opened in. Its length is what the file system says: files of /proc say
+    /// 0, and show nothing.
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
@@ -161,8 +163,8 @@ impl Memory {
     /// Makes a file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already. A file that is in use keeps its
-    /// content.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already.
+    /// A file that is in use keeps its content.
     #[cfg(not(target_family = "wasm"))]
     pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.options().create(path)
@@ -190,15 +192,15 @@ impl FileOpener {
         self
     }
 
-    /// When dirty blocks are written. [`WriteOrder::Background`], the default, takes the order of a file that is open already;
-    /// another that it has not is [`OpenError::OpenOtherwise`].
+    /// When dirty blocks are written. [`WriteOrder::Background`], the default, takes the order of a
+    /// file that is open already; another that it has not is [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
         self.options = self.options.write_order(order);
         self
     }
 
-    /// The group that pays for the file's blocks; the root group by default. With one of another `Memory` nothing is opened:
-    /// [`OpenError::OtherMemorysGroup`].
+    /// The group that pays for the file's blocks; the root group by default. With one of another
+    /// `Memory` nothing is opened: [`OpenError::OtherMemorysGroup`].
     pub fn group(mut self, group: &Group) -> FileOpener {
         self.options = self.options.group(group);
         self
@@ -210,7 +212,8 @@ impl FileOpener {
         self
     }
 
-    /// Opens a file over any store. A store whose identity is open in this memory already gives the same file.
+    /// Opens a file over any store. A store whose identity is open in this memory already gives the
+    /// same file.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -266,7 +269,8 @@ impl FileOpener {
             .with_create(path.as_ref(), Create::Truncate)
     }
 
-    /// Opens a file by path for reading and writing, with what it holds; makes an empty one where there is none.
+    /// Opens a file by path for reading and writing, with what it holds; makes an empty one where
+    /// there is none.
     ///
     /// # Errors
     /// See [`OpenError`]; also when another process has it open for writing.
@@ -354,7 +358,8 @@ fn note_open(files: &mut HashMap<Identity, OpenFile>, identity: Identity, open: 
     files.insert(identity, open);
 }
 
-/// Notes that a store is about to be asked. The mark is good while the result of this lives, and is that of all who ask it now.
+/// Notes that a store is about to be asked. The mark is good while the result of this lives, and is
+/// that of all who ask it now.
 fn note_opening(files: &mut HashMap<Identity, OpenFile>, identity: Identity) -> Arc<()> {
     if let Some(OpenFile::Opening(mark)) = files.get(&identity)
         && let Some(mark) = mark.upgrade()
@@ -373,11 +378,12 @@ fn is_opening(files: &HashMap<Identity, OpenFile>, identity: Identity, mark: &Ar
 }
 
 impl MemoryInner {
-    /// The file at a path, once: what `same` makes of the one that is open already, or else what `make` makes of it, locked against
-    /// other processes.
+    /// The file at a path, once: what `same` makes of the one that is open already, or else what
+    /// `make` makes of it, locked against other processes.
     ///
-    /// It is known by what was opened, for the path may name another file a moment later. A second writable open of one file would
-    /// meet our own lock: it is looked for before, in the table, which stays locked until the file is in it.
+    /// It is known by what was opened, for the path may name another file a moment later. A second
+    /// writable open of one file would meet our own lock: it is looked for before, in the table,
+    /// which stays locked until the file is in it.
     #[cfg(not(target_family = "wasm"))]
     pub(super) fn open_once<F, E: From<store::OpenError>>(
         &self,
@@ -409,8 +415,9 @@ impl MemoryInner {
         }
     }
 
-    /// What `same` makes of the file that is open as `identity`. One that it refuses may be open for nothing but mappings that
-    /// nobody can find any more: those are let go, and the file is looked for once more.
+    /// What `same` makes of the file that is open as `identity`. One that it refuses may be open
+    /// for nothing but mappings that nobody can find any more: those are let go, and the file is
+    /// looked for once more.
     fn look<F, E>(
         &self,
         identity: Identity,
@@ -433,8 +440,9 @@ impl MemoryInner {
         }
     }
 
-    /// The table of files, and what it says of an identity. A file whose last handle is gone may still be writing, and has its store
-    /// locked: that is waited for, with the table unlocked, since stores are called meanwhile.
+    /// The table of files, and what it says of an identity. A file whose last handle is gone may
+    /// still be writing, and has its store locked: that is waited for, with the table unlocked,
+    /// since stores are called meanwhile.
     fn look_for(&self, identity: Identity) -> (Files<'_>, Option<Listed>) {
         loop {
             let files = self.files.lock();

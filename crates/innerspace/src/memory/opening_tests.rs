@@ -137,7 +137,8 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     drop(FileStore::open(&path, Access::ReadWrite).unwrap());
 }
 
-/// A file that is open for nothing but what is about to be let go (mappings of a space that is gone): nobody is refused because of it.
+/// A file that is open for nothing but what is about to be let go (mappings of a space that is
+/// gone): nobody is refused because of it.
 #[test]
 fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
     let (_, _folder, path) = memory_and_file();

@@ -24,14 +24,16 @@ const FIXED: u64 = 64 * KIB;
 /// Bytes of metadata a frame.
 const METADATA: u64 = 64;
 
-/// Who does the work that nobody asked for: writing old blocks back, evicting ahead of need, waking futures.
+/// Who does the work that nobody asked for: writing old blocks back, evicting ahead of need, waking
+/// futures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Threads {
     /// One thread of the memory's own.
     #[default]
     Service,
-    /// The caller, in [`Memory::tick`]: everything runs in the program's own threads, and deterministically in one.
+    /// The caller, in [`Memory::tick`]: everything runs in the program's own threads, and
+    /// deterministically in one.
     None,
 }
 
@@ -64,7 +66,8 @@ pub enum MemoryError {
         /// What there is, in bytes.
         machine: u64,
     },
-    /// The limit is a share that is no share, or of a machine that does not say how much memory it has.
+    /// The limit is a share that is no share, or of a machine that does not say how much memory it
+    /// has.
     #[error("a limit of {fraction} of the machine: {reason}")]
     Fraction {
         /// The share asked for.
@@ -130,9 +133,10 @@ impl MemoryOptions {
         self
     }
 
-    /// Samples uses of file blocks, for [`Memory::miss_curve`]. Takes 408 KiB of the limit, which has to be as
-    /// much larger than [`MINIMUM_LIMIT`], and next to no time: for a four
-    /// hundredth of it calls count their uses, and each access to a sampled page through a mapping is a page fault.
+    /// Samples uses of file blocks, for [`Memory::miss_curve`]. Takes 408 KiB of the limit, which
+    /// has to be as much larger than [`MINIMUM_LIMIT`], and next to no time: for a four hundredth
+    /// of it calls count their uses, and each access to a sampled page through a mapping is a page
+    /// fault.
     pub fn sample_misses(mut self) -> MemoryOptions {
         self.sampling = Sampling::On;
         self
@@ -144,7 +148,8 @@ impl MemoryOptions {
         self
     }
 
-    /// Makes the memory. Address space is reserved at once; pages are taken from the system as they are used.
+    /// Makes the memory. Address space is reserved at once; pages are taken from the system as they
+    /// are used.
     ///
     /// # Errors
     /// See [`MemoryError`].

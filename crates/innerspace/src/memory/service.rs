@@ -20,7 +20,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Starts the thread. It ends when nobody but it has the cache: no memory handle, no file and no space is left.
+    /// Starts the thread. It ends when nobody but it has the cache: no memory handle, no file and
+    /// no space is left.
     pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();
@@ -61,7 +62,8 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     }
 }
 
-/// Does `work`, in which a waker, a store or a hook may panic: that is reported, and no reason to serve nobody any more.
+/// Does `work`, in which a waker, a store or a hook may panic: that is reported, and no reason to
+/// serve nobody any more.
 fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
     // Foreign: to drop it may be the next panic.
     catch_unwind(AssertUnwindSafe(work)).map_err(forget).ok()
@@ -106,7 +108,8 @@ mod tests {
         end.expect("somebody serves");
     }
 
-    /// More calls than are made in one go: those behind the first are made after its panic has gone on.
+    /// More calls than are made in one go: those behind the first are made after its panic has gone
+    /// on.
     fn have_many_woken(file: &PagedFile) {
         (0..20).for_each(|_| have_woken(file, || {}));
     }

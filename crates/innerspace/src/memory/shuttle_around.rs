@@ -1,4 +1,5 @@
-//! Loads that map cached pages around their own, under random schedules, beside what takes such pages away.
+//! Loads that map cached pages around their own, under random schedules, beside what takes such
+//! pages away.
 
 use std::sync::atomic::AtomicU64 as PlainU64;
 
@@ -99,7 +100,8 @@ fn a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards() {
                 }
             })
         });
-        // A fault waits for a cut, but not the other way round: without a start the readers would come too late each time.
+        // A fault waits for a cut, but not the other way round: without a start the readers would
+        // come too late each time.
         for _ in 0..shuttle::rand::thread_rng().gen_range(0..1000) {
             thread::yield_now();
         }

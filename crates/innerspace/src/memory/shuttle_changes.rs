@@ -1,4 +1,5 @@
-//! Changes under random schedules: pages that move under stores or are dropped, code that is stored to while it is watched.
+//! Changes under random schedules: pages that move under stores or are dropped, code that is stored
+//! to while it is watched.
 
 use super::shuttle_world::{
     PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until,
@@ -16,7 +17,8 @@ fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address()
         let mut storer = space.accessor();
         storer.store(from, 1u64).unwrap();
         storer.store(from + PAGE, 1u64).unwrap();
-        // The first page is stored to, and so copied, beside the move or before it; the second moves as it is borrowed.
+        // The first page is stored to, and so copied, beside the move or before it; the second
+        // moves as it is borrowed.
         let child = space.fork().unwrap();
         let storing = thread::spawn(move || {
             let mut last = 1;

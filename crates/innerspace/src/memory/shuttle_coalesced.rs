@@ -1,5 +1,6 @@
-//! A leaf that an accessor has coalesced, or may have, and what becomes of its pages meanwhile, under random schedules. Each access is by
-//! itself: a session is called in by every grace period, and looks its leaf up again.
+//! A leaf that an accessor has coalesced, or may have, and what becomes of its pages meanwhile,
+//! under random schedules. Each access is by itself: a session is called in by every grace period,
+//! and looks its leaf up again.
 
 use super::shuttle_world::{PAGE, assert_nothing_left, explore, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,8 @@ fn beginning(visit: u64) -> VirtAddr {
     AT + visit % 16 * PAGE
 }
 
-/// Has another thread coalesce the leaf; then it goes on with `work`, and the caller with what is to be beside that.
+/// Has another thread coalesce the leaf; then it goes on with `work`, and the caller with what is
+/// to be beside that.
 fn coalescing(
     mut a: Accessor,
     work: impl FnOnce(Accessor) + Send + 'static,

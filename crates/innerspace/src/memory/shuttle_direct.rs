@@ -206,8 +206,9 @@ fn a_large_block_and_small_ones_do_not_meet() {
     });
 }
 
-/// Schedules in which a thread runs for long and others stand still in the middle of something, as they have to for a flush of whole pages
-/// to come between two steps of a store. Random ones hardly ever do.
+/// Schedules in which a thread runs for long and others stand still in the middle of something, as
+/// they have to for a flush of whole pages to come between two steps of a store. Random ones hardly
+/// ever do.
 fn explore_in_long_runs(test: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 18; // whole pages lie on it
@@ -293,7 +294,8 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
                 bytes.iter().all(|byte| *byte == 7),
                 "another file's block was stored to"
             );
-            // What the file has is the old bytes, the stored ones, or zeros, and what its mapping shows.
+            // What the file has is the old bytes, the stored ones, or zeros, and what its mapping
+            // shows.
             let mut bytes = vec![0; file.len() as usize];
             file.read_exact_at(&mut bytes, 0).unwrap();
             assert!(bytes.iter().all(|byte| [0, 1, 9].contains(byte)));

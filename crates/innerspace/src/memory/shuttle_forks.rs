@@ -1,12 +1,12 @@
-//! How leaves of forks part, under random schedules: a leaf that borrows nothing any more, one that trims what its last borrower
-//! needs, one that is absorbed.
+//! How leaves of forks part, under random schedules: a leaf that borrows nothing any more, one that
+//! trims what its last borrower needs, one that is absorbed.
 
 use super::shuttle_world::{PAGE, explore, explore_further, memory};
 use crate::sync::thread;
 use crate::{Accessor, Map, Memory, Space, VirtAddr};
 
-/// A space with so many pages, each of which begins with its own number. At a low address: walks of a table come to it soon,
-/// and so at about the same time.
+/// A space with so many pages, each of which begins with its own number. At a low address: walks of
+/// a table come to it soon, and so at about the same time.
 fn numbered(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = VirtAddr(16 * PAGE);
@@ -141,7 +141,8 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
     });
 }
 
-/// Two spaces share a leaf, kept by which alone is the one that it borrows from, and both copy it; a third restores a page of it.
+/// Two spaces share a leaf, kept by which alone is the one that it borrows from, and both copy it;
+/// a third restores a page of it.
 // spec: F3, F5
 #[test]
 fn two_that_copy_a_leaf_absorb_its_origin_once() {

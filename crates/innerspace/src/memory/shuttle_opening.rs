@@ -7,7 +7,8 @@ use crate::store::{Identity, MemoryStore, Store};
 use crate::sync::{Arc, thread};
 use crate::{FileAccess, Memory};
 
-/// A store whose answers take so long: others may open and drop it meanwhile, as one that takes less.
+/// A store whose answers take so long: others may open and drop it meanwhile, as one that takes
+/// less.
 struct Slow(Arc<MemoryStore>, u32);
 
 impl Slow {

@@ -1,5 +1,6 @@
-//! A session, whose section stays open from access to access, and what takes its page away, under random schedules. Each session
-//! has its page before the others begin, and uses it again and again.
+//! A session, whose section stays open from access to access, and what takes its page away, under
+//! random schedules. Each session has its page before the others begin, and uses it again and
+//! again.
 
 use super::shuttle_world::{
     PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until,
@@ -8,7 +9,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{Accessor, FaultKind, Map, Protection, Session, VirtAddr};
 
-/// Has a session in another thread, which begins by a store of 1 to `at` and to `at + 8`; then others go on.
+/// Has a session in another thread, which begins by a store of 1 to `at` and to `at + 8`; then
+/// others go on.
 fn beside_session<R: Send + 'static>(
     mut a: Accessor,
     at: VirtAddr,

@@ -1,5 +1,5 @@
-//! Whole operations of spaces under random schedules: the protocol of `sync::domain` as faults, forks, unmaps, evictions
-//! and write-back use it.
+//! Whole operations of spaces under random schedules: the protocol of `sync::domain` as faults,
+//! forks, unmaps, evictions and write-back use it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -376,7 +376,8 @@ fn a_pinned_page_stays_with_its_space_beside_forks_and_stores() {
     });
 }
 
-/// A restore beside a pin: refused, or before it or after it; what was stored through the pin is gone after the next one.
+/// A restore beside a pin: refused, or before it or after it; what was stored through the pin is
+/// gone after the next one.
 #[test]
 fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
     explore(|| {
@@ -414,8 +415,9 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
     });
 }
 
-/// A load maps the holes around its own while other pages among them are written, by a call and through another mapping, written back
-/// and evicted: what was written is seen by every load that begins afterwards.
+/// A load maps the holes around its own while other pages among them are written, by a call and
+/// through another mapping, written back and evicted: what was written is seen by every load that
+/// begins afterwards.
 // spec: P23
 #[test]
 fn holes_that_are_mapped_together_end_one_by_one() {
@@ -502,7 +504,8 @@ fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
     });
 }
 
-/// Pages that are given back, kept, copied back, by restores beside stores: a store is whole on one side of a restore.
+/// Pages that are given back, kept, copied back, by restores beside stores: a store is whole on one
+/// side of a restore.
 // spec: F3
 #[test]
 fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {

@@ -8,7 +8,8 @@ use crate::group::GroupStats;
 use crate::stats::Totals;
 use crate::units::{ByteSize, PAGE_SIZE};
 
-/// A memory in numbers. `Display` is for people; [`MemoryStats::prometheus`] for scraping; the fields for programs.
+/// A memory in numbers. `Display` is for people; [`MemoryStats::prometheus`] for scraping; the
+/// fields for programs.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -29,7 +30,8 @@ pub struct MemoryStats {
     pub files: Vec<FileStats>,
 }
 
-/// Where the limit of a memory goes, in bytes; together they are the limit, less what is left of the last page.
+/// Where the limit of a memory goes, in bytes; together they are the limit, less what is left of
+/// the last page.
 ///
 /// `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,7 +44,8 @@ pub struct LimitParts {
     pub tables: u64,
     /// Other pages in use: anonymous memory, copies, pages being set up.
     pub anonymous: u64,
-    /// Charged, but on the heap: caches of translations, copies of views across blocks, the sample for the miss curve.
+    /// Charged, but on the heap: caches of translations, copies of views across blocks, the sample
+    /// for the miss curve.
     pub heap: u64,
     /// Charged in advance by threads that charge often; theirs until somebody needs it.
     pub stock: u64,
@@ -52,7 +55,8 @@ pub struct LimitParts {
     pub reserve: u64,
     /// Metadata of all pages, and the table of where blocks were last found.
     pub metadata: u64,
-    /// What every memory takes: wait table, counters, lists, shadows of evicted blocks, the zero page.
+    /// What every memory takes: wait table, counters, lists, shadows of evicted blocks, the zero
+    /// page.
     pub fixed: u64,
 }
 
@@ -131,8 +135,8 @@ impl Memory {
 }
 
 impl MemoryStats {
-    /// The Prometheus text format, version 0.0.4, of the totals and the groups. Files have no rows, since two may have the same
-    /// name; their figures are in [`MemoryStats::files`].
+    /// The Prometheus text format, version 0.0.4, of the totals and the groups. Files have no rows,
+    /// since two may have the same name; their figures are in [`MemoryStats::files`].
     pub fn prometheus(&self) -> String {
         let mut text = self.totals.prometheus();
         // All rows of one metric stand together; the format asks for it.

@@ -1,4 +1,5 @@
-//! Waiting for a while, in place, on a store that hangs until the test lets it go: nothing but the end of the time ends the wait.
+//! Waiting for a while, in place, on a store that hangs until the test lets it go: nothing but the
+//! end of the time ends the wait.
 
 use std::fmt::Debug;
 use std::future::Future;

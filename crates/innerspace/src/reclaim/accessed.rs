@@ -8,11 +8,13 @@
 //! | active, referenced | the same |
 //! | unevictable | referenced is set, nothing else |
 //!
-//! "Active" is the flag ACTIVE; it changes only under the lock of the place the frame is in, so that list and flag agree.
-//! So it is with two lists; S3-FIFO only remembers the second use until the frame is at the tail.
+//! "Active" is the flag ACTIVE; it changes only under the lock of the place the frame is in, so
+//! that list and flag agree. So it is with two lists; S3-FIFO only remembers the second use until
+//! the frame is at the tail.
 //!
-//! A frame in this thread's batch is marked there and joins the active list when the batch is drained; in another thread's batch it
-//! stays inactive and referenced, and the next use after the drain makes it active.
+//! A frame in this thread's batch is marked there and joins the active list when the batch is
+//! drained; in another thread's batch it stays inactive and referenced, and the next use after the
+//! drain makes it active.
 
 use std::time::Instant;
 
@@ -46,14 +48,15 @@ impl Pool {
         }
     }
 
-    /// After a use of a block, which the caller holds: if it has no mark to make any more the next one need not look, unless it is to be
-    /// sampled.
+    /// After a use of a block, which the caller holds: if it has no mark to make any more the next
+    /// one need not look, unless it is to be sampled.
     #[inline]
     pub(crate) fn warm_if_marked(&self, id: FrameId) {
         let meta = self.frames.meta(id);
         if meta.is_marked() && !self.samples() {
             meta.warm();
-            // A stretch that began meanwhile may have passed this block before: whoever sees what it did to the word sees that it is on.
+            // A stretch that began meanwhile may have passed this block before: whoever sees what
+            // it did to the word sees that it is on.
             if self.samples() {
                 meta.hold.cool();
             }
@@ -66,8 +69,8 @@ impl Pool {
         self.sampler.as_ref().is_some_and(Sampler::is_on)
     }
 
-    /// A page of this block is used through a mapping, by somebody in a section. Whether the next use has to be seen as well: then the
-    /// caller takes the accessed bit away, which is kept here.
+    /// A page of this block is used through a mapping, by somebody in a section. Whether the next
+    /// use has to be seen as well: then the caller takes the accessed bit away, which is kept here.
     #[cold]
     pub(crate) fn sample_mapped(&self, head: FrameId) -> bool {
         let meta = self.frames.meta(head);
@@ -90,7 +93,8 @@ impl Pool {
         }
     }
 
-    /// The next use of each block by a call is to be seen, and that of each sampled page that is mapped.
+    /// The next use of each block by a call is to be seen, and that of each sampled page that is
+    /// mapped.
     fn age_samples(&self) {
         for meta in self.frames.metas() {
             // mutant: H3 (test: uses_of_hot_pages_by_calls_are_seen_in_every_stretch)
@@ -143,7 +147,8 @@ impl Pool {
         }
     }
 
-    /// An inactive, referenced frame was used again, by a thread whose batch has the number `batch`.
+    /// An inactive, referenced frame was used again, by a thread whose batch has the number
+    /// `batch`.
     #[cold]
     pub(super) fn activate(&self, id: FrameId, batch: u8) {
         let metas = self.frames.metas();
@@ -152,7 +157,8 @@ impl Pool {
         let activated = match Place::of(seen) {
             Place::None | Place::List(ListKind::Unevictable | ListKind::Active) => false,
             Place::Batch(number) if number != batch => false,
-            // Whoever isolated it puts it back to the list its flags say, and so does who drains the batch.
+            // Whoever isolated it puts it back to the list its flags say, and so does who drains
+            // the batch.
             Place::Batch(_) | Place::Isolated => match self.lru.lock_at(meta, seen) {
                 Some(_locked) => {
                     set_active(meta);

@@ -1,9 +1,11 @@
 //! Looking at mapped pages before memory is full.
 //!
-//! A page that a fault brought in has its accessed bit set, and so has one that was used a thousand times since. If reclaim looked at
-//! them only when it needs a page, it would know nothing of either, and take the older. So once a group is half full, each batch of new
-//! pages has twice as many looked at from the tail of its inactive list: what was used goes to the head, referenced; what was used again by
-//! the next look becomes active; what was not stays at the tail, to be evicted first.
+//! A page that a fault brought in has its accessed bit set, and so has one that was used a thousand
+//! times since. If reclaim looked at them only when it needs a page, it would know nothing of
+//! either, and take the older. So once a group is half full, each batch of new pages has twice as
+//! many looked at from the tail of its inactive list: what was used goes to the head, referenced;
+//! what was used again by the next look becomes active; what was not stays at the tail, to be
+//! evicted first.
 
 use super::batch::BATCH_LEN;
 use super::lru::{Evictable, ListKind};
@@ -13,10 +15,12 @@ use crate::frame::FlagSet;
 use crate::group::GroupId;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// Pages looked at for each batch of new ones: all of them once while the second half of the group fills up.
+/// Pages looked at for each batch of new ones: all of them once while the second half of the group
+/// fills up.
 const LOOKS: usize = 2 * BATCH_LEN;
 
-/// A group whose inactive list has grown by a batch; 0 for none, else one more than its number. One is enough: it is a hint.
+/// A group whose inactive list has grown by a batch; 0 for none, else one more than its number. One
+/// is enough: it is a hint.
 #[derive(Default)]
 pub(super) struct AgingDue(AtomicU32);
 
@@ -37,7 +41,8 @@ impl AgingDue {
 }
 
 impl Pool {
-    /// Looks at some mapped pages if new ones have come in. Outside every section; blocks may be locked, for nothing is waited for.
+    /// Looks at some mapped pages if new ones have come in. Outside every section; blocks may be
+    /// locked, for nothing is waited for.
     #[inline]
     pub(super) fn age_if_due(&self) {
         if self.lru.aging_due.is_set() {
@@ -70,7 +75,8 @@ impl Pool {
 
     /// One look at the tail of the inactive list.
     fn age_tail(&self, group: GroupId) {
-        // Of a small group all may be in these hands: who finds nothing on its lists waits for us, and is not refused.
+        // Of a small group all may be in these hands: who finds nothing on its lists waits for us,
+        // and is not refused.
         let _working = self.progress.begin();
         // Owners may ask for nothing meanwhile that comes back here.
         let _scope = self.store_scope();
@@ -96,7 +102,8 @@ impl Pool {
         self.lru.put_back_last(&self.frames, &hands.evict);
     }
 
-    /// An isolated frame was used since it was looked at last: once is a mark, again makes it active.
+    /// An isolated frame was used since it was looked at last: once is a mark, again makes it
+    /// active.
     pub(super) fn used_through_mapping(&self, id: crate::units::FrameId) {
         let flags = &self.frames.meta(id).flags;
         if flags

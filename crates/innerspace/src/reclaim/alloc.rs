@@ -19,10 +19,12 @@ const MOST_EXTRA_PAGES: u64 = 256;
 /// Pages over `high` that one request frees at most.
 const HIGH_PAGES: u64 = 128;
 
-/// Pages over `high` up to which requests that may not wait are let pass; an eighth of it in small groups.
+/// Pages over `high` up to which requests that may not wait are let pass; an eighth of it in small
+/// groups.
 const HIGH_SLACK: u64 = 64;
 
-/// Pages over a limit up to which single pages are had for calls of stores of other memories: what one takes before it can be freed.
+/// Pages over a limit up to which single pages are had for calls of stores of other memories: what
+/// one takes before it can be freed.
 const STORE_SLACK: u64 = 16;
 
 /// How far a request for memory may go.
@@ -39,7 +41,8 @@ pub(crate) enum AllocMode {
 }
 
 impl AllocMode {
-    /// Such a request may call owners, which take the locks of files, from their lists of mappings inwards.
+    /// Such a request may call owners, which take the locks of files, from their lists of mappings
+    /// inwards.
     #[inline(always)]
     fn check_order(self) {
         if matches!(self, AllocMode::Wait | AllocMode::NoIo) {
@@ -73,10 +76,12 @@ impl<'p> DerefMut for PoolFrame<'p> {
 }
 
 impl PoolFrame<'_> {
-    /// Has the root pay in place of the group that it was got for, which was given room for it: for what serves all.
+    /// Has the root pay in place of the group that it was got for, which was given room for it: for
+    /// what serves all.
     pub(crate) fn paid_by_root(self) -> Self {
         let (pool, pages) = (self.pool, self.charge.pages());
-        // A page more than there is, for a moment: the other charge goes when this one is there, so that nobody has it meanwhile.
+        // A page more than there is, for a moment: the other charge goes when this one is there, so
+        // that nobody has it meanwhile.
         pool.wrap(self.frame, pool.groups.charge_must(GroupId::ROOT, pages))
     }
 
@@ -117,7 +122,8 @@ impl PoolFrame<'_> {
     }
 }
 
-/// Frames of one page each with their charges, got together. What is left when this is dropped goes back.
+/// Frames of one page each with their charges, got together. What is left when this is dropped goes
+/// back.
 #[must_use = "the frames go back when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct PoolFrames<'p> {
@@ -189,8 +195,8 @@ impl Pool {
     /// A block of `1 << order` frames charged to `group`. Its bytes are what its last user left.
     ///
     /// # Errors
-    /// The group, or one above it, is full (or the arena has no such block) and stayed so within what `mode` allows. The error says
-    /// what holds the memory; nothing was charged.
+    /// The group, or one above it, is full (or the arena has no such block) and stayed so within
+    /// what `mode` allows. The error says what holds the memory; nothing was charged.
     #[inline]
     pub(crate) fn alloc(
         &self,
@@ -236,7 +242,8 @@ impl Pool {
         }
     }
 
-    /// [`Pool::alloc_at_hand`] for who may wait: [`Pool::alloc`] of one page has it, if this has none.
+    /// [`Pool::alloc_at_hand`] for who may wait: [`Pool::alloc`] of one page has it, if this has
+    /// none.
     #[inline(always)]
     pub(crate) fn alloc_page_at_hand(
         &self,
@@ -247,8 +254,9 @@ impl Pool {
         self.alloc_at_hand(group)
     }
 
-    /// A frame, if the charge stays below every limit and mark and one is free, with nothing freed and nothing waited for: may be
-    /// called inside a section. `None` says nothing about why, and counts as no refusal; ask [`Pool::alloc`] outside.
+    /// A frame, if the charge stays below every limit and mark and one is free, with nothing freed
+    /// and nothing waited for: may be called inside a section. `None` says nothing about why, and
+    /// counts as no refusal; ask [`Pool::alloc`] outside.
     #[inline(always)]
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
         let charge = self.groups.try_charge_unrefused(group)?;
@@ -259,8 +267,9 @@ impl Pool {
         Some(self.wrap(frame, charge))
     }
 
-    /// The same, if the charge is in this thread's stock and the frame in its magazine, as most are, or a load for that is to be had; and
-    /// the frame that this thread gets after it, if it is known: a hint.
+    /// The same, if the charge is in this thread's stock and the frame in its magazine, as most
+    /// are, or a load for that is to be had; and the frame that this thread gets after it, if it is
+    /// known: a hint.
     #[inline(always)]
     pub(crate) fn alloc_at_hand(&self, group: GroupId) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
         let charge = self.groups.try_charge_stocked(group)?;
@@ -268,8 +277,9 @@ impl Pool {
         Some((self.wrap(frame, charge), next))
     }
 
-    /// Up to `most` frames of one page, as many as are had from this thread's stock of charges and magazine by one turn at each;
-    /// `None` where there is none, or a limit is near: ask [`Pool::alloc`] for one. Waits as [`AllocMode::Wait`] does.
+    /// Up to `most` frames of one page, as many as are had from this thread's stock of charges and
+    /// magazine by one turn at each; `None` where there is none, or a limit is near: ask
+    /// [`Pool::alloc`] for one. Waits as [`AllocMode::Wait`] does.
     pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Option<PoolFrames<'_>> {
         AllocMode::Wait.check_order();
         self.age_if_due();
@@ -385,7 +395,8 @@ impl Pool {
                 let passed_over = Pool::passed_over();
                 let got = self.reclaiming(want, io, stuck, || self.attempt_again(group, order));
                 got.or_else(|stuck| {
-                    // What was passed over may be all that could be freed, and stand above this very call.
+                    // What was passed over may be all that could be freed, and stand above this
+                    // very call.
                     let may_go_over = io == Io::Allowed
                         && order == 0
                         && Pool::in_any_store_scope()
@@ -436,8 +447,9 @@ impl Pool {
         }
     }
 
-    /// A charge went through, but `group` is over its `high`: frees some of what is over it, and goes slower when that does not
-    /// help. Who may not wait is let pass a little above the mark, and then no more (M9).
+    /// A charge went through, but `group` is over its `high`: frees some of what is over it, and
+    /// goes slower when that does not help. Who may not wait is let pass a little above the mark,
+    /// and then no more (M9).
     #[cold]
     fn relieve(&self, group: GroupId, pages: PageCount, mode: AllocMode) -> Result<(), LimitError> {
         let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
@@ -471,7 +483,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a caller slower the further its group is over `high`: nothing up to a sixteenth, then up to a tenth of a second.
+    /// Makes a caller slower the further its group is over `high`: nothing up to a sixteenth, then
+    /// up to a tenth of a second.
     fn slow_down(&self, over: u64, high: u64, io: Io) {
         if io == Io::Forbidden || over <= high / 16 {
             return;
@@ -481,8 +494,9 @@ impl Pool {
         crate::sync::thread::sleep(std::time::Duration::from_secs_f64(seconds));
     }
 
-    /// What a request that did not succeed at once may do. A store's own requests to another pool may reclaim there, but files that may
-    /// stand above the store are passed over: if that is not enough, a few single pages come from the reserve ([`Pool::alloc_over`]).
+    /// What a request that did not succeed at once may do. A store's own requests to another pool
+    /// may reclaim there, but files that may stand above the store are passed over: if that is not
+    /// enough, a few single pages come from the reserve ([`Pool::alloc_over`]).
     fn effort(&self, mode: AllocMode) -> Effort {
         match mode {
             AllocMode::NoWait => Effort::Refuse,
@@ -512,7 +526,8 @@ impl Pool {
 
     /// One page, though a limit is met, if it is then over none by more than [`STORE_SLACK`].
     fn alloc_over(&self, group: GroupId) -> Option<PoolFrame<'_>> {
-        // Charged before it is looked at: of several who come to the last of it, some may get none, but never too many some.
+        // Charged before it is looked at: of several who come to the last of it, some may get none,
+        // but never too many some.
         let charge = self.groups.charge_must(group, PageCount(1));
         let is_too_much = |group| {
             let max = self.groups.max(group);
@@ -578,7 +593,8 @@ impl Pool {
         let max = self.groups.max(group).map_or(u64::MAX, |max| max.0);
         let missing = match stuck {
             Stuck::Charge(_) => (usage + want.pages.0).saturating_sub(max),
-            // Free frames are there but apart, or in others' hands: make room for a whole block more.
+            // Free frames are there but apart, or in others' hands: make room for a whole block
+            // more.
             Stuck::NoFrame => want.pages.0 * 2,
         };
         let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);

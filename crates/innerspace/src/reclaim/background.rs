@@ -1,4 +1,5 @@
-//! What a service thread (or `tick`) does between requests: grace periods, free pages in stock, old dirty pages.
+//! What a service thread (or `tick`) does between requests: grace periods, free pages in stock, old
+//! dirty pages.
 
 use std::time::Duration;
 
@@ -64,8 +65,8 @@ pub(super) struct Background {
     flush_wanted: AtomicBool,
     /// Some group is over its `high`, and who charged could not wait.
     high_wanted: AtomicBool,
-    /// Somebody asked for a step since the service last came from its sleep. It alone takes this back: what a `tick` does meanwhile may
-    /// be over when the next is asked for.
+    /// Somebody asked for a step since the service last came from its sleep. It alone takes this
+    /// back: what a `tick` does meanwhile may be over when the next is asked for.
     wanted: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,
@@ -92,7 +93,8 @@ impl Background {
         }
     }
 
-    /// A number below `total`, another each time, spread evenly in the long run (steps of the golden ratio).
+    /// A number below `total`, another each time, spread evenly in the long run (steps of the
+    /// golden ratio).
     pub(super) fn next_offset(&self, total: u64) -> u64 {
         let count = self.offset.fetch_add(1, Ordering::Relaxed);
         let turn = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -103,7 +105,8 @@ impl Background {
 impl Pool {
     /// Pages that a request could have without reclaim.
     pub(crate) fn free_pages(&self) -> PageCount {
-        // What lies in stock counts as used, here and in `wake_background_if_low`: the two must agree.
+        // What lies in stock counts as used, here and in `wake_background_if_low`: the two must
+        // agree.
         self.free_beside(self.groups.charged(GroupId::ROOT))
     }
 
@@ -117,8 +120,8 @@ impl Pool {
         PageCount(max.saturating_sub(used.0).min(frames.into()))
     }
 
-    /// Free pages: nothing is evicted for what lies in stock. Where that makes it enough, it is given back: else a step would be asked
-    /// for again.
+    /// Free pages: nothing is evicted for what lies in stock. Where that makes it enough, it is
+    /// given back: else a step would be asked for again.
     fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
         let free = self.free_pages();
         if is_enough(free) {
@@ -143,7 +146,8 @@ impl Pool {
         self.background.clock.load(Ordering::Relaxed)
     }
 
-    /// One tick of the clock: batches are drained, then steps are made until nothing is left to do (at most 64).
+    /// One tick of the clock: batches are drained, then steps are made until nothing is left to do
+    /// (at most 64).
     pub(crate) fn tick(&self) {
         self.background.clock.fetch_add(1, Ordering::Relaxed);
         self.lru.drain_batches(&self.frames);
@@ -157,8 +161,8 @@ impl Pool {
         }
     }
 
-    /// A bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages written. Outside every section, with no
-    /// lock held.
+    /// A bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages written.
+    /// Outside every section, with no lock held.
     pub(crate) fn background_step(&self) -> Step {
         self.let_go();
         let evicted = self.keep_free_pages();
@@ -293,7 +297,8 @@ impl Pool {
         Step::Idle
     }
 
-    /// Asks for a background step when free pages run low; asked whenever the root's usage has grown.
+    /// Asks for a background step when free pages run low; asked whenever the root's usage has
+    /// grown.
     #[inline]
     pub(super) fn wake_background_if_low(&self) {
         let background = &self.background;
@@ -316,7 +321,8 @@ impl Pool {
         }
     }
 
-    /// Sleeps until a step is asked for, or for `at_most`. For the service thread, which looks for work after this.
+    /// Sleeps until a step is asked for, or for `at_most`. For the service thread, which looks for
+    /// work after this.
     pub(crate) fn wait_for_work(&self, at_most: Duration) {
         let background = &self.background;
         let guard = background.sleep.lock();

@@ -1,11 +1,14 @@
-//! Add-batches: a new frame waits with fifteen others before the list lock is taken for all of them.
+//! Add-batches: a new frame waits with fifteen others before the list lock is taken for all of
+//! them.
 //!
-//! A thread has the batch of its number, to which it alone adds, with plain stores; threads beyond those share a few, each with a mutex.
-//! `sync::pending` has the protocol: the mark is `Place::Batch`, and the lock under which it is changed back is that of the lists of
-//! the frame's group. So a frame is taken out of a batch, or changed there, as it would be on a list; its number stays behind, and means
-//! nothing.
+//! A thread has the batch of its number, to which it alone adds, with plain stores; threads beyond
+//! those share a few, each with a mutex. `sync::pending` has the protocol: the mark is
+//! `Place::Batch`, and the lock under which it is changed back is that of the lists of the frame's
+//! group. So a frame is taken out of a batch, or changed there, as it would be on a list; its
+//! number stays behind, and means nothing.
 //!
-//! A frame that was freed may wait again, for another group, while somebody drains for its number's sake: that is told by `frame::listing`.
+//! A frame that was freed may wait again, for another group, while somebody drains for its number's
+//! sake: that is told by `frame::listing`.
 
 use super::lru::{Kept, Lru, Place, list_by_flags};
 use crate::frame::{Frames, Meta};
@@ -123,7 +126,8 @@ impl Lru {
         }
     }
 
-    /// Adds frames of one group that are in no place, the newest last: at once, and what is in the batch before them.
+    /// Adds frames of one group that are in no place, the newest last: at once, and what is in the
+    /// batch before them.
     pub(super) fn add_run(&self, frames: &Frames, ids: &[FrameId], number: u8) {
         let metas = frames.metas();
         let Some(first) = ids.first() else {

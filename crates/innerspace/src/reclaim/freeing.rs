@@ -1,4 +1,5 @@
-//! Freeing many frames at once: one change of the books and one turn at the magazine for a run of them.
+//! Freeing many frames at once: one change of the books and one turn at the magazine for a run of
+//! them.
 
 use super::lru::Place;
 use super::pool::Pool;
@@ -7,15 +8,16 @@ use crate::group::GroupId;
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
-/// Frames of a run: as many as a full magazine gives away at once, so that neighbours stay together there.
+/// Frames of a run: as many as a full magazine gives away at once, so that neighbours stay together
+/// there.
 const RUN: usize = LOAD;
 
 impl Pool {
     /// Frees cached pages that were evicted together: their holds are 0, and they are on no list.
     ///
-    /// They go past the magazines. A store fills frames that lie in a row in one piece, and a device
-    /// takes a request of one piece at more than twice the speed of one of 256 pieces; a stream's
-    /// pages were read in a row and are evicted in a row.
+    /// They go past the magazines. A store fills frames that lie in a row in one piece, and a
+    /// device takes a request of one piece at more than twice the speed of one of 256 pieces; a
+    /// stream's pages were read in a row and are evicted in a row.
     pub(crate) fn free_evicted(&self, ids: &mut [FrameId]) {
         let group_of = |id: &FrameId| self.frames.meta(*id).group();
         for run in ids.chunk_by_mut(|one, next| group_of(one) == group_of(next)) {
@@ -36,8 +38,9 @@ impl Pool {
     }
 }
 
-/// References of owners that are dropped one after the other; what they were the last of is freed in runs. Nothing is left over when
-/// this is dropped. What is in a run is in nobody's hands, its life is over, and it is still charged.
+/// References of owners that are dropped one after the other; what they were the last of is freed
+/// in runs. Nothing is left over when this is dropped. What is in a run is in nobody's hands, its
+/// life is over, and it is still charged.
 #[must_use = "frames are freed when this is dropped"]
 pub(crate) struct Freeing<'p> {
     pool: &'p Pool,
@@ -57,7 +60,8 @@ impl<'p> Freeing<'p> {
         }
     }
 
-    /// Drops a reference that the caller has as an owner, of a frame in no file; frees the block if it was the last hold.
+    /// Drops a reference that the caller has as an owner, of a frame in no file; frees the block if
+    /// it was the last hold.
     #[inline]
     pub(crate) fn put(&mut self, id: FrameId) {
         let meta = self.pool.frames.meta(id);
@@ -77,7 +81,8 @@ impl<'p> Freeing<'p> {
         self.len += 1;
     }
 
-    /// Back to the arena, and then off the group's account, so that a charge that succeeds finds a frame.
+    /// Back to the arena, and then off the group's account, so that a charge that succeeds finds a
+    /// frame.
     fn free_run(&mut self) {
         let run = &mut self.run[..std::mem::take(&mut self.len)];
         if run.is_empty() {

@@ -44,7 +44,8 @@ impl HeapCharge {
         self.pages
     }
 
-    /// What its group has to be charged besides for so many bytes and a page more, so that the next few need no charge.
+    /// What its group has to be charged besides for so many bytes and a page more, so that the next
+    /// few need no charge.
     pub(crate) fn short_of(&self, bytes: u64) -> (GroupId, PageCount) {
         let short = HeapCharge::wanted_ahead(bytes)
             .0
@@ -57,11 +58,12 @@ impl HeapCharge {
         self.pages.0 += charged.0;
     }
 
-    /// Charges for so many bytes, the last ones short of a page excepted, or gives back what is too much. Outside every section,
-    /// and may reclaim, as `mode` says.
+    /// Charges for so many bytes, the last ones short of a page excepted, or gives back what is too
+    /// much. Outside every section, and may reclaim, as `mode` says.
     ///
     /// # Errors
-    /// As [`Pool::charge`]; then nothing has changed. Giving back, and [`AllocMode::Must`], never fail.
+    /// As [`Pool::charge`]; then nothing has changed. Giving back, and [`AllocMode::Must`], never
+    /// fail.
     pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
         if HeapCharge::is_settled(bytes, self.pages) {
             return Ok(());

@@ -184,8 +184,8 @@ impl LockedLists<'_> {
     }
 }
 
-/// The lists of one group after the other, as frames come for them: one list lock at a time, kept from one frame to the next while the
-/// group is the same, and released before the next is taken.
+/// The lists of one group after the other, as frames come for them: one list lock at a time, kept
+/// from one frame to the next while the group is the same, and released before the next is taken.
 pub(super) struct Kept<'l> {
     lru: &'l Lru,
     locked: Option<(u16, LockedLists<'l>)>,
@@ -240,7 +240,8 @@ impl Lru {
         self.groups.get_or_make(id.0, GroupLists::new)
     }
 
-    /// Locks the lists of the group a frame is charged to, if the frame is still where it was `seen` (not nowhere) once they are locked.
+    /// Locks the lists of the group a frame is charged to, if the frame is still where it was
+    /// `seen` (not nowhere) once they are locked.
     pub(super) fn lock_at(&self, meta: &Meta, seen: Listing) -> Option<LockedLists<'_>> {
         meta.lru
             .lock_at(seen, |group| self.group(GroupId(group)).lock())
@@ -269,8 +270,8 @@ impl Lru {
         }
     }
 
-    /// Moves a frame between the unevictable list and the one its flags say, to which it comes from a batch anyway. Returns whether it was
-    /// moved.
+    /// Moves a frame between the unevictable list and the one its flags say, to which it comes from
+    /// a batch anyway. Returns whether it was moved.
     pub(super) fn move_listed(&self, frames: &Frames, id: FrameId, to: Evictable) -> bool {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -301,7 +302,8 @@ impl Lru {
         }
     }
 
-    /// Takes up to `max` frames off the tail of a list, oldest first, and marks them isolated. Returns the pages taken.
+    /// Takes up to `max` frames off the tail of a list, oldest first, and marks them isolated.
+    /// Returns the pages taken.
     pub(super) fn isolate(
         &self,
         frames: &Frames,
@@ -340,8 +342,8 @@ impl Lru {
         self.put_back_to(frames, ids, End::Tail, list_by_flags);
     }
 
-    /// Puts isolated frames back as inactive ones. The flag goes with the list, under its lock: a frame that was freed meanwhile, and
-    /// is on the active list in its next life, keeps both.
+    /// Puts isolated frames back as inactive ones. The flag goes with the list, under its lock: a
+    /// frame that was freed meanwhile, and is on the active list in its next life, keeps both.
     pub(super) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {
         self.put_back_to(frames, ids, end, |meta| {
             meta.take_mark(FlagSet::ACTIVE);
@@ -349,8 +351,8 @@ impl Lru {
         });
     }
 
-    /// Puts isolated frames back to the list that `kind` says, with the lists locked. Frames that were freed meanwhile, and may be
-    /// somebody else's now, are passed over.
+    /// Puts isolated frames back to the list that `kind` says, with the lists locked. Frames that
+    /// were freed meanwhile, and may be somebody else's now, are passed over.
     fn put_back_to(
         &self,
         frames: &Frames,

@@ -1,22 +1,27 @@
 //! Which share of the uses would miss with more memory, or with less: from a sample.
 //!
-//! SHARDS, after C. Waldspurger, N. Park, A. Garthwaite and I. Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015: a block is in the
-//! sample if its hash is below a threshold, so all of its uses are or none; the number of other sampled blocks used since its last
-//! use, divided by the share of blocks sampled, is its reuse distance; a cache (LRU) of more pages finds it, one of fewer does not.
-//! The sample has a fixed size: when there are too many blocks, the one with the largest hash leaves and the threshold falls to it. A
-//! block that was not used within four times the memory leaves, too, since no size that is asked for would keep it: so a long scan does
-//! not thin the sample out.
-//! As in the paper's SHARDS-adj, what the sample got of the uses too much or too little goes to the shortest distance.
+//! SHARDS, after C. Waldspurger, N. Park, A. Garthwaite and I. Ahmad, "Efficient MRC Construction
+//! with SHARDS", FAST 2015: a block is in the sample if its hash is below a threshold, so all of
+//! its uses are or none; the number of other sampled blocks used since its last use, divided by the
+//! share of blocks sampled, is its reuse distance; a cache (LRU) of more pages finds it, one of
+//! fewer does not. The sample has a fixed size: when there are too many blocks, the one with the
+//! largest hash leaves and the threshold falls to it. A block that was not used within four times
+//! the memory leaves, too, since no size that is asked for would keep it: so a long scan does not
+//! thin the sample out. As in the paper's SHARDS-adj, what the sample got of the uses too much or
+//! too little goes to the shortest distance.
 //!
-//! A block learns once, when it comes in, whether it is sampled ([`Meta::uses`](crate::frame::Meta)); using one that is not costs a bit test
-//! and a count on the thread's own line. That is still too much for every hit, so uses are sampled for a stretch, and then not for
-//! four hundred times as long; the curve is of the last whole stretch, or of the first one so far. While nothing is sampled a use costs a
-//! look at one flag.
+//! A block learns once, when it comes in, whether it is sampled
+//! ([`Meta::uses`](crate::frame::Meta)); using one that is not costs a bit test and a count on the
+//! thread's own line. That is still too much for every hit, so uses are sampled for a stretch, and
+//! then not for four hundred times as long; the curve is of the last whole stretch, or of the first
+//! one so far. While nothing is sampled a use costs a look at one flag.
 //!
-//! **Mappings.** An access that finds its page writes nothing, so nothing is seen of it. During a stretch the page of a sampled block
-//! loses its validity as soon as an access has found it (as by aging; the access goes on); so the next one faults, and is seen.
-//! Reclaim is told that the page was used. The uses of other pages are not even counted: how many uses of mappings there were in all is
-//! the number of those seen by the share of blocks sampled, and what the sample got too much or too little of them stays.
+//! **Mappings.** An access that finds its page writes nothing, so nothing is seen of it. During a
+//! stretch the page of a sampled block loses its validity as soon as an access has found it (as by
+//! aging; the access goes on); so the next one faults, and is seen. Reclaim is told that the page
+//! was used. The uses of other pages are not even counted: how many uses of mappings there were in
+//! all is the number of those seen by the share of blocks sampled, and what the sample got too much
+//! or too little of them stays.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -44,25 +49,30 @@ pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// Which share of the uses would miss, by the memory there is.
 ///
-/// It is drawn from a stretch of uses (64 times as many as the memory has pages) as if the memory had been empty before. Uses are those of
-/// file blocks: by calls (views, reads, writes), one for each block of the call, and by accesses through mappings, one for each access and
-/// page. An access that another thread's has just let through, a store to two pages at once, and what code does that translates addresses by
-/// itself may go unseen; so do pages of anonymous memory and of direct access files.
+/// It is drawn from a stretch of uses (64 times as many as the memory has pages) as if the memory
+/// had been empty before. Uses are those of file blocks: by calls (views, reads, writes), one for
+/// each block of the call, and by accesses through mappings, one for each access and page. An
+/// access that another thread's has just let through, a store to two pages at once, and what code
+/// does that translates addresses by itself may go unseen; so do pages of anonymous memory and of
+/// direct access files.
 ///
-/// By calls it is within some hundredths of what all uses would give. Of mappings only sampled pages are counted, so a page that
-/// has a large share `s` of all accesses moves the curve, too: by at most `s` times the number of blocks in use to a block sampled
-/// (one, while fewer than 2048 blocks are in use) if it is in the sample, and by at most `s` if it is not.
+/// By calls it is within some hundredths of what all uses would give. Of mappings only sampled
+/// pages are counted, so a page that has a large share `s` of all accesses moves the curve, too: by
+/// at most `s` times the number of blocks in use to a block sampled (one, while fewer than 2048
+/// blocks are in use) if it is in the sample, and by at most `s` if it is not.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MissCurve {
-    /// Bytes of memory for data, and the share of uses that would miss with it, from 0 to 1; both in order.
+    /// Bytes of memory for data, and the share of uses that would miss with it, from 0 to 1; both
+    /// in order.
     points: Vec<(u64, f64)>,
     /// Uses of sampled blocks that it is drawn from.
     samples: u64,
 }
 
 impl MissCurve {
-    /// Bytes of memory for data, and the share of uses that would miss with so much, from none to four times the memory.
+    /// Bytes of memory for data, and the share of uses that would miss with so much, from none to
+    /// four times the memory.
     pub fn points(&self) -> &[(u64, f64)] {
         &self.points
     }
@@ -100,7 +110,8 @@ pub(crate) struct Sampler {
     seen: Box<[Seen]>,
 }
 
-/// Uses that the threads of one stripe made. Not added atomically: threads that share a stripe may lose one now and then.
+/// Uses that the threads of one stripe made. Not added atomically: threads that share a stripe may
+/// lose one now and then.
 #[derive(Default)]
 #[repr(align(128))]
 struct Seen(AtomicU64);
@@ -195,8 +206,8 @@ impl Sampler {
         self.threshold.load(Ordering::Relaxed) as f64 / (1u64 << HASH_BITS) as f64
     }
 
-    /// Begins another stretch when it is time, and says so. The share of blocks that are sampled stays: blocks know already whether
-    /// they are.
+    /// Begins another stretch when it is time, and says so. The share of blocks that are sampled
+    /// stays: blocks know already whether they are.
     pub(crate) fn tick(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         if self.on.load(Ordering::Relaxed) || now < state.next {
@@ -277,7 +288,8 @@ impl Sampler {
         true
     }
 
-    /// The block with the largest hash leaves, and those of the same hash; what was counted before counts less.
+    /// The block with the largest hash leaves, and those of the same hash; what was counted before
+    /// counts less.
     fn shrink(&self, state: &mut State, threshold: u64) {
         let Some(&(largest, _)) = state.by_hash.last() else {
             return;
@@ -342,7 +354,8 @@ impl State {
         }
     }
 
-    /// A time later than all others. When there is none left, the blocks' times are counted anew from 0.
+    /// A time later than all others. When there is none left, the blocks' times are counted anew
+    /// from 0.
     fn next_time(&mut self) -> usize {
         if self.times.is_full() {
             let order: Vec<Key> = self.by_time.values().copied().collect();

@@ -1,15 +1,18 @@
 //! The pool: where frames come from, who pays, which are given up when there are none.
 //!
-//! **What it is.** One [`Pool`] per memory ties frames, groups and the domain of sections together. The layers above ask it for
-//! frames and hand them back; when a group (or the arena) is full, the pool evicts what was used least.
+//! **What it is.** One [`Pool`] per memory ties frames, groups and the domain of sections together.
+//! The layers above ask it for frames and hand them back; when a group (or the arena) is full, the
+//! pool evicts what was used least.
 //!
-//! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a request may go; [`Owner`]: the
-//! upcall to whoever can age, clean and evict a frame (a file); [`Retired`]: what may be freed only after a grace period; [`deferred`]:
-//! what may be done only where no lock is held; [`Freeing`]: references dropped in runs.
+//! **Key types.** [`Pool`]; [`PoolFrame`]: an owned frame with its charge; [`AllocMode`]: how far a
+//! request may go; [`Owner`]: the upcall to whoever can age, clean and evict a frame (a file);
+//! [`Retired`]: what may be freed only after a grace period; [`deferred`]: what may be done only
+//! where no lock is held; [`Freeing`]: references dropped in runs.
 //!
-//! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches, one per thread, and are moved to
-//! their list sixteen at a time ([`batch`]). `Meta::lru` says where a frame is ([`Place`](lru::Place)); the flag ACTIVE says which list it is on,
-//! or will be put on.
+//! **Lists.** Each group has three: inactive, active, unevictable. New frames collect in batches,
+//! one per thread, and are moved to their list sixteen at a time ([`batch`]). `Meta::lru` says
+//! where a frame is ([`Place`](lru::Place)); the flag ACTIVE says which list it is on, or will be
+//! put on.
 //!
 //! ```text
 //!            add                 batch full             twice used
@@ -19,19 +22,23 @@
 //!    +-------------------------------------- Isolated <---------------- +
 //! ```
 //!
-//! **Policy** ([`policy`]): what a second use does, which list gives, what becomes of a frame at the tail; two lists (the default) or
-//! S3-FIFO. **Miss curve** ([`miss_curve`]): what a larger or smaller memory would find, from a sample.
+//! **Policy** ([`policy`]): what a second use does, which list gives, what becomes of a frame at
+//! the tail; two lists (the default) or S3-FIFO. **Miss curve** ([`miss_curve`]): what a larger or
+//! smaller memory would find, from a sample.
 //!
-//! **Refaults** ([`workingset`]): what an evicted block leaves in its index, so that its return says something. [`shadows`] bounds them:
-//! half as many as there are frames, the oldest dropped first.
+//! **Refaults** ([`workingset`]): what an evicted block leaves in its index, so that its return
+//! says something. [`shadows`] bounds them: half as many as there are frames, the oldest dropped
+//! first.
 //!
-//! **Accessed state** ([`accessed`]): inactive -> inactive, referenced -> active -> active, referenced. Reclaim goes the other way.
+//! **Accessed state** ([`accessed`]): inactive -> inactive, referenced -> active -> active,
+//! referenced. Reclaim goes the other way.
 //!
-//! **Locking.** A group's list mutex, held for a few frames' worth of work, never while an owner is called, a grace period is waited
-//! for, or a store is written; outside it the mutex of a batch that threads share, or of who drains all batches. `Meta::lru` changes
-//! under the list mutex of the frame's group, but for a frame that comes: that is in nobody's way. The retire queue and the owner
-//! table have a mutex each, innermost.
-//! A frame that reclaim has isolated is named, not held: the owner re-checks under the block's lock that it is still its own.
+//! **Locking.** A group's list mutex, held for a few frames' worth of work, never while an owner is
+//! called, a grace period is waited for, or a store is written; outside it the mutex of a batch
+//! that threads share, or of who drains all batches. `Meta::lru` changes under the list mutex of
+//! the frame's group, but for a frame that comes: that is in nobody's way. The retire queue and the
+//! owner table have a mutex each, innermost. A frame that reclaim has isolated is named, not held:
+//! the owner re-checks under the block's lock that it is still its own.
 //!
 //! | operation | beside | made safe by |
 //! |---|---|---|
@@ -42,10 +49,11 @@
 //! | `shrink` | `shrink` | isolation: a frame is in one reclaimer's hands |
 //! | group deletion | `shrink` | lists are never moved; a deleted group's lists are found through the tree until they are empty |
 //!
-//! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as owners), `space`.
+//! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as
+//! owners), `space`.
 //!
-//! **Not here.** No thread: `background` offers the steps, the facade runs them. No swap: anonymous frames are never listed as
-//! evictable.
+//! **Not here.** No thread: `background` offers the steps, the facade runs them. No swap: anonymous
+//! frames are never listed as evictable.
 
 mod accessed;
 mod aging;

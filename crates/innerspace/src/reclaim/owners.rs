@@ -1,4 +1,5 @@
-//! Who can age, clean and evict a frame: the upcall to the layer above, and the table of those who implement it.
+//! Who can age, clean and evict a frame: the upcall to the layer above, and the table of those who
+//! implement it.
 
 use std::ops::Range;
 
@@ -20,7 +21,8 @@ impl OwnerId {
 pub(crate) struct EvictCount {
     /// Pages given back to the pool.
     pub(crate) freed: PageCount,
-    /// Frames (blocks) that could not go: locked, viewed, pinned, dirty again, or no longer the owner's.
+    /// Frames (blocks) that could not go: locked, viewed, pinned, dirty again, or no longer the
+    /// owner's.
     pub(crate) busy: u32,
 }
 
@@ -33,31 +35,36 @@ pub(crate) struct CleanCount {
     pub(crate) errors: u32,
 }
 
-/// Something frames belong to: a file. Called with no lock of this layer held, never inside a section.
+/// Something frames belong to: a file. Called with no lock of this layer held, never inside a
+/// section.
 ///
-/// The frames are *named, not held*: any of them may have been freed, and used again by somebody else, since reclaim picked them. The
-/// owner takes each by `try_lock` (never by a lock that waits: reclaim may run below somebody who holds the block) and re-checks that
-/// the frame is still its own and at the index it says.
+/// The frames are *named, not held*: any of them may have been freed, and used again by somebody
+/// else, since reclaim picked them. The owner takes each by `try_lock` (never by a lock that waits:
+/// reclaim may run below somebody who holds the block) and re-checks that the frame is still its
+/// own and at the index it says.
 pub(crate) trait Owner: Send + Sync {
-    /// Clears the accessed bits of all mappings of these blocks and calls `used` with each block of which one was set, once or more
-    /// often. No waiting, no grace period.
+    /// Clears the accessed bits of all mappings of these blocks and calls `used` with each block of
+    /// which one was set, once or more often. No waiting, no grace period.
     fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64));
 
-    /// Evicts clean blocks: try_lock, revoke, one grace period for all, freeze, out of the index (leaving
-    /// `Pool::shadow_pack`, and saying so by `Pool::shadows_left`), `Pool::free`. What is dirty, viewed or busy stays and is counted busy.
+    /// Evicts clean blocks: try_lock, revoke, one grace period for all, freeze, out of the index
+    /// (leaving `Pool::shadow_pack`, and saying so by `Pool::shadows_left`), `Pool::free`. What is
+    /// dirty, viewed or busy stays and is counted busy.
     fn evict(&self, frames: &[FrameId]) -> EvictCount;
 
-    /// Takes shadows out of the index that are there still: they are too many, and the oldest. For owners that leave none, none.
+    /// Takes shadows out of the index that are there still: they are too many, and the oldest. For
+    /// owners that leave none, none.
     fn forget(&self, _shadows: &[LeftShadow]) {}
 
-    /// The last hold on a block goes that could not be filled: whoever had it, also another owner that had found the frame in its life
-    /// before. Takes leaf locks alone.
+    /// The last hold on a block goes that could not be filled: whoever had it, also another owner
+    /// that had found the frame in its life before. Takes leaf locks alone.
     fn let_failed_go(&self, _frame: FrameId) {}
 
     /// Writes dirty blocks back. They stay cached.
     fn clean(&self, frames: &[FrameId]) -> CleanCount;
 
-    /// Writes back what the request asks for, oldest first. For the background step; an owner that is never dirty needs none.
+    /// Writes back what the request asks for, oldest first. For the background step; an owner that
+    /// is never dirty needs none.
     fn flush(&self, _request: &FlushRequest) -> CleanCount {
         CleanCount::default()
     }
@@ -79,7 +86,8 @@ struct Entry {
     owner: Weak<dyn Owner>,
     /// Calls of `clean` in a row that wrote nothing and failed.
     failures: u32,
-    /// Calls of `clean` to leave out before the next: twice as many after each failure, none after a tick.
+    /// Calls of `clean` to leave out before the next: twice as many after each failure, none after
+    /// a tick.
     left_out: u32,
 }
 

@@ -132,7 +132,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The process that made the memory, unless that is the calling one: a child of fork(2), which has none of it.
+    /// The process that made the memory, unless that is the calling one: a child of fork(2), which
+    /// has none of it.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
         self.domain.foreign_maker()
@@ -143,8 +144,8 @@ impl Pool {
         Group::root(self.groups.clone())
     }
 
-    /// Frees a block whose hold word is 0: off its list, back to the arena, and off its group's account, in this order, so that
-    /// a charge that succeeds finds a frame.
+    /// Frees a block whose hold word is 0: off its list, back to the arena, and off its group's
+    /// account, in this order, so that a charge that succeeds finds a frame.
     pub(crate) fn free(&self, id: FrameId) {
         let meta = self.frames.meta(id);
         let flags = meta.flags.load();
@@ -188,8 +189,8 @@ impl Pool {
         }
     }
 
-    /// Takes a block out of its file, together with the reference that its index had on it. The caller holds the block's
-    /// lock. Views that there are keep the block, and this pool.
+    /// Takes a block out of its file, together with the reference that its index had on it. The
+    /// caller holds the block's lock. Views that there are keep the block, and this pool.
     pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
         self.frames.meta(id).uncache(&self.viewed_outside, self)
     }
@@ -202,8 +203,8 @@ impl Pool {
         }
     }
 
-    /// Lists a published block: on the active list if it is flagged ACTIVE, else on the inactive one; by way of this thread's batch.
-    /// The caller holds the block.
+    /// Lists a published block: on the active list if it is flagged ACTIVE, else on the inactive
+    /// one; by way of this thread's batch. The caller holds the block.
     #[inline]
     pub(crate) fn lru_add(&self, id: FrameId) {
         if let Some(sampler) = &self.sampler {
@@ -225,7 +226,8 @@ impl Pool {
         }
     }
 
-    /// Takes a block off its list; nothing happens if it is on none. The caller holds the block or is the one who frees it.
+    /// Takes a block off its list; nothing happens if it is on none. The caller holds the block or
+    /// is the one who frees it.
     pub(crate) fn lru_remove(&self, id: FrameId) {
         self.lru.remove(&self.frames, id);
     }
@@ -251,7 +253,8 @@ impl Pool {
         self.owners.unregister(id);
     }
 
-    /// Opens a scope for calls of a store (or an owner): requests of this thread to this pool may use the reserve and never reclaim.
+    /// Opens a scope for calls of a store (or an owner): requests of this thread to this pool may
+    /// use the reserve and never reclaim.
     pub(crate) fn store_scope(&self) -> StoreScope {
         let pool = self.domain.id();
         let _ = SCOPES.try_with(|scopes| scopes.borrow_mut().push(pool));
@@ -262,7 +265,8 @@ impl Pool {
         }
     }
 
-    /// Whether this thread is in a [`StoreScope`] of this pool. One that is ending may be: its locals are gone.
+    /// Whether this thread is in a [`StoreScope`] of this pool. One that is ending may be: its
+    /// locals are gone.
     pub(crate) fn in_store_scope(&self) -> bool {
         let pool = self.domain.id();
         let open = SCOPES.try_with(|scopes| scopes.borrow().contains(&pool));
@@ -285,7 +289,8 @@ impl Pool {
         PASSED_OVER.try_with(Cell::get).unwrap_or(0)
     }
 
-    /// Which share of the uses so far would have missed with more or less memory; `None` without a sample.
+    /// Which share of the uses so far would have missed with more or less memory; `None` without a
+    /// sample.
     pub(crate) fn miss_curve(&self) -> Option<MissCurve> {
         self.sampler.as_ref().map(Sampler::curve)
     }

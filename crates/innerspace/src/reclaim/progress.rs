@@ -9,19 +9,20 @@ use crate::group::GroupId;
 use crate::sync::{Condvar, Mutex, WaitEnd, thread};
 use crate::units::PageCount;
 
-/// Rounds one request makes at most, whatever they bring: enough where several threads share a group of few blocks, and each
-/// takes some of what the others have made room with.
+/// Rounds one request makes at most, whatever they bring: enough where several threads share a
+/// group of few blocks, and each takes some of what the others have made room with.
 const ROUNDS: u32 = 64;
 
-/// Rounds that brought nothing, but may have because others had the frames in their hands. Where a block that was in the way
-/// came free, there is something to evict now: that is none of these, unless it could not be written.
+/// Rounds that brought nothing, but may have because others had the frames in their hands. Where a
+/// block that was in the way came free, there is something to evict now: that is none of these,
+/// unless it could not be written.
 const VAIN_ROUNDS: u32 = 3;
 
 /// How long one round waits for other threads that are freeing memory: a store may hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// Who is freeing memory right now, or looks at pages (`aging`): a request that finds nothing to free waits for them before it
-/// fails, because the frames they have isolated are on no list.
+/// Who is freeing memory right now, or looks at pages (`aging`): a request that finds nothing to
+/// free waits for them before it fails, because the frames they have isolated are on no list.
 #[derive(Default)]
 pub(super) struct Progress {
     state: Mutex<State>,
@@ -62,8 +63,9 @@ impl Progress {
         self.state.lock().finished
     }
 
-    /// Waits until all who are freeing memory now are done; who begins later is not waited for. False when nobody is at work, and
-    /// nobody was since the count of the finished was `finished`. The caller is not one of them.
+    /// Waits until all who are freeing memory now are done; who begins later is not waited for.
+    /// False when nobody is at work, and nobody was since the count of the finished was `finished`.
+    /// The caller is not one of them.
     fn wait_for_others(&self, finished: u64) -> bool {
         let deadline = Instant::now() + OTHERS_WAIT;
         let mut state = self.state.lock();
@@ -133,8 +135,8 @@ enum Waited {
 }
 
 impl Pool {
-    /// One round: frees what waits for a grace period or else about `target` pages of `group`; if that brings nothing, waits for those
-    /// who may free something.
+    /// One round: frees what waits for a grace period or else about `target` pages of `group`; if
+    /// that brings nothing, waits for those who may free something.
     pub(super) fn make_room(
         &self,
         group: GroupId,
@@ -179,7 +181,8 @@ impl Pool {
             false => Waited::ForNobody,
         };
         if io == Io::Forbidden || Pool::in_any_store_scope() {
-            // The caller may hold a block that the others want, or that was found: give way, but do not wait.
+            // The caller may hold a block that the others want, or that was found: give way, but do
+            // not wait.
             thread::yield_now();
             return perhaps(self.progress.finished() != finished);
         }
@@ -187,7 +190,8 @@ impl Pool {
             && self.frames.meta(id).hold.try_get_cached()
         {
             let end = self.frames.wait_timeout(id, bit, OTHERS_WAIT);
-            // Such a block can go no more than before, and is tried again and again: a store may take its time to fail.
+            // Such a block can go no more than before, and is tried again and again: a store may
+            // take its time to fail.
             let flags = self.frames.meta(id).flags.load();
             let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);

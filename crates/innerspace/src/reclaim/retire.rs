@@ -1,4 +1,5 @@
-//! The queue of things that are unreachable already but may be freed only after a grace period (I6).
+//! The queue of things that are unreachable already but may be freed only after a grace period
+//! (I6).
 
 use super::pool::Pool;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +18,8 @@ pub(crate) enum Retired {
     Put(FrameId),
     /// A frame, or a part of a block, that counts one page table too many as mapping it.
     Unmap(FrameId),
-    /// Anything else: called once, outside sections. Whoever wants memory calls it, with whatever locked: it must come to no
-    /// store and no waker ([`Pool::defer`] is for those).
+    /// Anything else: called once, outside sections. Whoever wants memory calls it, with whatever
+    /// locked: it must come to no store and no waker ([`Pool::defer`] is for those).
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
 
@@ -33,7 +34,8 @@ impl std::fmt::Debug for Retired {
     }
 }
 
-/// What waits for a grace period. Frames in it stay charged. On lines of its own: every fault looks at the length.
+/// What waits for a grace period. Frames in it stay charged. On lines of its own: every fault looks
+/// at the length.
 #[repr(align(128))]
 pub(super) struct RetireQueue {
     entries: Mutex<Vec<Retired>>,
@@ -70,7 +72,8 @@ impl RetireQueue {
 }
 
 impl Pool {
-    /// Frees `entry` after a grace period. Never waits; may be called in a section and with locks held.
+    /// Frees `entry` after a grace period. Never waits; may be called in a section and with locks
+    /// held.
     pub(crate) fn retire(&self, entry: Retired) {
         if self.retired.push(entry) == FLUSH_AT {
             self.kick();
@@ -83,7 +86,8 @@ impl Pool {
         self.retired.len() >= FLUSH_AT
     }
 
-    /// A point outside every section, with no lock held that a section may take: flushes a queue that has grown long.
+    /// A point outside every section, with no lock held that a section may take: flushes a queue
+    /// that has grown long.
     #[inline]
     pub(crate) fn safe_point(&self) {
         if self.is_flush_due() {
@@ -91,8 +95,8 @@ impl Pool {
         }
     }
 
-    /// Waits for one grace period and frees everything that was retired before the call; returns how many things that were.
-    /// Outside every section, with no lock held that a section may take.
+    /// Waits for one grace period and frees everything that was retired before the call; returns
+    /// how many things that were. Outside every section, with no lock held that a section may take.
     pub(crate) fn flush_retired(&self) -> usize {
         if self.retired.len() == 0 {
             return 0;

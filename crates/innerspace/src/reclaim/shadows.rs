@@ -1,12 +1,15 @@
 //! What evicted blocks left in the indexes of their files, oldest first: so many, and no more.
 //!
-//! A shadow is a word of an index node that is there anyway, but a file whose nodes live long would collect them for ever, and one that
-//! is older than half the memory's worth of evictions says nothing: no active list is longer. So the pool keeps a queue of the
-//! last ones, of all files together. Who evicts puts its shadows at the end; what falls out at the front is taken out of its index
-//! by its owner, if it is there still. A block that came back, or went with its node, leaves its place in the queue until
-//! then; so there are never more shadows than places (but for those of evictions under way).
+//! A shadow is a word of an index node that is there anyway, but a file whose nodes live long would
+//! collect them for ever, and one that is older than half the memory's worth of evictions says
+//! nothing: no active list is longer. So the pool keeps a queue of the last ones, of all files
+//! together. Who evicts puts its shadows at the end; what falls out at the front is taken out of
+//! its index by its owner, if it is there still. A block that came back, or went with its node,
+//! leaves its place in the queue until then; so there are never more shadows than places (but for
+//! those of evictions under way).
 //!
-//! The queue is one allocation of the pool's, made at the start and part of what [`Pool`] says it takes by frame.
+//! The queue is one allocation of the pool's, made at the start and part of what [`Pool`] says it
+//! takes by frame.
 
 use std::collections::VecDeque;
 
@@ -86,8 +89,9 @@ impl Pool {
         self.shadows.most
     }
 
-    /// `owner` evicted blocks and left these shadows in its index, oldest first. For each that is too many, the oldest of all is
-    /// forgotten by its owner ([`super::Owner::forget`]). No lock is held.
+    /// `owner` evicted blocks and left these shadows in its index, oldest first. For each that is
+    /// too many, the oldest of all is forgotten by its owner ([`super::Owner::forget`]). No lock is
+    /// held.
     pub(crate) fn shadows_left(&self, owner: OwnerId, left: &[LeftShadow]) {
         let fallen = self.shadows.push(owner, left);
         for of_one in fallen.chunk_by(|a, b| a.0 == b.0) {

@@ -1,13 +1,16 @@
 //! Eviction: which frames go when a group has to become smaller.
 //!
-//! One call frees about what it was asked for, in passes. Each pass gives every group of the subtree a share in proportion to its size
-//! and looks at that many pages of its inactive tail; each further pass looks at four times as many; the last looks at everything, until
-//! enough is freed, and no longer spares what is in use but could go. So a call looks at a small multiple of its target when memory is easy to free, at
-//! each page a bounded number of times when it is not, and then says 0: it always ends.
+//! One call frees about what it was asked for, in passes. Each pass gives every group of the
+//! subtree a share in proportion to its size and looks at that many pages of its inactive tail;
+//! each further pass looks at four times as many; the last looks at everything, until enough is
+//! freed, and no longer spares what is in use but could go. So a call looks at a small multiple of
+//! its target when memory is easy to free, at each page a bounded number of times when it is not,
+//! and then says 0: it always ends.
 //!
-//! What a group's `low` protects is passed over; if nothing else could be freed, the passes are made once more with `min` alone. Dirty
-//! blocks are passed over in the first passes, too, and the flusher is asked for them: a clean block is had for nothing. An owner whose
-//! store failed to write is asked ever more rarely, until the next tick.
+//! What a group's `low` protects is passed over; if nothing else could be freed, the passes are
+//! made once more with `min` alone. Dirty blocks are passed over in the first passes, too, and the
+//! flusher is asked for them: a clean block is had for nothing. An owner whose store failed to
+//! write is asked ever more rarely, until the next tick.
 
 use super::lru::{End, Evictable, ListKind, pages_of};
 use super::owners::{Owner, OwnerId};
@@ -30,9 +33,10 @@ const MOST_CLUSTER: u64 = 256;
 /// A cluster is this part of what could be evicted, between the two.
 const CLUSTER_PART: u64 = 64;
 
-/// The last pass moves so many parts of an active list, one after the other, as long as it has to. A loop slightly larger than memory,
-/// of which all is active after some rounds, keeps most in memory so: 36 % of what it asks for is found, of which 28 are by halves, 29 by
-/// sixteenths, 27 if all is moved at once, and none if only as much is as has to go.
+/// The last pass moves so many parts of an active list, one after the other, as long as it has to.
+/// A loop slightly larger than memory, of which all is active after some rounds, keeps most in
+/// memory so: 36 % of what it asks for is found, of which 28 are by halves, 29 by sixteenths, 27 if
+/// all is moved at once, and none if only as much is as has to go.
 const FORCED_PART: u64 = 8;
 
 /// Passes before the last one.
@@ -131,8 +135,9 @@ pub(super) struct Hands {
     cluster: usize,
 }
 
-/// Whether a page was read ahead and is met by reclaim for the first time: pages that were used before it keep their places for another
-/// round as well, so its reader may not have come so far yet.
+/// Whether a page was read ahead and is met by reclaim for the first time: pages that were used
+/// before it keep their places for another round as well, so its reader may not have come so far
+/// yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
     if is_met_first {
@@ -150,7 +155,8 @@ fn is_in_use(hold: HoldState, flags: FlagSet) -> bool {
 }
 
 impl Pool {
-    /// Frees about `target` pages charged to `group` or below it; fewer when there are fewer to free. No section open.
+    /// Frees about `target` pages charged to `group` or below it; fewer when there are fewer to
+    /// free. No section open.
     pub(crate) fn shrink(&self, group: GroupId, target: PageCount, io: Io) -> Shrunk {
         let _working = self.progress.begin();
         self.shrink_working(group, target, io)
@@ -242,7 +248,8 @@ impl Pool {
             if scan > 0 {
                 let before = done.freed.0;
                 let whole = (size / CLUSTER_PART).clamp(CLUSTER as u64, MOST_CLUSTER);
-                // Of a protected group no page more than may go; of others a whole cluster at a time.
+                // Of a protected group no page more than may go; of others a whole cluster at a
+                // time.
                 let (enough, cluster) = match portion.spared.0 {
                     0 => (before + enough, whole as usize),
                     _ => {
@@ -266,8 +273,9 @@ impl Pool {
         }
     }
 
-    /// Looks at the whole of both lists, until `enough` pages are freed in all. What is active is used most: it goes after all that is
-    /// not, also where all of that was used of late, and a part at a time, for the others are to keep their places.
+    /// Looks at the whole of both lists, until `enough` pages are freed in all. What is active is
+    /// used most: it goes after all that is not, also where all of that was used of late, and a
+    /// part at a time, for the others are to keep their places.
     fn force(&self, group: GroupId, enough: u64, pass: Pass, hands: &mut Hands, done: &mut Shrunk) {
         let sizes = self.lru.sizes(group);
         self.shrink_inactive(group, sizes.inactive.0, enough, pass, hands, done);
@@ -286,7 +294,8 @@ impl Pool {
         self.shrink_inactive(group, inactive, enough, pass, hands, done);
     }
 
-    /// Moves frames from the tail of the active list to the inactive one while the policy says so. How many pages it looked at.
+    /// Moves frames from the tail of the active list to the inactive one while the policy says so.
+    /// How many pages it looked at.
     fn balance(
         &self,
         group: GroupId,
@@ -344,7 +353,8 @@ impl Pool {
         scanned
     }
 
-    /// Looks at up to `scan` pages from the tail of the inactive list, until `enough` pages are freed in all.
+    /// Looks at up to `scan` pages from the tail of the inactive list, until `enough` pages are
+    /// freed in all.
     fn shrink_inactive(
         &self,
         group: GroupId,
@@ -443,7 +453,8 @@ impl Pool {
     }
 
     /// Clears the accessed bits of those taken frames that are mapped and that `which` accepts, and
-    /// notes in `used` which had one set. Each owner is asked once for blocks that lie side by side.
+    /// notes in `used` which had one set. Each owner is asked once for blocks that lie side by
+    /// side.
     pub(super) fn age_taken(&self, hands: &mut Hands, which: impl Fn(&Meta) -> bool) {
         let Hands {
             taken,
@@ -554,8 +565,9 @@ fn note_waits(done: &mut Shrunk, id: FrameId, meta: &Meta) {
     }
 }
 
-/// Splits a number of pages among groups in proportion to their sizes, without losing any to rounding: the shares add up, and over
-/// many calls with spread offsets each small group gets its part.
+/// Splits a number of pages among groups in proportion to their sizes, without losing any to
+/// rounding: the shares add up, and over many calls with spread offsets each small group gets its
+/// part.
 struct Shares {
     want: u64,
     total: u64,

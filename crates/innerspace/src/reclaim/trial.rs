@@ -1,4 +1,5 @@
-//! Trials: requests whose refusal may be mended before anybody hears of it, so is counted only if it is not.
+//! Trials: requests whose refusal may be mended before anybody hears of it, so is counted only if
+//! it is not.
 
 use std::cell::Cell;
 
@@ -11,7 +12,8 @@ use crate::stats::Event;
 enum Refusals {
     /// Counted at once.
     Counted,
-    /// Kept back: the last one, of which pool and group. What came before it did not end what is tried.
+    /// Kept back: the last one, of which pool and group. What came before it did not end what is
+    /// tried.
     Kept(Option<(u64, GroupId)>),
 }
 
@@ -27,8 +29,8 @@ fn become_now(refusals: Refusals) {
     let _ = REFUSALS.try_with(|now| now.set(refusals));
 }
 
-/// While it lives, this thread tries something. Dropped, that has failed by what was refused last. One that is part of another
-/// leaves it to that.
+/// While it lives, this thread tries something. Dropped, that has failed by what was refused last.
+/// One that is part of another leaves it to that.
 #[must_use = "the trial ends when this is dropped"]
 pub(crate) struct Trial<'p> {
     pool: &'p Pool,
@@ -58,8 +60,8 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// While it lives, refusals are counted at once: this thread is in a call of a store or of a user, whose requests have nothing to do
-/// with what is tried around it.
+/// While it lives, refusals are counted at once: this thread is in a call of a store or of a user,
+/// whose requests have nothing to do with what is tried around it.
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Untried(Refusals);

@@ -1,7 +1,8 @@
-//! Pages of files that code was fetched from: whose generations a store to them counts up, whichever space it comes through.
+//! Pages of files that code was fetched from: whose generations a store to them counts up,
+//! whichever space it comes through.
 //!
-//! Who makes a page writable calls [`WatchedPages::stored`] first, in the section in which it does; who writes to mapped pages by
-//! a call of the file does so afterwards: see `space::code`.
+//! Who makes a page writable calls [`WatchedPages::stored`] first, in the section in which it does;
+//! who writes to mapped pages by a call of the file does so afterwards: see `space::code`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,7 +34,8 @@ fn keep_live(generations: &mut Vec<Weak<AtomicU64>>) -> bool {
 }
 
 impl WatchedPages {
-    /// Has stores to the page counted in `generation` from now on. A store that was let in before is over after a grace period.
+    /// Has stores to the page counted in `generation` from now on. A store that was let in before
+    /// is over after a grace period.
     pub(crate) fn watch(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut watched = self.pages.lock();
         let known = watched.pages.entry((file, page)).or_default();
@@ -51,7 +53,8 @@ impl WatchedPages {
         self.count.store(watched.pages.len(), Ordering::Release);
     }
 
-    /// The pages are about to become writable somewhere, and this is the section in which they do; or they have been written to.
+    /// The pages are about to become writable somewhere, and this is the section in which they do;
+    /// or they have been written to.
     #[inline]
     pub(crate) fn stored(&self, file: usize, pages: Range<u64>) {
         if self.count.load(Ordering::Acquire) != 0 {

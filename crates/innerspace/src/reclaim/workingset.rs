@@ -1,9 +1,11 @@
 //! Refaults: what an evicted page leaves behind, and what its return says.
 //!
-//! After the published idea of refault distances (J. Weiner, "Thrash detection-based file cache sizing", 2012, and LWN's account of it):
-//! a group's clock counts its evictions and activations in pages. An evicted block leaves the clock's value in its file's index. When it
-//! comes back, the difference is the number of inactive slots it lacked; had the active list been that much shorter it would
-//! have stayed. If the active list is at least as long as the distance, the newcomer competes with it: it becomes active at once.
+//! After the published idea of refault distances (J. Weiner, "Thrash detection-based file cache
+//! sizing", 2012, and LWN's account of it): a group's clock counts its evictions and activations in
+//! pages. An evicted block leaves the clock's value in its file's index. When it comes back, the
+//! difference is the number of inactive slots it lacked; had the active list been that much shorter
+//! it would have stayed. If the active list is at least as long as the distance, the newcomer
+//! competes with it: it becomes active at once.
 
 use super::pool::Pool;
 use crate::group::GroupId;
@@ -33,16 +35,16 @@ pub(super) fn shadow_unpack(shadow: u64) -> (GroupId, u64) {
 }
 
 impl Pool {
-    /// A block of `pages` pages of `group` is being evicted: moves the clock and returns the shadow to leave in the index, less
-    /// than `1 << SHADOW_BITS`.
+    /// A block of `pages` pages of `group` is being evicted: moves the clock and returns the shadow
+    /// to leave in the index, less than `1 << SHADOW_BITS`.
     pub(crate) fn shadow_pack(&self, group: GroupId, pages: PageCount) -> u64 {
         let lists = self.lru.group(group);
         let clock = lists.clock.fetch_add(pages.0, Ordering::Relaxed) + pages.0;
         u64::from(group.0) << CLOCK_BITS | clock & CLOCK_MASK
     }
 
-    /// A block of `pages` pages that had left `shadow` is read again. Counts it. A caller that is about to write the whole
-    /// block ignores the answer: such a refault is no sign of use.
+    /// A block of `pages` pages that had left `shadow` is read again. Counts it. A caller that is
+    /// about to write the whole block ignores the answer: such a refault is no sign of use.
     pub(crate) fn refault_decision(&self, shadow: u64, pages: PageCount) -> Refault {
         let (group, evicted_at) = shadow_unpack(shadow);
         let lists = self.lru.group(group);

@@ -1,9 +1,11 @@
 //! One access: what accessors and sessions share.
 //!
-//! It opens a section, looks its page up in the remembered leaf, does its loads or stores and closes the section: two
-//! plain stores, no atomic read-modify-write, nothing shared written. What the fast path does not find, or finds at the
-//! beginning of a page, goes to [`Core::look_up`]: have the next page on its way, and see whether the leaf can be coalesced; or take a page, or the zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short
-//! ways); else read the mail, look the leaf up in the table, or leave the section and handle the fault.
+//! It opens a section, looks its page up in the remembered leaf, does its loads or stores and
+//! closes the section: two plain stores, no atomic read-modify-write, nothing shared written. What
+//! the fast path does not find, or finds at the beginning of a page, goes to [`Core::look_up`]:
+//! have the next page on its way, and see whether the leaf can be coalesced; or take a page, or the
+//! zero frame, in one step in the section itself (`fault::own`, `fault::zero`: the short ways);
+//! else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 mod what;
 
@@ -38,7 +40,8 @@ pub(super) struct Core {
     fault: Fault,
 }
 
-/// What an accessor is charged for: its translation cache, its participant and its place in the lists.
+/// What an accessor is charged for: its translation cache, its participant and its place in the
+/// lists.
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
@@ -49,17 +52,20 @@ enum Gate {
     Closed,
 }
 
-/// How an access surrounds itself with a section, and whether it may wait outside one for what it misses.
+/// How an access surrounds itself with a section, and whether it may wait outside one for what it
+/// misses.
 pub(super) trait Sectioned {
     /// Asked when something is missed.
     const WAIT: Wait;
     /// Before an access.
     fn enter(translator: &mut Translator);
-    /// Before an access that begins with a look whether it hits; if it does not, `order` comes before all else.
+    /// Before an access that begins with a look whether it hits; if it does not, `order` comes
+    /// before all else.
     fn enter_to_hit(translator: &mut Translator);
     /// What such a look is at.
     fn look(translator: &Translator) -> Look<'_>;
-    /// A whole access of a value that is no page's first bytes, if it hits; if it misses, what `enter_to_hit` does is left.
+    /// A whole access of a value that is no page's first bytes, if it hits; if it misses, what
+    /// `enter_to_hit` does is left.
     fn hit<R>(
         translator: &mut Translator,
         of: (u64, usize),
@@ -70,8 +76,8 @@ pub(super) trait Sectioned {
     fn order(translator: &mut Translator);
     /// After an access.
     fn leave(translator: &mut Translator);
-    /// Before anything that may take a lock: the section is open and stays so until we leave it. Passes a safepoint if
-    /// there is mail.
+    /// Before anything that may take a lock: the section is open and stays so until we leave it.
+    /// Passes a safepoint if there is mail.
     fn pause(translator: &mut Translator);
     /// After it.
     fn resume(translator: &mut Translator);
@@ -187,8 +193,8 @@ impl Core {
         }
     }
 
-    /// Does `act` with the bytes at `at`, in a section; on a miss, has their page first. `what` says what to look up and
-    /// what to report.
+    /// Does `act` with the bytes at `at`, in a section; on a miss, has their page first. `what`
+    /// says what to look up and what to report.
     #[inline(always)]
     pub(super) fn access<S: Sectioned, T>(
         &mut self,
@@ -199,8 +205,8 @@ impl Core {
         self.access_before::<S, T>(at, what, None, act)
     }
 
-    /// The same, of an access that goes on at `next`: if its page is there, its bytes are sent for meanwhile. The processor
-    /// fetches ahead by itself, but not past the end of a page.
+    /// The same, of an access that goes on at `next`: if its page is there, its bytes are sent for
+    /// meanwhile. The processor fetches ahead by itself, but not past the end of a page.
     #[inline(always)]
     pub(super) fn access_before<S: Sectioned, T>(
         &mut self,
@@ -238,8 +244,8 @@ impl Core {
         Ok(value)
     }
 
-    /// The page of a value at its beginning, or one that was missed; `None`: it cannot be had, and `self.fault` says why. In a
-    /// section before and after.
+    /// The page of a value at its beginning, or one that was missed; `None`: it cannot be had, and
+    /// `self.fault` says why. In a section before and after.
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::order(&mut self.translator);
@@ -255,7 +261,8 @@ impl Core {
         }
     }
 
-    /// Coalesces the leaf of `at` if its pages are in a row and nobody is changing the structure. In a section.
+    /// Coalesces the leaf of `at` if its pages are in a row and nobody is changing the structure.
+    /// In a section.
     #[cold]
     #[inline(never)]
     fn coalesce(&mut self, at: u64) {
@@ -304,7 +311,8 @@ impl Core {
         loop {
             if self.have_leaf(at.0) == Gate::Closed {
                 if wait == Wait::No {
-                    // The mail is read, and nobody waited for the gate: the next access has to look at it, too.
+                    // The mail is read, and nobody waited for the gate: the next access has to look
+                    // at it, too.
                     // mutant: P29-gate (test: while_the_mappings_change_it_would_block_each_time) it does not
                     if cfg!(not(mutant = "P29-gate")) {
                         self.translator.sections.participant().call_in();
@@ -339,8 +347,8 @@ impl Core {
         }
     }
 
-    /// The page of a store that takes no more than a page of the space's own; `None`: it has to be looked for. In a section
-    /// before and after.
+    /// The page of a store that takes no more than a page of the space's own; `None`: it has to be
+    /// looked for. In a section before and after.
     #[inline(never)]
     fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if device::is_inside(&self.space) {
@@ -360,7 +368,8 @@ impl Core {
         Some(page)
     }
 
-    /// The page of a load that takes no more than the zero frame; `None`: it has to be looked for. In a section before and after.
+    /// The page of a load that takes no more than the zero frame; `None`: it has to be looked for.
+    /// In a section before and after.
     #[inline(never)]
     fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if device::is_inside(&self.space)
@@ -373,7 +382,8 @@ impl Core {
         Some(page)
     }
 
-    /// The access has its page, for as long as its section: while uses are sampled, the next one may have to come here, too.
+    /// The access has its page, for as long as its section: while uses are sampled, the next one
+    /// may have to come here, too.
     #[inline]
     fn sample(&self, at: VirtAddr, what: What) {
         if self.space.pool.samples() && what.uses_page() {
@@ -381,14 +391,16 @@ impl Core {
         }
     }
 
-    /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a section.
+    /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a
+    /// section.
     ///
-    /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer that leaves the
-    /// leaves as they are (`translate::GATE_MAIL`) relies on it.
+    /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer
+    /// that leaves the leaves as they are (`translate::GATE_MAIL`) relies on it.
     fn have_leaf(&mut self, at: u64) -> Gate {
         while self.translator.sections.has_mail() {
             self.translator.drain();
-            // Who posted this may be waiting for a session to leave its section, which the mail would have told it.
+            // Who posted this may be waiting for a session to leave its section, which the mail
+            // would have told it.
             self.translator.sections.leave();
             self.translator.sections.enter();
         }
@@ -526,8 +538,9 @@ impl Core {
     }
 }
 
-/// A value that `load` has as bytes, which the fast path does not do. The bytes have a place of their own: were the result made
-/// out of line, the fast path would hand its own on through memory, too.
+/// A value that `load` has as bytes, which the fast path does not do. The bytes have a place of
+/// their own: were the result made out of line, the fast path would hand its own on through memory,
+/// too.
 #[inline(always)]
 fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Result<T, Fault> {
     cold_path();

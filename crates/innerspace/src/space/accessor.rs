@@ -10,10 +10,11 @@ use crate::{Explanation, Space, VirtAddr};
 
 /// Loads and stores of one space by one thread at a time: what a CPU is to an address space.
 ///
-/// Owned and `Send`: make one a thread. Every access returns a value or a [`Fault`], and never raises a signal. A value that
-/// crosses a page end is loaded in two parts; it is stored wholly or not at all ([`Accessor::store`] says what holds with
-/// devices). Bytes that other accessors write at the same
-/// time are seen old or new, aligned words of up to eight bytes never torn. Values are in the host's byte order.
+/// Owned and `Send`: make one a thread. Every access returns a value or a [`Fault`], and never
+/// raises a signal. A value that crosses a page end is loaded in two parts; it is stored wholly or
+/// not at all ([`Accessor::store`] says what holds with devices). Bytes that other accessors write
+/// at the same time are seen old or new, aligned words of up to eight bytes never torn. Values are
+/// in the host's byte order.
 ///
 /// Dropping an accessor, also by a panic, leaves nothing behind. An idle accessor delays nobody.
 ///
@@ -52,8 +53,8 @@ impl Accessor {
         Space(self.core.space.clone())
     }
 
-    /// Runs `work` with one section kept open over its accesses: faster, by the two stores that each access saves. See
-    /// [`Session`].
+    /// Runs `work` with one section kept open over its accesses: faster, by the two stores that
+    /// each access saves. See [`Session`].
     ///
     /// # Panics
     /// In a thread that is ending, where its locals are dropped.
@@ -111,7 +112,8 @@ macro_rules! accesses {
                 self.load_here::<$mode, T>(at)
             }
 
-            /// Loads a value at any alignment from where execution is allowed, as an instruction is fetched.
+            /// Loads a value at any alignment from where execution is allowed, as an instruction is
+            /// fetched.
             ///
             /// # Errors
             /// The [`Fault`](crate::Fault) of the first byte that cannot be fetched.
@@ -125,12 +127,14 @@ macro_rules! accesses {
 
             /// Stores a value at any alignment, wholly or not at all.
             ///
-            /// Of a value that lies in two pages, nothing is stored before both are known to take it. What a
-            /// [`Device`](crate::Device) refuses is known only by its call: where one part is memory, the device gets its own
-            /// first, and memory is left as it was if that is refused; of two devices, the second may refuse when the first has
-            /// its part. A direct access file that is guarded counts as a device here, and its last page gets its part first,
-            /// so that a file that was cut short takes all or nothing. What the memory's file, or another thread's change of the
-            /// mapping, brings about during the device's call is not foreseen.
+            /// Of a value that lies in two pages, nothing is stored before both are known to take
+            /// it. What a [`Device`](crate::Device) refuses is known only by its call: where one
+            /// part is memory, the device gets its own first, and memory is left as it was if that
+            /// is refused; of two devices, the second may refuse when the first has its part. A
+            /// direct access file that is guarded counts as a device here, and its last page gets
+            /// its part first, so that a file that was cut short takes all or nothing. What the
+            /// memory's file, or another thread's change of the mapping, brings about during the
+            /// device's call is not foreseen.
             ///
             /// # Errors
             /// The [`Fault`](crate::Fault) of the first byte that cannot be stored.
@@ -146,7 +150,8 @@ macro_rules! accesses {
             /// Copies bytes out of the space into `buffer`.
             ///
             /// # Errors
-            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read; everything before it is in `buffer`.
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read;
+            /// everything before it is in `buffer`.
             #[inline]
             pub fn read(
                 &mut self,
@@ -159,7 +164,8 @@ macro_rules! accesses {
             /// Copies bytes into the space.
             ///
             /// # Errors
-            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be written; everything before it is.
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be
+            /// written; everything before it is.
             #[inline]
             pub fn write(&mut self, at: crate::VirtAddr, bytes: &[u8]) -> Result<(), crate::Fault> {
                 self.core.write::<$mode>(at, bytes)
@@ -181,7 +187,8 @@ macro_rules! accesses {
             /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
             ///
             /// # Errors
-            /// A [`Fault`](crate::Fault) with the address that could not be read or written. What was copied before it stays.
+            /// A [`Fault`](crate::Fault) with the address that could not be read or written. What
+            /// was copied before it stays.
             pub fn copy(
                 &mut self,
                 to: crate::VirtAddr,
@@ -194,7 +201,8 @@ macro_rules! accesses {
             /// Compares bytes of the space with `bytes`, in the order of slices.
             ///
             /// # Errors
-            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read, if all before it are equal.
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read,
+            /// if all before it are equal.
             pub fn compare(
                 &mut self,
                 at: crate::VirtAddr,

@@ -1,8 +1,8 @@
 //! Values that lie in two pages.
 //!
-//! They are loaded in two parts. A store has both pages valid at once, in one section. With a device that is not to be had, since
-//! its call comes outside every section: there both parts are asked for before either is stored, and what may still refuse is
-//! stored first.
+//! They are loaded in two parts. A store has both pages valid at once, in one section. With a
+//! device that is not to be had, since its call comes outside every section: there both parts are
+//! asked for before either is stored, and what may still refuse is stored first.
 
 use super::access::{Core, Sectioned, What};
 use super::device::DeviceCall;
@@ -76,7 +76,8 @@ impl Core {
         self.write_across::<S>(at, bytes, What::part_of::<T>(AccessKind::Store))
     }
 
-    /// Writes bytes that lie in two pages, wholly or not at all. `part` is what to look up in either, and to report.
+    /// Writes bytes that lie in two pages, wholly or not at all. `part` is what to look up in
+    /// either, and to report.
     pub(super) fn write_across<S: Sectioned>(
         &mut self,
         at: VirtAddr,
@@ -98,8 +99,9 @@ impl Core {
             }
             S::leave(&mut self.translator);
             if self.translator.sections.has_mail() {
-                // It may be no more than the request of who waited for an earlier section. An access that has one of its own does not
-                // look at requests: it would hit, and leave this one unread.
+                // It may be no more than the request of who waited for an earlier section. An
+                // access that has one of its own does not look at requests: it would hit, and leave
+                // this one unread.
                 self.translator.sections.participant().call_in();
             }
             let low = self.have_part::<S>(at, first, part)?;

@@ -1,4 +1,5 @@
-//! What a program says about a range beforehand: that it will want it or not, that it is to stay, that it is to be written.
+//! What a program says about a range beforehand: that it will want it or not, that it is to stay,
+//! that it is to be written.
 //!
 //! | call | like Linux's | does |
 //! |---|---|---|
@@ -29,20 +30,24 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
-    /// Its pages go now: anonymous memory is zeros again, a private file mapping shows its file again. What was stored to
-    /// a shared mapping stays in the file.
+    /// Its pages go now: anonymous memory is zeros again, a private file mapping shows its file
+    /// again. What was stored to a shared mapping stays in the file.
     DontNeed,
     /// It will be used soon: files read ahead.
     WillNeed,
     /// It will not be used soon: reclaim takes it early.
     Cold,
-    /// Nothing is known of the order in which it will be read: what is not in memory shows it. So it is from the start.
+    /// Nothing is known of the order in which it will be read: what is not in memory shows it. So
+    /// it is from the start.
     Normal,
-    /// Cached files will be read here in no order: faults read nothing ahead, and map nothing but the page they are for.
+    /// Cached files will be read here in no order: faults read nothing ahead, and map nothing but
+    /// the page they are for.
     Random,
-    /// Cached files will be read here in order: faults read a full window ahead from the first one on.
+    /// Cached files will be read here in order: faults read a full window ahead from the first one
+    /// on.
     Sequential,
-    /// It will not be used for long: pages of files are written and evicted. Anonymous pages stay, for there is no swap.
+    /// It will not be used for long: pages of files are written and evicted. Anonymous pages stay,
+    /// for there is no swap.
     PageOut,
 }
 
@@ -53,9 +58,10 @@ impl Space {
     /// Says what will become of `len` bytes (rounded up to whole pages) at `at`.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for [`Advice::DontNeed`] and
-    /// [`Advice::PageOut`] of locked pages; [`SpaceError::File`] when reading ahead or writing fails;
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`].
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for
+    /// [`Advice::DontNeed`] and [`Advice::PageOut`] of locked pages; [`SpaceError::File`] when
+    /// reading ahead or writing fails; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`].
     pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
         const WHAT: &str = "advise";
         let space = &self.0;
@@ -128,8 +134,8 @@ impl Space {
         Ok(())
     }
 
-    /// Pages of files are unused until their next access, as after aging. Anonymous pages cannot be evicted, and keep what
-    /// they have: a restore goes by their write validity.
+    /// Pages of files are unused until their next access, as after aging. Anonymous pages cannot be
+    /// evicted, and keep what they have: a restore goes by their write validity.
     fn make_old(&self, range: &Range<u64>) {
         let nodes = Nodes { pool: &self.0.pool };
         self.0.inside(|tables| {
@@ -143,12 +149,12 @@ impl Space {
         });
     }
 
-    /// Writes what was stored to shared mappings of files in `len` bytes (rounded up to whole pages) at `at`, and makes it
-    /// durable.
+    /// Writes what was stored to shared mappings of files in `len` bytes (rounded up to whole
+    /// pages) at `at`, and makes it durable.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::File`]; [`SpaceError::Empty`],
-    /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::File`];
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
     pub fn sync(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         const WHAT: &str = "sync";
         let range = checked_range(WHAT, at, len, self.0.end())?;
@@ -169,13 +175,14 @@ impl Space {
         )
     }
 
-    /// Has every page of `len` bytes (rounded up to whole pages) at `at` in memory and mapped: for stores where the mapping is
-    /// private and writable, for loads otherwise. Parts that may not be read are passed over.
+    /// Has every page of `len` bytes (rounded up to whole pages) at `at` in memory and mapped: for
+    /// stores where the mapping is private and writable, for loads otherwise. Parts that may not be
+    /// read are passed over.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the first page that cannot be
-    /// had, with what came before it in place; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
-    /// [`SpaceError::OutOfRange`].
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the
+    /// first page that cannot be had, with what came before it in place; [`SpaceError::Empty`],
+    /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
     pub fn populate(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.have_pages("populate", at, len)
     }
@@ -221,16 +228,17 @@ impl Space {
         Ok(())
     }
 
-    /// Has all pages of `len` bytes (rounded up to whole pages) at `at` in memory, as [`Space::populate`], and keeps them
-    /// there until they are unlocked or unmapped. They count against the limit all the while.
+    /// Has all pages of `len` bytes (rounded up to whole pages) at `at` in memory, as
+    /// [`Space::populate`], and keeps them there until they are unlocked or unmapped. They count
+    /// against the limit all the while.
     ///
-    /// The lock is this space's: a fork starts without locks, and a snapshot keeps no page in memory by them. A restore brings
-    /// back the locks of the snapshot's time, in a space that was forked from the snapshot, too, but no pages: they stay from
-    /// their next use on.
+    /// The lock is this space's: a fork starts without locks, and a snapshot keeps no page in
+    /// memory by them. A restore brings back the locks of the snapshot's time, in a space that was
+    /// forked from the snapshot, too, but no pages: they stay from their next use on.
     ///
     /// # Errors
-    /// As for [`Space::populate`]; when the group may not hold as much, [`SpaceError::Access`] with a limit fault. Nothing
-    /// is locked that was not before.
+    /// As for [`Space::populate`]; when the group may not hold as much, [`SpaceError::Access`] with
+    /// a limit fault. Nothing is locked that was not before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let before = self.set_residence("lock", at, len, Residence::Locked)?;
         let had = self.have_pages("lock", at, len);
@@ -248,8 +256,9 @@ impl Space {
     /// Lets reclaim have the pages of `len` bytes (rounded up to whole pages) at `at` again.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
-    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is changed.
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Empty`],
+    /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is
+    /// changed.
     pub fn unlock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.set_residence("unlock", at, len, Residence::Pageable)
             .map(drop)
@@ -298,8 +307,8 @@ impl Space {
 }
 
 impl Accessor {
-    /// Has files read ahead what `len` bytes at `at`, at any alignment, show of them. A hint: what is not mapped, or has no
-    /// room, is left.
+    /// Has files read ahead what `len` bytes at `at`, at any alignment, show of them. A hint: what
+    /// is not mapped, or has no room, is left.
     ///
     /// # Errors
     /// [`SpaceError::File`] when reading fails.

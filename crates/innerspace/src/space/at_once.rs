@@ -1,7 +1,8 @@
 //! Accesses that never wait: the `try_` forms.
 //!
-//! They are the others, by another [`Sectioned`]: the hit is the same, and what is missed is had if that takes no waiting, by the
-//! same steps (`fault`). So each access has such a form. `watch_code`, which is more than an access, has none.
+//! They are the others, by another [`Sectioned`]: the hit is the same, and what is missed is had if
+//! that takes no waiting, by the same steps (`fault`). So each access has such a form.
+//! `watch_code`, which is more than an access, has none.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -97,19 +98,24 @@ macro_rules! tries {
     ($type:ty, $mode:ty) => {
         /// Accesses that never wait, each as the one without `try_`; a hit costs the same.
         ///
-        /// What takes no waiting is done: a page of zeros, a new page or a copy where a frame is free, a page of a file that is
-        /// cached. What would take some is a [`Fault`] of the kind [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), with
-        /// no byte changed at and after its address: what a store has to be asked for; memory that has to be evicted first; a
-        /// block that somebody has locked, that is being written, or that is viewed, for a store; a store to a hole; a change of
-        /// the mappings that is under way; what a direct access file has to ask its device, or to prepare for a store.
-        /// [`Space::ready`](crate::Space::ready) is a future that waits for it. A store that would block may leave its block marked as
-        /// changed, so that it is written to its file once more than it had to be.
+        /// What takes no waiting is done: a page of zeros, a new page or a copy where a frame is
+        /// free, a page of a file that is cached. What would take some is a [`Fault`] of the kind
+        /// [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), with no byte changed at and
+        /// after its address: what a store has to be asked for; memory that has to be evicted
+        /// first; a block that somebody has locked, that is being written, or that is viewed, for a
+        /// store; a store to a hole; a change of the mappings that is under way; what a direct
+        /// access file has to ask its device, or to prepare for a store.
+        /// [`Space::ready`](crate::Space::ready) is a future that waits for it. A store that would
+        /// block may leave its block marked as changed, so that it is written to its file once more
+        /// than it had to be.
         ///
-        /// The calls of a [`Device`](crate::Device), or of a file with [`OnShrink::Error`](crate::OnShrink::Error), are made as
-        /// ever, and take what they take. Two more things are done rather than refused. Where a group is near its limit, what other
-        /// threads have charged ahead is taken back before a frame is refused: that waits a moment for those in the middle of a
-        /// charge. And where a direct access file was kept open by nothing but a mapping that somebody unmaps during the access, the
-        /// access closes it: gives its blocks back, or unmaps and closes the host file.
+        /// The calls of a [`Device`](crate::Device), or of a file with
+        /// [`OnShrink::Error`](crate::OnShrink::Error), are made as ever, and take what they take.
+        /// Two more things are done rather than refused. Where a group is near its limit, what
+        /// other threads have charged ahead is taken back before a frame is refused: that waits a
+        /// moment for those in the middle of a charge. And where a direct access file was kept open
+        /// by nothing but a mapping that somebody unmaps during the access, the access closes it:
+        /// gives its blocks back, or unmaps and closes the host file.
         impl $type {
             /// [`Self::load`] that never waits.
             ///
@@ -138,7 +144,8 @@ macro_rules! tries {
                 self.store_here::<AtOnce<$mode>, T>(at, value)
             }
 
-            /// [`Self::read`] that never waits: what comes before the fault's address is in `buffer`.
+            /// [`Self::read`] that never waits: what comes before the fault's address is in
+            /// `buffer`.
             ///
             /// # Errors
             /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
@@ -253,8 +260,10 @@ tries!(Session<'_>, InSession);
 
 /// The accesses of an accessor alone.
 impl Accessor {
-    /// [`Accessor::gather`] that never waits: no store is asked, and what comes before the fault's address, in the order given, is in
-    /// its buffer. [`LaterSpaceCalls::gather`](crate::LaterSpaceCalls::gather) has all that is missing asked for together.
+    /// [`Accessor::gather`] that never waits: no store is asked, and what comes before the fault's
+    /// address, in the order given, is in its buffer.
+    /// [`LaterSpaceCalls::gather`](crate::LaterSpaceCalls::gather) has all that is missing asked
+    /// for together.
     ///
     /// # Errors
     /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
@@ -262,8 +271,8 @@ impl Accessor {
         self.core.gather::<AtOnce<Single>>(reads)
     }
 
-    /// [`Accessor::copy_from`] that never waits, in neither space: what was copied before the fault stays.
-    /// [`LaterSpaceCalls::copy`](crate::LaterSpaceCalls::copy) does the rest.
+    /// [`Accessor::copy_from`] that never waits, in neither space: what was copied before the fault
+    /// stays. [`LaterSpaceCalls::copy`](crate::LaterSpaceCalls::copy) does the rest.
     ///
     /// # Errors
     /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock) of either space.

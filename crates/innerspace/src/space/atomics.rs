@@ -1,7 +1,8 @@
 //! Atomic accesses, with an order.
 //!
-//! The order is that among accesses through spaces, whichever threads make them, and whatever else these threads do: as that
-//! of an atomic in memory. An address has to be a multiple of the value's size.
+//! The order is that among accesses through spaces, whichever threads make them, and whatever else
+//! these threads do: as that of an atomic in memory. An address has to be a multiple of the value's
+//! size.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,8 @@ use super::translate::Page;
 use crate::VirtAddr;
 use crate::sys::copy::{AtomicScalar, Modify};
 
-/// Panics where an atomic load would for its order, but with no section open yet: a panic would leave it open.
+/// Panics where an atomic load would for its order, but with no section open yet: a panic would
+/// leave it open.
 #[inline(always)]
 fn check_load(order: Ordering) {
     let releases = matches!(order, Ordering::Release | Ordering::AcqRel);
@@ -137,11 +139,13 @@ macro_rules! atomics {
                 self.core.store_atomic::<$mode, T>(at, value, order)
             }
 
-            /// Replaces `old` by `new` in one atomic step. The inner result is the value before: `Ok` if it was `old` and is
-            /// replaced, `Err`, loaded in the order `failure`, if it was another.
+            /// Replaces `old` by `new` in one atomic step. The inner result is the value before:
+            /// `Ok` if it was `old` and is replaced, `Err`, loaded in the order `failure`, if it
+            /// was another.
             ///
             /// # Errors
-            /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size. Devices have no such access.
+            /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
+            /// Devices have no such access.
             ///
             /// # Panics
             /// If `failure` releases, as for the atomics of the standard library.
@@ -203,7 +207,8 @@ macro_rules! atomics {
                     .modify::<$mode, T>(at, Modify::Subtract, operand, order)
             }
 
-            /// Clears the bits that `operand` does not have in one atomic step, and returns the value before.
+            /// Clears the bits that `operand` does not have in one atomic step, and returns the
+            /// value before.
             ///
             /// # Errors
             /// As for [`Self::compare_exchange`].
@@ -247,7 +252,8 @@ macro_rules! atomics {
                     .modify::<$mode, T>(at, Modify::Xor, operand, order)
             }
 
-            /// Replaces the value by the smaller of it and `operand` in one atomic step, and returns the value before.
+            /// Replaces the value by the smaller of it and `operand` in one atomic step, and
+            /// returns the value before.
             ///
             /// # Errors
             /// As for [`Self::compare_exchange`].
@@ -262,7 +268,8 @@ macro_rules! atomics {
                     .modify::<$mode, T>(at, Modify::Min, operand, order)
             }
 
-            /// Replaces the value by the larger of it and `operand` in one atomic step, and returns the value before.
+            /// Replaces the value by the larger of it and `operand` in one atomic step, and returns
+            /// the value before.
             ///
             /// # Errors
             /// As for [`Self::compare_exchange`].

@@ -8,12 +8,12 @@ use super::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
 impl Accessor {
-    /// Copies `len` bytes of another accessor's space, or of the same one, into this accessor's. Ranges of one space must not overlap: for
-    /// those there is [`Accessor::copy`].
+    /// Copies `len` bytes of another accessor's space, or of the same one, into this accessor's.
+    /// Ranges of one space must not overlap: for those there is [`Accessor::copy`].
     ///
     /// # Errors
-    /// A [`Fault`] of either space, with the address that could not be read or written: [`Fault::access`] tells which.
-    /// What was copied before it stays.
+    /// A [`Fault`] of either space, with the address that could not be read or written:
+    /// [`Fault::access`] tells which. What was copied before it stays.
     pub fn copy_from(
         &mut self,
         to: VirtAddr,
@@ -122,7 +122,8 @@ impl Core {
         Ok(Ordering::Equal)
     }
 
-    /// Through a buffer of one page, so that it always gets on, whichever of the two pages is taken away in between.
+    /// Through a buffer of one page, so that it always gets on, whichever of the two pages is taken
+    /// away in between.
     pub(super) fn copy<S: Sectioned>(
         &mut self,
         to: VirtAddr,

@@ -11,24 +11,28 @@
 //! | 7 the gate opens | faults in the range see the new set, and no slot of a cache is older |
 //! | 8 what was detached is let go | |
 //!
-//! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to change. A fault may see the
-//! old or the new set; a file's mapper is registered before, so whoever revokes a page that such a fault installed, under
-//! the page's block lock, goes by the new set.
+//! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to
+//! change. A fault may see the old or the new set; a file's mapper is registered before, so whoever
+//! revokes a page that such a fault installed, under the page's block lock, goes by the new set.
 //!
-//! No step waits for a revoker whose section began after step 2: it may have read the old set, and find words of the new one,
-//! those that faults install after step 7 or those of a subtree that step 4 puts in. So the set tells a revoker where to look,
-//! and not what it may take. Of pages of cached files it empties the words alone that lead to the block which it has locked
-//! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker takes the word and waits (I6). Words
-//! of holes and of direct access files it may empty, and validity take away, wherever it is: they are not counted, the next
-//! access faults, and whoever takes them by right waits for a grace period whether it has found them or not.
+//! No step waits for a revoker whose section began after step 2: it may have read the old set, and
+//! find words of the new one, those that faults install after step 7 or those of a subtree that
+//! step 4 puts in. So the set tells a revoker where to look, and not what it may take. Of pages of
+//! cached files it empties the words alone that lead to the block which it has locked
+//! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker takes
+//! the word and waits (I6). Words of holes and of direct access files it may empty, and validity
+//! take away, wherever it is: they are not counted, the next access faults, and whoever takes them
+//! by right waits for a grace period whether it has found them or not.
 //!
-//! Whatever waits for memory with the writer held counts as a callback of the space (`device::Inside`): reclaim calls stores, and
-//! one that changed the same space would wait for itself.
+//! Whatever waits for memory with the writer held counts as a callback of the space
+//! (`device::Inside`): reclaim calls stores, and one that changed the same space would wait for
+//! itself.
 //!
-//! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done between the replacement of a
-//! leaf and its post. Faults on addresses beside the range meet steps 3 and 4 in nodes above it and in leaves at its ends:
-//! whole subtrees come off only where every address is in the range, shared nodes are copied under `paths` alone, and words
-//! of leaves are taken one by one.
+//! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done
+//! between the replacement of a leaf and its post. Faults on addresses beside the range meet steps
+//! 3 and 4 in nodes above it and in leaves at its ends: whole subtrees come off only where every
+//! address is in the range, shared nodes are copied under `paths` alone, and words of leaves are
+//! taken one by one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -72,8 +76,9 @@ pub(super) struct Leftover {
     unused: Vec<FileUse>,
 }
 
-/// What was detached by a change that is under way. Nodes that were copied are nothing anybody sees; what they replaced is let go also
-/// when the change ends by an error, or by the panic of a store that was to make room for it.
+/// What was detached by a change that is under way. Nodes that were copied are nothing anybody
+/// sees; what they replaced is let go also when the change ends by an error, or by the panic of a
+/// store that was to make room for it.
 pub(super) struct Underway<'s> {
     space: &'s SpaceInner,
     detached: Detached,
@@ -180,8 +185,8 @@ impl Files {
 }
 
 impl SpaceInner {
-    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. What is returned goes to
-    /// [`SpaceInner::finish`] once the writer is dropped.
+    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. What
+    /// is returned goes to [`SpaceInner::finish`] once the writer is dropped.
     ///
     /// # Errors
     /// [`SpaceError::Limit`]; nothing is changed.
@@ -229,8 +234,8 @@ impl SpaceInner {
         done
     }
 
-    /// Changes the mappings by `change`, whose nodes are charged for in `mode`; `tables` changes the words, publishes the new set, and
-    /// says what is detached, or that nothing is changed.
+    /// Changes the mappings by `change`, whose nodes are charged for in `mode`; `tables` changes
+    /// the words, publishes the new set, and says what is detached, or that nothing is changed.
     pub(super) fn change_by(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -276,8 +281,8 @@ impl SpaceInner {
             .retire(Retired::Call(Box::new(|_| drop(replaced))));
     }
 
-    /// Nothing is mapped in the range, so there are no words: but what faults put there from now on is not right for sharers
-    /// of the table, who map nothing there either.
+    /// Nothing is mapped in the range, so there are no words: but what faults put there from now on
+    /// is not right for sharers of the table, who map nothing there either.
     fn part_from_sharers(
         &self,
         range: &Range<u64>,
@@ -294,13 +299,15 @@ impl SpaceInner {
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
         nodes.apply(self.root, range, edit, &mut detached);
         if detached.nodes() > before {
-            // Leaves of nothing that came off whole: accesses which found no mapping may have left them remembered.
+            // Leaves of nothing that came off whole: accesses which found no mapping may have left
+            // them remembered.
             self.post(Post::All);
         }
         Ok(())
     }
 
-    /// Whether no slot of the range has anything: `pte::take_alone` relies on it, with the gate open. Looks at every one.
+    /// Whether no slot of the range has anything: `pte::take_alone` relies on it, with the gate
+    /// open. Looks at every one.
     pub(super) fn is_empty(&self, range: &Range<u64>) -> bool {
         let nodes = Nodes { pool: &self.pool };
         let mut empty = true;
@@ -369,8 +376,8 @@ impl SpaceInner {
         }
     }
 
-    /// Has the leaves of these addresses that borrow nothing any more forget their origins. The gate is closed, and a grace period follows
-    /// before those are let go.
+    /// Has the leaves of these addresses that borrow nothing any more forget their origins. The
+    /// gate is closed, and a grace period follows before those are let go.
     pub(super) fn part_in_vain(
         &self,
         places: impl IntoIterator<Item = u64>,
@@ -387,7 +394,8 @@ impl SpaceInner {
         }
     }
 
-    /// Makes the paths of the range the space's own, as far as the edit needs that; `false`: with more nodes.
+    /// Makes the paths of the range the space's own, as far as the edit needs that; `false`: with
+    /// more nodes.
     pub(super) fn own_range(
         &self,
         range: &Range<u64>,
@@ -398,7 +406,8 @@ impl SpaceInner {
         let nodes = Nodes { pool: &self.pool };
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
-        // A leaf at an edge may be remembered again, and what hung under an upper node when it was copied.
+        // A leaf at an edge may be remembered again, and what hung under an upper node when it was
+        // copied.
         let moved = |post| {
             self.post(post);
             self.leaves_copied(range);
@@ -407,8 +416,8 @@ impl SpaceInner {
         owned.is_ok()
     }
 
-    /// Goes back to another set, whose table `take_table` puts in place of the space's with the gate closed everywhere;
-    /// nothing is changed if that fails.
+    /// Goes back to another set, whose table `take_table` puts in place of the space's with the
+    /// gate closed everywhere; nothing is changed if that fails.
     pub(super) fn replace_all<E>(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -424,8 +433,8 @@ impl SpaceInner {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(self, file, 1);
         }
-        // Leaves come over from a snapshot, which a revocation may ask after it has asked this space, and find gone. Who has
-        // registered meanwhile is asked again.
+        // Leaves come over from a snapshot, which a revocation may ask after it has asked this
+        // space, and find gone. Who has registered meanwhile is asked again.
         // mutant: A2-renew (test: a_space_that_went_back_since_it_was_asked_is_asked_again) nobody is asked again
         let renewed = match cfg!(mutant = "A2-renew") {
             true => Vec::new(),

@@ -1,29 +1,34 @@
-//! Pages that code was fetched from: their generations, by which a translator can tell that what it made of them is stale.
+//! Pages that code was fetched from: their generations, by which a translator can tell that what it
+//! made of them is stale.
 //!
-//! A page is *watched* from the first [`Accessor::watch_code`] on. A fault that makes a watched page writable counts one
-//! generation first, in its section. To watch: close the gate on the page, so that no fault is between its count and the page's
-//! word; make the page read-only; wait for a grace period; read the generation; open the gate. Stores that needed no fault began
-//! before the page was read-only, so are over when the grace period is; whoever makes it writable again counts after the
-//! generation was read. The grace period is needed whoever made the page read-only: writeback, aging and samples
-//! do it, too, and a store may be under way by what the page was.
+//! A page is *watched* from the first [`Accessor::watch_code`] on. A fault that makes a watched
+//! page writable counts one generation first, in its section. To watch: close the gate on the page,
+//! so that no fault is between its count and the page's word; make the page read-only; wait for a
+//! grace period; read the generation; open the gate. Stores that needed no fault began before the
+//! page was read-only, so are over when the grace period is; whoever makes it writable again counts
+//! after the generation was read. The grace period is needed whoever made the page read-only:
+//! writeback, aging and samples do it, too, and a store may be under way by what the page was.
 //!
-//! The gate has to be closed for the page's own sake as well: a fault that copies it must find its word changed if there were
-//! stores to it meanwhile (`pte`).
+//! The gate has to be closed for the page's own sake as well: a fault that copies it must find its
+//! word changed if there were stores to it meanwhile (`pte`).
 //!
-//! A page of a file may be shown elsewhere, too: at other addresses, in forks, in other spaces. Stores there count as well. Its
-//! generation is known to the pool (`reclaim::watched`) by the file's page, and a fault that makes such a page writable anywhere
-//! counts it, in its section. No gate keeps these faults out, so the watcher goes by their counts: it makes itself known; reads the
-//! generation; waits for a grace period, by which every fault is over that did not see it, or counted before it read; takes
-//! the right to store away in every space (`Revoke::Write`); waits for a grace period, by which the stores are over. What is
-//! writable after that was made so by a fault that counted after the generation was read.
+//! A page of a file may be shown elsewhere, too: at other addresses, in forks, in other spaces.
+//! Stores there count as well. Its generation is known to the pool (`reclaim::watched`) by the
+//! file's page, and a fault that makes such a page writable anywhere counts it, in its section. No
+//! gate keeps these faults out, so the watcher goes by their counts: it makes itself known; reads
+//! the generation; waits for a grace period, by which every fault is over that did not see it, or
+//! counted before it read; takes the right to store away in every space (`Revoke::Write`); waits
+//! for a grace period, by which the stores are over. What is writable after that was made so by a
+//! fault that counted after the generation was read.
 //!
-//! A call that writes to a page of a file counts afterwards, in a section of its own: either that is seen to be open by a watcher's
-//! grace period, and then the bytes are there before the watcher fetches them; or it sees that the page is watched, and
-//! counts. It looks whether anybody maps the page once the bytes are there: who maps it later finds them.
+//! A call that writes to a page of a file counts afterwards, in a section of its own: either that
+//! is seen to be open by a watcher's grace period, and then the bytes are there before the watcher
+//! fetches them; or it sees that the page is watched, and counts. It looks whether anybody maps the
+//! page once the bytes are there: who maps it later finds them.
 //!
-//! Structural changes count a generation first, too: who finds a page as they leave it finds its code stale, and their writer
-//! keeps watchers out from before the count until they are over. Files that take pages away count once the page's word is
-//! changed, with its block locked.
+//! Structural changes count a generation first, too: who finds a page as they leave it finds its
+//! code stale, and their writer keeps watchers out from before the count until they are over. Files
+//! that take pages away count once the page's word is changed, with its block locked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -58,10 +63,12 @@ pub struct CodePage {
 }
 
 impl CodePage {
-    /// Whether nothing was stored to the page, nor its mapping changed, since it was watched. Costs one load.
+    /// Whether nothing was stored to the page, nor its mapping changed, since it was watched. Costs
+    /// one load.
     ///
-    /// [`Accessor::watch_code`] says which stores count. It may also say false where nothing was stored: where a store began at
-    /// the same time, or pages of the file were taken away. It never turns true again.
+    /// [`Accessor::watch_code`] says which stores count. It may also say false where nothing was
+    /// stored: where a store began at the same time, or pages of the file were taken away. It never
+    /// turns true again.
     #[inline]
     pub fn is_current(&self) -> bool {
         self.generation.load(Ordering::Acquire) == self.seen
@@ -93,7 +100,8 @@ impl Code {
         }
     }
 
-    /// Watched pages of the range that show a file may show something else now, with nobody to tell.
+    /// Watched pages of the range that show a file may show something else now, with nobody to
+    /// tell.
     fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
         for (page, generation) in self.pages.lock().range(range.clone()) {
             let shown = vmas.find_containing(*page);
@@ -113,8 +121,9 @@ impl Code {
 }
 
 impl SpaceInner {
-    /// The leaves that show this range may have been copied. A copy leaves out what shows a file, which faults in again: until then
-    /// nobody who changes such a page comes by this space, so it counts as changed.
+    /// The leaves that show this range may have been copied. A copy leaves out what shows a file,
+    /// which faults in again: until then nobody who changes such a page comes by this space, so it
+    /// counts as changed.
     pub(super) fn leaves_copied(&self, range: &Range<u64>) {
         if self.code.watched.load(Ordering::Acquire) == 0 {
             return;
@@ -127,7 +136,8 @@ impl SpaceInner {
         }
     }
 
-    /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its section, inside the gate.
+    /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its
+    /// section, inside the gate.
     #[inline(always)]
     pub(super) fn written(&self, at: u64) {
         self.code.written(at);
@@ -162,18 +172,22 @@ impl SpaceInner {
 }
 
 impl Accessor {
-    /// Watches the page of `at`, whose mapping has to allow execution, for changes: call it, then fetch and translate;
-    /// what was made of the page is stale as soon as [`CodePage::is_current`] is false.
+    /// Watches the page of `at`, whose mapping has to allow execution, for changes: call it, then
+    /// fetch and translate; what was made of the page is stale as soon as [`CodePage::is_current`]
+    /// is false.
     ///
-    /// What counts is every store by an accessor to what the page shows: by any accessor of this space; of a page of a file, also
-    /// through other mappings of the file, in this space, in its forks and in others of the same [`Memory`](crate::Memory), and by
-    /// functions of the file such as [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. What does not count:
-    /// writes to the file by others outside; and what is written to a page by way of a pin.
+    /// What counts is every store by an accessor to what the page shows: by any accessor of this
+    /// space; of a page of a file, also through other mappings of the file, in this space, in its
+    /// forks and in others of the same [`Memory`](crate::Memory), and by functions of the file such
+    /// as [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. What does not
+    /// count: writes to the file by others outside; and what is written to a page by way of a pin.
     ///
-    /// Waits for grace periods: it costs a few microseconds. The space remembers each page it was called for, in some tens of bytes.
+    /// Waits for grace periods: it costs a few microseconds. The space remembers each page it was
+    /// called for, in some tens of bytes.
     ///
-    /// There is no `try_` form, for the grace periods are what it is made of. All else that it may wait for is the page itself, which
-    /// [`Accessor::try_fetch`] has, or [`Space::ready`](crate::Space::ready), and changes of the mappings.
+    /// There is no `try_` form, for the grace periods are what it is made of. All else that it may
+    /// wait for is the page itself, which [`Accessor::try_fetch`] has, or
+    /// [`Space::ready`](crate::Space::ready), and changes of the mappings.
     /// [`LaterSpaceCalls::watch_code`](crate::LaterSpaceCalls::watch_code) does it without waiting.
     ///
     /// # Errors
@@ -181,7 +195,8 @@ impl Accessor {
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
         let space = self.core.space.clone();
         if device::is_inside(&space) {
-            // Also where the page is at hand: the change that the callback works for has the writer.
+            // Also where the page is at hand: the change that the callback works for has the
+            // writer.
             let kind = FaultKind::Reentered;
             return Err(Fault::new(kind, at, AccessKind::Fetch, 0));
         }

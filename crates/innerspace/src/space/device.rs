@@ -1,13 +1,15 @@
-//! Device ranges: loads and stores that are calls. A direct access file that is guarded against being cut short is mapped in the
-//! same way; what fails there is a fault of the file, not of a device.
+//! Device ranges: loads and stores that are calls. A direct access file that is guarded against
+//! being cut short is mapped in the same way; what fails there is a fault of the file, not of a
+//! device.
 //!
-//! A mapping of a device has no pages. An access there finds no translation, ever, so it comes to the fault, which finds
-//! the mapping and its protection and hands the device back; the access then calls it, outside every section and with no
-//! lock held. A session is suspended meanwhile.
+//! A mapping of a device has no pages. An access there finds no translation, ever, so it comes to
+//! the fault, which finds the mapping and its protection and hands the device back; the access then
+//! calls it, outside every section and with no lock held. A session is suspended meanwhile.
 //!
-//! While a thread is in a device's handler (or in a store's callback for a fault or a change of the space), it may not use the same
-//! space: its accesses fail, and so do changes of the mappings. To find out, the space's other accessors are asked to look at
-//! their mail, which leads their next access past [`is_inside`].
+//! While a thread is in a device's handler (or in a store's callback for a fault or a change of the
+//! space), it may not use the same space: its accesses fail, and so do changes of the mappings. To
+//! find out, the space's other accessors are asked to look at their mail, which leads their next
+//! access past [`is_inside`].
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,12 +24,15 @@ use crate::cache::{depth_in_spaces, set_depth_in_spaces};
 use crate::dax::{DaxFile, DaxRef};
 use crate::sync::Arc;
 
-/// Something that answers loads and stores of a range of addresses; see [`Map::device`](crate::Map::device).
+/// Something that answers loads and stores of a range of addresses; see
+/// [`Map::device`](crate::Map::device).
 ///
-/// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any alignment, in the machine's
-/// byte order. Bulk accesses are runs of calls of at most 8 bytes, aligned to their size; an access across the end of a page is
-/// two such runs, and what a call has stored stays when a later one is refused. An atomic load or store is one call too, and an
-/// atomic read-modify-write is refused. Several threads may call at once. A handler may not use the space it is mapped in: see [`FaultKind::Reentered`].
+/// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any
+/// alignment, in the machine's byte order. Bulk accesses are runs of calls of at most 8 bytes,
+/// aligned to their size; an access across the end of a page is two such runs, and what a call has
+/// stored stays when a later one is refused. An atomic load or store is one call too, and an atomic
+/// read-modify-write is refused. Several threads may call at once. A handler may not use the space
+/// it is mapped in: see [`FaultKind::Reentered`].
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
@@ -41,13 +46,14 @@ pub trait Device: Send + Sync + 'static {
     /// As for [`Device::load`].
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// The device's state, for a snapshot of the space, right after the memory was frozen; nothing by default. Where both have to
-    /// be of one moment, let no accessor run meanwhile.
+    /// The device's state, for a snapshot of the space, right after the memory was frozen; nothing
+    /// by default. Where both have to be of one moment, let no accessor run meanwhile.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Goes back to a state that [`Device::snapshot`] gave, right after the memory was restored; does nothing by default.
+    /// Goes back to a state that [`Device::snapshot`] gave, right after the memory was restored;
+    /// does nothing by default.
     fn restore(&self, _state: &[u8]) {}
 }
 
@@ -91,7 +97,8 @@ pub(super) struct DeviceRef(Arc<Target>);
 
 enum Target {
     Device(Box<dyn Device>),
-    /// A direct access file, guarded against being cut short. No handle: a mapping may go anywhere, and a handle ends its file.
+    /// A direct access file, guarded against being cut short. No handle: a mapping may go anywhere,
+    /// and a handle ends its file.
     File(DaxRef),
 }
 
@@ -235,7 +242,8 @@ impl Inside {
         inside
     }
 
-    /// For a store's callback, or what may come to one: an access that finds what it wants without a fault does not come here.
+    /// For a store's callback, or what may come to one: an access that finds what it wants without
+    /// a fault does not come here.
     pub(super) fn quiet(space: &SpaceInner) -> Inside {
         let _ = INSIDE.try_with(|inside| {
             inside.borrow_mut().push(space.id);
@@ -256,7 +264,8 @@ impl Drop for Inside {
     }
 }
 
-/// The sizes in which a run of bytes is accessed: at most 8, each aligned to its size. Offset and length of each.
+/// The sizes in which a run of bytes is accessed: at most 8, each aligned to its size. Offset and
+/// length of each.
 fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,17 +1,21 @@
-//! Which pages were stored to since somebody asked last: for a framebuffer, or to copy a space while it runs.
+//! Which pages were stored to since somebody asked last: for a framebuffer, or to copy a space
+//! while it runs.
 //!
-//! A page is *watched* from the first [`Space::take_dirty`] that named it. The log has a bit for each watched page that a
-//! fault has made writable since it was last taken; so a watched page is writable only if its bit is set. To take: close
-//! the gate on the range, so that no fault is between its bit and its word; take the bits; take the write validity of their
-//! pages, so that the next store faults, and sets the bit again; wait for a grace period, for stores that had found the
-//! word as it was; open the gate.
+//! A page is *watched* from the first [`Space::take_dirty`] that named it. The log has a bit for
+//! each watched page that a fault has made writable since it was last taken; so a watched page is
+//! writable only if its bit is set. To take: close the gate on the range, so that no fault is
+//! between its bit and its word; take the bits; take the write validity of their pages, so that the
+//! next store faults, and sets the bit again; wait for a grace period, for stores that had found
+//! the word as it was; open the gate.
 //!
-//! What changes pages other than by stores (mapping, unmapping, dropping, moving, restoring) ends the watch of its range.
-//! The next take names all that is mapped there, as for a page that nobody has asked about before. So does a range where
-//! there was no memory for the log. A restore in place copies back what was stored to since: the
-//! bits of that are set already, or, if they were taken, set again.
+//! What changes pages other than by stores (mapping, unmapping, dropping, moving, restoring) ends
+//! the watch of its range. The next take names all that is mapped there, as for a page that nobody
+//! has asked about before. So does a range where there was no memory for the log. A restore in
+//! place copies back what was stored to since: the bits of that are set already, or, if they were
+//! taken, set again.
 //!
-//! The mutex of the log is taken inside sections and under the gate's writer, and nothing is taken under it.
+//! The mutex of the log is taken inside sections and under the gate's writer, and nothing is taken
+//! under it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,7 +42,8 @@ const BITS: usize = SLOTS / 64;
 /// The log of a space.
 #[derive(Debug, Default)]
 pub(super) struct DirtyLog {
-    /// Whether anything was ever watched. Set with the gate closed, so a fault that is inside reads the value that holds.
+    /// Whether anything was ever watched. Set with the gate closed, so a fault that is inside reads
+    /// the value that holds.
     watching: AtomicBool,
     log: Mutex<Log>,
 }
@@ -91,7 +96,8 @@ impl DirtyLog {
         }
     }
 
-    /// Takes the range's bits, and watches all of it from now on if there is memory to note it in. The gate is closed on it.
+    /// Takes the range's bits, and watches all of it from now on if there is memory to note it in.
+    /// The gate is closed on it.
     fn take(&self, space: &SpaceInner, range: &Range<u64>) -> Taken {
         self.watching.store(true, Ordering::Relaxed);
         self.log.lock().take(space, range)
@@ -253,19 +259,22 @@ impl Log {
 }
 
 impl Space {
-    /// The pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since they were last taken, as
-    /// ranges by address: what a display has to draw again, or what is to be sent once more when a running space is copied
-    /// elsewhere. Parts that are not mapped, devices, and files with [`OnShrink::Error`](crate::OnShrink::Error) are left out.
+    /// The pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since they
+    /// were last taken, as ranges by address: what a display has to draw again, or what is to be
+    /// sent once more when a running space is copied elsewhere. Parts that are not mapped, devices,
+    /// and files with [`OnShrink::Error`](crate::OnShrink::Error) are left out.
     ///
-    /// A store that is over before the call is named by it, or was by one before. One that comes in between is
-    /// named by this call or by the next; so bytes that are read after the call are either what they were when it
-    /// returned, or the page is named again. Named as well are: what was mapped, dropped, moved or restored since, and
-    /// everything at the first call; pages that were made ready for stores and not stored to
-    /// ([`Space::populate`], and neighbours in a block of a direct access file); and more of a range where memory to note pages in was refused. What other spaces, other
-    /// mappings of a shared file and writes to the file itself store does not count.
+    /// A store that is over before the call is named by it, or was by one before. One that comes in
+    /// between is named by this call or by the next; so bytes that are read after the call are
+    /// either what they were when it returned, or the page is named again. Named as well are: what
+    /// was mapped, dropped, moved or restored since, and everything at the first call; pages that
+    /// were made ready for stores and not stored to ([`Space::populate`], and neighbours in a block
+    /// of a direct access file); and more of a range where memory to note pages in was refused.
+    /// What other spaces, other mappings of a shared file and writes to the file itself store does
+    /// not count.
     ///
-    /// Waits for no accessor longer than its current access. The time is that of the pages named. The first store to each page
-    /// after a call costs a short fault.
+    /// Waits for no accessor longer than its current access. The time is that of the pages named.
+    /// The first store to each page after a call costs a short fault.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory};
@@ -281,8 +290,8 @@ impl Space {
     /// ```
     ///
     /// # Errors
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Reentered`].
-    /// Nothing is taken.
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Reentered`]. Nothing is taken.
     pub fn take_dirty(&self, at: VirtAddr, len: u64) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
         const WHAT: &str = "take_dirty";
         let space = &*self.0;
@@ -316,7 +325,8 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Has reclaim make room for one more range in the log. With the log unlocked, for faults take it; the gate's writer is held.
+    /// Has reclaim make room for one more range in the log. With the log unlocked, for faults take
+    /// it; the gate's writer is held.
     fn make_room_in_log(&self) {
         let mut log = self.dirty.log.lock();
         log.shrink(self);
@@ -332,7 +342,8 @@ impl SpaceInner {
         }
     }
 
-    /// Takes write validity away from what was taken; whether there was any. The gate is closed on it.
+    /// Takes write validity away from what was taken; whether there was any. The gate is closed on
+    /// it.
     fn end_writes_of(&self, taken: &Taken) -> bool {
         let nodes = Nodes { pool: &self.pool };
         let mut leaves: Vec<u64> = Vec::new();

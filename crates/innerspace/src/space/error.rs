@@ -1,7 +1,9 @@
-//! What can go wrong with a space: [`SpaceError`] for changes of its mappings, [`Fault`] for accesses.
+//! What can go wrong with a space: [`SpaceError`] for changes of its mappings, [`Fault`] for
+//! accesses.
 //!
-//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It knows the address (of one that
-//! no space has, the upper part), the kind and the access; what else there is to say (the nearest mapping, the file's error) [`super::Space::explain`] adds.
+//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It
+//! knows the address (of one that no space has, the upper part), the kind and the access; what else
+//! there is to say (the nearest mapping, the file's error) [`super::Space::explain`] adds.
 
 use std::fmt;
 use std::io;
@@ -59,8 +61,8 @@ pub enum FaultKind {
     /// The mapping's protection forbids it, or it was an atomic read-modify-write of a file with
     /// [`OnShrink::Error`](crate::OnShrink::Error), which has none.
     Forbidden,
-    /// The mapping shows a part of its file that is past the file's end, or was cut off by somebody else: what would be
-    /// SIGBUS.
+    /// The mapping shows a part of its file that is past the file's end, or was cut off by somebody
+    /// else: what would be SIGBUS.
     PastEnd,
     /// The file's store failed.
     Io,
@@ -70,20 +72,24 @@ pub enum FaultKind {
     Misaligned,
     /// A page has as many owners as can be counted: forks, mappings or pins; drop some.
     TooManyOwners,
-    /// The space is a snapshot, which never changes and answers for no device; fork it and use the fork.
+    /// The space is a snapshot, which never changes and answers for no device; fork it and use the
+    /// fork.
     Frozen,
-    /// The device that is mapped there refused, or it was an atomic read-modify-write, which devices do not have. Atomic loads and
-    /// stores are calls of it as others are.
+    /// The device that is mapped there refused, or it was an atomic read-modify-write, which
+    /// devices do not have. Atomic loads and stores are calls of it as others are.
     Device,
     /// An access from inside a device's handler, or a store's callback, to the space it works for.
     Reentered,
-    /// A `try_` form met something it would have had to wait for: [`Space::ready`](crate::Space::ready) waits for it.
+    /// A `try_` form met something it would have had to wait for:
+    /// [`Space::ready`](crate::Space::ready) waits for it.
     WouldBlock,
-    /// The calling process is a child of fork(2), and the memory is that of the process that made it.
+    /// The calling process is a child of fork(2), and the memory is that of the process that made
+    /// it.
     OtherProcess,
 }
 
-/// An access that failed. Nothing was changed at and after the address; a value is stored wholly or not at all.
+/// An access that failed. Nothing was changed at and after the address; a value is stored wholly or
+/// not at all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// 48 bits: the address, or with [`BEYOND`] its upper ones.
@@ -121,11 +127,11 @@ impl Fault {
         Fault { kind, ..self }
     }
 
-    /// The address that could not be accessed: the first failing byte of a buffer, the first byte of a value; of a value that
-    /// lies in two pages, the first byte in the page that failed.
+    /// The address that could not be accessed: the first failing byte of a buffer, the first byte
+    /// of a value; of a value that lies in two pages, the first byte in the page that failed.
     ///
-    /// An address of more than 48 bits, which no space has, is told rounded down to a multiple of 64 KiB: it has more than
-    /// 48 bits still.
+    /// An address of more than 48 bits, which no space has, is told rounded down to a multiple of
+    /// 64 KiB: it has more than 48 bits still.
     pub fn address(self) -> VirtAddr {
         let address = u64::from(self.address_high) << 32 | u64::from(self.address_low);
         VirtAddr(if self.is_beyond() {
@@ -304,7 +310,8 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A fault with everything its space can say about it. Becomes an [`io::Error`] of the kind of its fault.
+/// A fault with everything its space can say about it. Becomes an [`io::Error`] of the kind of its
+/// fault.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     pub(super) fault: Fault,
@@ -364,7 +371,8 @@ pub enum SpaceError {
         /// The first address that does not exist.
         end: VirtAddr,
     },
-    /// Page 0, so that a null pointer stays an error; see [`Map::with_null`](crate::Map::with_null).
+    /// Page 0, so that a null pointer stays an error; see
+    /// [`Map::with_null`](crate::Map::with_null).
     #[error("{what} at {at}: page 0 is kept free, so that null is an error")]
     NullPage {
         /// The operation.
@@ -377,12 +385,14 @@ pub enum SpaceError {
     Reentered {
         /// The operation.
         what: &'static str,
-        /// Where; 0 for all of the space, and the first address looked at where the space was to choose.
+        /// Where; 0 for all of the space, and the first address looked at where the space was to
+        /// choose.
         at: VirtAddr,
         /// How much.
         len: u64,
     },
-    /// The calling process is a child of fork(2), and the memory is that of the process that made it. Nothing was done.
+    /// The calling process is a child of fork(2), and the memory is that of the process that made
+    /// it. Nothing was done.
     #[error("{what}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The operation.
@@ -436,7 +446,8 @@ pub enum SpaceError {
         /// How much.
         len: u64,
     },
-    /// A mapping of a device that is to be longer: its handler knows the offsets it was mapped with.
+    /// A mapping of a device that is to be longer: its handler knows the offsets it was mapped
+    /// with.
     #[error("remap at {at} to {}: {mapping} cannot be longer than its device", Bytes(*len))]
     DeviceEnds {
         /// Where it is.
@@ -469,7 +480,8 @@ pub enum SpaceError {
         /// The operation.
         what: &'static str,
     },
-    /// A restore from a snapshot that was not taken of this space, nor has it been forked from that snapshot.
+    /// A restore from a snapshot that was not taken of this space, nor has it been forked from that
+    /// snapshot.
     #[error("restore: the snapshot is of another space")]
     OtherSpace,
     /// A comparison with a snapshot or space of another `Memory`.
@@ -486,7 +498,8 @@ pub enum SpaceError {
         /// The mapping there.
         mapping: String,
     },
-    /// A pinned page would have to change places, or its bytes, behind the back of whoever pinned it.
+    /// A pinned page would have to change places, or its bytes, behind the back of whoever pinned
+    /// it.
     #[error("{what}: the page at {at} is pinned; unpin it first")]
     Pinned {
         /// The operation.
@@ -494,7 +507,8 @@ pub enum SpaceError {
         /// The first such page.
         at: VirtAddr,
     },
-    /// A page would have to be copied that is pinned with [`AtFork::Refuse`](crate::AtFork::Refuse).
+    /// A page would have to be copied that is pinned with
+    /// [`AtFork::Refuse`](crate::AtFork::Refuse).
     #[error("{what}: the page at {at} is pinned and may not be copied; unpin it first")]
     PinnedAlone {
         /// The operation.

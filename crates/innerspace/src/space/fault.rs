@@ -1,8 +1,9 @@
 //! One page fault, as steps.
 //!
-//! A step runs inside a section with the gate open and never sleeps: it installs the page, or says what is missing. What is
-//! missing is then had with no section open and no lock held (DESIGN decision 4), and the step runs again. A fault that must not
-//! wait ([`Wait::No`]) has what is there at once, and is an error where it is not; nodes that a step has linked stay, whatever the
+//! A step runs inside a section with the gate open and never sleeps: it installs the page, or says
+//! what is missing. What is missing is then had with no section open and no lock held (DESIGN
+//! decision 4), and the step runs again. A fault that must not wait ([`Wait::No`]) has what is
+//! there at once, and is an error where it is not; nodes that a step has linked stay, whatever the
 //! end.
 //!
 //! ```text
@@ -18,11 +19,13 @@
 //!      -> Denied(kind) the access is an error
 //! ```
 //!
-//! Nodes and pages are had before the block, because no frame is allocated while a block is locked. What is free at once,
-//! with nothing to wait for, the step takes by itself; only when there is nothing does it say so.
+//! Nodes and pages are had before the block, because no frame is allocated while a block is locked.
+//! What is free at once, with nothing to wait for, the step takes by itself; only when there is
+//! nothing does it say so.
 //!
-//! A step that is done leaves the leaf with the accessor, so that the access finds it. Most accesses to anonymous memory come
-//! here for their first page in a leaf alone: see `own` for stores, `zero` for loads.
+//! A step that is done leaves the leaf with the accessor, so that the access finds it. Most
+//! accesses to anonymous memory come here for their first page in a leaf alone: see `own` for
+//! stores, `zero` for loads.
 
 mod around;
 mod direct;
@@ -113,7 +116,8 @@ struct FaultState<'space> {
     replaced: Detached,
 }
 
-/// Makes the page of `at` valid for `access`, or says why that cannot be. No section is open before and after.
+/// Makes the page of `at` valid for `access`, or says why that cannot be. No section is open before
+/// and after.
 #[cold]
 pub(super) fn handle(
     space: &SpaceInner,
@@ -170,7 +174,8 @@ impl<'space> FaultState<'space> {
                 Step::Done => return Ok(()),
                 Step::Again => {}
                 Step::Gate if self.wait == Wait::No => {
-                    // The mail is read, and nobody waits for the gate: the next access has to look at it, too.
+                    // The mail is read, and nobody waits for the gate: the next access has to look
+                    // at it, too.
                     // mutant: P29-step (test: a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access) it does not
                     if cfg!(not(mutant = "P29-step")) {
                         translator.sections.participant().call_in();
@@ -223,7 +228,8 @@ impl<'space> FaultState<'space> {
 
     fn have_node(&mut self) -> Result<(), Fault> {
         self.file = FilePage::None;
-        // One at a time: what the step has linked or copied stays, so each round needs one node less.
+        // One at a time: what the step has linked or copied stays, so each round needs one node
+        // less.
         let frame = self.allocate()?;
         self.spares.aside.push(frame);
         Ok(())
@@ -254,8 +260,9 @@ impl<'space> FaultState<'space> {
 
     /// One step, inside a section with the gate open at the address.
     fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
-        // May be the last to keep a file open: dropped with no section open. A direct access file is closed by that, in a `try_` form,
-        // too: who opens it again waits for its end, and may be where nobody would do what was deferred.
+        // May be the last to keep a file open: dropped with no section open. A direct access file
+        // is closed by that, in a `try_` form, too: who opens it again waits for its end, and may
+        // be where nobody would do what was deferred.
         let mut named = None;
         translator.enter_and_drain();
         let section = &translator.sections;
@@ -269,7 +276,8 @@ impl<'space> FaultState<'space> {
                 true => leaf,
                 false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
             };
-            // The set is read after the sequence: a slot filled from an old set has an old number, and is not used again.
+            // The set is read after the sequence: a slot filled from an old set has an old number,
+            // and is not used again.
             let tree = || self.space.tables(section).vmas.find_containing(at);
             match vmas.find(&self.space.sequence, at, &mut named, tree) {
                 Some(vma) => self.step(vma, section.participant()),
@@ -381,8 +389,9 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// The leaf of the address: any for a load or a fetch, the space's own for a store. `own` is the accessor's: who else remembers
-    /// what was replaced is told, and this one forgets it in the same section, before it remembers the leaf.
+    /// The leaf of the address: any for a load or a fetch, the space's own for a store. `own` is
+    /// the accessor's: who else remembers what was replaced is told, and this one forgets it in the
+    /// same section, before it remembers the leaf.
     fn find_leaf(&mut self, own: &Participant) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
@@ -431,7 +440,8 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf is the space's own.
+    /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf
+    /// is the space's own.
     fn install_anonymous(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
         match self.own_slot(slot, old).install(self.page.take()) {
             Some(replaced) => done_if(replaced),

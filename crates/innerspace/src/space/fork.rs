@@ -1,9 +1,10 @@
 //! Copy-on-write fork: the child gets a copy of the root's words and shares everything below.
 //!
-//! With the gate closed, no fault is under way and no accessor of the parent has a write tag left (the flush is posted before
-//! the grace period that closes the gate, and read before the next access). From then on every write fault, on either side,
-//! finds its path shared and copies it (`table`). So the time does not depend on how much is mapped. Pinned pages are the
-//! exception (`pin`): they are copied at once, before the gate opens.
+//! With the gate closed, no fault is under way and no accessor of the parent has a write tag left
+//! (the flush is posted before the grace period that closes the gate, and read before the next
+//! access). From then on every write fault, on either side, finds its path shared and copies it
+//! (`table`). So the time does not depend on how much is mapped. Pinned pages are the exception
+//! (`pin`): they are copied at once, before the gate opens.
 
 use super::change::EVERYWHERE;
 use super::device::Inside;
@@ -21,19 +22,22 @@ use crate::stats::Event;
 use crate::sync::domain::Post;
 
 impl Space {
-    /// A copy-on-write copy of this space, in the same group: same mappings, same bytes; what either side stores to private
-    /// memory afterwards the other does not see. Shared file mappings stay shared. Costs microseconds, whatever is mapped;
-    /// waits for no accessor longer than its current access. Locks ([`Space::lock`]) are not inherited, as on Linux.
+    /// A copy-on-write copy of this space, in the same group: same mappings, same bytes; what
+    /// either side stores to private memory afterwards the other does not see. Shared file mappings
+    /// stay shared. Costs microseconds, whatever is mapped; waits for no accessor longer than its
+    /// current access. Locks ([`Space::lock`]) are not inherited, as on Linux.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`] when the group has no page for the child's root, or for a copy of each pinned page;
-    /// [`SpaceError::PinnedAlone`] while a page is pinned with [`AtFork::Refuse`](crate::AtFork::Refuse);
-    /// [`SpaceError::TooManyForks`]; [`SpaceError::Reentered`]. The space is as it was.
+    /// [`SpaceError::Limit`] when the group has no page for the child's root, or for a copy of each
+    /// pinned page; [`SpaceError::PinnedAlone`] while a page is pinned with
+    /// [`AtFork::Refuse`](crate::AtFork::Refuse); [`SpaceError::TooManyForks`];
+    /// [`SpaceError::Reentered`]. The space is as it was.
     pub fn fork(&self) -> Result<Space, SpaceError> {
         self.fork_into(&self.0.group.clone())
     }
 
-    /// Like [`Space::fork`], with the child's own pages and tables charged to `group`, which must be of the same `Memory`.
+    /// Like [`Space::fork`], with the child's own pages and tables charged to `group`, which must
+    /// be of the same `Memory`.
     ///
     /// # Errors
     /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
@@ -74,7 +78,8 @@ impl Space {
         ));
         writer.register_fork(&child.0);
         if parent.is_frozen() {
-            // Its table gains children and loses none, and nobody writes to what is below: there is nothing to end.
+            // Its table gains children and loses none, and nobody writes to what is below: there is
+            // nothing to end.
             let shared = nodes.share_root(parent.root, root);
             drop(writer);
             shared.map_err(|_| SpaceError::TooManyForks)?;

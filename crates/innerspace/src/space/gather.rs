@@ -12,10 +12,11 @@ use crate::cache::{FileInner, Wait};
 use crate::sync::Arc;
 
 impl Accessor {
-    /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other. Pages of files that are not
-    /// in memory are asked of their stores first, up to 64 in one batch, so that a store that can have several reads under way has
-    /// them; only as far as the memory is there without waiting, in a batch no more than an eighth of the nearest limit of the file's
-    /// groups, and half of that limit in all.
+    /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other.
+    /// Pages of files that are not in memory are asked of their stores first, up to 64 in one
+    /// batch, so that a store that can have several reads under way has them; only as far as the
+    /// memory is there without waiting, in a batch no more than an eighth of the nearest limit of
+    /// the file's groups, and half of that limit in all.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
@@ -29,7 +30,8 @@ impl Accessor {
     /// ```
     ///
     /// # Errors
-    /// The [`Fault`] of the first byte, in the order given, that cannot be read; everything before it is in its buffer.
+    /// The [`Fault`] of the first byte, in the order given, that cannot be read; everything before
+    /// it is in its buffer.
     pub fn gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
         self.core.gather::<Single>(reads)
     }

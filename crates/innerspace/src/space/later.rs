@@ -1,4 +1,5 @@
-//! The calls of a space that may wait, as futures: [`LaterSpaceCalls`], each as a [`Later`] of the cache below.
+//! The calls of a space that may wait, as futures: [`LaterSpaceCalls`], each as a [`Later`] of the
+//! cache below.
 
 use super::{
     Advice, AtFork, CodePage, Fault, Map, Pinned, Protection, Remap, Snapshot, Space, SpaceError,
@@ -8,13 +9,16 @@ use crate::cache::Later;
 
 /// The calls of a space that may wait, as futures; see [`Space::later`].
 ///
-/// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one after another with those of
-/// files ([`LaterCalls`](crate::LaterCalls)), in the order in which they were first polled. Nothing happens before that. A call
-/// that waits long, for a slow store, keeps the thread from the others.
+/// Each does what the call of the same name does, in the memory's service thread (or `tick()`), one
+/// after another with those of files ([`LaterCalls`](crate::LaterCalls)), in the order in which
+/// they were first polled. Nothing happens before that. A call that waits long, for a slow store,
+/// keeps the thread from the others.
 ///
-/// A call that is first polled in a callback of a store is made there and then, and refused where it would come back to the space or the
-/// file that the callback is for ([`SpaceError::Reentered`], or the file's of that name). In the handler of a device it waits for its turn;
-/// with [`Threads::None`](crate::Threads::None), who waits for it there in place ([`Later::wait_timeout`]) makes it there.
+/// A call that is first polled in a callback of a store is made there and then, and refused where
+/// it would come back to the space or the file that the callback is for ([`SpaceError::Reentered`],
+/// or the file's of that name). In the handler of a device it waits for its turn; with
+/// [`Threads::None`](crate::Threads::None), who waits for it there in place
+/// ([`Later::wait_timeout`]) makes it there.
 ///
 /// What they may wait for, besides their turn:
 ///
@@ -25,14 +29,17 @@ use crate::cache::Later;
 /// | `unmap`, `map` in place of something, `remap`, `restore` | if they are the last to keep a file open | yes | yes |
 /// | `protect`, `fork`, `freeze` | | yes | yes |
 ///
-/// Waiting for memory is waiting for a store where it has to be written first. Sections are open for the time of an access, or of a
-/// [`Session`](crate::Session) up to its next safepoint. So where groups have room a fork or a restore takes microseconds, and is
-/// best called as it is: these calls have no `try_` forms, but for those of accessors, which [`Accessor`](crate::Accessor) has.
+/// Waiting for memory is waiting for a store where it has to be written first. Sections are open
+/// for the time of an access, or of a [`Session`](crate::Session) up to its next safepoint. So
+/// where groups have room a fork or a restore takes microseconds, and is best called as it is:
+/// these calls have no `try_` forms, but for those of accessors, which
+/// [`Accessor`](crate::Accessor) has.
 #[derive(Debug)]
 pub struct LaterSpaceCalls<'space>(&'space Space);
 
 impl Space {
-    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or `tick()`) makes the calls.
+    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or
+    /// `tick()`) makes the calls.
     ///
     /// ```
     /// # use innerspace::{Accessor, VirtAddr};
@@ -120,7 +127,8 @@ impl LaterSpaceCalls<'_> {
         })
     }
 
-    /// [`Accessor::gather`](crate::Accessor::gather) into buffers of its own, which come back full, in the order given.
+    /// [`Accessor::gather`](crate::Accessor::gather) into buffers of its own, which come back full,
+    /// in the order given.
     pub fn gather(&self, mut reads: Vec<(VirtAddr, Vec<u8>)>) -> Later<Vec<Vec<u8>>, SpaceError> {
         self.0.call(move |space| {
             let buffers = reads.iter_mut().map(|(at, buffer)| (*at, &mut buffer[..]));

@@ -1,7 +1,8 @@
-//! Where an accessor keeps what it translates by, for programs that generate code: a hit then takes no call. With the feature
-//! `layout`.
+//! Where an accessor keeps what it translates by, for programs that generate code: a hit then takes
+//! no call. With the feature `layout`.
 //!
-//! Here are addresses and numbers alone; whoever reads there has the duties that [`TranslationLayout`] names.
+//! Here are addresses and numbers alone; whoever reads there has the duties that
+//! [`TranslationLayout`] names.
 
 use std::mem::offset_of;
 
@@ -10,11 +11,13 @@ use super::pte;
 use super::translate::{self, LEAF_SHIFT, LEAVES, Tags};
 use crate::PAGE_SIZE;
 
-/// What generated code needs to know to do an access that hits by itself, and to see that it has to call for all others.
+/// What generated code needs to know to do an access that hits by itself, and to see that it has to
+/// call for all others.
 ///
-/// The code runs inside a [`Session`](crate::Session) of the accessor, on the thread that has the session, and nowhere else. For an
-/// access of `size` bytes at the address `at` it does the following, and calls the session's own `load`, `store` or `fetch` instead (which
-/// finds the page, or says why there is none) as soon as something does not hold:
+/// The code runs inside a [`Session`](crate::Session) of the accessor, on the thread that has the
+/// session, and nowhere else. For an access of `size` bytes at the address `at` it does the
+/// following, and calls the session's own `load`, `store` or `fetch` instead (which finds the page,
+/// or says why there is none) as soon as something does not hold:
 ///
 /// ```text
 /// 1  shown = [current]                                         64 bits; before every access, not once for several
@@ -28,19 +31,25 @@ use crate::PAGE_SIZE;
 /// 8  access the `size` bytes at (word & HOST) + at % PAGE_SIZE
 /// ```
 ///
-/// The sums of 5 and 6 wrap around. A coalesced place is one of pages that lie in a row, all valid for loads and stores.
+/// The sums of 5 and 6 wrap around. A coalesced place is one of pages that lie in a row, all valid
+/// for loads and stores.
 ///
-/// - All that is read in 1 to 6 may be written by this library whenever the code calls it, and the words of 1 and 6 by other threads at
-///   any time: nothing of it is kept from one access to the next. The addresses in this struct stay as they are for as long as the accessor
-///   lives, wherever it is moved, and may be built into the code.
-/// - Other accessors load and store the same bytes at the same time: the access of 5 or 8 is made by instructions that are right then, as
-///   every plain load and store of up to 8 bytes is on x86-64 and aarch64. An atomic access has to be aligned, by a check of the code's own.
-/// - A session keeps others waiting until its next safepoint: `[current]` becomes the address of tags that are no
-///   leaf's, so the next access of the code does not hit, and the call that it makes then is one. A loop without accesses has to see for itself that
-///   `[current]` is other than `tags`, and call [`Session::safepoint`](crate::Session::safepoint) then.
-/// - Stores to pages that are watched ([`Accessor::watch_code`]) are not made valid for writing, so they are calls at first.
+/// - All that is read in 1 to 6 may be written by this library whenever the code calls it, and the
+///   words of 1 and 6 by other threads at any time: nothing of it is kept from one access to the
+///   next. The addresses in this struct stay as they are for as long as the accessor lives,
+///   wherever it is moved, and may be built into the code.
+/// - Other accessors load and store the same bytes at the same time: the access of 5 or 8 is made
+///   by instructions that are right then, as every plain load and store of up to 8 bytes is on
+///   x86-64 and aarch64. An atomic access has to be aligned, by a check of the code's own.
+/// - A session keeps others waiting until its next safepoint: `[current]` becomes the address of
+///   tags that are no leaf's, so the next access of the code does not hit, and the call that it
+///   makes then is one. A loop without accesses has to see for itself that `[current]` is other
+///   than `tags`, and call [`Session::safepoint`](crate::Session::safepoint) then.
+/// - Stores to pages that are watched ([`Accessor::watch_code`]) are not made valid for writing, so
+///   they are calls at first.
 ///
-/// The numbers are those of this version of the library, and may be others in the next one: use the names.
+/// The numbers are those of this version of the library, and may be others in the next one: use the
+/// names.
 ///
 /// ```
 /// # use innerspace::{MIB, Map, Memory, TranslationLayout};
@@ -70,8 +79,8 @@ pub struct TranslationLayout {
     pub current: *const *const u64,
     /// What that address is while nobody wants anything of this accessor.
     pub tags: *const u64,
-    /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started at address 0; or, if
-    /// [`COALESCED`](Self::COALESCED) is set, where its pages would.
+    /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started
+    /// at address 0; or, if [`COALESCED`](Self::COALESCED) is set, where its pages would.
     pub words: *const *const u64,
 }
 
@@ -80,7 +89,8 @@ impl TranslationLayout {
     pub const LEAF_SHIFT: u32 = LEAF_SHIFT;
     /// Leaves that are remembered, a power of two.
     pub const LEAVES: usize = LEAVES;
-    /// Where among the tags, in bytes, the numbers of the leaves begin that loads and fetches may use.
+    /// Where among the tags, in bytes, the numbers of the leaves begin that loads and fetches may
+    /// use.
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The same for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
@@ -97,7 +107,8 @@ impl TranslationLayout {
 }
 
 impl Accessor {
-    /// Where this accessor's translations are, for code that is generated; see [`TranslationLayout`].
+    /// Where this accessor's translations are, for code that is generated; see
+    /// [`TranslationLayout`].
     pub fn layout(&self) -> TranslationLayout {
         self.core.translator.layout()
     }

@@ -1,8 +1,8 @@
 //! Who pays for the nodes of a tree.
 //!
-//! Nodes are smaller than a page and live on the heap. Each is counted in the ledger of the space that made it, also while a
-//! fork still has it; the ledger's group is charged for whole pages of them. The first few are free, so that a space with a
-//! handful of mappings costs no page for them.
+//! Nodes are smaller than a page and live on the heap. Each is counted in the ledger of the space
+//! that made it, also while a fork still has it; the ledger's group is charged for whole pages of
+//! them. The first few are free, so that a space with a handful of mappings costs no page for them.
 
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
@@ -35,8 +35,8 @@ impl Ledger {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Charges for the nodes alive, or gives back what is charged too much. Outside every section; may reclaim. Never fails with
-    /// [`AllocMode::Must`].
+    /// Charges for the nodes alive, or gives back what is charged too much. Outside every section;
+    /// may reclaim. Never fails with [`AllocMode::Must`].
     pub(super) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {

@@ -21,8 +21,8 @@ pub(super) const LAST_OFFSET: u64 = i64::MAX as u64;
 /// The largest file offset that can be mapped.
 const MAX_OFFSET: u64 = LAST_OFFSET - END;
 
-/// What to map, and how: a file or anonymous memory. Private and read-only for a file, private and read-write for anonymous
-/// memory, at an address of the space's choice, unless said otherwise.
+/// What to map, and how: a file or anonymous memory. Private and read-only for a file, private and
+/// read-write for anonymous memory, at an address of the space's choice, unless said otherwise.
 ///
 /// ```
 /// # use innerspace::{Map, Memory, Protection, VirtAddr, MIB};
@@ -88,7 +88,8 @@ pub(super) enum Place {
 }
 
 impl Map {
-    /// Anonymous memory of `len` bytes, rounded up to whole pages: zeros until written, charged as it is written.
+    /// Anonymous memory of `len` bytes, rounded up to whole pages: zeros until written, charged as
+    /// it is written.
     pub fn anonymous(len: u64) -> Map {
         let what = What::Anonymous { len };
         Map {
@@ -118,8 +119,9 @@ impl Map {
         }
     }
 
-    /// All of a direct access file as long as it is now; see [`Map::range`]. Of a host file opened with [`OnShrink::Error`](crate::OnShrink::Error), every load
-    /// and store is a call, atomic ones too: no atomic read-modify-write, no execution, and no private mapping.
+    /// All of a direct access file as long as it is now; see [`Map::range`]. Of a host file opened
+    /// with [`OnShrink::Error`](crate::OnShrink::Error), every load and store is a call, atomic
+    /// ones too: no atomic read-modify-write, no execution, and no private mapping.
     pub fn direct(file: &DaxFile) -> Map {
         let what = What::Direct {
             file: file.clone(),
@@ -136,8 +138,9 @@ impl Map {
         }
     }
 
-    /// A device of `len` bytes, rounded up to whole pages: loads and stores there are calls of `device`, never cached. Shared
-    /// with forks, readable and writable, never executable. An `Arc` of a device is one, too: keep a clone to look at it.
+    /// A device of `len` bytes, rounded up to whole pages: loads and stores there are calls of
+    /// `device`, never cached. Shared with forks, readable and writable, never executable. An `Arc`
+    /// of a device is one, too: keep a clone to look at it.
     ///
     /// ```
     /// use innerspace::{Device, DeviceError, MIB, Map, Memory};
@@ -179,8 +182,9 @@ impl Map {
         }
     }
 
-    /// Only these bytes of the file. The start is a multiple of 4096; the end is rounded up to a whole page. A part past the
-    /// end of the file can be mapped, and faults until the file has grown. No effect on anonymous memory.
+    /// Only these bytes of the file. The start is a multiple of 4096; the end is rounded up to a
+    /// whole page. A part past the end of the file can be mapped, and faults until the file has
+    /// grown. No effect on anonymous memory.
     pub fn range(mut self, bytes: impl RangeBounds<u64>) -> Map {
         if let What::File { offset, len, .. } | What::Direct { offset, len, .. } = &mut self.what {
             *offset = match bytes.start_bound() {
@@ -197,7 +201,8 @@ impl Map {
         self
     }
 
-    /// Stores go to the file, and are seen by everybody who reads or maps it. Anonymous memory is always private.
+    /// Stores go to the file, and are seen by everybody who reads or maps it. Anonymous memory is
+    /// always private.
     pub fn shared(mut self) -> Map {
         self.sharing = Sharing::Shared;
         self
@@ -233,14 +238,15 @@ impl Map {
         self
     }
 
-    /// At page 0, too, if the address says so. Without this, page 0 is refused, so that a null pointer stays an error.
+    /// At page 0, too, if the address says so. Without this, page 0 is refused, so that a null
+    /// pointer stays an error.
     pub fn with_null(mut self) -> Map {
         self.null = Null::Mapped;
         self
     }
 
-    /// Has all pages at once, as [`Space::populate`](super::Space::populate) does after it was mapped. If that fails, nothing
-    /// stays mapped, and what was there before is gone.
+    /// Has all pages at once, as [`Space::populate`](super::Space::populate) does after it was
+    /// mapped. If that fails, nothing stays mapped, and what was there before is gone.
     pub fn populated(mut self) -> Map {
         self.population = Population::AtOnce;
         self
@@ -357,7 +363,8 @@ impl Map {
         Ok((backing, ceiling, self.sharing))
     }
 
-    /// A guarded file is shown as devices are: each access is a call, and what another process has cut off is an error.
+    /// A guarded file is shown as devices are: each access is a call, and what another process has
+    /// cut off is an error.
     fn guarded_backing(
         &self,
         file: &DaxFile,
@@ -376,7 +383,8 @@ impl Map {
         Ok((backing, ceiling, Sharing::Shared))
     }
 
-    /// A file of another memory has other grace periods: what it takes away could still be in use here.
+    /// A file of another memory has other grace periods: what it takes away could still be in use
+    /// here.
     pub(super) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
         let (own, file) = match &self.what {
             What::Anonymous { .. } | What::Device { .. } => return Ok(()),

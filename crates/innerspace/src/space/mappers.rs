@@ -1,13 +1,16 @@
-//! The way back from a file's pages to the words that show them, for eviction, truncation, writeback and aging.
+//! The way back from a file's pages to the words that show them, for eviction, truncation,
+//! writeback and aging.
 //!
-//! One mapper a space and file. It looks up the space's mappings that show the pages (`shown`) and takes the words away, or only their
-//! write or accessed validity. Words in shared subtrees are taken where they are: that is right for every sharer (I11). The grace
-//! period is left to the caller.
+//! One mapper a space and file. It looks up the space's mappings that show the pages (`shown`) and
+//! takes the words away, or only their write or accessed validity. Words in shared subtrees are
+//! taken where they are: that is right for every sharer (I11). The grace period is left to the
+//! caller.
 //!
-//! Who empties words of pages has their block or entry locked, so that none is installed meanwhile, and leaves those of other
-//! blocks (`change`). With nothing locked come: aging, and whoever has stores take the slow path again, which take
-//! validity alone; the sweep of holes, which empties words of zeros and is followed by faults that ask again; and
-//! [`SpaceInner::sample_use`], which comes from an access, not from the file, and ages the one word.
+//! Who empties words of pages has their block or entry locked, so that none is installed meanwhile,
+//! and leaves those of other blocks (`change`). With nothing locked come: aging, and whoever has
+//! stores take the slow path again, which take validity alone; the sweep of holes, which empties
+//! words of zeros and is followed by faults that ask again; and [`SpaceInner::sample_use`], which
+//! comes from an access, not from the file, and ages the one word.
 
 use std::ops::Range;
 
@@ -99,7 +102,8 @@ impl Mappers for SpaceMapper {
 }
 
 impl SpaceMapper {
-    /// Goes through a range a section at a time. A long one (a truncation to the end) is cut to what is mapped.
+    /// Goes through a range a section at a time. A long one (a truncation to the end) is cut to
+    /// what is mapped.
     fn in_parts(
         &self,
         pages: Range<u64>,
@@ -129,7 +133,8 @@ fn may_be_taken(page: pte::Pte) -> bool {
     matches!(page.holds(), Holds::File | Holds::Direct | Holds::Zero)
 }
 
-/// The last reference to a space tears it down, which must not happen under the caller's block lock.
+/// The last reference to a space tears it down, which must not happen under the caller's block
+/// lock.
 fn hand_on(space: Arc<SpaceInner>) {
     if let Some(space) = Arc::into_inner(space) {
         let pool = space.pool.clone();
@@ -138,8 +143,9 @@ fn hand_on(space: Arc<SpaceInner>) {
 }
 
 impl SpaceInner {
-    /// An access uses the page of a file at `at`. If its block is sampled, the page loses its validity, as by aging: the access has its
-    /// page for as long as its section is open, and the next one faults. In a section.
+    /// An access uses the page of a file at `at`. If its block is sampled, the page loses its
+    /// validity, as by aging: the access has its page for as long as its section is open, and the
+    /// next one faults. In a section.
     #[cold]
     pub(super) fn sample_use(&self, at: u64) {
         let nodes = Nodes { pool: &self.pool };
@@ -192,8 +198,8 @@ impl SpaceInner {
         }
     }
 
-    /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it already, but not have told
-    /// our accessors: they are told in any case.
+    /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it
+    /// already, but not have told our accessors: they are told in any case.
     fn revoke_tables(&self, tables: Tables<'_>, addresses: Range<u64>) {
         let nodes = Nodes { pool: &self.pool };
         for at in addresses.step_by(LEAF_BYTES as usize) {
@@ -213,12 +219,14 @@ impl SpaceInner {
                 let _before = pte::take_valid_of_file(word, pte, VALID_W);
             }
             Revoke::Holes | Revoke::All | Revoke::Tables => {
-                // Aging may change the word, a write fault put a private copy there, and a read fault the page that ends a hole.
+                // Aging may change the word, a write fault put a private copy there, and a read
+                // fault the page that ends a hole.
                 let mut now = pte;
                 while self.takes(vma, at, now, how) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         self.code.changed(&(at..at + 1));
-                        // The word may be one that forks share: who comes by their mappers finds it empty.
+                        // The word may be one that forks share: who comes by their mappers finds it
+                        // empty.
                         // mutant: V11-shared (test after_forks: code_of_a_file_is_stale_in_each_space_that_shares_the_leaf)
                         if let Some(file) = vma.file().filter(|_| !cfg!(mutant = "V11-shared")) {
                             let page = vma.file_page(at);
@@ -233,8 +241,9 @@ impl SpaceInner {
         }
     }
 
-    /// Whether the word at `at`, in what was a mapping of the revoker's file when its section began, is the revoker's to
-    /// empty. Of the pages of cached files those alone are whose block it has locked: see `change`.
+    /// Whether the word at `at`, in what was a mapping of the revoker's file when its section
+    /// began, is the revoker's to empty. Of the pages of cached files those alone are whose block
+    /// it has locked: see `change`.
     fn takes(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,

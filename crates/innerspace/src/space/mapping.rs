@@ -49,10 +49,12 @@ impl Space {
     /// Maps a file or anonymous memory and returns its first address.
     ///
     /// # Errors
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::NoRoom`],
-    /// [`SpaceError::Overlaps`] (with [`Map::at`]), [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`], [`SpaceError::Forbidden`] (a shared writable mapping of a file opened
-    /// read-only), [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]: nothing stays
-    /// mapped, and what lay there before with [`Map::replacing`] is gone.
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::NoRoom`], [`SpaceError::Overlaps`] (with [`Map::at`]),
+    /// [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`],
+    /// [`SpaceError::Forbidden`] (a shared writable mapping of a file opened read-only),
+    /// [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]:
+    /// nothing stays mapped, and what lay there before with [`Map::replacing`] is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         self.0.check_live("map", map.place_address(), map.len())?;
         let range = self.put(&map, Some(Edit::Detach))?;
@@ -60,16 +62,17 @@ impl Space {
         if map.population == Population::AtOnce
             && let Err(error) = self.populate(at, len)
         {
-            // The group is full, as likely as not, and a fork may have come between. If there is no frame at all for a copy of the table
-            // it shares then, the mapping stays; why it was wanted is the error that counts.
+            // The group is full, as likely as not, and a fork may have come between. If there is no
+            // frame at all for a copy of the table it shares then, the mapping stays; why it was
+            // wanted is the error that counts.
             let _stays = self.unmap_in(AllocMode::Must, at, len);
             return Err(error);
         }
         Ok(at)
     }
 
-    /// Maps a file privately in place of anonymous memory, whose pages become copies of the file's. The memory was only ever
-    /// stored to, and nobody uses it meanwhile.
+    /// Maps a file privately in place of anonymous memory, whose pages become copies of the file's.
+    /// The memory was only ever stored to, and nobody uses it meanwhile.
     pub(super) fn map_behind(&self, map: &Map) -> Result<(), SpaceError> {
         self.put(map, None).map(drop)
     }
@@ -88,12 +91,13 @@ impl Space {
         Ok(range)
     }
 
-    /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are passed over. When this returns,
-    /// no access reads or writes what was there; dirty shared pages stay in their file.
+    /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are passed
+    /// over. When this returns, no access reads or writes what was there; dirty shared pages stay
+    /// in their file.
     ///
     /// # Errors
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`] (a partly
-    /// unmapped shared table is copied). Nothing is changed.
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Limit`] (a partly unmapped shared table is copied). Nothing is changed.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.unmap_in(AllocMode::Wait, at, len)
     }
@@ -114,12 +118,12 @@ impl Space {
         Ok(())
     }
 
-    /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. When this returns, no access does what is
-    /// forbidden now.
+    /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. When this returns,
+    /// no access does what is forbidden now.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Forbidden`] for what the file's opening
-    /// rules out; otherwise as [`Space::unmap`]. Nothing is changed.
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Forbidden`] for
+    /// what the file's opening rules out; otherwise as [`Space::unmap`]. Nothing is changed.
     pub fn protect(
         &self,
         at: VirtAddr,

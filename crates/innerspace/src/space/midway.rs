@@ -12,7 +12,8 @@ pub(super) enum Point {
     Change,
     /// In a fault that makes its path the space's own, before it waits for its turn.
     Turn,
-    /// In a fault that makes a page writable: those who watch it have been told, its word is not changed.
+    /// In a fault that makes a page writable: those who watch it have been told, its word is not
+    /// changed.
     Told,
     /// In a watch of code: the gate is closed on the page, and its word is not looked at.
     Waited,
@@ -20,13 +21,15 @@ pub(super) enum Point {
     Copied,
     /// In a fault of a file's page: its block is had and locked, and the page is not mapped.
     BlockHad,
-    /// In a fault that has put a copy in the place of a node: those who may remember what was below are not told.
+    /// In a fault that has put a copy in the place of a node: those who may remember what was below
+    /// are not told.
     Replaced,
     /// In a copy of a leaf: the words are taken, and the leaf does not know of a borrower.
     LeafCopied,
     /// In the section of a revocation: the mappings are read, no word is looked at.
     Revocation,
-    /// In a walk up a chain of leaves that borrow: at one that no parent has, and its word is not looked at.
+    /// In a walk up a chain of leaves that borrow: at one that no parent has, and its word is not
+    /// looked at.
     Climbing,
     /// In a leaf that is about to absorb its origin: it was found alone, and is not claimed.
     FoundAlone,
@@ -34,15 +37,18 @@ pub(super) enum Point {
     Uncounted,
     /// At the end of a revocation: the space was asked, and no section is open.
     Revoked,
-    /// In a walk to a leaf: the first node below the root is found, and whether it is shared is not looked at.
+    /// In a walk to a leaf: the first node below the root is found, and whether it is shared is not
+    /// looked at.
     Walk,
     /// In a load's walk to a leaf that may have to be made: the first node below the root is found.
     Filling,
     /// In a drop of pages where they are: a word is not empty, and not taken.
     Zap,
-    /// In a take of what is dirty: the gate is closed, it is known what is named, and no word has lost its write validity.
+    /// In a take of what is dirty: the gate is closed, it is known what is named, and no word has
+    /// lost its write validity.
     Taken,
-    /// In a leaf that absorbs its origin: the pages are its own, and the next one up the chain does not know.
+    /// In a leaf that absorbs its origin: the pages are its own, and the next one up the chain does
+    /// not know.
     Absorbed,
     /// In a change of a leaf's words: one is changed.
     Edited,

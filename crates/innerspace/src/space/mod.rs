@@ -1,4 +1,5 @@
-//! Spaces: address spaces in software, with faults, protections, copy-on-write fork and errors in place of signals.
+//! Spaces: address spaces in software, with faults, protections, copy-on-write fork and errors in
+//! place of signals.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -26,13 +27,15 @@
 //!
 //! # States and locking
 //!
-//! The set of mappings is published (`sync::published`): who is in a section reads the newest one, without a lock. The page
-//! table is read and changed word by word. A structural change closes the gate (`sync::gate`) on its own range of addresses,
-//! so that no fault installs a page there meanwhile; faults elsewhere go on. What they share with the change are nodes above
-//! the range and leaves at its edges: words change by compare-exchange (in the range a plain store is enough for a page of the
-//! leaf's own), and the mutex `paths` serialises the copying of shared nodes. The steps of a change, and why they are in that
-//! order, are in `change`. A file page is installed and revoked under its block's lock; revokers pass the gate whether it is open or not. Order: gate writer > block lock >
-//! `paths` > section.
+//! The set of mappings is published (`sync::published`): who is in a section reads the newest one,
+//! without a lock. The page table is read and changed word by word. A structural change closes the
+//! gate (`sync::gate`) on its own range of addresses, so that no fault installs a page there
+//! meanwhile; faults elsewhere go on. What they share with the change are nodes above the range and
+//! leaves at its edges: words change by compare-exchange (in the range a plain store is enough for
+//! a page of the leaf's own), and the mutex `paths` serialises the copying of shared nodes. The
+//! steps of a change, and why they are in that order, are in `change`. A file page is installed and
+//! revoked under its block's lock; revokers pass the gate whether it is open or not. Order: gate
+//! writer > block lock > `paths` > section.
 //!
 //! # Blocking is a choice
 //!
@@ -42,13 +45,14 @@
 //! | many accesses | `gather`, `copy_from` | `try_gather`, `try_copy_from` | [`Space::later`] |
 //! | a change, a sync, a watch | `unmap`, `sync`, `populate`, `watch_code`, ... | - | the same |
 //!
-//! An access that hits is the same code in either form. What is missed is looked for by the same steps (`fault`); where a step
-//! would have to sleep, a `try_` form ends. Both futures are calls of the blocking kind, in the queue that the cache has for those
-//! of files (`cache::later`): made once each, by the service thread or by `tick()`, or there and then by who polls in a call of a
+//! An access that hits is the same code in either form. What is missed is looked for by the same
+//! steps (`fault`); where a step would have to sleep, a `try_` form ends. Both futures are calls of
+//! the blocking kind, in the queue that the cache has for those of files (`cache::later`): made
+//! once each, by the service thread or by `tick()`, or there and then by who polls in a call of a
 //! store.
 //!
-//! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim` gives frames. A space
-//! does no I/O of its own and starts no thread.
+//! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim`
+//! gives frames. A space does no I/O of its own and starts no thread.
 
 mod access;
 mod accessor;
@@ -146,8 +150,8 @@ const REMEMBERED: usize = 16;
 
 /// An address space: mappings of files and anonymous memory, reached through [`Accessor`]s.
 ///
-/// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The space lives as long as a
-/// handle or an accessor of it.
+/// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The
+/// space lives as long as a handle or an accessor of it.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory, Protection};
@@ -237,8 +241,8 @@ impl Space {
         )))
     }
 
-    /// A new accessor: the handle through which one thread at a time loads and stores. Charged two pages, even over the
-    /// limit.
+    /// A new accessor: the handle through which one thread at a time loads and stores. Charged two
+    /// pages, even over the limit.
     pub fn accessor(&self) -> Accessor {
         Accessor::new(&self.0)
     }
@@ -248,7 +252,8 @@ impl Space {
         &self.0.group
     }
 
-    /// Everything that can be said about a fault of this space: the file's or the group's error, or the nearest mapping.
+    /// Everything that can be said about a fault of this space: the file's or the group's error, or
+    /// the nearest mapping.
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.0.explain(fault)
     }
@@ -303,7 +308,8 @@ impl SpaceInner {
         self.width.end()
     }
 
-    /// The address `bytes` after `at`: past the last one of a narrow space comes 0. In a wide one it does not exist.
+    /// The address `bytes` after `at`: past the last one of a narrow space comes 0. In a wide one
+    /// it does not exist.
     fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
         let next = at.0.wrapping_add(bytes);
         match self.width {
@@ -369,12 +375,14 @@ impl SpaceInner {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }
 
-    /// Has all accessors forget the leaf of `at` if one may have it coalesced: words of it were changed, of pages on which the gate is
-    /// closed, and a grace period follows. With the gate's writer held.
+    /// Has all accessors forget the leaf of `at` if one may have it coalesced: words of it were
+    /// changed, of pages on which the gate is closed, and a grace period follows. With the gate's
+    /// writer held.
     fn post_coalesced(&self, at: u64) {
         let nodes = Nodes { pool: &self.pool };
         let marked = self.inside(|tables| {
-            // What others share nobody has so; and it may be theirs alone by now, and marked for them. What is ours alone stays ours.
+            // What others share nobody has so; and it may be theirs alone by now, and marked for
+            // them. What is ours alone stays ours.
             let leaf = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive);
             leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf.frame))
         });
@@ -394,10 +402,12 @@ impl SpaceInner {
         }
     }
 
-    /// Lets go the parent refs that a fault replaced. With other accessors about, which may still read the old leaf, or a change under
-    /// way, which may be at its words, only after a grace period: until then the old leaf counts as shared, so nobody writes to it.
+    /// Lets go the parent refs that a fault replaced. With other accessors about, which may still
+    /// read the old leaf, or a change under way, which may be at its words, only after a grace
+    /// period: until then the old leaf counts as shared, so nobody writes to it.
     fn let_go(self: &SpaceInner, replaced: Detached) {
-        // Seen open in a section: who closes the gate after that finds the new leaf, and who had it closed before is done.
+        // Seen open in a section: who closes the gate after that finds the new leaf, and who had it
+        // closed before is done.
         let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
         // mutant: I11-beside (test: what_a_change_is_at_stays_shared_until_it_has_passed) a change is not looked for
         let unchanged = is_open || cfg!(mutant = "I11-beside");
@@ -479,7 +489,8 @@ impl Drop for SpaceInner {
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         #[cfg(all(test, not(shuttle)))]
         midway::reached(midway::Point::TableGone);
-        // The mappings may have been the last to keep a file open: what that retires is done now, while there is a caller.
+        // The mappings may have been the last to keep a file open: what that retires is done now,
+        // while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));
         self.pool.let_go();
     }

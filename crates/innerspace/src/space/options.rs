@@ -8,8 +8,8 @@ use crate::reclaim::Pool;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AddressWidth {
-    /// Addresses to 4 GiB; what crosses the last one goes on at 0, as on a machine of 32 bits. Larger addresses are not
-    /// mapped.
+    /// Addresses to 4 GiB; what crosses the last one goes on at 0, as on a machine of 32 bits.
+    /// Larger addresses are not mapped.
     Bits32,
     /// Addresses to 2^48; what crosses the last one is not mapped.
     #[default]

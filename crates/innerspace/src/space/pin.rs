@@ -1,5 +1,5 @@
-//! Pins: pages of private memory that stay where they are, for whoever reads and writes them by their address in the
-//! process: a device of the program's own, a system call, foreign code.
+//! Pins: pages of private memory that stay where they are, for whoever reads and writes them by
+//! their address in the process: a device of the program's own, a system call, foreign code.
 //!
 //! | what happens | what becomes of a pinned page |
 //! |---|---|
@@ -15,15 +15,17 @@
 //!
 //! # How
 //!
-//! A pinned page is the space's own, in a leaf that it shares with nobody, by a way that it shares with nobody: that is how
-//! a store leaves it, and the one who would change that is fork. So a fork gives the child copies of the nodes on the way and of the
-//! leaf at once: its pinned pages are copied, the others shared by a reference each. It costs as much as the leaves with
-//! pinned pages have pages. The hold word of a page counts its pins; the space remembers the leaves in which
-//! there may be such pages (`PinnedLeaves`), and forgets those in which there are none any more when it next looks.
+//! A pinned page is the space's own, in a leaf that it shares with nobody, by a way that it shares
+//! with nobody: that is how a store leaves it, and the one who would change that is fork. So a fork
+//! gives the child copies of the nodes on the way and of the leaf at once: its pinned pages are
+//! copied, the others shared by a reference each. It costs as much as the leaves with pinned pages
+//! have pages. The hold word of a page counts its pins; the space remembers the leaves in which
+//! there may be such pages (`PinnedLeaves`), and forgets those in which there are none any more
+//! when it next looks.
 //!
-//! Locking: the gate's writer is held to pin, but the gate stays open: a store fault has had the page before, and only
-//! another writer could have taken it away since; then it is had again. To unpin takes no lock, and may be done from any
-//! thread, with the space gone.
+//! Locking: the gate's writer is held to pin, but the gate stays open: a store fault has had the
+//! page before, and only another writer could have taken it away since; then it is had again. To
+//! unpin takes no lock, and may be done from any thread, with the space gone.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -50,16 +52,18 @@ const MANY_LEAVES: usize = 64;
 /// What a fork or a snapshot does about a pinned page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtFork {
-    /// Copies it: the child starts with the bytes as they are then. What is written through the pin meanwhile may be
-    /// copied in part.
+    /// Copies it: the child starts with the bytes as they are then. What is written through the pin
+    /// meanwhile may be copied in part.
     Copy,
     /// Fails, with nothing changed.
     Refuse,
 }
 
-/// Pages of a space that stay where they are in the process for as long as this lives; made by [`Space::pin`].
+/// Pages of a space that stay where they are in the process for as long as this lives; made by
+/// [`Space::pin`].
 ///
-/// Needs no space to live: what was unmapped meanwhile stays readable and writable here, and nowhere else.
+/// Needs no space to live: what was unmapped meanwhile stays readable and writable here, and
+/// nowhere else.
 ///
 /// ```
 /// use innerspace::{AtFork, MIB, Map, Memory};
@@ -86,7 +90,8 @@ pub struct Pinned {
     charged: Option<(GroupId, PageCount)>,
 }
 
-/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by the gate's writer.
+/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by
+/// the gate's writer.
 #[derive(Default)]
 pub(super) struct PinnedLeaves {
     /// Their numbers.
@@ -107,17 +112,19 @@ pub(super) struct PinnedCopies<'pool> {
 }
 
 impl Space {
-    /// Has the pages of `len` bytes (rounded up to whole pages) at `at` in memory, as stores would, and keeps them at their
-    /// addresses in the process until what is returned is dropped. They count against the limit all the while.
+    /// Has the pages of `len` bytes (rounded up to whole pages) at `at` in memory, as stores would,
+    /// and keeps them at their addresses in the process until what is returned is dropped. They
+    /// count against the limit all the while.
     ///
-    /// Accessors go on loading and storing there. What is written through the pin is seen by them, but by no watch:
-    /// [`Space::take_dirty`] does not name it, and a
-    /// [`CodePage`](crate::CodePage) does not count it.
+    /// Accessors go on loading and storing there. What is written through the pin is seen by them,
+    /// but by no watch: [`Space::take_dirty`] does not name it, and a [`CodePage`](crate::CodePage)
+    /// does not count it.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::NotPinnable`] for anything but private
-    /// writable memory, anonymous or of a file; [`SpaceError::Access`] when a page cannot be had, or is pinned 2^20 - 1
-    /// times already; [`SpaceError::Frozen`], [`SpaceError::Reentered`], [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::NotPinnable`] for
+    /// anything but private writable memory, anonymous or of a file; [`SpaceError::Access`] when a
+    /// page cannot be had, or is pinned 2^20 - 1 times already; [`SpaceError::Frozen`],
+    /// [`SpaceError::Reentered`], [`SpaceError::Empty`], [`SpaceError::Unaligned`],
     /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is pinned.
     pub fn pin(&self, at: VirtAddr, len: u64, at_fork: AtFork) -> Result<Pinned, SpaceError> {
         const WHAT: &str = "pin";
@@ -211,10 +218,12 @@ impl Pinned {
         PageCount(self.pins.frames().len() as u64)
     }
 
-    /// Where the bytes are in the process: address and length of each piece, in order, as for a vectored system call.
+    /// Where the bytes are in the process: address and length of each piece, in order, as for a
+    /// vectored system call.
     ///
-    /// Each stays valid for reads and writes until the pin is dropped. Accessors, and other pins, may read and write the same
-    /// bytes at the same time: a Rust reference to them is sound only as long as the program knows that nobody does.
+    /// Each stays valid for reads and writes until the pin is dropped. Accessors, and other pins,
+    /// may read and write the same bytes at the same time: a Rust reference to them is sound only
+    /// as long as the program knows that nobody does.
     pub fn pieces(&self) -> Vec<(*mut u8, usize)> {
         let mut pieces: Vec<(*mut u8, usize)> = Vec::new();
         for page in 0..self.pins.frames().len() {
@@ -364,8 +373,8 @@ impl PinnedLeaves {
 }
 
 impl<'pool> PinnedCopies<'pool> {
-    /// Sets aside, charged to `group`, what a fork of `space` needs. The gate's writer is held, so that no page is pinned
-    /// until the fork is done; what is unpinned meanwhile needs less.
+    /// Sets aside, charged to `group`, what a fork of `space` needs. The gate's writer is held, so
+    /// that no page is pinned until the fork is done; what is unpinned meanwhile needs less.
     pub(super) fn set_aside(
         space: &'pool SpaceInner,
         writer: &mut Writer<'_, Structure>,
@@ -404,7 +413,8 @@ impl<'pool> PinnedCopies<'pool> {
         })
     }
 
-    /// Gives the fork below `root`, which has just got all the parent's subtrees, its copies. The gate is closed.
+    /// Gives the fork below `root`, which has just got all the parent's subtrees, its copies. The
+    /// gate is closed.
     pub(super) fn put(&mut self, nodes: Nodes<'_>, root: FrameId) -> Result<(), TooManyForks> {
         nodes.copy_pinned(root, &self.leaves, &mut self.nodes, &mut self.pages)
     }

@@ -14,30 +14,39 @@
 //! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
 //! | borrowed | PRESENT BORROWED | the leaf's origin, directly or in turn | sole user of the path |
 //!
-//! Of a page of the leaf's own that is valid for loads and stores, in a leaf that is the space's alone, accessors may know without the
-//! word (`translate::coalesced`, which says who has to tell them).
+//! Of a page of the leaf's own that is valid for loads and stores, in a leaf that is the space's
+//! alone, accessors may know without the word (`translate::coalesced`, which says who has to tell
+//! them).
 //!
-//! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the accessed bit, and aging
-//! clears them (with VALID_W). VALID_W says that a store needs nothing more: the page is recorded dirty or is anonymous and this leaf's alone. Every
-//! change is a compare-exchange or a read-modify-write, because accessors, faults and revokers meet here without a lock; but for a
-//! page of the leaf's own that a structural change takes, with the gate closed on it ([`take_alone`]).
+//! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the
+//! accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
+//! more: the page is recorded dirty or is anonymous and this leaf's alone. Every change is a
+//! compare-exchange or a read-modify-write, because accessors, faults and revokers meet here
+//! without a lock; but for a page of the leaf's own that a structural change takes, with the gate
+//! closed on it ([`take_alone`]).
 //!
 //! # The copy of a page that others share
 //!
-//! A store to a page of the leaf's own that somebody else keeps as well, or to a borrowed one, loads the word, copies the bytes,
-//! and replaces the word if it is as it was. Nobody may store to the page in between, or the word must tell. While the page is
-//! shared nobody does. Once the others have let it go, a fault may make it writable in place: that sets VALID_W, which a word
-//! that is being copied by does not have, or makes a borrowed page an own one. So the copy is right as long as no word of
-//! anonymous memory *goes back* to what it was while a fault on its page is inside the gate. Who could take it back:
+//! A store to a page of the leaf's own that somebody else keeps as well, or to a borrowed one,
+//! loads the word, copies the bytes, and replaces the word if it is as it was. Nobody may store to
+//! the page in between, or the word must tell. While the page is shared nobody does. Once the
+//! others have let it go, a fault may make it writable in place: that sets VALID_W, which a word
+//! that is being copied by does not have, or makes a borrowed page an own one. So the copy is right
+//! as long as no word of anonymous memory *goes back* to what it was while a fault on its page is
+//! inside the gate. Who could take it back:
 //!
-//! - Structural changes, restores, [`take_dirty`](super::Space::take_dirty) and [`watch_code`](super::Accessor::watch_code):
-//!   with the gate closed on the page, so no fault is inside, and who copies later loads the word later.
-//! - [`end_writes_in_place`](super::table::Nodes::end_writes_in_place), called for other spaces that have the page, with no
-//!   gate of this one: it changes leaves which that space shares or borrows from, and a fault stores by words of leaves that are
-//!   its space's alone. Such a leaf comes to be shared by a fork of its space, with the gate closed, and in no other way.
-//! - [`zap`](super::zap): it empties words, with the gate open. A fault that finds such a word puts another page there, or zeros; the
-//!   page that was there is let go after a grace period, so none that had found it is under way when it is used again.
-//! - Aging, samples and revokers: they change words of files and of zeros alone ([`take_valid_of_file`]).
+//! - Structural changes, restores, [`take_dirty`](super::Space::take_dirty) and
+//!   [`watch_code`](super::Accessor::watch_code): with the gate closed on the page, so no fault is
+//!   inside, and who copies later loads the word later.
+//! - [`end_writes_in_place`](super::table::Nodes::end_writes_in_place), called for other spaces
+//!   that have the page, with no gate of this one: it changes leaves which that space shares or
+//!   borrows from, and a fault stores by words of leaves that are its space's alone. Such a leaf
+//!   comes to be shared by a fork of its space, with the gate closed, and in no other way.
+//! - [`zap`](super::zap): it empties words, with the gate open. A fault that finds such a word puts
+//!   another page there, or zeros; the page that was there is let go after a grace period, so none
+//!   that had found it is under way when it is used again.
+//! - Aging, samples and revokers: they change words of files and of zeros alone
+//!   ([`take_valid_of_file`]).
 
 use crate::PAGE_SIZE;
 use crate::sync::interleave;
@@ -113,8 +122,8 @@ impl Pte {
         }
     }
 
-    /// Whether it is an anonymous page of the leaf's own. Asked in place of [`Pte::holds`] where all words of a leaf are gone through:
-    /// one test a word.
+    /// Whether it is an anonymous page of the leaf's own. Asked in place of [`Pte::holds`] where
+    /// all words of a leaf are gone through: one test a word.
     #[inline(always)]
     pub(super) fn is_own(self) -> bool {
         self.0 & OWNED != 0
@@ -154,12 +163,14 @@ impl Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
-    /// A copy of the page at `host`, with the rights that [`Pte::owned`] leaves: what the mapping forbids is not valid here.
+    /// A copy of the page at `host`, with the rights that [`Pte::owned`] leaves: what the mapping
+    /// forbids is not valid here.
     pub(super) fn copied_to(self, host: u64) -> Pte {
         Pte(self.owned().0 & FLAGS | host)
     }
 
-    /// The word of a copied leaf, without a branch: borrowed if this is an anonymous page, and else empty.
+    /// The word of a copied leaf, without a branch: borrowed if this is an anonymous page, and else
+    /// empty.
     #[inline(always)]
     pub(super) fn borrowed_or_empty(self) -> Pte {
         let anonymous = ((self.0 / OWNED) | (self.0 / BORROWED)) & 1;
@@ -181,36 +192,39 @@ impl std::fmt::Debug for Pte {
     }
 }
 
-/// Reads a slot. Acquire: pairs with the release of whoever installed the page, so its bytes are there.
+/// Reads a slot. Acquire: pairs with the release of whoever installed the page, so its bytes are
+/// there.
 #[inline(always)]
 pub(super) fn load(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.load(Ordering::Acquire))
 }
 
-/// As [`load`], in one order with every [`replace`]: of two threads that each replace a slot and then look at the other's,
-/// one at least sees that it was replaced.
+/// As [`load`], in one order with every [`replace`]: of two threads that each replace a slot and
+/// then look at the other's, one at least sees that it was replaced.
 pub(super) fn load_in_order(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.load(Ordering::SeqCst))
 }
 
-/// Replaces `old` by `new` if nobody was faster. Release: publishes the page's bytes; Acquire: a loser reads the winner's.
-/// SeqCst for [`load_in_order`].
+/// Replaces `old` by `new` if nobody was faster. Release: publishes the page's bytes; Acquire: a
+/// loser reads the winner's. SeqCst for [`load_in_order`].
 pub(super) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
     interleave();
     slot.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
 }
 
-/// Takes validity away and tells what was there. Sequenced before the grace period that makes it effective.
+/// Takes validity away and tells what was there. Sequenced before the grace period that makes it
+/// effective.
 pub(super) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
     interleave();
     Pte(slot.fetch_and(!valid, Ordering::AcqRel))
 }
 
-/// Takes validity from a slot that held `old` a moment ago and tells what was there, if that is still a file's: a page of the
-/// space's own, which a store has put there meanwhile, keeps what it has, for a restore goes by its write validity.
+/// Takes validity from a slot that held `old` a moment ago and tells what was there, if that is
+/// still a file's: a page of the space's own, which a store has put there meanwhile, keeps what it
+/// has, for a restore goes by its write validity.
 pub(super) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Option<Pte> {
     let mut now = old;
     while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
@@ -228,9 +242,11 @@ pub(super) fn take(slot: &AtomicU64) -> Pte {
     Pte(slot.swap(0, Ordering::AcqRel))
 }
 
-/// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone: then a page of the leaf's own, or nothing, is
-/// what it is until the caller changes it. (A borrowed page becomes an own one when a fault beside the range absorbs the origin,
-/// and in the others may be a revoker.) With the gate open only where nothing is mapped: there every slot is empty, and stays so.
+/// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone: then a page
+/// of the leaf's own, or nothing, is what it is until the caller changes it. (A borrowed page
+/// becomes an own one when a fault beside the range absorbs the origin, and in the others may be a
+/// revoker.) With the gate open only where nothing is mapped: there every slot is empty, and stays
+/// so.
 #[inline(always)]
 pub(super) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);
@@ -243,9 +259,11 @@ pub(super) fn take_alone(slot: &AtomicU64) -> Pte {
     page
 }
 
-/// Makes a borrowed page the leaf's own, in a leaf that others share all the while; false, and nothing is changed, where that takes
-/// a compare-exchange. Nobody stores by such a word, nor takes the page away, nor validity for loads; who gives that meanwhile
-/// gives it in vain, and the next load does again. But validity for fetches is taken away from shared leaves, too, and must not come back.
+/// Makes a borrowed page the leaf's own, in a leaf that others share all the while; false, and
+/// nothing is changed, where that takes a compare-exchange. Nobody stores by such a word, nor takes
+/// the page away, nor validity for loads; who gives that meanwhile gives it in vain, and the next
+/// load does again. But validity for fetches is taken away from shared leaves, too, and must not
+/// come back.
 #[inline(always)]
 pub(super) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
     debug_assert_eq!(old.holds(), Holds::Borrowed);

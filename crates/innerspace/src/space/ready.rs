@@ -1,8 +1,9 @@
 //! A future to wait for what an access would have waited for: [`Space::ready`].
 //!
-//! The pages are had as accesses have them, by an accessor of the future's own: at the first poll those that take no waiting; if
-//! there are others, then all once more by whoever serves the memory's futures, in the blocking way, as one call of the space
-//! ([`Later`]). What that leaves are words in the page table, as any access does: nothing is held for the future.
+//! The pages are had as accesses have them, by an accessor of the future's own: at the first poll
+//! those that take no waiting; if there are others, then all once more by whoever serves the
+//! memory's futures, in the blocking way, as one call of the space ([`Later`]). What that leaves
+//! are words in the page table, as any access does: nothing is held for the future.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,13 +18,16 @@ use crate::VirtAddr;
 use crate::cache::{Later, TimedOut, wait_for};
 
 impl Space {
-    /// A future that is done when `len` bytes at `at`, at any alignment, can be so accessed without waiting: what to wait for when
-    /// a `try_` form of an [`Accessor`](crate::Accessor) says that it would block. It needs no runtime; the memory's service
-    /// thread (or `tick()`) does the work.
+    /// A future that is done when `len` bytes at `at`, at any alignment, can be so accessed without
+    /// waiting: what to wait for when a `try_` form of an [`Accessor`](crate::Accessor) says that
+    /// it would block. It needs no runtime; the memory's service thread (or `tick()`) does the
+    /// work.
     ///
-    /// The pages are in memory and mapped then, as after such an access. For stores that means that private pages are copied, new
-    /// ones taken, and those of shared mappings counted as dirty. They are kept by nothing: under pressure they may be gone again
-    /// before the access comes, which then waits once more, and a range that does not fit in memory is never there as a whole.
+    /// The pages are in memory and mapped then, as after such an access. For stores that means that
+    /// private pages are copied, new ones taken, and those of shared mappings counted as dirty.
+    /// They are kept by nothing: under pressure they may be gone again before the access comes,
+    /// which then waits once more, and a range that does not fit in memory is never there as a
+    /// whole.
     ///
     /// ```
     /// # use innerspace::{Accessor, VirtAddr};
@@ -42,7 +46,8 @@ impl Space {
     /// ```
     ///
     /// # Errors
-    /// [`SpaceError::Access`] for the first page that cannot be so accessed, with its address and why.
+    /// [`SpaceError::Access`] for the first page that cannot be so accessed, with its address and
+    /// why.
     pub fn ready(&self, at: VirtAddr, len: usize, access: AccessKind) -> SpaceReady {
         SpaceReady {
             space: self.clone(),
@@ -96,8 +101,8 @@ pub struct SpaceReady {
 }
 
 impl SpaceReady {
-    /// Waits in place, without an executor, until the pages are there or `timeout` is over. It can be waited for again then, or
-    /// dropped at any time; see [`Later::wait_timeout`].
+    /// Waits in place, without an executor, until the pages are there or `timeout` is over. It can
+    /// be waited for again then, or dropped at any time; see [`Later::wait_timeout`].
     ///
     /// # Errors
     /// When the time is over; inside, those of the future.

@@ -9,11 +9,13 @@ use crate::{PAGE_SIZE, VirtAddr};
 
 /// Anonymous memory whose end can be moved, up to a length that is reserved when it is made.
 ///
-/// The reserve is address space and costs no memory. The region belongs to its space, and stays when this handle is
-/// dropped: it is unmapped like any mapping. Clones are handles of the same region.
+/// The reserve is address space and costs no memory. The region belongs to its space, and stays
+/// when this handle is dropped: it is unmapped like any mapping. Clones are handles of the same
+/// region.
 ///
-/// Its length is what the space has of it: a restore brings back the length of the snapshot's time (in whole pages, unless it
-/// is the one set last), and pages at its end that were protected from every access, or unmapped, are no longer in it.
+/// Its length is what the space has of it: a restore brings back the length of the snapshot's time
+/// (in whole pages, unless it is the one set last), and pages at its end that were protected from
+/// every access, or unmapped, are no longer in it.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};
@@ -39,7 +41,8 @@ pub struct Region {
 /// What the handles of a region share.
 #[derive(Debug, Default)]
 struct Last {
-    /// The length that was set last, as asked for: it holds as long as the space has so many pages of the region.
+    /// The length that was set last, as asked for: it holds as long as the space has so many pages
+    /// of the region.
     len: AtomicU64,
     /// One moves the end at a time.
     moving: Mutex<()>,
@@ -51,8 +54,8 @@ fn whole(len: u64) -> u64 {
 }
 
 impl Space {
-    /// Reserves `most` bytes (rounded up to whole pages), at an address of the space's choice, for a region that is empty at
-    /// first.
+    /// Reserves `most` bytes (rounded up to whole pages), at an address of the space's choice, for
+    /// a region that is empty at first.
     ///
     /// # Errors
     /// As for [`Space::map`].
@@ -120,11 +123,12 @@ impl Region {
         self.len() == 0
     }
 
-    /// Moves its end and returns it. What is added is zeros; what is cut off is gone, by whole pages.
+    /// Moves its end and returns it. What is added is zeros; what is cut off is gone, by whole
+    /// pages.
     ///
     /// # Errors
-    /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::NotMapped`] where the reserve was unmapped, whatever is
-    /// mapped there now; [`SpaceError::Limit`]. Nothing is changed.
+    /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::NotMapped`] where the reserve
+    /// was unmapped, whatever is mapped there now; [`SpaceError::Limit`]. Nothing is changed.
     pub fn set_len(&mut self, len: u64) -> Result<VirtAddr, SpaceError> {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });

@@ -1,8 +1,8 @@
 //! Growing, shrinking and moving a mapping with its pages.
 //!
-//! A move closes the gate on everything from the lower to the higher of the two ranges: no fault is in either while words
-//! go from one to the other. Pages of the space's own move with their words; borrowed ones become owned; file pages and the
-//! zero frame are left behind, they fault in again.
+//! A move closes the gate on everything from the lower to the higher of the two ranges: no fault is
+//! in either while words go from one to the other. Pages of the space's own move with their words;
+//! borrowed ones become owned; file pages and the zero frame are left behind, they fault in again.
 
 use std::ops::Range;
 
@@ -36,17 +36,19 @@ const WHAT: &str = "remap";
 const LEAVES_A_ROUND: u64 = 64;
 
 impl Space {
-    /// Makes the mapping of `old_len` bytes at `at` one of `new_len` bytes, both rounded up to whole pages, and returns its
-    /// address. Its bytes go with it; what is added shows what a mapping of that length would show there.
+    /// Makes the mapping of `old_len` bytes at `at` one of `new_len` bytes, both rounded up to
+    /// whole pages, and returns its address. Its bytes go with it; what is added shows what a
+    /// mapping of that length would show there.
     ///
-    /// Shrinking unmaps the end, and may be done across mappings; to keep the length in place changes nothing. Anything else
-    /// needs the old range to lie in one mapping.
+    /// Shrinking unmaps the end, and may be done across mappings; to keep the length in place
+    /// changes nothing. Anything else needs the old range to lie in one mapping.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] when it cannot grow where it is and may not move;
-    /// [`SpaceError::Overlaps`] when the new range overlaps the old; [`SpaceError::DeviceEnds`] when a mapping of a device would
-    /// become longer; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
-    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is changed.
+    /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] when it cannot grow where it is and may
+    /// not move; [`SpaceError::Overlaps`] when the new range overlaps the old;
+    /// [`SpaceError::DeviceEnds`] when a mapping of a device would become longer;
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Limit`]. Nothing is changed.
     pub fn remap(
         &self,
         at: VirtAddr,
@@ -135,7 +137,8 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
             let mapping = vma.to_string();
             Err(SpaceError::DeviceEnds { at, len, mapping })
         }
-        // A part that becomes as long as the whole, again and again, would come to offsets that no file has.
+        // A part that becomes as long as the whole, again and again, would come to offsets that no
+        // file has.
         Backing::File { .. } if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
             let what = WHAT;
             Err(SpaceError::OutOfRange {

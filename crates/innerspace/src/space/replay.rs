@@ -1,5 +1,5 @@
-//! The lookup of mappings by itself, for table T5: the tree and the sequence of a space, and the schemes of caching that
-//! were in use before the one that accessors have.
+//! The lookup of mappings by itself, for table T5: the tree and the sequence of a space, and the
+//! schemes of caching that were in use before the one that accessors have.
 
 use super::vma::{Backing, Protection, Residence, Sharing, Vma};
 use super::vma_cache::{Sequence, VmaCache, VmaLookups};
@@ -18,10 +18,11 @@ pub enum VmaScheme {
     PerThread,
 }
 
-/// A space's mappings, and threads that look addresses up, one after the other. Replays a trace of events.
+/// A space's mappings, and threads that look addresses up, one after the other. Replays a trace of
+/// events.
 ///
-/// Addresses are page-aligned where they are bounds. Calls and hits are counted as a space counts them: a call when it is
-/// made, before anything is checked.
+/// Addresses are page-aligned where they are bounds. Calls and hits are counted as a space counts
+/// them: a call when it is made, before anything is checked.
 #[derive(Debug)]
 pub struct VmaReplay {
     scheme: VmaScheme,
@@ -39,7 +40,8 @@ pub struct VmaReplay {
 #[derive(Debug)]
 struct Thread {
     cache: VmaCache,
-    /// For what an accessor has besides: caches that are a power of two apart share few places of the processor's first cache.
+    /// For what an accessor has besides: caches that are a power of two apart share few places of
+    /// the processor's first cache.
     _apart: [u64; 8],
 }
 
@@ -83,7 +85,8 @@ impl VmaReplay {
         }
     }
 
-    /// Another space with the same mappings, of which nothing is remembered and nothing was counted: what fork makes.
+    /// Another space with the same mappings, of which nothing is remembered and nothing was
+    /// counted: what fork makes.
     pub fn fork(&self) -> VmaReplay {
         VmaReplay {
             vmas: self.vmas.clone(),
@@ -91,8 +94,8 @@ impl VmaReplay {
         }
     }
 
-    /// Maps a range in place of what is there. It merges with neighbours, unless their `kind`, below [`VmaReplay::KINDS`],
-    /// tells them apart.
+    /// Maps a range in place of what is there. It merges with neighbours, unless their `kind`,
+    /// below [`VmaReplay::KINDS`], tells them apart.
     ///
     /// # Panics
     /// With any other kind.
@@ -128,7 +131,8 @@ impl VmaReplay {
     /// The mapping that contains `at`, as a fault of this thread looks for it.
     ///
     /// # Panics
-    /// In debug builds, when each thread has a cache and there is no such thread; otherwise that one has none.
+    /// In debug builds, when each thread has a cache and there is no such thread; otherwise that
+    /// one has none.
     #[inline(always)]
     pub fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
         let (start, end) = match self.threads.get(thread) {

@@ -33,7 +33,8 @@ pub struct MappingInfo {
     pub offset: u64,
     /// Whether reclaim has to leave its pages; see [`Space::lock`].
     pub locked: bool,
-    /// How its files will be read: [`Advice::Normal`], [`Advice::Random`] or [`Advice::Sequential`].
+    /// How its files will be read: [`Advice::Normal`], [`Advice::Random`] or
+    /// [`Advice::Sequential`].
     pub reading: Advice,
     /// What is resident.
     pub pages: PageStats,
@@ -50,7 +51,8 @@ pub enum MappingKind {
     File,
     /// A direct access file: its own bytes.
     Direct,
-    /// A direct access file by calls, since others may cut it short: see [`OnShrink::Error`](crate::OnShrink::Error).
+    /// A direct access file by calls, since others may cut it short: see
+    /// [`OnShrink::Error`](crate::OnShrink::Error).
     Guarded,
     /// A [`Device`](crate::Device).
     Device,
@@ -67,12 +69,13 @@ pub struct PageStats {
     pub file: u64,
     /// Anonymous pages that this space alone has.
     pub own: u64,
-    /// Anonymous pages shared with forks, or shared with one since dropped and not written again yet.
+    /// Anonymous pages shared with forks, or shared with one since dropped and not written again
+    /// yet.
     pub shared: u64,
     /// Pages of direct access files: they are the device's, and take no memory.
     pub direct: u64,
-    /// Pages of files that were stored to since they were last written or synced: like Linux's Shared_Dirty. Of a block of several
-    /// pages all that are mapped.
+    /// Pages of files that were stored to since they were last written or synced: like Linux's
+    /// Shared_Dirty. Of a block of several pages all that are mapped.
     pub dirty: u64,
     /// Reads of the common zero frame; they take no memory.
     pub zero: u64,
@@ -207,8 +210,9 @@ impl Space {
         })
     }
 
-    /// Checks everything the space keeps against what it can be computed from. At rest: no other thread works in it, nor in
-    /// another space that shares leaves with it, as forks do: a store there may absorb in a shared leaf meanwhile.
+    /// Checks everything the space keeps against what it can be computed from. At rest: no other
+    /// thread works in it, nor in another space that shares leaves with it, as forks do: a store
+    /// there may absorb in a shared leaf meanwhile.
     ///
     /// # Panics
     /// When an invariant is broken.

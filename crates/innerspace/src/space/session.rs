@@ -12,12 +12,14 @@ use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
 ///
-/// Made by [`Accessor::session`](crate::Accessor::session). Everybody who takes a translation away (eviction, unmap, fork,
-/// truncation) waits for the next *safepoint* of every open session: its next access, its end, a fault in it, or a call of
-/// this library in the same thread that has to wait. So keep a session for a run of accesses, and do not sleep or wait for
-/// another thread by other means while one is open.
+/// Made by [`Accessor::session`](crate::Accessor::session). Everybody who takes a translation away
+/// (eviction, unmap, fork, truncation) waits for the next *safepoint* of every open session: its
+/// next access, its end, a fault in it, or a call of this library in the same thread that has to
+/// wait. So keep a session for a run of accesses, and do not sleep or wait for another thread by
+/// other means while one is open.
 ///
-/// A session stays on the thread that opened it, whose other calls may have to close it for a while:
+/// A session stays on the thread that opened it, whose other calls may have to close it for a
+/// while:
 ///
 /// ```compile_fail,E0277
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,7 +79,8 @@ impl Sectioned for InSession {
     fn pause(translator: &mut Translator) {
         translator.sections.end_session();
         if translator.sections.has_mail() {
-            // A safepoint: somebody waits, or this thread waited for somebody and has left the section meanwhile.
+            // A safepoint: somebody waits, or this thread waited for somebody and has left the
+            // section meanwhile.
             translator.sections.leave();
             translator.sections.enter();
         }
@@ -85,7 +88,8 @@ impl Sectioned for InSession {
 
     fn resume(translator: &mut Translator) {
         if !translator.sections.is_open() {
-            // A panic came out of a fault, which may have read the mail and found the gate closed: the next access looks again.
+            // A panic came out of a fault, which may have read the mail and found the gate closed:
+            // the next access looks again.
             translator.sections.participant().call_in();
             translator.sections.enter();
         }
@@ -103,8 +107,9 @@ impl Sectioned for InSession {
     }
 }
 
-/// A part of an access that may call a store or a device, from `pause` to `resume` or from `suspend` to `unsuspend`. The end
-/// comes by a drop because they may panic: a program that catches that goes on with its session.
+/// A part of an access that may call a store or a device, from `pause` to `resume` or from
+/// `suspend` to `unsuspend`. The end comes by a drop because they may panic: a program that catches
+/// that goes on with its session.
 pub(super) struct Interrupted<'core, E: Fn(&mut Translator)> {
     pub(super) core: &'core mut Core,
     end: E,
@@ -127,7 +132,8 @@ impl<E: Fn(&mut Translator)> Drop for Interrupted<'_, E> {
 
 impl<'accessor> Session<'accessor> {
     pub(super) fn new(core: &'accessor mut Core) -> Session<'accessor> {
-        // Registered first: that panics in a thread that is ending, and nobody would close the section.
+        // Registered first: that panics in a thread that is ending, and nobody would close the
+        // section.
         core.translator.sections.begin_session();
         core.translator.sections.enter();
         Session {

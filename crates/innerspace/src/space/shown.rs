@@ -1,10 +1,11 @@
 //! Which ranges of a space show a page of a file: what a file that takes pages away goes by.
 //!
-//! Ranges of a file may show the same page several times, and be of any length. They are kept in a tree of their own, part of
-//! the set of mappings, by file, size class (log2 of their pages), first page and address. Whoever looks for a page looks in
-//! each class that the file has at the ranges that begin close enough below it: those of one class differ in length by less
-//! than two, so what is looked at in vain shows pages close by. A look costs what the hits are, and a few descents for each
-//! class, not what the space has in ranges.
+//! Ranges of a file may show the same page several times, and be of any length. They are kept in a
+//! tree of their own, part of the set of mappings, by file, size class (log2 of their pages), first
+//! page and address. Whoever looks for a page looks in each class that the file has at the ranges
+//! that begin close enough below it: those of one class differ in length by less than two, so what
+//! is looked at in vain shows pages close by. A look costs what the hits are, and a few descents
+//! for each class, not what the space has in ranges.
 
 use std::ops::Range;
 
@@ -254,7 +255,8 @@ mod tests {
 
     #[test]
     fn of_a_thousand_ranges_few_are_looked_at_for_a_page() {
-        // In whatever order: 1,000 ranges of 5 to 9 pages side by side, and one that shows them all.
+        // In whatever order: 1,000 ranges of 5 to 9 pages side by side, and one that shows them
+        // all.
         let mut random = numbers();
         let mut page = 0;
         let mut all: Vec<Shown> = (0..1000)

@@ -69,7 +69,8 @@ fn values_of_every_size_at_every_alignment_across_a_page_end() {
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     let mut a = space.accessor();
-    // To where the beginning of a page is over, for which values have a way of their own, as bytes have not.
+    // To where the beginning of a page is over, for which values have a way of their own, as bytes
+    // have not.
     for offset in PAGE - 20..PAGE + 50 {
         let value = 0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00 ^ u128::from(offset);
         let mut bytes = [0; 16];
@@ -195,7 +196,8 @@ fn after_unmap_and_protect_no_old_translation_works() {
         for page in 0..8 {
             session.store(at + page * PAGE, page).unwrap();
         }
-        // With a session of this thread open: it is not waited for, and finds out at its next access.
+        // With a session of this thread open: it is not waited for, and finds out at its next
+        // access.
         space.unmap(at + 2 * PAGE, 2 * PAGE).unwrap();
         space
             .protect(at + 4 * PAGE, PAGE, Protection::READ)
@@ -344,7 +346,8 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
     assert_nothing_left(&pool);
 }
 
-/// A child that is forked, and dropped when its parent has written everything again, again and again.
+/// A child that is forked, and dropped when its parent has written everything again, again and
+/// again.
 #[test]
 fn rounds_of_forks_leave_no_chain_of_dead_leaves() {
     let pool = pool(8192);
@@ -474,7 +477,8 @@ fn a_full_group_is_an_error_to_the_access_and_nothing_more() {
     assert_eq!(group.usage(), 0);
 }
 
-/// Two threads in one space: stores of each are seen by the other once they synchronise, also over the zero page and a fork.
+/// Two threads in one space: stores of each are seen by the other once they synchronise, also over
+/// the zero page and a fork.
 // spec: A6
 #[test]
 fn an_upgrade_by_one_accessor_is_seen_by_another() {
@@ -515,7 +519,8 @@ fn an_upgrade_by_one_accessor_is_seen_by_another() {
     assert_nothing_left(&pool);
 }
 
-/// Forks, writes on both sides and unmaps from several threads at once, then everything is given back.
+/// Forks, writes on both sides and unmaps from several threads at once, then everything is given
+/// back.
 #[test]
 fn forks_race_with_faults() {
     let pool = pool(8192);

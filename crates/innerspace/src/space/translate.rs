@@ -1,22 +1,27 @@
 //! The translation cache: leaf pointers.
 //!
-//! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the leaf's live word. So a
-//! changed word (revoked, aged, copied, upgraded) acts on the next access of every thread by itself, and mailboxes are
-//! needed only where a leaf is replaced. Measured against an array of per-page translations it is as fast on random
-//! access, faster on dependent loads, and a few KiB large (`innerspace-bench translation`). Of a leaf whose pages lie in a row no
-//! word is read: there a changed word does not act by itself, and [`coalesced`] has what is done in its place.
+//! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the
+//! leaf's live word. So a changed word (revoked, aged, copied, upgraded) acts on the next access of
+//! every thread by itself, and mailboxes are needed only where a leaf is replaced. Measured against
+//! an array of per-page translations it is as fast on random access, faster on dependent loads, and
+//! a few KiB large (`innerspace-bench translation`). Of a leaf whose pages lie in a row no word is
+//! read: there a changed word does not act by itself, and [`coalesced`] has what is done in its
+//! place.
 //!
-//! The processor fetches ahead by itself what comes after the last few loads, but not past the end of a page: the next page of a
-//! space may lie anywhere. So whoever comes upwards from the beginning of one page to that of the next has the first bytes
-//! of the one after sent for. Such accesses are told apart by their offset and looked up out of line, four of the 512 words of a page.
+//! The processor fetches ahead by itself what comes after the last few loads, but not past the end
+//! of a page: the next page of a space may lie anywhere. So whoever comes upwards from the
+//! beginning of one page to that of the next has the first bytes of the one after sent for. Such
+//! accesses are told apart by their offset and looked up out of line, four of the 512 words of a
+//! page.
 //!
-//! A slot has two tags. The read tag is set for any leaf; the write tag only while the leaf is the space's alone, since in
-//! a shared leaf VALID_W may be left from the time before the fork.
+//! A slot has two tags. The read tag is set for any leaf; the write tag only while the leaf is the
+//! space's alone, since in a shared leaf VALID_W may be left from the time before the fork.
 //!
-//! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the section in which the
-//! leaf was found or the mailbox was looked at: whoever takes a leaf or a page away makes it unreachable, posts if it is a
-//! leaf or in one that may be coalesced, and lets a grace period pass before the memory is used for anything else (`sync::domain`). The memory itself is
-//! the arena's, which outlives every accessor.
+//! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the
+//! section in which the leaf was found or the mailbox was looked at: whoever takes a leaf or a page
+//! away makes it unreachable, posts if it is a leaf or in one that may be coalesced, and lets a
+//! grace period pass before the memory is used for anything else (`sync::domain`). The memory
+//! itself is the arena's, which outlives every accessor.
 
 mod coalesced;
 
@@ -42,11 +47,13 @@ pub(super) const LEAVES: usize = 256;
 pub(super) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 /// Bytes at which a page begins: who goes through it in small steps comes by there.
 const BEGINNING: usize = 32;
-/// Bytes of the next page to send for. Four lines are enough: the processor goes on by itself once it is asked for some in a row.
+/// Bytes of the next page to send for. Four lines are enough: the processor goes on by itself once
+/// it is asked for some in a row.
 const AHEAD: usize = 256;
 /// A tag that no address has.
 const NO_LEAF: u64 = u64::MAX;
-/// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the next hit.
+/// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the
+/// next hit.
 pub(super) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
 
 /// The numbers of the remembered leaves, each at the place that its low bits say.
@@ -59,8 +66,9 @@ pub(super) struct Tags {
     pub(super) write: [u64; LEAVES],
 }
 
-/// The remembered leaves, as one array a field: the hit reads one tag and one place. What a translator finds them by is shown to it by its
-/// participant: while there is mail, [`SHOWN_WITH_MAIL`] in place of its own.
+/// The remembered leaves, as one array a field: the hit reads one tag and one place. What a
+/// translator finds them by is shown to it by its participant: while there is mail,
+/// [`SHOWN_WITH_MAIL`] in place of its own.
 #[repr(C)]
 #[derive(Debug)]
 struct Leaves {
@@ -88,13 +96,13 @@ const NO_LEAVES: Leaves = Leaves {
 /// What every translator is shown while there is mail for it.
 static SHOWN_WITH_MAIL: Leaves = NO_LEAVES;
 
-// SAFETY: there are pointers in it, which whoever has the translator uses inside its section alone; those of the static lead nowhere.
+// SAFETY: there are pointers in it, which whoever has the translator uses inside its section alone;
+// those of the static lead nowhere.
 unsafe impl Sync for Leaves {}
 
-/// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an address of them: generated code
-/// reads them between two calls, and the participant keeps their address:
-/// pointers that have to stay good when they are written here and the
-/// translator is moved.
+/// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an
+/// address of them: generated code reads them between two calls, and the participant keeps their
+/// address: pointers that have to stay good when they are written here and the translator is moved.
 struct LeavesPlace(NonNull<Leaves>);
 
 impl LeavesPlace {
@@ -122,7 +130,8 @@ impl Deref for LeavesPlace {
 
     #[inline(always)]
     fn deref(&self) -> &Leaves {
-        // SAFETY: made by `new`, freed by `drop`; the borrow of `self` keeps writers away, and generated code only reads.
+        // SAFETY: made by `new`, freed by `drop`; the borrow of `self` keeps writers away, and
+        // generated code only reads.
         unsafe { self.0.as_ref() }
     }
 }
@@ -157,14 +166,15 @@ pub(super) struct Translator {
     begun: u64,
 }
 
-/// What a session looks at in each access. It has it at hand, so that in a loop of accesses all this stays in registers.
+/// What a session looks at in each access. It has it at hand, so that in a loop of accesses all
+/// this stays in registers.
 #[derive(Debug)]
 pub(super) struct AtHand {
     participant: Arc<Participant>,
 }
 
-// SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns the translator only
-// inside its section; which thread that is does not matter.
+// SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns
+// the translator only inside its section; which thread that is does not matter.
 unsafe impl Send for Translator {}
 
 /// What an access looks at to see whether it hits.
@@ -175,13 +185,14 @@ pub(super) struct Look<'t> {
 }
 
 impl Look<'_> {
-    /// That of an access in a session: the leaves that it is shown, and no mail, since there are none while there is some.
+    /// That of an access in a session: the leaves that it is shown, and no mail, since there are
+    /// none while there is some.
     ///
     /// Safety: `shown` was shown by the participant of a translator that is borrowed for as long.
     #[inline(always)]
     unsafe fn in_session<'t>(shown: *mut ()) -> Look<'t> {
-        // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long as it and are written by whoever
-        // has it exclusively, and `SHOWN_WITH_MAIL`.
+        // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long
+        // as it and are written by whoever has it exclusively, and `SHOWN_WITH_MAIL`.
         let leaves = unsafe { &*shown.cast::<Leaves>() };
         Look {
             leaves,
@@ -189,10 +200,11 @@ impl Look<'_> {
         }
     }
 
-    /// Does `act` with where the bytes of the page of `at` are, if there is no mail, its leaf is remembered for `need` and it is valid
-    /// for it. In a section.
+    /// Does `act` with where the bytes of the page of `at` are, if there is no mail, its leaf is
+    /// remembered for `need` and it is valid for it. In a section.
     ///
-    /// `act` stands here twice, and not behind what leads there: then each way comes to its address with what it has.
+    /// `act` stands here twice, and not behind what leads there: then each way comes to its address
+    /// with what it has.
     #[inline(always)]
     fn find<R>(self, at: u64, need: Need, act: impl Fn(Found) -> R) -> Option<R> {
         let leaf = at >> LEAF_SHIFT;
@@ -216,8 +228,9 @@ impl Look<'_> {
             sys::stay_apart();
             return Some(done);
         }
-        // SAFETY: the tag, which is our own or `NO_LEAF`, says that the place is the one of this address's leaf (`NO_LEAF` is no
-        // number of an address), so this is one of its 512 words, and the section keeps the leaf (see the module).
+        // SAFETY: the tag, which is our own or `NO_LEAF`, says that the place is the one of this
+        // address's leaf (`NO_LEAF` is no number of an address), so this is one of its 512 words,
+        // and the section keeps the leaf (see the module).
         let entry = pte::load(unsafe { &*place.word(at) });
         if !entry.has(valid) {
             cold_path();
@@ -235,8 +248,9 @@ pub(super) enum Need {
     Fetch,
 }
 
-/// Bytes of one page, valid for what they were looked up for until the section ends in which they were. Made by
-/// [`Translator::hit`], used up by value inside that section: `Core::access` alone hands one on.
+/// Bytes of one page, valid for what they were looked up for until the section ends in which they
+/// were. Made by [`Translator::hit`], used up by value inside that section: `Core::access` alone
+/// hands one on.
 #[derive(Debug)]
 pub(super) struct Page(NonNull<u8>);
 
@@ -376,9 +390,11 @@ impl Translator {
         })
     }
 
-    /// Does `act` with what `hit_if` would find, but for the first bytes of a page: those are for [`Translator::hit_and_fetch_ahead`].
+    /// Does `act` with what `hit_if` would find, but for the first bytes of a page: those are for
+    /// [`Translator::hit_and_fetch_ahead`].
     ///
-    /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a miss again.
+    /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a
+    /// miss again.
     #[inline(always)]
     pub(super) fn hit_past_beginning<R>(
         &self,
@@ -394,7 +410,8 @@ impl Translator {
         })
     }
 
-    /// As `hit`; if the access comes upwards from the beginning of the page before, the next page is sent for.
+    /// As `hit`; if the access comes upwards from the beginning of the page before, the next page
+    /// is sent for.
     pub(super) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
@@ -414,14 +431,15 @@ impl Translator {
         }
     }
 
-    /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: for as long as the section, the
-    /// leaf is the space's alone. In a section.
+    /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: for
+    /// as long as the section, the leaf is the space's alone. In a section.
     #[inline(always)]
     pub(super) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.write)
     }
 
-    /// The same if the leaf is remembered for loads: others may share it, and their accessors be in it.
+    /// The same if the leaf is remembered for loads: others may share it, and their accessors be in
+    /// it.
     #[inline(always)]
     pub(super) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.read)
@@ -430,11 +448,13 @@ impl Translator {
     #[inline(always)]
     fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
         let word = self.place_of_words(at, tags)?.word(at);
-        // SAFETY: as in `find`: the tag says whose leaf it is, and the section, which the borrow keeps open, keeps it.
+        // SAFETY: as in `find`: the tag says whose leaf it is, and the section, which the borrow
+        // keeps open, keeps it.
         Some(unsafe { &*word })
     }
 
-    /// Where the words of the leaf of `at` are, if one of these tags is its and it is not coalesced: then no page has to be had.
+    /// Where the words of the leaf of `at` are, if one of these tags is its and it is not
+    /// coalesced: then no page has to be had.
     #[inline(always)]
     fn place_of_words(&self, at: u64, tags: &[u64; LEAVES]) -> Option<Place> {
         let leaf = at >> LEAF_SHIFT;
@@ -443,7 +463,8 @@ impl Translator {
         (tags[slot] == leaf && !place.is_coalesced()).then_some(place)
     }
 
-    /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for `need`. In a section.
+    /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for
+    /// `need`. In a section.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: u64, need: Need) {
         if let Some(Page(bytes)) = self.hit(at, 1, need) {
@@ -466,7 +487,8 @@ impl Translator {
         self.leaves.visits[slot] = 0;
     }
 
-    /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as well.
+    /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as
+    /// well.
     pub(super) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         let leaf = at >> LEAF_SHIFT;
         let known = self.leaves.tags.read[leaf as usize % LEAVES] == leaf;
@@ -501,9 +523,9 @@ pub(super) fn leaf_number(at: u64) -> u64 {
     at >> LEAF_SHIFT
 }
 
-/// What can be done with the bytes. SAFETY of all: `hit` found as many bytes as the caller asked it for in a page that is
-/// valid for the access; the section, which is still open, keeps page and validity; others may use the bytes at the
-/// same time, through these functions alone.
+/// What can be done with the bytes. SAFETY of all: `hit` found as many bytes as the caller asked it
+/// for in a page that is valid for the access; the section, which is still open, keeps page and
+/// validity; others may use the bytes at the same time, through these functions alone.
 impl Page {
     /// Loads a value; `hit` was asked for its size.
     #[inline(always)]

@@ -1,13 +1,14 @@
 //! A persistent tree of ranges, wide nodes: what the mappings of a space are kept in.
 //!
-//! A B+ tree over ranges that do not overlap, up to [`WIDTH`] to a node, keyed by their ends: addresses, or what else has an
-//! order ([`Key`]). A tree is a value: cloning it
-//! costs one count, and changing a clone copies the nodes on the way and no others, so O(log n). What a reader got hold of
-//! never changes, whatever becomes of other clones; a space publishes a new root (`sync::published`), a fork keeps the
-//! parent's. A node that only this clone has is changed in place, so a run of changes copies each node once.
+//! A B+ tree over ranges that do not overlap, up to [`WIDTH`] to a node, keyed by their ends:
+//! addresses, or what else has an order ([`Key`]). A tree is a value: cloning it costs one count,
+//! and changing a clone copies the nodes on the way and no others, so O(log n). What a reader got
+//! hold of never changes, whatever becomes of other clones; a space publishes a new root
+//! (`sync::published`), a fork keeps the parent's. A node that only this clone has is changed in
+//! place, so a run of changes copies each node once.
 //!
-//! An inner node knows, for each child, where its ranges start and end and the widest gap between two of them: a free place
-//! is found without looking at the ranges.
+//! An inner node knows, for each child, where its ranges start and end and the widest gap between
+//! two of them: a free place is found without looking at the ranges.
 //!
 //! Nodes are counted in a [`Ledger`], whose owner charges for them.
 
@@ -147,8 +148,8 @@ impl<T: Ranged> Row<T> {
         }
     }
 
-    /// The place of the first item that ends above `at`. Counts the quarters of the row that end at or below it, and then in
-    /// the quarter that does not: no branch depends on what is in the row.
+    /// The place of the first item that ends above `at`. Counts the quarters of the row that end at
+    /// or below it, and then in the quarter that does not: no branch depends on what is in the row.
     #[inline]
     fn place(&self, at: T::Key) -> usize {
         let below = |ends: &[T::Key]| {

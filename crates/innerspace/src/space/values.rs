@@ -1,5 +1,5 @@
-//! Values of a program's own types, by the traits of `zerocopy`: what may have any bytes can be loaded, what is bytes without
-//! padding can be stored.
+//! Values of a program's own types, by the traits of `zerocopy`: what may have any bytes can be
+//! loaded, what is bytes without padding can be stored.
 
 use std::io;
 use std::marker::PhantomData;
@@ -99,8 +99,10 @@ macro_rules! values {
                 self.core.load_value::<$mode, T>(at)
             }
 
-            /// Stores a value of any type that is bytes without padding, at any alignment, wholly or not at all (to
-            /// devices as [`Self::store`] says, and a device may take a part of what is not a scalar). It has at most 4096 bytes, which is checked when it is compiled.
+            /// Stores a value of any type that is bytes without padding, at any alignment, wholly
+            /// or not at all (to devices as [`Self::store`] says, and a device may take a part of
+            /// what is not a scalar). It has at most 4096 bytes, which is checked when it is
+            /// compiled.
             ///
             /// # Errors
             /// The [`Fault`] of the first byte that cannot be stored.
@@ -115,7 +117,8 @@ macro_rules! values {
             /// Loads values into a slice.
             ///
             /// # Errors
-            /// The [`Fault`] of the first byte that cannot be loaded; everything before it is in `values`.
+            /// The [`Fault`] of the first byte that cannot be loaded; everything before it is in
+            /// `values`.
             pub fn read_slice<T: FromBytes + IntoBytes>(
                 &mut self,
                 at: VirtAddr,
@@ -156,7 +159,8 @@ macro_rules! values {
                 self.core.store_value::<AtOnce<$mode>, T>(at, value)
             }
 
-            /// [`Self::read_slice`] that never waits: what comes before the fault's address is in `values`.
+            /// [`Self::read_slice`] that never waits: what comes before the fault's address is in
+            /// `values`.
             ///
             /// # Errors
             /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
@@ -168,7 +172,8 @@ macro_rules! values {
                 self.core.read::<AtOnce<$mode>>(at, values.as_mut_bytes())
             }
 
-            /// [`Self::write_slice`] that never waits: what comes before the fault's address is stored.
+            /// [`Self::write_slice`] that never waits: what comes before the fault's address is
+            /// stored.
             ///
             /// # Errors
             /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).

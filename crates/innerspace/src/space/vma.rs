@@ -276,8 +276,8 @@ impl Vma {
         guarded.map(|file| MappedFile::Direct(file.with_own_count()))
     }
 
-    /// Whether what `at` shows is the page of a cached file in this frame. The page's block is locked, and the frame was found in
-    /// a page table, in a section.
+    /// Whether what `at` shows is the page of a cached file in this frame. The page's block is
+    /// locked, and the frame was found in a page table, in a section.
     pub(super) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
         match self.file() {
             Some(MappedFile::Cached(file)) => file.core().has_page_in(self.file_page(at), frame),
@@ -285,7 +285,8 @@ impl Vma {
         }
     }
 
-    /// The addresses at which this range shows pages of `pages`, if it is a range of the file with that key.
+    /// The addresses at which this range shows pages of `pages`, if it is a range of the file with
+    /// that key.
     pub(super) fn addresses_of(&self, file: usize, pages: &Range<u64>) -> Option<Range<u64>> {
         let Backing::File {
             file: own,

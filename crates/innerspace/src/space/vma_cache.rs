@@ -1,21 +1,24 @@
-//! An accessor's own cache of mappings: four slots, so that threads that fault in different places find their mapping
-//! without walking the tree.
+//! An accessor's own cache of mappings: four slots, so that threads that fault in different places
+//! find their mapping without walking the tree.
 //!
-//! A slot has a copy of a mapping; the cache has the number of the space's [`Sequence`] at which its slots were looked up, and
-//! is good, as a whole, while the number is the same. Every change of a mapping that exists (bounds, protection, backing) bumps the number once, after the
-//! new tree is published and before the gate opens again; adding a mapping bumps nothing, since only a mapping that
-//! contains the address is ever kept. The low bits of a page's number say which slot its mapping is put in. A lookup looks at one slot
-//! first, the one that had the last address of the same 2 MiB (a hint, which nothing but speed depends on), and then compares all.
+//! A slot has a copy of a mapping; the cache has the number of the space's [`Sequence`] at which
+//! its slots were looked up, and is good, as a whole, while the number is the same. Every change of
+//! a mapping that exists (bounds, protection, backing) bumps the number once, after the new tree is
+//! published and before the gate opens again; adding a mapping bumps nothing, since only a mapping
+//! that contains the address is ever kept. The low bits of a page's number say which slot its
+//! mapping is put in. A lookup looks at one slot first, the one that had the last address of the
+//! same 2 MiB (a hint, which nothing but speed depends on), and then compares all.
 //!
-//! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and bumps the number after it.
-//! So a copy from an old tree has an old number. Whoever looks an address up that is being changed is kept out by the
-//! gate, so the copies that are still good meanwhile are those of what does not change.
+//! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and
+//! bumps the number after it. So a copy from an old tree has an old number. Whoever looks an
+//! address up that is being changed is kept out by the gate, so the copies that are still good
+//! meanwhile are those of what does not change.
 //!
-//! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for tests: where it wraps,
-//! every cache of the space is told to forget everything, however many there are. (One that is just about to note the last number
-//! may miss that, which nothing but such tests could come to. The
-//! kernel's told none while there was a single thread, whose slots came to life again once others had counted on:
-//! CVE-2018-17182.)
+//! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for
+//! tests: where it wraps, every cache of the space is told to forget everything, however many there
+//! are. (One that is just about to note the last number may miss that, which nothing but such tests
+//! could come to. The kernel's told none while there was a single thread, whose slots came to life
+//! again once others had counted on: CVE-2018-17182.)
 
 use super::device::DeviceCall;
 use super::vma::{Backing, MappedFile, Protection, Residence, Sharing, Vma, WeakFile};
@@ -36,8 +39,9 @@ const FORGOTTEN: u64 = u64::MAX;
 
 /// How often the accessors' caches were asked for a mapping, and what came of it.
 ///
-/// Calls are counted also when every slot is out of date; so hits and misses add up to calls. An access that gets its page in
-/// one step, by a mapping that a slot has, is counted after it succeeded; if it does not, its fault asks and is counted instead.
+/// Calls are counted also when every slot is out of date; so hits and misses add up to calls. An
+/// access that gets its page in one step, by a mapping that a slot has, is counted after it
+/// succeeded; if it does not, its fault asks and is counted instead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -58,22 +62,26 @@ impl VmaLookups {
     }
 }
 
-/// What a cache shares with its space. On lines of its own (two: the adjacent line is prefetched with it): every fault counts here.
+/// What a cache shares with its space. On lines of its own (two: the adjacent line is prefetched
+/// with it): every fault counts here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shared {
-    /// The sequence's number when the slots were filled, by the cache; [`FORGOTTEN`], by the space: everything is to be forgotten.
+    /// The sequence's number when the slots were filled, by the cache; [`FORGOTTEN`], by the space:
+    /// everything is to be forgotten.
     number: AtomicU64,
     // Written by the cache alone. What is no miss is a hit.
     calls: AtomicU64,
     misses: AtomicU64,
-    /// What keeps the files of the slots open, as long as they are mapped: emptied by the space when that changes. A leaf.
+    /// What keeps the files of the slots open, as long as they are mapped: emptied by the space
+    /// when that changes. A leaf.
     kept: Mutex<[Option<DaxRef>; SLOTS]>,
 }
 
 impl Shared {
     fn lookups(&self) -> VmaLookups {
-        // In this order: the call of each miss that is seen is seen, too. Acquire: pairs with the Release in `count`.
+        // In this order: the call of each miss that is seen is seen, too. Acquire: pairs with the
+        // Release in `count`.
         let misses = self.misses.load(Ordering::Acquire);
         let calls = self.calls.load(Ordering::Relaxed);
         VmaLookups {
@@ -128,7 +136,8 @@ impl Sequence {
         if wraps {
             self.forget_all();
         }
-        // Release: pairs with `now`; what was published before, and what the caches were told, is seen by who reads the number.
+        // Release: pairs with `now`; what was published before, and what the caches were told, is
+        // seen by who reads the number.
         self.number.store(next, Ordering::Release);
         self.let_files_go();
         if wraps {
@@ -148,8 +157,8 @@ impl Sequence {
         }
     }
 
-    /// No slot keeps a file open any more: what the number was bumped for may have been its last mapping. The caller has the old set
-    /// of mappings, so none of these is the last to keep one.
+    /// No slot keeps a file open any more: what the number was bumped for may have been its last
+    /// mapping. The caller has the old set of mappings, so none of these is the last to keep one.
     fn let_files_go(&self) {
         for cache in &self.caches.lock().alive {
             *cache.kept.lock() = Default::default();
@@ -187,7 +196,8 @@ impl Sequence {
 #[derive(Debug)]
 struct Copy {
     vma: Vma,
-    /// The file, which `vma` does not name. A direct access file by a count of the cache's own, which `Shared::kept` keeps from 0.
+    /// The file, which `vma` does not name. A direct access file by a count of the cache's own,
+    /// which `Shared::kept` keeps from 0.
     file: Option<(WeakFile, u64)>,
 }
 
@@ -266,7 +276,8 @@ struct Hinted {
     starts: [u64; SLOTS],
     /// How long it is, of those that name no file; of others 0.
     lengths: [u64; SLOTS],
-    /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of these addresses.
+    /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of
+    /// these addresses.
     hints: [u8; HINTS],
     shared: Arc<Shared>,
 }
@@ -278,7 +289,8 @@ pub(super) struct VmaCache {
     /// How long each slot's mapping is; an empty one has the length 0, which holds no address.
     lengths: [u64; SLOTS],
     copies: [Copy; SLOTS],
-    /// Where the mapping begins that [`VmaCache::is_memory`] found last for each of them, and how long it is; as good as the slots.
+    /// Where the mapping begins that [`VmaCache::is_memory`] found last for each of them, and how
+    /// long it is; as good as the slots.
     memory: [(u64, u64); 2],
     /// What the last fault found instead of a page.
     pub(super) device: Option<DeviceCall>,
@@ -303,9 +315,10 @@ impl VmaCache {
         }
     }
 
-    /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number was read. In a section
-    /// that saw the gate open at `at`. `sequence` is the one the cache was made for. What has to be kept alive for the
-    /// result is put in `named`, to be dropped with no section open.
+    /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number
+    /// was read. In a section that saw the gate open at `at`. `sequence` is the one the cache was
+    /// made for. What has to be kept alive for the result is put in `named`, to be dropped with no
+    /// section open.
     #[inline(always)]
     pub(super) fn find<'t>(
         &'t mut self,
@@ -347,8 +360,8 @@ impl VmaCache {
         self.missed(sequence, at, named, tree)
     }
 
-    /// The slot that the hint of `at` names, if its mapping contains `at` and names no file. A lookup, if so; when and where
-    /// [`VmaCache::find`] may be called.
+    /// The slot that the hint of `at` names, if its mapping contains `at` and names no file. A
+    /// lookup, if so; when and where [`VmaCache::find`] may be called.
     #[inline(always)]
     fn hinted(&self, sequence: &Sequence, at: u64) -> Option<usize> {
         let place = usize::from(self.hinted.hints[hint(at)]) % SLOTS;
@@ -362,7 +375,8 @@ impl VmaCache {
         Some(place)
     }
 
-    /// Where the mapping begins and ends that is in the slot that the hint of `at` names, as [`VmaCache::find`] would find it.
+    /// Where the mapping begins and ends that is in the slot that the hint of `at` names, as
+    /// [`VmaCache::find`] would find it.
     #[cfg(feature = "tables")]
     #[inline(always)]
     pub(super) fn find_hinted(&self, sequence: &Sequence, at: u64) -> Option<(u64, u64)> {
@@ -387,8 +401,8 @@ impl VmaCache {
         self.hinted.lengths[place] != self.lengths[place]
     }
 
-    /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks through a mapping finds it in
-    /// another slot than its page's, three times of four.
+    /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks
+    /// through a mapping finds it in another slot than its page's, three times of four.
     #[inline(always)]
     fn holding(&self, at: u64) -> Option<usize> {
         let slots = (0..SLOTS).rev();
@@ -420,7 +434,8 @@ impl VmaCache {
             }
             None => found,
         };
-        // A slot would keep a device of the user's alive; and its accesses are calls, which are slow anyway.
+        // A slot would keep a device of the user's alive; and its accesses are calls, which are
+        // slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
             self.hinted.hints[hint(at)] = own as u8;
             let (copy, len) = (Copy::of(found), found.end - found.start);
@@ -432,8 +447,9 @@ impl VmaCache {
         Some(found)
     }
 
-    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be so used. When and where
-    /// [`VmaCache::find`] may be called; a lookup, if it is of use ([`VmaCache::count_hit`]).
+    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be so
+    /// used. When and where [`VmaCache::find`] may be called; a lookup, if it is of use
+    /// ([`VmaCache::count_hit`]).
     #[inline(always)]
     pub(super) fn is_memory(&mut self, wanted: MemoryFor, sequence: &Sequence, at: u64) -> bool {
         if !self.is_good(sequence) {
@@ -467,18 +483,21 @@ impl VmaCache {
         count(&self.hinted.shared.calls);
     }
 
-    /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept until the mappings change. What was
-    /// kept for the slot before is mapped as well, or nobody keeps it for a slot any more; so it is not the last that goes.
+    /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept
+    /// until the mappings change. What was kept for the slot before is mapped as well, or nobody
+    /// keeps it for a slot any more; so it is not the last that goes.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
         let MappedFile::Direct(file) = file else {
             return file.clone();
         };
         let mut kept = self.hinted.shared.kept.lock();
-        // Another slot of this cache may name the file already: its count is changed by the same faults.
+        // Another slot of this cache may name the file already: its count is changed by the same
+        // faults.
         let known = kept.iter().flatten().find(|known| known.is_same(file));
         let own = known.cloned().unwrap_or_else(|| file.with_own_count());
-        // With the mutex held: whoever bumps the number empties this afterwards, or has done so and we see the number.
+        // With the mutex held: whoever bumps the number empties this afterwards, or has done so and
+        // we see the number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }

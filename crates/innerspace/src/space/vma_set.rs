@@ -1,8 +1,8 @@
 //! All mapped ranges of a space: sorted, not overlapping, merged where they can be.
 //!
-//! A set is a value, as its tree is (`tree`): a writer changes a clone and publishes it; readers keep what they found. A
-//! change splits at its ends, and what comes to lie beside its like merges with it. The ranges of files stand in a second tree as
-//! well, by their pages (`shown`).
+//! A set is a value, as its tree is (`tree`): a writer changes a clone and publishes it; readers
+//! keep what they found. A change splits at its ends, and what comes to lie beside its like merges
+//! with it. The ranges of files stand in a second tree as well, by their pages (`shown`).
 
 use std::ops::Range;
 
@@ -90,7 +90,8 @@ impl VmaSet {
         self.locked > 0
     }
 
-    /// The ranges that show one of these pages of the file with that key, each with the addresses that do.
+    /// The ranges that show one of these pages of the file with that key, each with the addresses
+    /// that do.
     pub(super) fn showing(
         &self,
         file: usize,
@@ -151,7 +152,8 @@ impl VmaSet {
         at >= range.end
     }
 
-    /// Whether each page of `range` shows, and allows, what it does in `other`, where the same pages are mapped.
+    /// Whether each page of `range` shows, and allows, what it does in `other`, where the same
+    /// pages are mapped.
     pub(super) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
         self.overlapping(range).all(|vma| {
             let part = vma.start.max(range.start)..vma.end.min(range.end);
@@ -162,7 +164,8 @@ impl VmaSet {
         })
     }
 
-    /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to `align`.
+    /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to
+    /// `align`.
     pub(super) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         self.tree.gap(from, limit, len, align)
     }
@@ -186,7 +189,8 @@ impl VmaSet {
         self.change(range, keep, None)
     }
 
-    /// Splits at the ends of `range`, passes each part inside through `change`, adds `new`, and merges.
+    /// Splits at the ends of `range`, passes each part inside through `change`, adds `new`, and
+    /// merges.
     fn change(
         &mut self,
         range: &Range<u64>,

@@ -1,8 +1,9 @@
 //! Dropping anonymous pages where they are: `Advice::DontNeed` of less than a leaf.
 //!
-//! Nothing of the structure changes, so this is none of the changes of `change`: the mappings stay, and the leaf stays where
-//! it is, the space's alone. No gate is closed, and no accessor has anything to forget: a leaf that one may have coalesced is left to
-//! `change`, for a fault beside this may put another page there while the old one is still read.
+//! Nothing of the structure changes, so this is none of the changes of `change`: the mappings stay,
+//! and the leaf stays where it is, the space's alone. No gate is closed, and no accessor has
+//! anything to forget: a leaf that one may have coalesced is left to `change`, for a fault beside
+//! this may put another page there while the old one is still read.
 //!
 //! | step | why |
 //! |---|---|
@@ -14,9 +15,10 @@
 //! | 4 a grace period, if there is anything to let go | who had found a page by its word is done with it (I6) |
 //! | 5 the pages are let go, and an origin of which nothing is borrowed any more | |
 //!
-//! A store beside the call is before it, and lost, or after it, and there. A fault that copies a page has read its word in the
-//! section it copies in, so the page is nobody else's until that has ended, and the word does not go back to what it was
-//! (`pte`). A page that a fault absorbs from an origin beside step 2 is the leaf's before the swap, or stays the origin's.
+//! A store beside the call is before it, and lost, or after it, and there. A fault that copies a
+//! page has read its word in the section it copies in, so the page is nobody else's until that has
+//! ended, and the word does not go back to what it was (`pte`). A page that a fault absorbs from an
+//! origin beside step 2 is the leaf's before the swap, or stays the origin's.
 
 use std::ops::Range;
 
@@ -28,7 +30,8 @@ use super::vma::{Backing, Vma};
 use crate::sync::gate::Writer;
 
 impl SpaceInner {
-    /// Drops the pages of a mapped range, if that can be done so; else gives the writer back, with nothing changed.
+    /// Drops the pages of a mapped range, if that can be done so; else gives the writer back, with
+    /// nothing changed.
     pub(super) fn zap<'gate>(
         &self,
         mut writer: Writer<'gate, Structure>,
@@ -57,13 +60,15 @@ impl SpaceInner {
         Ok(())
     }
 
-    /// Empties the words of the range, and tells of which there are pages to be let go; `None`, and nothing is changed, if
-    /// others share a leaf of it, or an accessor may have one coalesced. The gate's writer is held.
+    /// Empties the words of the range, and tells of which there are pages to be let go; `None`, and
+    /// nothing is changed, if others share a leaf of it, or an accessor may have one coalesced. The
+    /// gate's writer is held.
     fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
         let nodes = Nodes { pool: &self.pool };
         let section = self.pool.domain.reader();
         let paths = self.paths.lock();
-        // Where there is no leaf there is nothing to drop. One that comes meanwhile may be in a node that others share.
+        // Where there is no leaf there is nothing to drop. One that comes meanwhile may be in a
+        // node that others share.
         let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
         let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
         let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
@@ -75,7 +80,8 @@ impl SpaceInner {
         }
         let mut taken = Detached::default();
         for (leaf, part) in parts {
-            // What it alone borrows is its own: dropped from here, an origin without a parent would keep it.
+            // What it alone borrows is its own: dropped from here, an origin without a parent would
+            // keep it.
             while nodes.absorb_origin(leaf.frame, Borrower::Exclusive) {}
             let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
             for word in &nodes.words(leaf.frame)[slots] {

@@ -1,8 +1,9 @@
 //! Event counters, striped by thread.
 //!
-//! A thread with a small number has a stripe of its own, which nobody else writes: it counts with a load and a store. A
-//! read-modify-write there would make every counted operation wait for its own stores. Threads beyond that share the last
-//! stripe. Numbers are given back when a thread ends, under a mutex, so the next owner of a stripe sees what it left.
+//! A thread with a small number has a stripe of its own, which nobody else writes: it counts with a
+//! load and a store. A read-modify-write there would make every counted operation wait for its own
+//! stores. Threads beyond that share the last stripe. Numbers are given back when a thread ends,
+//! under a mutex, so the next owner of a stripe sees what it left.
 
 use std::cell::Cell;
 
@@ -16,7 +17,8 @@ const OWN: usize = 32;
 #[repr(align(128))]
 struct Stripe([AtomicU64; EVENTS]);
 
-/// The event counters of one memory. Counting touches a line of the thread's own; reading adds all stripes up.
+/// The event counters of one memory. Counting touches a line of the thread's own; reading adds all
+/// stripes up.
 pub(crate) struct Counters {
     /// The last one is shared.
     stripes: Box<[Stripe; OWN + 1]>,
@@ -45,7 +47,8 @@ impl Counters {
         let number = thread_number();
         let counter = &self.stripes[number.min(OWN)].0[event as usize];
         if number < OWN {
-            // Relaxed: nobody else writes it, and whoever had the number before handed it over under a mutex.
+            // Relaxed: nobody else writes it, and whoever had the number before handed it over
+            // under a mutex.
             let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
             counter.store(sum, Ordering::Relaxed);
         } else {
@@ -120,7 +123,8 @@ thread_local! {
     static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
 }
 
-/// A small number that no other living thread has, the same for the thread's whole life: for choosing a stripe.
+/// A small number that no other living thread has, the same for the thread's whole life: for
+/// choosing a stripe.
 #[inline(always)]
 pub(crate) fn thread_number() -> usize {
     match KNOWN.try_with(Cell::get) {

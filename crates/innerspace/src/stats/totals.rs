@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::units::Grouped;
 
-/// Makes [`Event`], [`Totals`] and the walk over both from one list: events are counted here, sums from elsewhere and gauges are
-/// filled in by whoever has them.
+/// Makes [`Event`], [`Totals`] and the walk over both from one list: events are counted here, sums
+/// from elsewhere and gauges are filled in by whoever has them.
 macro_rules! counters {
     (
         events { $($event:ident $field:ident $help:literal)* }
@@ -22,7 +22,8 @@ macro_rules! counters {
         /// The number of kinds of events.
         pub(super) const EVENTS: usize = [$(Event::$event),*].len();
 
-        /// Everything a memory counted since it was made, and its gauges now. `Display` prints a line each, as `/proc/vmstat` does.
+        /// Everything a memory counted since it was made, and its gauges now. `Display` prints a
+        /// line each, as `/proc/vmstat` does.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
@@ -130,7 +131,8 @@ impl fmt::Display for Totals {
 }
 
 impl Totals {
-    /// The Prometheus text format, version 0.0.4: `innerspace_NAME_total` for what is counted, `innerspace_NAME` for gauges.
+    /// The Prometheus text format, version 0.0.4: `innerspace_NAME_total` for what is counted,
+    /// `innerspace_NAME` for gauges.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
         let written = self.walk(|name, help, kind, value| {

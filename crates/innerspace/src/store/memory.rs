@@ -12,14 +12,15 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes in a chunk: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
-/// Chunks that are kept for the next writes when they are punched or cut off: 32 MiB. New memory from the system, which clears it
-/// and maps it page by page, costs several times what a write into it does.
+/// Chunks that are kept for the next writes when they are punched or cut off: 32 MiB. New memory
+/// from the system, which clears it and maps it page by page, costs several times what a write into
+/// it does.
 const MOST_SPARE: usize = 512;
 /// The longest store: as with files, an offset fits in 63 bits.
 const MAX_LEN: u64 = i64::MAX as u64;
 
-/// A store in memory. Ranges never written, punched or cut off are holes in units of 64 KiB. Of the memory of those punched or cut
-/// off it keeps up to 32 MiB for what is written next.
+/// A store in memory. Ranges never written, punched or cut off are holes in units of 64 KiB. Of the
+/// memory of those punched or cut off it keeps up to 32 MiB for what is written next.
 ///
 /// Writable, empty at first. Share one between a file and a test by an `Arc`, which is a store too.
 pub struct MemoryStore {
@@ -282,7 +283,8 @@ impl MemoryStore {
         copy
     }
 
-    /// Bytes of memory that the content takes: what is not a hole, in units of 64 KiB. What is kept for later writes is not counted.
+    /// Bytes of memory that the content takes: what is not a hole, in units of 64 KiB. What is kept
+    /// for later writes is not counted.
     pub fn resident_bytes(&self) -> u64 {
         self.state.bytes.read().chunks.len() as u64 * CHUNK
     }

@@ -20,12 +20,12 @@
 //! - Every offset and length is accepted; [`Limits`] says which take the short way.
 //! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
 //!   other.
-//! - What a write or a punch accepted may be dropped by a sync that fails, unless [`Store::accepted`] says otherwise. A length
-//!   that was set stays.
-//! - A call may use other files of the same memory. The file that it is a call of answers it what is
-//!   cached (a read, a view, an eviction, a load through a mapping); whatever may wait for the call
-//!   is [`FileError::Reentered`](crate::FileError::Reentered), or the fault for that reason. In a call
-//!   for the fault or the change of a space, all accesses of that space are
+//! - What a write or a punch accepted may be dropped by a sync that fails, unless
+//!   [`Store::accepted`] says otherwise. A length that was set stays.
+//! - A call may use other files of the same memory. The file that it is a call of answers it what
+//!   is cached (a read, a view, an eviction, a load through a mapping); whatever may wait for the
+//!   call is [`FileError::Reentered`](crate::FileError::Reentered), or the fault for that reason.
+//!   In a call for the fault or the change of a space, all accesses of that space are
 //!   [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
@@ -95,9 +95,9 @@ pub enum SyncWhat {
 /// What a write, or a punch, that a store has accepted is worth before the next sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
-    /// A sync that fails may drop it, and reads then show older bytes: as a kernel does that writes behind. The cache keeps
-    /// such bytes until a sync has succeeded, and writes them again after one that has not; it notes what was punched, and punches it
-    /// again.
+    /// A sync that fails may drop it, and reads then show older bytes: as a kernel does that writes
+    /// behind. The cache keeps such bytes until a sync has succeeded, and writes them again after
+    /// one that has not; it notes what was punched, and punches it again.
     UntilSync,
     /// It stays what it is, whatever becomes of a sync.
     Kept,
@@ -275,8 +275,9 @@ pub trait Store: Send + Sync + 'static {
             .map_or(Ok(0), |buf| self.write_at(buf, offset))
     }
 
-    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. It may take a sync to be durable, but one that fails
-    /// does not undo it: nobody sets a length again. Default: the store is read-only.
+    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. It may take a sync to
+    /// be durable, but one that fails does not undo it: nobody sets a length again. Default: the
+    /// store is read-only.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Err(StoreError::ReadOnly.into())
@@ -289,7 +290,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What an accepted write is worth before the next sync; always the same answer. Default: a sync that fails may drop it.
+    /// What an accepted write is worth before the next sync; always the same answer. Default: a
+    /// sync that fails may drop it.
     fn accepted(&self) -> Accepted {
         Accepted::UntilSync
     }
@@ -334,24 +336,26 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Whether a call of it may use files or spaces of a [`Memory`](crate::Memory), as that of a store made of another file does;
-    /// always the same answer. Whoever wants memory with a file locked does not call such a store, which might want that file: what is
-    /// dirty above it is written a little later, with nothing locked, and an operation may fail for want of memory that
-    /// could be had so. A store that uses files and does not say so is found out when one of its calls does, which may be
-    /// too late for that one: it may wait for itself. A store around another passes its answer on. Default: it uses none.
+    /// Whether a call of it may use files or spaces of a [`Memory`](crate::Memory), as that of a
+    /// store made of another file does; always the same answer. Whoever wants memory with a file
+    /// locked does not call such a store, which might want that file: what is dirty above it is
+    /// written a little later, with nothing locked, and an operation may fail for want of memory
+    /// that could be had so. A store that uses files and does not say so is found out when one of
+    /// its calls does, which may be too late for that one: it may wait for itself. A store around
+    /// another passes its answer on. Default: it uses none.
     fn uses_files(&self) -> bool {
         false
     }
 
-    /// The name used in messages, which escape the control characters in it, and by snapshots that are saved; a path as the user
-    /// gave it. Default: `store`.
+    /// The name used in messages, which escape the control characters in it, and by snapshots that
+    /// are saved; a path as the user gave it. Default: `store`.
     fn name(&self) -> String {
         "store".to_owned()
     }
 
     /// Puts requests in flight and returns at once; each is completed later, in any order, on any
-    /// thread, perhaps before this returns. Called with locks of the file held, so it must not wait.
-    /// Default: [`Batch::call`], which has the plain calls made by threads of the memory's.
+    /// thread, perhaps before this returns. Called with locks of the file held, so it must not
+    /// wait. Default: [`Batch::call`], which has the plain calls made by threads of the memory's.
     ///
     /// A panic fails the requests that it drops, and those are read by plain calls. A file may be
     /// closed while requests of it are in flight; the store is kept until the last has completed.
@@ -437,7 +441,8 @@ macro_rules! forward_store {
     };
 }
 
-/// A name in messages: control characters are escaped, so that no file's name breaks a line or reaches a terminal as a command.
+/// A name in messages: control characters are escaped, so that no file's name breaks a line or
+/// reaches a terminal as a command.
 pub(crate) fn shown_name(name: &str) -> Cow<'_, str> {
     if !name.contains(char::is_control) {
         return Cow::Borrowed(name);

@@ -126,8 +126,8 @@ impl Request {
         self.filled
     }
 
-    /// Of a read: copies bytes in behind those that are there, as many as there is room for; returns
-    /// how many.
+    /// Of a read: copies bytes in behind those that are there, as many as there is room for;
+    /// returns how many.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.len() - self.filled);
         let range = self.filled..self.filled + len;
@@ -142,8 +142,8 @@ impl Request {
         len
     }
 
-    /// Of a read: the memory behind what was filled, all zeros, in pieces; [`Request::advance`] says
-    /// how much of it was.
+    /// Of a read: the memory behind what was filled, all zeros, in pieces; [`Request::advance`]
+    /// says how much of it was.
     pub fn unfilled(&mut self) -> Vec<IoSliceMut<'_>> {
         let (filled, len) = (self.filled, self.len());
         let stale = mem::replace(&mut self.cleared, len)..len;
@@ -321,8 +321,8 @@ impl Batch {
         self.add(Operation::Read, offset, buffer, on_complete);
     }
 
-    /// Adds a write of `bytes` at `offset`; `on_complete` gets them back, and how many were written,
-    /// or why they could not be.
+    /// Adds a write of `bytes` at `offset`; `on_complete` gets them back, and how many were
+    /// written, or why they could not be.
     pub fn write(
         &mut self,
         offset: u64,

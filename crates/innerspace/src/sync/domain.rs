@@ -1,10 +1,11 @@
-//! Sections and grace periods: how a thread uses a translation or an index node without writing anything shared, and
-//! how another takes it away.
+//! Sections and grace periods: how a thread uses a translation or an index node without writing
+//! anything shared, and how another takes it away.
 //!
 //! # Protocol
 //!
-//! A [`Participant`] is what one reader shows to the world: a counter that is odd while the reader is in a *section*, and
-//! a mailbox. An accessor owns one; any other thread that walks a table or an index uses its own ([`Domain::reader`]).
+//! A [`Participant`] is what one reader shows to the world: a counter that is odd while the reader
+//! is in a *section*, and a mailbox. An accessor owns one; any other thread that walks a table or
+//! an index uses its own ([`Domain::reader`]).
 //!
 //! | step | reader | revoker |
 //! |---|---|---|
@@ -13,37 +14,42 @@
 //! | 3 | read the words, use what they lead to | [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change |
 //! | 4 | *leave*: `state` = even, release | reuse, clean, return |
 //!
-//! The pair (1, 2) of the reader against (1, 3) of the revoker is Dekker's: the reader writes `state` and then reads the
-//! words; the revoker writes the words and then reads `state`. With a full barrier in between on both sides at least one
-//! sees the other: either the reader finds the words changed (and the post), or the revoker finds it in a section and
-//! waits. The reader's barrier is free where `membarrier` exists, because the revoker's then acts on both sides
-//! (`sys::barrier`); where grace periods follow one another so closely that this is too dear, readers fence after all
-//! ([`fencing`]). Elsewhere, and under the race detector, *enter*, *leave* and the revoker's read of `state` are all
-//! read-modify-writes: each takes what the one before it in the word's modification order released, so a section that
-//! comes after the revoker's read has seen the revocation, and no lone fence is needed. (*leave* too: a plain store there
-//! would cut the chain between the revoker's read and the reader's next section.)
+//! The pair (1, 2) of the reader against (1, 3) of the revoker is Dekker's: the reader writes
+//! `state` and then reads the words; the revoker writes the words and then reads `state`. With a
+//! full barrier in between on both sides at least one sees the other: either the reader finds the
+//! words changed (and the post), or the revoker finds it in a section and waits. The reader's
+//! barrier is free where `membarrier` exists, because the revoker's then acts on both sides
+//! (`sys::barrier`); where grace periods follow one another so closely that this is too dear,
+//! readers fence after all ([`fencing`]). Elsewhere, and under the race detector, *enter*, *leave*
+//! and the revoker's read of `state` are all read-modify-writes: each takes what the one before it
+//! in the word's modification order released, so a section that comes after the revoker's read has
+//! seen the revocation, and no lone fence is needed. (*leave* too: a plain store there would cut
+//! the chain between the revoker's read and the reader's next section.)
 //!
-//! What a reader wrote inside its section is visible to the revoker after the wait: *leave* is a release store that the
-//! revoker's read acquires. So a store through a translation that was revoked is in memory before `synchronize` returns.
+//! What a reader wrote inside its section is visible to the revoker after the wait: *leave* is a
+//! release store that the revoker's read acquires. So a store through a translation that was
+//! revoked is in memory before `synchronize` returns.
 //!
 //! # Sessions
 //!
 //! A session keeps one section open over many accesses and looks at `pending` before each: a
-//! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). The look costs nothing but the load of a
-//! pointer: what is `pending` is a place, that of what the reader has cached while nothing is, and an empty one while something
-//! is, in which nothing is found ([`Desk`]). Between two accesses the user's
-//! code runs, and may call this library: a thread that is about to wait for others first leaves the sections of its own
-//! sessions ([`suspend_sessions`], called by every lock and wait of `sync`), so that two threads with open sessions never
-//! wait for each other. It sets `pending` too, so the session finds out before it uses anything it remembers. While an
-//! access itself is under way the session is not registered (`end_session`), and nobody leaves its section for it. A drain
-//! may take a request away that came for the section it is in, and the session goes on: the revoker asks again from time to
-//! time.
+//! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). The look
+//! costs nothing but the load of a pointer: what is `pending` is a place, that of what the reader
+//! has cached while nothing is, and an empty one while something is, in which nothing is found
+//! ([`Desk`]). Between two accesses the user's code runs, and may call this library: a thread that
+//! is about to wait for others first leaves the sections of its own sessions ([`suspend_sessions`],
+//! called by every lock and wait of `sync`), so that two threads with open sessions never wait for
+//! each other. It sets `pending` too, so the session finds out before it uses anything it
+//! remembers. While an access itself is under way the session is not registered (`end_session`),
+//! and nobody leaves its section for it. A drain may take a request away that came for the section
+//! it is in, and the session goes on: the revoker asks again from time to time.
 //!
 //! # Rules
 //!
-//! Nothing in a section sleeps, allocates frames, charges or does I/O. `synchronize` is never called inside a section of
-//! the same thread (sessions excepted: they are suspended), nor with a lock held that a section may take. Locking: the list of participants
-//! and each mailbox have a mutex of their own, the innermost but for the allocator.
+//! Nothing in a section sleeps, allocates frames, charges or does I/O. `synchronize` is never
+//! called inside a section of the same thread (sessions excepted: they are suspended), nor with a
+//! lock held that a section may take. Locking: the list of participants and each mailbox have a
+//! mutex of their own, the innermost but for the allocator.
 
 use std::hint::cold_path;
 
@@ -58,14 +64,16 @@ pub(crate) const MAILBOX_LEN: usize = 64;
 /// What an accessor's `state` is outside its sections.
 const CLOSED: u64 = 0;
 
-/// What `alone` is while something is pending: a bit that no number has under which something is cached.
+/// What `alone` is while something is pending: a bit that no number has under which something is
+/// cached.
 const PENDING: u64 = 1 << 63;
 
 /// What `alone` is, too, while the owner is to fence: another such bit.
 const FENCED: u64 = 1 << 62;
 
-/// What a reader finds what it has cached by, at a place of its own, and a like of it in which there is nothing, at another. Which of
-/// the two it is shown tells it whether something is pending.
+/// What a reader finds what it has cached by, at a place of its own, and a like of it in which
+/// there is nothing, at another. Which of the two it is shown tells it whether something is
+/// pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Desk {
     own: *mut (),
@@ -94,7 +102,8 @@ impl Desk {
     }
 }
 
-/// Whether something was pending for a reader that has a section for one access alone, when it looked.
+/// Whether something was pending for a reader that has a section for one access alone, when it
+/// looked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mail(u64);
 
@@ -102,8 +111,8 @@ impl Mail {
     /// For whoever has looked by other means.
     pub(crate) const NONE: Mail = Mail(0);
 
-    /// The number under which something is cached, or one that nothing is cached under if there is mail: one comparison tells
-    /// both.
+    /// The number under which something is cached, or one that nothing is cached under if there is
+    /// mail: one comparison tells both.
     #[inline(always)]
     pub(crate) fn mark(self, number: u64) -> u64 {
         debug_assert_eq!(number & (PENDING | FENCED), 0);
@@ -117,15 +126,18 @@ impl Mail {
 pub(crate) struct Participant {
     /// Odd while in a section. Written by the owner alone; read by revokers.
     state: AtomicU64,
-    /// The desk's empty place while there are posts and requests to pass a safepoint that the owner has not seen yet, else its own.
+    /// The desk's empty place while there are posts and requests to pass a safepoint that the owner
+    /// has not seen yet, else its own.
     pending: AtomicPtr<()>,
     desk: Desk,
-    /// [`PENDING`] while there are posts and calls to come the long way, [`FENCED`] while the owner is to fence when it enters
-    /// ([`fencing`]): what an access that has a section of its own looks at.
+    /// [`PENDING`] while there are posts and calls to come the long way, [`FENCED`] while the owner
+    /// is to fence when it enters ([`fencing`]): what an access that has a section of its own looks
+    /// at.
     alone: AtomicU64,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
-    /// Fences so far, and the grace periods that there were at the last look; touched by the owner alone.
+    /// Fences so far, and the grace periods that there were at the last look; touched by the owner
+    /// alone.
     fences: AtomicU32,
     graces_seen: AtomicU64,
     /// Goes with its one [`Reader`].
@@ -170,7 +182,8 @@ impl Participant {
         }
     }
 
-    /// Leaves a message that the owner reads before it uses anything it has cached. Never waits for the owner.
+    /// Leaves a message that the owner reads before it uses anything it has cached. Never waits for
+    /// the owner.
     pub(crate) fn post(&self, post: Post) {
         let mut mailbox = self.mailbox.lock();
         match post {
@@ -185,24 +198,27 @@ impl Participant {
         self.mark(&mailbox);
     }
 
-    /// Has the owner's next access of any kind, in a session or not, come the long way, where it reads its mail.
+    /// Has the owner's next access of any kind, in a session or not, come the long way, where it
+    /// reads its mail.
     pub(crate) fn call_in(&self) {
         self.mark(&self.mailbox.lock());
     }
 
-    /// Under the lock, so that a drain which takes this away has seen the message too, and takes both. Release: pairs with the
-    /// load in `Sections::has_mail` where that is followed by the lock; for A6 the poster's later data store carries it.
+    /// Under the lock, so that a drain which takes this away has seen the message too, and takes
+    /// both. Release: pairs with the load in `Sections::has_mail` where that is followed by the
+    /// lock; for A6 the poster's later data store carries it.
     fn mark(&self, _mailbox: &Mailbox) {
         self.alone.fetch_or(PENDING, Ordering::Release);
         self.request();
     }
 
-    /// Says that the owner is in a section now (odd) or not (even); see the module for the orderings.
+    /// Says that the owner is in a section now (odd) or not (even); see the module for the
+    /// orderings.
     #[inline(always)]
     fn set_state(&self, state: u64, mode: BarrierMode) {
         match mode {
-            // Release, which costs a store nothing on x86: a revoker that finds the next section open has then acquired the
-            // end of the one before it.
+            // Release, which costs a store nothing on x86: a revoker that finds the next section
+            // open has then acquired the end of the one before it.
             BarrierMode::Membarrier => self.state.store(state, Ordering::Release),
             BarrierMode::Fences => {
                 cold_path();
@@ -223,9 +239,11 @@ impl Participant {
         last + 2
     }
 
-    /// Asks an open session to pass a safepoint. An access that has a section of its own leaves it soon.
+    /// Asks an open session to pass a safepoint. An access that has a section of its own leaves it
+    /// soon.
     ///
-    /// A swap, not a store: whoever drains acquires what all who have asked released, not the last one alone.
+    /// A swap, not a store: whoever drains acquires what all who have asked released, not the last
+    /// one alone.
     pub(crate) fn request(&self) {
         self.pending.swap(self.desk.empty, Ordering::Release);
     }
@@ -242,11 +260,13 @@ impl Participant {
         self.shown() != self.desk.own
     }
 
-    /// The place at which the owner finds what it has cached, or nothing if something was posted or requested since the last drain.
+    /// The place at which the owner finds what it has cached, or nothing if something was posted or
+    /// requested since the last drain.
     #[inline(always)]
     pub(crate) fn shown(&self) -> *mut () {
-        // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a thread we have
-        // synchronised with since, coherence forbids an older value. What is at either place the owner alone has written, or nobody.
+        // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a
+        // thread we have synchronised with since, coherence forbids an older value. What is at
+        // either place the owner alone has written, or nobody.
         self.pending.load(Ordering::Relaxed)
     }
 }
@@ -283,7 +303,8 @@ impl Domain {
         Domain::with_mode(barrier::mode())
     }
 
-    /// A domain with the given barrier, for tests that run both; read-modify-writes where the kernel refuses membarrier.
+    /// A domain with the given barrier, for tests that run both; read-modify-writes where the
+    /// kernel refuses membarrier.
     pub(crate) fn with_mode(mode: BarrierMode) -> Arc<Domain> {
         let granted = cfg!(loom) || barrier::mode() == BarrierMode::Membarrier;
         let mode = if granted { mode } else { BarrierMode::Fences };
@@ -348,14 +369,15 @@ impl Domain {
         self.participants.lock().list.retain(is_other);
     }
 
-    /// Waits until every section that was open at the call has been left. What was made unreachable before the call can
-    /// be reused after it.
+    /// Waits until every section that was open at the call has been left. What was made unreachable
+    /// before the call can be reused after it.
     pub(crate) fn synchronize(&self) {
         // Nobody leaves the sections that were open in the parent.
         if self.foreign_maker().is_some() {
             return;
         }
-        // Acquire: pairs with `begun`, so that this grace period covers what was unreachable when it was called.
+        // Acquire: pairs with `begun`, so that this grace period covers what was unreachable when
+        // it was called.
         let number = self.grace_periods.fetch_add(1, Ordering::AcqRel) + 1;
         if cfg!(mutant = "A2") {
             // mutant: A2 (loom: a2_) no grace period
@@ -365,8 +387,8 @@ impl Domain {
         order::may_wait(Rank::Paths);
         #[cfg(not(loom))]
         suspend_sessions();
-        // The list may change once unlocked: who registers later starts with nothing cached and, having taken this lock
-        // after us, reads the words as we left them.
+        // The list may change once unlocked: who registers later starts with nothing cached and,
+        // having taken this lock after us, reads the words as we left them.
         let waiting: Vec<(Arc<Participant>, u64)> = {
             let participants = match self.mode {
                 BarrierMode::Membarrier => self.ordered(),
@@ -387,13 +409,14 @@ impl Domain {
         self.passed.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// Grace periods begun so far: any with a higher number begins after this call. A read-modify-write, so that such a
-    /// one acquires what the caller did before.
+    /// Grace periods begun so far: any with a higher number begins after this call. A
+    /// read-modify-write, so that such a one acquires what the caller did before.
     pub(crate) fn begun(&self) -> u64 {
         self.grace_periods.fetch_add(0, Ordering::AcqRel)
     }
 
-    /// Whether a grace period with a number above `begun` is over. Acquire: so are, for the caller, the sections it waited for.
+    /// Whether a grace period with a number above `begun` is over. Acquire: so are, for the caller,
+    /// the sections it waited for.
     pub(crate) fn has_passed(&self, begun: u64) -> bool {
         self.passed.load(Ordering::Acquire) > begun
     }
@@ -410,8 +433,8 @@ impl Domain {
         let mut backoff = Backoff::new();
         while participant.state.load(Ordering::Acquire) == seen {
             if backoff.is_spent() && cfg!(not(any(loom, shuttle))) {
-                // A section is short; one this long belongs to a thread that lost its processor, or to a session that has
-                // drained the request away without leaving its section.
+                // A section is short; one this long belongs to a thread that lost its processor, or
+                // to a session that has drained the request away without leaving its section.
                 participant.request();
                 std::thread::sleep(std::time::Duration::from_micros(20));
             } else {
@@ -460,17 +483,20 @@ impl Sections {
         self.order();
     }
 
-    /// Opens a section for one access, which looks at [`Sections::lone_mail`] before it uses anything, and calls [`Sections::order`]
-    /// if there is any: where readers are told to fence, this one has not yet.
+    /// Opens a section for one access, which looks at [`Sections::lone_mail`] before it uses
+    /// anything, and calls [`Sections::order`] if there is any: where readers are told to fence,
+    /// this one has not yet.
     #[inline(always)]
     pub(crate) fn enter_alone(&mut self) {
         self.last = self.participant.open_alone(self.last, self.mode);
     }
 
-    /// The same, and what the access does with that mail: if it comes to something, the section is closed.
+    /// The same, and what the access does with that mail: if it comes to something, the section is
+    /// closed.
     #[inline(always)]
     pub(crate) fn alone<R>(&mut self, access: impl FnOnce(Mail) -> Option<R>) -> Option<R> {
-        // Once for all of it: what is stored there could be anything of ours, for all that the compiler knows.
+        // Once for all of it: what is stored there could be anything of ours, for all that the
+        // compiler knows.
         let (participant, mode) = (&*self.participant, self.mode);
         self.last = participant.open_alone(self.last, mode);
         let done = access(Mail(participant.lone_word()))?;
@@ -492,8 +518,8 @@ impl Sections {
         Mail(self.participant.lone_word())
     }
 
-    /// Closes the section; that of a session may have been left already, when it was suspended. Release: what was done
-    /// inside is visible to a revoker that saw it closed.
+    /// Closes the section; that of a session may have been left already, when it was suspended.
+    /// Release: what was done inside is visible to a revoker that saw it closed.
     #[inline(always)]
     pub(crate) fn leave(&mut self) {
         self.participant.set_state(CLOSED, self.mode);
@@ -504,8 +530,8 @@ impl Sections {
         self.participant.is_open()
     }
 
-    /// Whether something was posted or requested since the last drain. Looked at inside the section, before anything
-    /// cached is used.
+    /// Whether something was posted or requested since the last drain. Looked at inside the
+    /// section, before anything cached is used.
     #[inline(always)]
     pub(crate) fn has_mail(&self) -> bool {
         self.participant.has_mail()
@@ -552,8 +578,8 @@ impl Sections {
         SESSIONS.with(|sessions| sessions.borrow_mut().push(open));
     }
 
-    /// Ends the registration of [`Sections::begin_session`], in the same thread. The section may have been left meanwhile;
-    /// then there is mail.
+    /// Ends the registration of [`Sections::begin_session`], in the same thread. The section may
+    /// have been left meanwhile; then there is mail.
     #[cfg(not(loom))]
     pub(crate) fn end_session(&mut self) {
         let is_own = |open: &OpenSession| Arc::ptr_eq(&open.participant, &self.participant);
@@ -587,7 +613,8 @@ super::thread_local! {
     static SESSIONS: std::cell::RefCell<Vec<OpenSession>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Leaves the sections of this thread's sessions, which are all between two accesses: the thread is about to wait.
+/// Leaves the sections of this thread's sessions, which are all between two accesses: the thread is
+/// about to wait.
 #[cfg(not(loom))]
 #[cold]
 pub(crate) fn suspend_sessions() {
@@ -595,7 +622,8 @@ pub(crate) fn suspend_sessions() {
     let _ = SESSIONS.try_with(|sessions| {
         for open in sessions.borrow().iter() {
             let participant = &open.participant;
-            // Relaxed: only this thread changes it while the session is registered, which is not `Send`.
+            // Relaxed: only this thread changes it while the session is registered, which is not
+            // `Send`.
             let state = participant.state.load(Ordering::Relaxed);
             if state & 1 == 0 {
                 continue;

@@ -1,19 +1,22 @@
-//! A lock for a structure over addresses that readers pass with no shared write: they are *inside* an address while in a
-//! section that saw the gate open there; a writer closes a range, waits a grace period, and then nobody is inside it.
+//! A lock for a structure over addresses that readers pass with no shared write: they are *inside*
+//! an address while in a section that saw the gate open there; a writer closes a range, waits a
+//! grace period, and then nobody is inside it.
 //!
 //! | who | how | may |
 //! |---|---|---|
 //! | reader | open a section, [`Gate::is_open`]: go on, or closed there: leave the section, [`Gate::wait_open`], retry | change single words of that address by compare-exchange; never sleep |
 //! | writer | [`Gate::write`] (sleeps), set aside what will be needed, [`Writer::close`] a range | everything inside the range, but not sleep on what a reader may hold, allocate, or do I/O |
 //!
-//! There is one writer at a time, so one range; addresses outside it are open all the while, and their readers run beside
-//! the writer. What both reach there (nodes above the range, a leaf at its edge) has rules of its own, in the structure.
-//! The writer's mutex guards a value, the writer's own state.
+//! There is one writer at a time, so one range; addresses outside it are open all the while, and
+//! their readers run beside the writer. What both reach there (nodes above the range, a leaf at its
+//! edge) has rules of its own, in the structure. The writer's mutex guards a value, the writer's
+//! own state.
 //!
-//! Why it is sound: `close` stores the range and then synchronizes, so it returns only when every section that saw the
-//! address open is left (`sync::domain`: the Dekker pair, with the range as the word). A section that opens later sees it
-//! closed. The range is two words: `from` is stored first, then `to`; opening stores 0 in `to`. A reader loads `to` and then
-//! `from`, so who sees the new `to` sees the new `from`. Who mixes an older `to` with a newer `from` began before the newer
+//! Why it is sound: `close` stores the range and then synchronizes, so it returns only when every
+//! section that saw the address open is left (`sync::domain`: the Dekker pair, with the range as
+//! the word). A section that opens later sees it closed. The range is two words: `from` is stored
+//! first, then `to`; opening stores 0 in `to`. A reader loads `to` and then `from`, so who sees the
+//! new `to` sees the new `from`. Who mixes an older `to` with a newer `from` began before the newer
 //! range was closed: its "open" is waited for, and its "closed" is asked again.
 
 use super::atomic::{AtomicU64, Ordering};
@@ -57,7 +60,8 @@ pub(crate) struct Gate<T> {
     domain_id: u64,
     /// The first address that is closed. Written by the holder of `writer`.
     from: AtomicU64,
-    /// The first address past it that is open; 0: the whole gate is open. Written by the holder of `writer`.
+    /// The first address past it that is open; 0: the whole gate is open. Written by the holder of
+    /// `writer`.
     to: AtomicU64,
     /// Held by a structural writer from before it closes until after it has opened.
     writer: Mutex<T>,
@@ -95,7 +99,8 @@ impl<T> Gate<T> {
     /// Whether the gate is open at this address, to the end of the section.
     ///
     /// # Panics
-    /// If `section` is not open, or is one of another domain: the grace period of `close` would not wait for it.
+    /// If `section` is not open, or is one of another domain: the grace period of `close` would not
+    /// wait for it.
     #[inline]
     pub(crate) fn is_open(&self, section: &impl OpenSection, at: u64) -> bool {
         assert!(
@@ -119,8 +124,8 @@ impl<T> Gate<T> {
         self.to.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the gate is open at all of these addresses, to the end of the section. For who changes words beside the one
-    /// it came for: what is inside one address is not inside the next.
+    /// Whether the gate is open at all of these addresses, to the end of the section. For who
+    /// changes words beside the one it came for: what is inside one address is not inside the next.
     ///
     /// # Panics
     /// As for `is_open`.
@@ -135,8 +140,9 @@ impl<T> Gate<T> {
         to <= range.start || range.end <= self.from.load(Ordering::Acquire)
     }
 
-    /// The barrier of the section's `enter` orders these loads against `close`. Acquire: what the last writer did is visible
-    /// to who finds the gate open again; and the order of the two loads, see the module.
+    /// The barrier of the section's `enter` orders these loads against `close`. Acquire: what the
+    /// last writer did is visible to who finds the gate open again; and the order of the two loads,
+    /// see the module.
     #[inline]
     fn is_closed_at(&self, at: u64) -> bool {
         let to = self.to.load(Ordering::Acquire);
@@ -165,7 +171,8 @@ impl<T> Gate<T> {
         Some(Writer { gate: self, guard })
     }
 
-    /// Like [`Gate::write`], of a gate that no other thread has seen yet: so it is no place in the lock order.
+    /// Like [`Gate::write`], of a gate that no other thread has seen yet: so it is no place in the
+    /// lock order.
     ///
     /// # Panics
     /// When somebody has, and is a writer.
@@ -183,7 +190,8 @@ impl<T> Gate<T> {
 }
 
 impl<T> Writer<'_, T> {
-    /// Closes `range`, lets `post` tell the readers what to forget, and waits until nobody is inside.
+    /// Closes `range`, lets `post` tell the readers what to forget, and waits until nobody is
+    /// inside.
     pub(crate) fn close(
         &self,
         domain: &Domain,

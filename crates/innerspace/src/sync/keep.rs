@@ -1,8 +1,9 @@
 //! Something shared that keeps itself alive while others count on it.
 //!
-//! Its usual users hold an `Arc`. Others, of whom there are too many to count each one (the views of a file's blocks), are kept by one
-//! of the usual users for as long as that lives. What such a user leaves behind when it goes is counted here instead: while
-//! the count is not 0, there is an `Arc` in the thing itself.
+//! Its usual users hold an `Arc`. Others, of whom there are too many to count each one (the views
+//! of a file's blocks), are kept by one of the usual users for as long as that lives. What such a
+//! user leaves behind when it goes is counted here instead: while the count is not 0, there is an
+//! `Arc` in the thing itself.
 //!
 //! | step | who leaves something behind | who ends it |
 //! |---|---|---|
@@ -10,8 +11,8 @@
 //! | 2 | leaves it: it can be ended from here on | does what there is to do |
 //! | 3 | drops its `Arc`, some time | [`Kept::end`], then drops both `Arc`s |
 //!
-//! Count and `Arc` change together under a mutex, so that whoever may call `get` finds the `Arc`; what is left behind may be counted
-//! under it, too. All of it is rare.
+//! Count and `Arc` change together under a mutex, so that whoever may call `get` finds the `Arc`;
+//! what is left behind may be counted under it, too. All of it is rare.
 
 use super::{Arc, Mutex, MutexGuard};
 
@@ -59,7 +60,8 @@ impl<T> Kept<T> {
         }
     }
 
-    /// Counts one less. With the last one the thing's own reference comes out: drop it when nothing of it is used any more.
+    /// Counts one less. With the last one the thing's own reference comes out: drop it when nothing
+    /// of it is used any more.
     #[must_use = "it may be the last reference"]
     pub(crate) fn end(&mut self) -> Option<Arc<T>> {
         self.count -= 1;

@@ -1,4 +1,5 @@
-//! Points in the middle of something, where a test has something else happen. A layer names its own.
+//! Points in the middle of something, where a test has something else happen. A layer names its
+//! own.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,7 +15,8 @@ thread_local! {
     static NEXT: RefCell<Vec<(Box<dyn Any>, Work)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Work for which a thread is to come to a point. It must have been there when this is dropped, by the same thread.
+/// Work for which a thread is to come to a point. It must have been there when this is dropped, by
+/// the same thread.
 #[must_use = "it is dropped when the work has to be done"]
 pub(crate) struct Awaited<P: Point>(P, PhantomData<*const ()>);
 

@@ -11,18 +11,19 @@
 //!
 //! **What a loom build contains.** Loom cannot model raw memory, inline assembly or statics, so a
 //! loom build holds the small protocols and nothing else: `sync` (all of it), the primitives of
-//! `sys` that protocols are made of (`barrier`, `lock_byte`), `units`, and the protocol
-//! modules above (`exec`, `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
-//! `dax::{entry, grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent declares it, and a module that is in the loom
-//! build may name only modules that are in it too. A model lives in its protocol's test module:
-//! `#[cfg(all(test, loom))] mod models`. Tests that are
+//! `sys` that protocols are made of (`barrier`, `lock_byte`), `units`, and the protocol modules
+//! above (`exec`, `frame::{flags, hold, lock, meta, stack, wait_table}`, `group::stock`,
+//! `dax::{entry, grab, waits}`). Everything else carries `#[cfg(not(loom))]` where its parent
+//! declares it, and a module that is in the loom build may name only modules that are in it too. A
+//! model lives in its protocol's test module: `#[cfg(all(test, loom))] mod models`. Tests that are
 //! not models are `#[cfg(all(test, not(loom), not(shuttle)))]`: the checkers' types panic outside a
 //! model run.
 //!
 //! **Limits of the shim**, which code in a shared module has to live with:
-//! - Under loom there is no `Weak`, no `thread::scope`, no method that takes `self` as an `Arc`, and
-//!   `new` of a lock or an atomic is not `const`: no statics of these types. Under shuttle `const`
-//!   constructors exist, but a static keeps its value from one explored schedule to the next.
+//! - Under loom there is no `Weak`, no `thread::scope`, no method that takes `self` as an `Arc`,
+//!   and `new` of a lock or an atomic is not `const`: no statics of these types. Under shuttle
+//!   `const` constructors exist, but a static keeps its value from one explored schedule to the
+//!   next.
 //! - Neither checker models time: a wait with a timeout is a wait without one (a wake-up must
 //!   come).
 //! - [`OnceLock`] is std's in every build. Its initialiser runs with other threads blocked outside
@@ -36,7 +37,8 @@
 //! Locks here ignore poisoning: a panic in a user's callback must not make the library unusable.
 //! What a lock protects is therefore kept valid at every point that can unwind.
 //!
-//! Locking: none of its own; [`order`] has the order of everybody's locks, and checks it in debug builds. Neighbours: `sys` below uses the same shim. It does not reclaim.
+//! Locking: none of its own; [`order`] has the order of everybody's locks, and checks it in debug
+//! builds. Neighbours: `sys` below uses the same shim. It does not reclaim.
 #![cfg_attr(
     any(loom, shuttle),
     allow(

@@ -1,14 +1,16 @@
 //! The lock order, checked at run time in debug builds.
 //!
-//! A lock may have a [`Rank`]. Who waits for one must hold none of that rank or of one further in; else the thread panics at once, whether
-//! or not another thread is there to make it a deadlock. `try_lock` waits for nobody, so it is checked against nothing, but
-//! what it locked counts as held. What has no rank is a leaf that holds nothing else, and is not looked at.
+//! A lock may have a [`Rank`]. Who waits for one must hold none of that rank or of one further in;
+//! else the thread panics at once, whether or not another thread is there to make it a deadlock.
+//! `try_lock` waits for nobody, so it is checked against nothing, but what it locked counts as
+//! held. What has no rank is a leaf that holds nothing else, and is not looked at.
 //!
-//! Block locks are bits and not of `sync`; they may pass from thread to thread, so nobody counts them as held. Who waits for one,
-//! for a grace period or for memory says so by [`may_wait`].
+//! Block locks are bits and not of `sync`; they may pass from thread to thread, so nobody counts
+//! them as held. Who waits for one, for a grace period or for memory says so by [`may_wait`].
 //!
-//! Foreign code (wakers, hooks, callbacks; a store is called in a way of its own, [`Apart`]) may do whatever a caller of the library
-//! may: it waits for any of the locks, and must be called with none held. Who calls it says so by [`may_call_out`].
+//! Foreign code (wakers, hooks, callbacks; a store is called in a way of its own, [`Apart`]) may do
+//! whatever a caller of the library may: it waits for any of the locks, and must be called with
+//! none held. Who calls it says so by [`may_call_out`].
 //!
 //! Release builds and model checkers check nothing, and a rank takes no space there.
 
@@ -116,7 +118,8 @@ mod checked {
     /// This thread is about to call foreign code.
     ///
     /// # Panics
-    /// When it holds a lock other than that of the service thread, or is in a call of a store, whose caller may hold some.
+    /// When it holds a lock other than that of the service thread, or is in a call of a store,
+    /// whose caller may hold some.
     #[track_caller]
     pub(crate) fn may_call_out() {
         if !std::thread::panicking() {
@@ -146,8 +149,8 @@ mod checked {
         }
     }
 
-    /// While it lives, what its thread held before is not looked at: for calls of a store, which may be made of another file,
-    /// whose locks are all further in than those of this one.
+    /// While it lives, what its thread held before is not looked at: for calls of a store, which
+    /// may be made of another file, whose locks are all further in than those of this one.
     pub(crate) struct Apart {
         before: [u8; RANKS.len()],
         _of_thread: std::marker::PhantomData<*const ()>,

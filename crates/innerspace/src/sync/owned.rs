@@ -1,7 +1,9 @@
-//! What one thread changes with plain loads and stores, and others may yet empty: stocks of charges, magazines of frames.
+//! What one thread changes with plain loads and stores, and others may yet empty: stocks of
+//! charges, magazines of frames.
 //!
-//! The owner says that it is at it, and looks whether somebody wants to empty it; who wants to says so, and looks whether the
-//! owner is there. That is Dekker's once more, and the asymmetric barrier (`sys::barrier`) makes the owner's side free:
+//! The owner says that it is at it, and looks whether somebody wants to empty it; who wants to says
+//! so, and looks whether the owner is there. That is Dekker's once more, and the asymmetric barrier
+//! (`sys::barrier`) makes the owner's side free:
 //!
 //! ```text
 //!   owner                        drainer
@@ -12,19 +14,20 @@
 //!   busy := 0, Release           draining - 1, Release
 //! ```
 //!
-//! Either the owner sees `draining` and leaves, or the drainer sees `busy` and waits: never are both there. Who comes second sees
-//! what the first did: the drainer by its Acquire of `busy`, the owner by its Acquire of `draining`, which is 0 again only after the
-//! last drainer's subtraction (each continues the release sequence of those before). The owner sees as well what the drainer did
-//! before it came, deleting a group for one: that stands before the heavy barrier, and so does the fence in the owner's place or the
-//! owner's turn ended before it.
+//! Either the owner sees `draining` and leaves, or the drainer sees `busy` and waits: never are
+//! both there. Who comes second sees what the first did: the drainer by its Acquire of `busy`, the
+//! owner by its Acquire of `draining`, which is 0 again only after the last drainer's subtraction
+//! (each continues the release sequence of those before). The owner sees as well what the drainer
+//! did before it came, deleting a group for one: that stands before the heavy barrier, and so does
+//! the fence in the owner's place or the owner's turn ended before it.
 //!
-//! A turn of the owner is short: a drainer waits for it, and so for whatever the owner waits for in it, which must never be something
-//! that a drainer holds when it begins. Where membarrier is refused both sides are fences, and the owner's costs what a
-//! compare-and-swap would.
+//! A turn of the owner is short: a drainer waits for it, and so for whatever the owner waits for in
+//! it, which must never be something that a drainer holds when it begins. Where membarrier is
+//! refused both sides are fences, and the owner's costs what a compare-and-swap would.
 //!
-//! *The owner* is the thread whose number the place has (`stats::thread_number`: no two living threads have the same, and a number
-//! is handed on under a mutex, with all that the last one left there). Threads beyond [`OWNED`] share other places, in ways that the
-//! users of this have.
+//! *The owner* is the thread whose number the place has (`stats::thread_number`: no two living
+//! threads have the same, and a number is handed on under a mutex, with all that the last one left
+//! there). Threads beyond [`OWNED`] share other places, in ways that the users of this have.
 
 use std::ops::Deref;
 
@@ -32,8 +35,8 @@ use super::atomic::{AtomicU32, Ordering};
 use super::thread;
 use crate::sys::barrier::{self, BarrierMode};
 
-/// Threads that have places of their own. Few where each look at one is dear, and where memories are small: what lies in these places
-/// must not count there, so many places would have nothing.
+/// Threads that have places of their own. Few where each look at one is dear, and where memories
+/// are small: what lies in these places must not count there, so many places would have nothing.
 pub(crate) const OWNED: usize = if cfg!(loom) {
     2
 } else if cfg!(any(miri, shuttle)) {
@@ -59,7 +62,8 @@ impl<T> Owned<T> {
         }
     }
 
-    /// The owner's place, until the result is dropped; `None` while somebody empties places. Called by the owner alone.
+    /// The owner's place, until the result is dropped; `None` while somebody empties places. Called
+    /// by the owner alone.
     #[inline(always)]
     pub(crate) fn enter(&self, drains: &Drains) -> Option<AtPlace<'_, T>> {
         self.busy.store(1, Ordering::Relaxed);
@@ -124,7 +128,8 @@ impl Drains {
         self.mode.light();
     }
 
-    /// Until the result is dropped no owner is at its place. Held by the caller meanwhile: nothing that an owner waits for there.
+    /// Until the result is dropped no owner is at its place. Held by the caller meanwhile: nothing
+    /// that an owner waits for there.
     pub(crate) fn begin<'a, T>(&'a self, owned: &[Owned<T>]) -> Draining<'a> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let draining = Draining(self);
@@ -162,7 +167,8 @@ mod models {
     use super::*;
     use crate::sync::{Arc, Mutex};
 
-    /// What is changed in place with no atomic at all: loom reports two accesses that are not ordered.
+    /// What is changed in place with no atomic at all: loom reports two accesses that are not
+    /// ordered.
     struct Plain(UnsafeCell<u32>);
 
     // SAFETY: loom checks that no two threads use the cell at once; a race is the model's failure.

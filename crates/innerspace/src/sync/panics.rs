@@ -1,4 +1,5 @@
-//! Panics of foreign code (wakers, stores, calls of others) that must not keep us from what is left to do.
+//! Panics of foreign code (wakers, stores, calls of others) that must not keep us from what is left
+//! to do.
 
 use std::any::Any;
 use std::mem::forget;
@@ -27,8 +28,8 @@ impl Panics {
         forget(self.0);
     }
 
-    /// Lets the first panic go on, if there was one. In a drop on the way out of another panic it would end the process: that one
-    /// goes on alone.
+    /// Lets the first panic go on, if there was one. In a drop on the way out of another panic it
+    /// would end the process: that one goes on alone.
     pub(crate) fn go_on(self) {
         match self.0 {
             Some(panic) if std::thread::panicking() => forget(panic),

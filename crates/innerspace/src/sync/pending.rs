@@ -1,8 +1,10 @@
-//! What one thread collects with plain stores, a few entries at a time, and anybody may deal with meanwhile: add-batches of frames.
+//! What one thread collects with plain stores, a few entries at a time, and anybody may deal with
+//! meanwhile: add-batches of frames.
 //!
-//! An entry is a hint: it names something whose *mark* says whether it is still pending, and the mark is changed back under a lock of the
-//! user's, by whoever deals with what is marked, or wants it out. So nobody takes entries out: that of what was dealt with or taken out
-//! finds no mark, or that of a later time, which has an entry of its own, too.
+//! An entry is a hint: it names something whose *mark* says whether it is still pending, and the
+//! mark is changed back under a lock of the user's, by whoever deals with what is marked, or wants
+//! it out. So nobody takes entries out: that of what was dealt with or taken out finds no mark, or
+//! that of a later time, which has an entry of its own, too.
 //!
 //! ```text
 //!   owner: add                             owner: drain, at least        others: drain, one at a time
@@ -12,14 +14,16 @@
 //!                                                                        seen := n
 //! ```
 //!
-//! **Nothing is lost.** The owner comes to each entry before it puts another in its place. Whoever finds an entry sees the mark that
-//! came before it, or what became of that (Acquire, Release).
+//! **Nothing is lost.** The owner comes to each entry before it puts another in its place. Whoever
+//! finds an entry sees the mark that came before it, or what became of that (Acquire, Release).
 //!
 //! **Nothing is dealt with twice.** Who is at an entry second finds no mark under the lock.
 //!
-//! **A drain is complete**: what was added before it began (in the order of happens-before) has been dealt with when it ends, by whoever.
-//! It sees the number that came after the entry. The entry was seen before, then it was dealt with (those who drain come one after
-//! another); or it is found; or a later one is found in its place, then the owner had drained before (Acquire, Release).
+//! **A drain is complete**: what was added before it began (in the order of happens-before) has
+//! been dealt with when it ends, by whoever. It sees the number that came after the entry. The
+//! entry was seen before, then it was dealt with (those who drain come one after another); or it is
+//! found; or a later one is found in its place, then the owner had drained before (Acquire,
+//! Release).
 //!
 //! *The owner* is one thread at a time, as in [`super::owned`], or whoever has a mutex.
 
@@ -33,7 +37,8 @@ pub(crate) struct Pending<const N: usize> {
     entries: [AtomicU32; N],
 }
 
-/// What those who drain have seen of a [`Pending`]; under the lock that has them come one after another.
+/// What those who drain have seen of a [`Pending`]; under the lock that has them come one after
+/// another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen(u64);
 

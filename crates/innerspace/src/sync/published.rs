@@ -1,12 +1,15 @@
-//! A value that writers replace as a whole and readers look at without a lock and without a shared write.
+//! A value that writers replace as a whole and readers look at without a lock and without a shared
+//! write.
 //!
-//! A reader is in a section and gets a `&T`; a writer swaps the pointer. What it took out comes back as a [`Replaced`], which
-//! frees the old value only after a grace period that began after the swap: one that passed meanwhile, or else its own.
-//! So a reader sees the old value or the new one, whole, for as long as its section lasts.
+//! A reader is in a section and gets a `&T`; a writer swaps the pointer. What it took out comes
+//! back as a [`Replaced`], which frees the old value only after a grace period that began after the
+//! swap: one that passed meanwhile, or else its own. So a reader sees the old value or the new one,
+//! whole, for as long as its section lasts.
 //!
-//! Orderings: the swap releases the new value to the reader's acquiring load. The old value is freed after
-//! [`Domain::has_passed`] has acquired the end of a grace period, which acquired the end of every section that could have
-//! loaded the old pointer (`sync::domain`, the Dekker pair with the pointer as the word).
+//! Orderings: the swap releases the new value to the reader's acquiring load. The old value is
+//! freed after [`Domain::has_passed`] has acquired the end of a grace period, which acquired the
+//! end of every section that could have loaded the old pointer (`sync::domain`, the Dekker pair
+//! with the pointer as the word).
 
 use super::Arc;
 use super::atomic::{AtomicPtr, Ordering};
@@ -22,13 +25,14 @@ pub(crate) struct Published<T> {
     _owns: PhantomData<T>,
 }
 
-// SAFETY: `read` gives `&T` to many threads, and the last one to go drops the `T`, which may be another than made it.
+// SAFETY: `read` gives `&T` to many threads, and the last one to go drops the `T`, which may be
+// another than made it.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for Published<T> {}
 
-/// A value that was replaced. Dropping it waits for a grace period unless one has passed since; so outside every section,
-/// with no lock held that a section may take.
+/// A value that was replaced. Dropping it waits for a grace period unless one has passed since; so
+/// outside every section, with no lock held that a section may take.
 pub(crate) struct Replaced<T> {
     old: *mut T,
     domain: Arc<Domain>,
@@ -62,12 +66,14 @@ impl<T> Published<T> {
         );
         super::interleave();
         let current = self.current.load(Ordering::Acquire);
-        // SAFETY: `publish` hands what it replaces to `Replaced`, which waits for a grace period after the swap before it
-        // frees it; the section, which cannot end while it is borrowed, was open when the pointer was loaded.
+        // SAFETY: `publish` hands what it replaces to `Replaced`, which waits for a grace period
+        // after the swap before it frees it; the section, which cannot end while it is borrowed,
+        // was open when the pointer was loaded.
         unsafe { &*current }
     }
 
-    /// Makes `value` the current one. What it replaces is to be dropped by the caller, when it can wait.
+    /// Makes `value` the current one. What it replaces is to be dropped by the caller, when it can
+    /// wait.
     ///
     /// # Panics
     /// If `domain` is not the one this was made for.
@@ -78,7 +84,8 @@ impl<T> Published<T> {
             "a value is published in one domain"
         );
         let new = Box::into_raw(Box::new(value));
-        // SeqCst: before the count of grace periods is read; a grace period that is counted later begins after the swap.
+        // SeqCst: before the count of grace periods is read; a grace period that is counted later
+        // begins after the swap.
         let old = self.current.swap(new, Ordering::SeqCst);
         super::interleave();
         Replaced {
@@ -94,7 +101,8 @@ impl<T> Drop for Published<T> {
     fn drop(&mut self) {
         // Relaxed: nobody else can reach it, and whoever could has been synchronised with.
         let current = self.current.load(Ordering::Relaxed);
-        // SAFETY: `&mut self`: no reader is left, since readers borrow it; the box is owned by the pointer.
+        // SAFETY: `&mut self`: no reader is left, since readers borrow it; the box is owned by the
+        // pointer.
         drop(unsafe { Box::from_raw(current) });
     }
 }
@@ -104,8 +112,9 @@ impl<T> Drop for Replaced<T> {
         if !self.domain.has_passed(self.begun) {
             self.domain.synchronize();
         }
-        // SAFETY: nobody can load the pointer since the swap; every section that had loaded it has ended, as a grace period
-        // began after the swap and is over; and this is the only `Replaced` with it.
+        // SAFETY: nobody can load the pointer since the swap; every section that had loaded it has
+        // ended, as a grace period began after the swap and is over; and this is the only
+        // `Replaced` with it.
         drop(unsafe { Box::from_raw(self.old) });
     }
 }
@@ -188,7 +197,8 @@ mod loom_models {
 
     /// Two words that loom watches, written when made and torn apart when dropped.
     struct Pair(UnsafeCell<(u64, u64)>);
-    // SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's failure.
+    // SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's
+    // failure.
     unsafe impl Sync for Pair {}
     // SAFETY: as above.
     unsafe impl Send for Pair {}

@@ -1,4 +1,5 @@
-//! The shim itself: std, loom and shuttle under one set of names. See the parent module for its limits.
+//! The shim itself: std, loom and shuttle under one set of names. See the parent module for its
+//! limits.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -41,7 +42,8 @@ pub(crate) mod atomic {
 
 /// std's atomics in every build, for words that live in raw memory and are reached by `from_ptr`.
 ///
-/// A model checker does not see them: put [`interleave`] beside an access whose place in the schedule matters.
+/// A model checker does not see them: put [`interleave`] beside an access whose place in the
+/// schedule matters.
 pub(crate) mod raw {
     #[cfg(not(loom))]
     pub(crate) use std::sync::atomic::AtomicU32;
@@ -91,7 +93,8 @@ pub(crate) fn interleave() {
     shuttle::thread::yield_now();
 }
 
-/// This thread is about to wait for another: its sessions must not keep that one waiting (`domain::suspend_sessions`).
+/// This thread is about to wait for another: its sessions must not keep that one waiting
+/// (`domain::suspend_sessions`).
 #[inline]
 pub(crate) fn before_waiting() {
     #[cfg(not(loom))]
@@ -340,9 +343,10 @@ pub(crate) enum WaitEnd {
 
 /// A condition variable for [`Mutex`].
 ///
-/// std's asks the system to wake threads each time; this one only if some wait. They say so with the mutex held, before they
-/// look away from what they wait for. Whoever changes that does it with the mutex held, or takes the mutex afterwards, and notifies then:
-/// so either the waiter sees the change, or who made it sees the waiter.
+/// std's asks the system to wake threads each time; this one only if some wait. They say so with
+/// the mutex held, before they look away from what they wait for. Whoever changes that does it with
+/// the mutex held, or takes the mutex afterwards, and notifies then: so either the waiter sees the
+/// change, or who made it sees the waiter.
 #[derive(Default)]
 pub(crate) struct Condvar {
     inner: base::Condvar,
@@ -450,7 +454,8 @@ impl fmt::Debug for Condvar {
     }
 }
 
-/// Paces a loop that waits for another thread's next few instructions: busy at first, then giving up the processor.
+/// Paces a loop that waits for another thread's next few instructions: busy at first, then giving
+/// up the processor.
 ///
 /// For waits that end soon by themselves; a wait that may be long parks instead.
 #[derive(Debug, Default)]
@@ -486,7 +491,8 @@ impl Backoff {
         !cfg!(any(loom, shuttle)) && self.round < Backoff::BUSY_ROUNDS
     }
 
-    /// Whether the loop has waited so long that it should park; always so under the checkers after one round.
+    /// Whether the loop has waited so long that it should park; always so under the checkers after
+    /// one round.
     pub(crate) fn is_spent(&self) -> bool {
         self.round
             >= if cfg!(any(loom, shuttle)) {

@@ -1,4 +1,5 @@
-//! The asymmetric barrier: free on the side that runs all the time, dear on the side that runs seldom.
+//! The asymmetric barrier: free on the side that runs all the time, dear on the side that runs
+//! seldom.
 //!
 //! **The problem** is Dekker's: an accessor announces itself and then reads a page-table entry; a
 //! revoker changes the entry and then looks whether anyone has announced themselves. At least one
@@ -20,24 +21,25 @@
 //! accesses were in program order (Linux interrupts the processors that run the process and
 //! executes a full barrier there; a thread that is not running passed a full barrier in the
 //! scheduler, when it left its processor, or will when it comes back). Let F be that point in the
-//! accessor. The light side is a compiler fence, so in the machine's program order `X := in section`
-//! stands before `read E`, and F stands either before the read or after it.
+//! accessor. The light side is a compiler fence, so in the machine's program order
+//! `X := in section` stands before `read E`, and F stands either before the read or after it.
 //! - F before the read: the revoker's `E := revoked` was complete before its call, so before F, and
 //!   the read comes after F: it sees the revoked entry.
-//! - F after the read: the announcement stands before the read in program order, so before F, and is
-//!   visible once F is done, so before the call returns: the revoker's read of X sees it.
+//! - F after the read: the announcement stands before the read in program order, so before F, and
+//!   is visible once F is done, so before the call returns: the revoker's read of X sees it.
 //!
 //! The same argument holds for any number of accessors, each with its own F, and for leaving a
-//! section (a release store, which needs no help). It needs the accessor's store and load to be real
-//! single instructions in this order: both are atomics, and the compiler fence keeps their order.
+//! section (a release store, which needs no help). It needs the accessor's store and load to be
+//! real single instructions in this order: both are atomics, and the compiler fence keeps their
+//! order.
 //!
 //! **When it is not there** (old kernel, a seccomp policy, another system) or not wanted (model
 //! checkers, Miri, `--cfg portable`, the environment variable `INNERSPACE_BARRIER=fences`), both
 //! sides are `SeqCst` fences and the argument is the C++ memory model's. ThreadSanitizer models
 //! neither, so code it is to check asks for the [`BarrierMode`] and uses read-modify-writes in
 //! `Fences` mode. The mode is decided once in a process and never changes: half of the threads with
-//! light fences and a revoker without membarrier would be silent corruption. (`sync::domain` has readers fence for a time, by a
-//! protocol of its own that begins with membarrier.)
+//! light fences and a revoker without membarrier would be silent corruption. (`sync::domain` has
+//! readers fence for a time, by a protocol of its own that begins with membarrier.)
 //!
 //! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu,
 //! by description. It knows nothing of sections and grace periods: those are `sync`'s.
@@ -68,12 +70,13 @@ impl BarrierMode {
 
     /// The dear side: between revoking and looking who has announced themselves.
     ///
-    /// About 0.4 us when no other thread runs, 8 to 25 us when one does, which loses some us by it as well: batch what can be
-    /// batched, and fence on the light side, too, where much of the time goes here (`sync::domain` does).
+    /// About 0.4 us when no other thread runs, 8 to 25 us when one does, which loses some us by it
+    /// as well: batch what can be batched, and fence on the light side, too, where much of the time
+    /// goes here (`sync::domain` does).
     ///
     /// # Panics
-    /// When the kernel granted membarrier at the start and refuses it now (a seccomp policy that was
-    /// installed in between): there is no sound way on.
+    /// When the kernel granted membarrier at the start and refuses it now (a seccomp policy that
+    /// was installed in between): there is no sound way on.
     #[inline]
     pub(crate) fn heavy(self) {
         match self {
@@ -220,8 +223,8 @@ mod tests {
         }
     }
 
-    /// Counts the rounds in which neither side saw the other. The next round's words are written only
-    /// after both sides have met again, so a round never sees them.
+    /// Counts the rounds in which neither side saw the other. The next round's words are written
+    /// only after both sides have met again, so a round never sees them.
     fn rounds_unseen(rounds: u32, light: fn(), heavy: fn()) -> usize {
         let shared = Arc::new(Dekker::default());
         let theirs = shared.clone();

@@ -63,7 +63,8 @@ pub(crate) fn identity(_: &Metadata) -> Option<[u64; 2]> {
     None
 }
 
-/// The size of the file system's blocks in bytes, where it is known: what it prefers for I/O, which is one or several.
+/// The size of the file system's blocks in bytes, where it is known: what it prefers for I/O, which
+/// is one or several.
 #[cfg(unix)]
 pub(crate) fn block_size(metadata: &Metadata) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
@@ -118,11 +119,12 @@ pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
     lock_holder_by(Path::new("/proc"), identity)
 }
 
-/// Asks the file system mounted at `proc`. Its numbers are those of the pid namespace that mounted it, which need not be ours: it says
-/// what it calls us.
+/// Asks the file system mounted at `proc`. Its numbers are those of the pid namespace that mounted
+/// it, which need not be ours: it says what it calls us.
 ///
-/// The list is read piece by piece, each from where the last one ended by its number: where somebody lets a lock go in between, a
-/// line is passed over. Hence a buffer that most lists fit into, and more than one look.
+/// The list is read piece by piece, each from where the last one ended by its number: where
+/// somebody lets a lock go in between, a line is passed over. Hence a buffer that most lists fit
+/// into, and more than one look.
 fn lock_holder_by(proc: &Path, identity: [u64; 2]) -> Option<u32> {
     const LOOKS: usize = 4;
     let called = std::fs::read_link(proc.join("self")).ok()?;
@@ -222,7 +224,8 @@ mod tests {
                     while !done.load(std::sync::atomic::Ordering::Relaxed) {
                         let others =
                             [0, 1, 2, 3, 4, 5, 6, 7].map(|n| create(format!("{thread}.{n}")));
-                        // One may be locked still, by a child that another test has made at this moment.
+                        // One may be locked still, by a child that another test has made at this
+                        // moment.
                         others.iter().for_each(|other| drop(other.try_lock()));
                     }
                 });

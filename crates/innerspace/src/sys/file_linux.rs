@@ -245,8 +245,9 @@ pub(crate) fn cached_bytes(file: &File) -> io::Result<u64> {
 /// No descriptor has this number.
 const NO_FILE: RawFd = -1;
 
-/// Whether `error` says that there is no cachestat(2) here. A filter of system calls may refuse it by EPERM; so does the kernel, of a
-/// file that we may not write (of which mincore(2) would say that all of it is there). Without a file, the kernel says something else.
+/// Whether `error` says that there is no cachestat(2) here. A filter of system calls may refuse it
+/// by EPERM; so does the kernel, of a file that we may not write (of which mincore(2) would say
+/// that all of it is there). Without a file, the kernel says something else.
 fn is_missing(error: &io::Error, without_file: impl FnOnce() -> io::Result<u64>) -> bool {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => true,
@@ -313,7 +314,8 @@ mod tests {
 
     const LEN: u64 = 1 << 20;
 
-    /// What somebody else does to the page cache at the same time, need of memory above all, can be in the way once.
+    /// What somebody else does to the page cache at the same time, need of memory above all, can be
+    /// in the way once.
     const TRIES: usize = 100;
 
     fn read_all(file: &File) {
@@ -333,7 +335,8 @@ mod tests {
 
     #[test]
     fn cachestat_and_mincore_agree() {
-        // Of a file in memory the page cache has all that is not in swap, from where a read brings it back.
+        // Of a file in memory the page cache has all that is not in swap, from where a read brings
+        // it back.
         let file = crate::sys::shared::sealed_memory(c"cached", LEN).unwrap();
         file.write_all_at(&vec![7; LEN as usize], 0).unwrap();
         let agree = || {

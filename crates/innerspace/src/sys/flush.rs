@@ -10,17 +10,19 @@
 //! | `clflush` | no | one after the other |
 //! | none: elsewhere, Miri, `--cfg portable` | | |
 //!
-//! Where there is none, [`flush`] does nothing and says so; then only msync(2) makes a mapping durable.
-//! (aarch64 has such instructions, but whether a line they clean is durable differs from machine to
-//! machine; msync(2) is right on all of them.)
+//! Where there is none, [`flush`] does nothing and says so; then only msync(2) makes a mapping
+//! durable. (aarch64 has such instructions, but whether a line they clean is durable differs from
+//! machine to machine; msync(2) is right on all of them.)
 //!
-//! It does not know what memory it is given: flushing ordinary memory is harmless and costs the same.
+//! It does not know what memory it is given: flushing ordinary memory is harmless and costs the
+//! same.
 
 use std::ops::Range;
 
 use crate::sync::OnceLock;
 
-/// The unit of flushing in bytes. A processor with smaller lines counts as one without an instruction.
+/// The unit of flushing in bytes. A processor with smaller lines counts as one without an
+/// instruction.
 pub(crate) const LINE: usize = 64;
 
 /// How lines are flushed.
@@ -48,8 +50,8 @@ impl Flusher {
         *BEST.get_or_init(|| Flusher::available()[0])
     }
 
-    /// Flushes the lines that hold a byte of the range. They are durable after a [`fence`], and only if
-    /// the answer is yes: there is an instruction.
+    /// Flushes the lines that hold a byte of the range. They are durable after a [`fence`], and
+    /// only if the answer is yes: there is an instruction.
     ///
     /// # Safety
     /// The range is mapped for the time of the call. Others may read and write it.
@@ -93,8 +95,8 @@ pub(crate) unsafe fn flush(address: *const u8, len: usize) -> bool {
     unsafe { Flusher::best().flush(address, len) }
 }
 
-/// Flushes the lines of `bytes` as a sync of a direct access file does those of its blocks, and waits for that; whether there is
-/// an instruction.
+/// Flushes the lines of `bytes` as a sync of a direct access file does those of its blocks, and
+/// waits for that; whether there is an instruction.
 #[cfg(feature = "tables")]
 #[inline]
 pub fn flush_lines(bytes: &[u8]) -> bool {
@@ -138,8 +140,9 @@ mod platform {
         /// Safety: the line is mapped, and the processor has the instruction.
         #[inline(always)]
         pub(super) unsafe fn flush_line(self, line: *const u8) {
-            // SAFETY: the caller's promise; the instructions change no byte and no register. They may
-            // access memory as far as the compiler is concerned: stores before them stay before them.
+            // SAFETY: the caller's promise; the instructions change no byte and no register. They
+            // may access memory as far as the compiler is concerned: stores before them stay before
+            // them.
             unsafe {
                 match self {
                     Flusher::Clwb => {

@@ -7,10 +7,10 @@
 //!   bit 7  WAITERS   somebody may be waiting for a bit of this page to clear
 //! ```
 //!
-//! Unlocking is all but always done with nobody waiting, so that question has to cost nothing: bit 7
-//! is the sign of the byte, and the processor's flags after the locked operation that clears bit 0
-//! already hold it. The compiler cannot express this: of an atomic and whose result is used it makes
-//! a loop of compare-exchanges. Hence the assembly, with the portable form beside it.
+//! Unlocking is all but always done with nobody waiting, so that question has to cost nothing: bit
+//! 7 is the sign of the byte, and the processor's flags after the locked operation that clears bit
+//! 0 already hold it. The compiler cannot express this: of an atomic and whose result is used it
+//! makes a loop of compare-exchanges. Hence the assembly, with the portable form beside it.
 //!
 //! All atomics on this byte are one byte wide: a wider operation on the word around it would cost
 //! the next narrow one a store-forwarding stall.
@@ -229,7 +229,8 @@ mod tests {
     #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
     #[test]
     fn unlock_is_one_locked_instruction() {
-        // lock and byte ptr [rdi], 0xfe: the address is the first argument, already in its register.
+        // lock and byte ptr [rdi], 0xfe: the address is the first argument, already in its
+        // register.
         const LOCK_AND: [u8; 4] = [0xF0, 0x80, 0x27, 0xFE];
         const CALL: u8 = 0xE8;
         if code_of(call_alone as *const u8).contains(&CALL) {

@@ -102,7 +102,8 @@ impl Mapping {
         platform::advise_huge(self.base, self.len);
     }
 
-    /// Asks that a child of fork(2) has zeros in place of this memory, or where that is not to be had, nothing. Advice, as above.
+    /// Asks that a child of fork(2) has zeros in place of this memory, or where that is not to be
+    /// had, nothing. Advice, as above.
     pub(crate) fn advise_wipe_on_fork(&self) {
         platform::advise_wipe_on_fork(self.base, self.len);
     }
@@ -147,7 +148,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // A child may not have it, and something else in its place.
         if self.maker.is_current() {
-            // SAFETY: the range was made by `map` with this length and alignment in this process, and its owner is gone.
+            // SAFETY: the range was made by `map` with this length and alignment in this process,
+            // and its owner is gone.
             unsafe { platform::unmap(self.base, self.len, alignment_for(self.len)) }
         }
     }
@@ -292,9 +294,10 @@ fn kb_of(text: &str, field: &str) -> Option<u64> {
 
 /// The lowest memory limit of the control groups the process is in, in bytes.
 ///
-/// `membership` has lines `number:controllers:/path`; version 2 has the number 0 and no controllers.
-/// Every group on the way to the root limits, too. A path that is not there under `root` is one of
-/// another namespace: then only the root itself is looked at, which is the process's own group there.
+/// `membership` has lines `number:controllers:/path`; version 2 has the number 0 and no
+/// controllers. Every group on the way to the root limits, too. A path that is not there under
+/// `root` is one of another namespace: then only the root itself is looked at, which is the
+/// process's own group there.
 fn container_limit(membership: &Path, root: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(membership).ok()?;
     let groups = text.lines().filter_map(|line| {

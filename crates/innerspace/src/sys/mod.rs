@@ -58,8 +58,9 @@ pub(crate) mod ring;
 )]
 pub(crate) mod shared;
 
-/// Keeps the compiler from merging the end of this way with that of another one which comes to the same from other addresses: it would
-/// have both addresses computed in full, and one of the two jump. No instruction.
+/// Keeps the compiler from merging the end of this way with that of another one which comes to the
+/// same from other addresses: it would have both addresses computed in full, and one of the two
+/// jump. No instruction.
 #[inline(always)]
 pub(crate) fn stay_apart() {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]

@@ -1,7 +1,8 @@
-//! Which process this is: a child of fork(2) has the handles of its parent, but neither its threads nor its locks.
+//! Which process this is: a child of fork(2) has the handles of its parent, but neither its threads
+//! nor its locks.
 //!
-//! The number of the process is remembered in a page of its own, which the kernel clears in a child (MADV_WIPEONFORK, Linux 4.14):
-//! so asking costs a load. Elsewhere it is a system call.
+//! The number of the process is remembered in a page of its own, which the kernel clears in a child
+//! (MADV_WIPEONFORK, Linux 4.14): so asking costs a load. Elsewhere it is a system call.
 
 use std::fmt;
 
@@ -47,7 +48,8 @@ mod remembered {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The place of the number, which is 0 in a child that has not asked yet; `None` where the kernel clears no page.
+    /// The place of the number, which is 0 in a child that has not asked yet; `None` where the
+    /// kernel clears no page.
     static PLACE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
 
     #[inline]
@@ -104,10 +106,12 @@ mod remembered {
 pub(crate) mod tests {
     use super::*;
 
-    /// Whether `work` says so in a child of fork(2), where it must neither allocate nor take a lock that other threads have: they are not
-    /// there. The test fails if the child ends in another way.
+    /// Whether `work` says so in a child of fork(2), where it must neither allocate nor take a lock
+    /// that other threads have: they are not there. The test fails if the child ends in another
+    /// way.
     pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
-        // SAFETY: what the child does is the caller's business, and it ends without a destructor of this process.
+        // SAFETY: what the child does is the caller's business, and it ends without a destructor of
+        // this process.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
         if child == 0 {
@@ -122,7 +126,8 @@ pub(crate) mod tests {
         libc::WEXITSTATUS(status) == 0
     }
 
-    /// In a child that has something of its own where the parent has `len` bytes at `base`, whether that survives `end`.
+    /// In a child that has something of its own where the parent has `len` bytes at `base`, whether
+    /// that survives `end`.
     pub(in crate::sys) fn keeps_what_is_there(
         base: *mut u8,
         len: usize,

@@ -1,8 +1,9 @@
 //! Bytes of a file at an address: shared mappings, and memory that is a file.
 //!
-//! A [`SharedMapping`] may be larger than its file, so that the file can grow under it; what lies past
-//! the file's end must not be touched (the system answers with SIGBUS), which is the business of whoever
-//! knows the length. The same goes for a hole when the file system is full: [`allocate`] first.
+//! A [`SharedMapping`] may be larger than its file, so that the file can grow under it; what lies
+//! past the file's end must not be touched (the system answers with SIGBUS), which is the business
+//! of whoever knows the length. The same goes for a hole when the file system is full: [`allocate`]
+//! first.
 //!
 //! | | Linux | elsewhere |
 //! |---|---|---|
@@ -48,8 +49,8 @@ pub(crate) enum Synchronous {
     No,
 }
 
-/// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB; unmapped when dropped, by the process
-/// that made it.
+/// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB; unmapped
+/// when dropped, by the process that made it.
 ///
 /// It hands out addresses, not slices: who may touch which byte is its owner's business.
 #[derive(Debug)]
@@ -66,11 +67,12 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// Maps the first `len` bytes of `file`, however many it has now. A child of fork(2) does not have the mapping.
+    /// Maps the first `len` bytes of `file`, however many it has now. A child of fork(2) does not
+    /// have the mapping.
     ///
     /// # Errors
-    /// `InvalidInput` when `len` is 0 or too large for an address; else what the system says: `Unsupported` when the
-    /// file system has no shared mappings.
+    /// `InvalidInput` when `len` is 0 or too large for an address; else what the system says:
+    /// `Unsupported` when the file system has no shared mappings.
     pub(crate) fn new(file: &File, len: usize, rights: Rights) -> io::Result<SharedMapping> {
         if len == 0 || len > isize::MAX as usize - 2 * super::memory::HUGE_PAGE {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -109,8 +111,8 @@ impl SharedMapping {
         );
     }
 
-    /// Returns when the bytes of the range (offsets; widened to whole pages) and what is needed to find them again are
-    /// durable. The part of it that lies past the file's end is passed over.
+    /// Returns when the bytes of the range (offsets; widened to whole pages) and what is needed to
+    /// find them again are durable. The part of it that lies past the file's end is passed over.
     ///
     /// # Errors
     /// When the system could not write. What failed may not be reported again.
@@ -128,9 +130,10 @@ impl SharedMapping {
         platform::sync(self.base, start..range.end)
     }
 
-    /// Has the system take the pages of the range (of whole pages) for changed, as a store to each of what it holds would, and makes
-    /// no store: where the file has ended meanwhile, that is an error and no signal. The pages before are done then. Where the system's
-    /// pages are larger, the whole of them.
+    /// Has the system take the pages of the range (of whole pages) for changed, as a store to each
+    /// of what it holds would, and makes no store: where the file has ended meanwhile, that is an
+    /// error and no signal. The pages before are done then. Where the system's pages are larger,
+    /// the whole of them.
     ///
     /// # Errors
     /// What the system says; `Unsupported` where it cannot: see [`touch`].
@@ -145,11 +148,13 @@ impl SharedMapping {
         platform::touch(self.base, start..range.end)
     }
 
-    /// Sees to it that stores to the pages of the range (of whole pages) are no signals, as far as that can be known ahead. A file
-    /// system may want room for what lies beside a page, though the page has its block: ext4 does, for the holes in a large folio.
+    /// Sees to it that stores to the pages of the range (of whole pages) are no signals, as far as
+    /// that can be known ahead. A file system may want room for what lies beside a page, though the
+    /// page has its block: ext4 does, for the holes in a large folio.
     ///
     /// # Errors
-    /// `StorageFull` when a store would be a signal, for whatever reason: the system does not say which; what else the system says.
+    /// `StorageFull` when a store would be a signal, for whatever reason: the system does not say
+    /// which; what else the system says.
     ///
     /// # Panics
     /// When the range is not inside the mapping.
@@ -174,14 +179,15 @@ impl Drop for SharedMapping {
     fn drop(&mut self) {
         // A child does not have it, and may have something else in its place.
         if self.maker.is_current() {
-            // SAFETY: the range was made by `map` with this length in this process, and its owner is gone.
+            // SAFETY: the range was made by `map` with this length in this process, and its owner
+            // is gone.
             unsafe { platform::unmap(self.base, self.len) }
         }
     }
 }
 
-/// A new file of `len` bytes in memory, without a name. It can neither shrink nor grow, in nobody's hands: so no access to
-/// a mapping of it can find its end moved.
+/// A new file of `len` bytes in memory, without a name. It can neither shrink nor grow, in nobody's
+/// hands: so no access to a mapping of it can find its end moved.
 ///
 /// # Errors
 /// What the system says; `Unsupported` where there is no such thing.
@@ -189,7 +195,8 @@ pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File>
     platform::sealed_memory(name, len)
 }
 
-/// Sees to it that stores to the range find room: holes in it get blocks of zeros. The file's length stays.
+/// Sees to it that stores to the range find room: holes in it get blocks of zeros. The file's
+/// length stays.
 ///
 /// # Errors
 /// `StorageFull` when there is no room; `Unsupported` where the file system cannot.
@@ -202,8 +209,8 @@ pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     platform::allocate(file, offset, len)
 }
 
-/// Stores to a byte what it holds, in one step, so that the system takes its page for changed. An atomic operation that changes
-/// nothing will not do: the compiler may make a load of it.
+/// Stores to a byte what it holds, in one step, so that the system takes its page for changed. An
+/// atomic operation that changes nothing will not do: the compiler may make a load of it.
 ///
 /// # Safety
 /// The byte is mapped for stores for the time of the call. Others may read and write it.
@@ -239,7 +246,8 @@ mod platform {
         rights: Rights,
     ) -> io::Result<(NonNull<u8>, Synchronous)> {
         let whole = len.next_multiple_of(host_page_size());
-        // MAP_SHARED_VALIDATE refuses flags that it does not know, and MAP_SYNC where the medium is not mapped itself.
+        // MAP_SHARED_VALIDATE refuses flags that it does not know, and MAP_SYNC where the medium is
+        // not mapped itself.
         let direct = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
         let (base, synchronous) = match map_aligned(file, whole, rights, direct) {
             Ok(base) => (base, Synchronous::Yes),
@@ -270,11 +278,12 @@ mod platform {
         }
     }
 
-    /// Maps where there was room a moment ago, until the kernel gives an address that is a multiple of 2 MiB.
+    /// Maps where there was room a moment ago, until the kernel gives an address that is a multiple
+    /// of 2 MiB.
     ///
-    /// The address is a wish, and the room is given back before. It may not be kept and mapped over (MAP_FIXED): a mapping
-    /// that fails may already have taken away what was there, and the next one would be laid over whoever had mapped
-    /// something there in between.
+    /// The address is a wish, and the room is given back before. It may not be kept and mapped over
+    /// (MAP_FIXED): a mapping that fails may already have taken away what was there, and the next
+    /// one would be laid over whoever had mapped something there in between.
     fn map_aligned(
         file: &File,
         len: usize,
@@ -289,7 +298,8 @@ mod platform {
         let fd = file.as_raw_fd();
         for _ in 0..TRIES {
             let wish = free_address(len)?;
-            // SAFETY: a new mapping where nothing is mapped: without MAP_FIXED the kernel sees to that.
+            // SAFETY: a new mapping where nothing is mapped: without MAP_FIXED the kernel sees to
+            // that.
             let at = unsafe { libc::mmap(wish.cast(), len, protection, flags, fd, 0) };
             if at == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
@@ -303,7 +313,8 @@ mod platform {
         Err(io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    /// A multiple of 2 MiB with `len` bytes that were free during the call, and room for the kernel to align it in.
+    /// A multiple of 2 MiB with `len` bytes that were free during the call, and room for the kernel
+    /// to align it in.
     fn free_address(len: usize) -> io::Result<*mut u8> {
         let room = len + 2 * HUGE_PAGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -349,7 +360,8 @@ mod platform {
 
     pub(super) fn touch(base: NonNull<u8>, range: Range<usize>) -> io::Result<()> {
         loop {
-            // SAFETY: the range is inside the mapping, as the caller has checked; no byte is changed.
+            // SAFETY: the range is inside the mapping, as the caller has checked; no byte is
+            // changed.
             let result = unsafe {
                 let start = base.as_ptr().add(range.start);
                 libc::madvise(start.cast(), range.len(), libc::MADV_POPULATE_WRITE)

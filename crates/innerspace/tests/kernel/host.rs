@@ -1,8 +1,9 @@
 //! The kernel's side: each space is a process, forked from the one it is a fork of.
 //!
-//! This process tells them what to do through a pipe each, by the number of the step, and hears one line back. They
-//! access memory by having the kernel copy between it and a pipe, which fails with EFAULT where an access would be a
-//! signal. Which signal it would be, a child finds out that tries.
+//! This process tells them what to do through a pipe each, by the number of the step, and hears one
+//! line back. They access memory by having the kernel copy between it and a pipe, which fails with
+//! EFAULT where an access would be a signal. Which signal it would be, a child finds out that
+//! tries.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -353,8 +354,9 @@ extern "C" fn end(signal: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
 
 /// What an access that fails would be told.
 fn why(at: u64, access: Access) -> &'static str {
-    // SAFETY: there is one thread. The child makes the access that the kernel refused, in its own copy of the memory
-    // (of what is shared, nothing is written: it was refused), and ends in its handler.
+    // SAFETY: there is one thread. The child makes the access that the kernel refused, in its own
+    // copy of the memory (of what is shared, nothing is written: it was refused), and ends in its
+    // handler.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.

@@ -234,7 +234,8 @@ enum Stops {
     Never,
 }
 
-/// The library does nothing when a part of a range is not mapped, the kernel a part: page by page both are the same.
+/// The library does nothing when a part of a range is not mapped, the kernel a part: page by page
+/// both are the same.
 fn by_pages(
     place: Place,
     pages: u64,

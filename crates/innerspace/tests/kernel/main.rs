@@ -1,4 +1,5 @@
-//! The kernel as oracle: one random program of mapping operations, run on the library and on the host's mmap.
+//! The kernel as oracle: one random program of mapping operations, run on the library and on the
+//! host's mmap.
 //!
 //! | here | there |
 //! |---|---|
@@ -8,15 +9,17 @@
 //! | punch | fallocate |
 //! | a load or store that fails | the signal, and its code, that a child of that process dies of |
 //!
-//! Both sides make the program from the same seed and write down what each step came to: the bytes, or the kind of error.
-//! After the last step both show every page of every space, and the files. The lines have to be the same.
+//! Both sides make the program from the same seed and write down what each step came to: the bytes,
+//! or the kind of error. After the last step both show every page of every space, and the files.
+//! The lines have to be the same.
 //!
-//! What is left out, because the two differ on purpose or the kernel's answer depends on more than the program: lengths of
-//! zero where the kernel does nothing, writing without reading, executing alone, a file cut short under private mappings
-//! (the kernel takes copied pages with it; here they stay).
+//! What is left out, because the two differ on purpose or the kernel's answer depends on more than
+//! the program: lengths of zero where the kernel does nothing, writing without reading, executing
+//! alone, a file cut short under private mappings (the kernel takes copied pages with it; here they
+//! stay).
 //!
-//! [`RUNS`] programs with fixed seeds; `INNERSPACE_KERNEL_RUNS=10000` runs as many with other seeds, and
-//! `INNERSPACE_KERNEL_SEED=7` that one again.
+//! [`RUNS`] programs with fixed seeds; `INNERSPACE_KERNEL_RUNS=10000` runs as many with other
+//! seeds, and `INNERSPACE_KERNEL_SEED=7` that one again.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod host;

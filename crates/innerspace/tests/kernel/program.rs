@@ -10,7 +10,8 @@ pub(crate) const PAGE: u64 = 4096;
 /// Spaces at most, forks included.
 pub(crate) const SPACES: usize = 4;
 
-/// The files by number: two that may be written, of which the second may become shorter, and one that was opened to read.
+/// The files by number: two that may be written, of which the second may become shorter, and one
+/// that was opened to read.
 pub(crate) const FILES: usize = 3;
 pub(crate) const READ_ONLY: usize = 2;
 const SHRINKS: usize = 1;
@@ -347,7 +348,8 @@ pub(crate) fn first_bytes(file: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes that so many pages at a place are asked for by: now and then fewer, which both sides round up.
+/// Bytes that so many pages at a place are asked for by: now and then fewer, which both sides round
+/// up.
 pub(crate) fn bytes(at: Place, pages: u64) -> u64 {
     let fewer = if (at.page * 5 + pages).is_multiple_of(7) {
         1 + at.page * 83

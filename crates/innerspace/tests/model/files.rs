@@ -82,7 +82,8 @@ impl File {
         assert!(back == self.bytes, "the file differs from its model");
     }
 
-    /// After healing, a sync takes everything to the store; the first one may tell of a failure before.
+    /// After healing, a sync takes everything to the store; the first one may tell of a failure
+    /// before.
     pub(crate) fn assert_synced(&mut self) {
         self.store.heal();
         let _old_failure = self.handle.sync_all();
@@ -348,7 +349,8 @@ impl World {
         let stored = file.store.inner().to_vec();
         let end = synced.end.min(file.len()) as usize;
         for at in synced.start as usize..end {
-            // What the store does not have yet past its end reads as zero: nothing was written there.
+            // What the store does not have yet past its end reads as zero: nothing was written
+            // there.
             let byte = stored.get(at).copied().unwrap_or(0);
             assert_eq!(byte, file.bytes[at], "byte {at} was synced");
         }

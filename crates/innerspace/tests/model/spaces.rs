@@ -11,7 +11,8 @@ use crate::files::{File, FileId, pattern};
 use crate::ops::{Allowed, Backing, Op, Place, Where, Width};
 use crate::world::{MAX_SPACES, PAGE, World};
 
-/// The window where fixed mappings go: pages on both sides of the border between two leaves of the table.
+/// The window where fixed mappings go: pages on both sides of the border between two leaves of the
+/// table.
 const WINDOW: u64 = (8 << 20) - 24 * PAGE;
 const WINDOW_PAGES: u64 = 64;
 
@@ -127,7 +128,8 @@ impl SpaceModel {
         }
     }
 
-    /// Makes the page of `at` the space's own, as a store does, and stores `bytes`. Those in one page.
+    /// Makes the page of `at` the space's own, as a store does, and stores `bytes`. Those in one
+    /// page.
     fn put(&mut self, files: &mut [File], at: u64, bytes: &[u8]) {
         let start = (at % PAGE) as usize;
         if let Source::Shared(file, number) = self.pages[&(at / PAGE)].source {
@@ -141,7 +143,8 @@ impl SpaceModel {
         page.own = Some(own.into());
     }
 
-    /// Whether a store would go past the end of a file inside its last page: what becomes of such bytes is nobody's business.
+    /// Whether a store would go past the end of a file inside its last page: what becomes of such
+    /// bytes is nobody's business.
     fn stores_past_end(&self, files: &[File], at: u64, len: usize) -> bool {
         pieces(at, len).iter().any(|&(at, len)| {
             let page = self.pages.get(&(at / PAGE));
@@ -206,8 +209,9 @@ impl SpaceModel {
     }
 }
 
-/// Compares the end of an access with what has to come. A fault that the model does not know of (the store failed, or the
-/// memory is full) comes back if it may be, and lies before the one it knows of.
+/// Compares the end of an access with what has to come. A fault that the model does not know of
+/// (the store failed, or the memory is full) comes back if it may be, and lies before the one it
+/// knows of.
 fn judge(
     end: Result<(), Fault>,
     want: Option<(FaultKind, u64)>,
@@ -241,7 +245,8 @@ impl World {
         }
     }
 
-    /// Whether a structural change was made; else the memory is full and nothing has changed, which later steps show.
+    /// Whether a structural change was made; else the memory is full and nothing has changed, which
+    /// later steps show.
     fn made<T>(&mut self, result: Result<T, SpaceError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -455,7 +460,8 @@ impl World {
         if succeeded {
             model.put_all(&mut self.files, at.0, &wide.to_le_bytes()[..len]);
         } else if stopped.is_some_and(|stop| stop > at.0) {
-            // Wholly or not at all; but the first page was made ready, which parts a private one from its file.
+            // Wholly or not at all; but the first page was made ready, which parts a private one
+            // from its file.
             model.put(&mut self.files, at.0, &[]);
         }
         self.relieve_if_fault(fault);

@@ -85,8 +85,8 @@ impl World {
         }
     }
 
-    /// The memory is full, or something has to be looked at: the stores are healed and everything that holds memory is
-    /// dropped. From then on all files can be read and written back.
+    /// The memory is full, or something has to be looked at: the stores are healed and everything
+    /// that holds memory is dropped. From then on all files can be read and written back.
     pub(crate) fn relieve(&mut self) {
         self.views.clear();
         self.spaces.clear();

@@ -162,7 +162,8 @@ impl Store for Interrupting {
     }
 }
 
-/// Another thread forks the space meanwhile, so that to unmap a part of a leaf takes a copy of the table, and the group is full.
+/// Another thread forks the space meanwhile, so that to unmap a part of a leaf takes a copy of the
+/// table, and the group is full.
 #[test]
 fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
     let memory = memory();

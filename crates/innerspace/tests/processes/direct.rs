@@ -100,7 +100,8 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
             "{text}"
         );
     }
-    // What lies before the cut is there, in the mapping, by call and on the disk; and what was cut did not come back.
+    // What lies before the cut is there, in the mapping, by call and on the disk; and what was cut
+    // did not come back.
     for number in 0..16 {
         assert_eq!(
             accessor.load::<u8>(at + place(number)),

@@ -1,4 +1,5 @@
-//! Files over each engine: where the kernel refuses one, from the beginning or later, and what each leaves in the kernel's page cache.
+//! Files over each engine: where the kernel refuses one, from the beginning or later, and what each
+//! leaves in the kernel's page cache.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -205,7 +206,8 @@ pub(super) fn work_without_locked_memory(path: &Path) {
     say("done");
 }
 
-/// With the engine that the environment names: it is right, and nothing stays in the kernel's page cache.
+/// With the engine that the environment names: it is right, and nothing stays in the kernel's page
+/// cache.
 pub(super) fn work_and_leave_nothing(path: &Path) {
     let mut case = Case::new(path, CacheMode::Auto);
     for _ in 0..3 {

@@ -149,7 +149,8 @@ impl World {
 
 /// Runs `work` in a child of fork(2), which ends with a code that says whether it came to its end.
 fn in_child(work: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: glibc's allocator and standard streams are usable in the child, and what else it uses is what is to be tested.
+    // SAFETY: glibc's allocator and standard streams are usable in the child, and what else it uses
+    // is what is to be tested.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", io::Error::last_os_error());
     if child == 0 {
@@ -287,7 +288,8 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
         let ready = world.file.ready(LEN as u64 - 10..LEN as u64);
         world.ready.push(ready);
         let child = in_child(|| {
-            // SAFETY: the child's own copies, which the parent's code, with which it ends, never comes back to.
+            // SAFETY: the child's own copies, which the parent's code, with which it ends, never
+            // comes back to.
             let (world, view, mut accessor, mut reader) = unsafe {
                 use std::ptr::read;
                 (read(&world), read(&view), read(&accessor), read(&reader))

@@ -1,6 +1,8 @@
-//! What only other processes show: locks between them, kills at random instants, disks that are full.
+//! What only other processes show: locks between them, kills at random instants, disks that are
+//! full.
 //!
-//! The other process is this test program again: [`the_other_process`] plays the part that the environment names.
+//! The other process is this test program again: [`the_other_process`] plays the part that the
+//! environment names.
 
 #![cfg(unix)]
 
@@ -82,7 +84,8 @@ fn other(before: &[&str], part: &str, path: &Path) -> Command {
     command
 }
 
-/// Says a line to the process that started this one; the test harness prints lines of its own before.
+/// Says a line to the process that started this one; the test harness prints lines of its own
+/// before.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
     writeln!(out, "\n> {line}").unwrap();
@@ -229,8 +232,8 @@ fn write_and_sync(path: &Path, seed: u64) {
     }
 }
 
-/// Checks what the killed writer left: each block holds, whole, what some step wrote to it, and none older than the last that a
-/// completed sync covered.
+/// Checks what the killed writer left: each block holds, whole, what some step wrote to it, and
+/// none older than the last that a completed sync covered.
 fn check_what_is_left(path: &Path, seed: u64, synced: u64) {
     // What the syncs that were reported cover: by block, the step it was written in last.
     let (mut written, mut covered) = (HashMap::new(), HashMap::new());
@@ -395,8 +398,8 @@ fn on_a_small_disk(part: &str, folder: &Path) -> Option<Child> {
     on_a_disk("mount -t tmpfs -o size=256k tmpfs \"$0\"", part, folder)
 }
 
-/// The other process with what the shell mounts at `folder`, its `$0`, if that can be had: in a mount namespace of its own, so that
-/// the mount goes with the process.
+/// The other process with what the shell mounts at `folder`, its `$0`, if that can be had: in a
+/// mount namespace of its own, so that the mount goes with the process.
 #[cfg(target_os = "linux")]
 fn on_a_disk(mount: &str, part: &str, folder: &Path) -> Option<Child> {
     let script = &format!("{mount} && exec \"$@\"");

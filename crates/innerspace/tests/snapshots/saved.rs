@@ -100,8 +100,8 @@ fn seal(saved: &mut [u8]) {
     }
 }
 
-/// A save with records of pages as long as each other, whose bytes are all different, and an older one of the same space with other
-/// bytes in the third.
+/// A save with records of pages as long as each other, whose bytes are all different, and an older
+/// one of the same space with other bytes in the third.
 fn saved_twice(memory: &Memory) -> [Vec<u8>; 2] {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(16 * PAGE)).unwrap();

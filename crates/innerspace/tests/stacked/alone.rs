@@ -133,7 +133,8 @@ fn a_punch_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
     });
 }
 
-/// A file, one in it, and one in that, which has something unwritten when the one in the middle writes and `first` is called.
+/// A file, one in it, and one in that, which has something unwritten when the one in the middle
+/// writes and `first` is called.
 fn while_written(first: impl FnOnce(&Memory, &mut Option<PagedFile>) + Send + 'static) {
     const DIRTY: usize = 70;
     notes::watched(0, || {
@@ -253,7 +254,8 @@ fn on_a_device(options: DirectOpener) -> DaxFile {
     options.on(&device, "direct").unwrap()
 }
 
-/// `work` wants memory of a group that has none, but for what has to be written to the direct file, which `open` makes.
+/// `work` wants memory of a group that has none, but for what has to be written to the direct file,
+/// which `open` makes.
 fn when_full_above_direct(
     open: impl FnOnce(DirectOpener) -> DaxFile,
     work: impl FnOnce(&Memory, &DaxFile),

@@ -1,6 +1,7 @@
-//! Files whose stores are made of other files of the same memory, or of another one whose files are stored in this: random programs
-//! over a stack of them have to end, and every file has to be what a plain vector is. A store may use whatever lies below it, and
-//! what has nothing to do with it, so the memory is small, and reclaim goes through the stack all the time.
+//! Files whose stores are made of other files of the same memory, or of another one whose files are
+//! stored in this: random programs over a stack of them have to end, and every file has to be what
+//! a plain vector is. A store may use whatever lies below it, and what has nothing to do with it,
+//! so the memory is small, and reclaim goes through the stack all the time.
 //!
 //! | here | |
 //! |---|---|
@@ -9,12 +10,13 @@
 //! | `notes` | a watchdog that says what each thread was at when a program does not end |
 //! | `alone` | each thing that was found, by itself |
 //!
-//! What may fail: whatever wants memory, and, where stores fail, whatever calls one. Never is a file told that its store came
-//! back to it. After an operation that failed a file is what a sync and a read afterwards say.
+//! What may fail: whatever wants memory, and, where stores fail, whatever calls one. Never is a
+//! file told that its store came back to it. After an operation that failed a file is what a sync
+//! and a read afterwards say.
 //!
-//! [`RUNS`] programs; `INNERSPACE_STACKED_RUNS=100000` runs as many with other seeds, from `INNERSPACE_STACKED_FIRST` on if that is
-//! set, and `INNERSPACE_STACKED_SEED=7` that one again. With more than one thread, or a service, a seed says what is done, and not
-//! when.
+//! [`RUNS`] programs; `INNERSPACE_STACKED_RUNS=100000` runs as many with other seeds, from
+//! `INNERSPACE_STACKED_FIRST` on if that is set, and `INNERSPACE_STACKED_SEED=7` that one again.
+//! With more than one thread, or a service, a seed says what is done, and not when.
 #![cfg(not(miri))]
 
 mod alone;

@@ -7,8 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-/// How long a program may take, if `INNERSPACE_STACKED_PATIENCE` has no number of seconds. It takes a fraction of one: this is a way
-/// to fail where it would hang, no measure.
+/// How long a program may take, if `INNERSPACE_STACKED_PATIENCE` has no number of seconds. It takes
+/// a fraction of one: this is a way to fail where it would hang, no measure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Open = Arc<Mutex<Vec<String>>>;

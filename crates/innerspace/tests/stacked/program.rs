@@ -1,4 +1,5 @@
-//! A random program: a stack of files, threads that use its tops, and what has to be there at the end.
+//! A random program: a stack of files, threads that use its tops, and what has to be there at the
+//! end.
 //!
 //! ```text
 //!   top 0     top 1      top 2         top 3
@@ -173,7 +174,8 @@ impl Top {
         options.open_store(self.store.clone()).unwrap()
     }
 
-    /// Has a model again after a failure: what was cached may have been older than what the store has now.
+    /// Has a model again after a failure: what was cached may have been older than what the store
+    /// has now.
     fn adopt(&mut self, world: &World, file: &PagedFile) -> Option<()> {
         let _at = notes::at(format!("{} adopt", self.name));
         world.did(file.sync_all())?;
@@ -241,7 +243,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Lets go of a top: by the handle, by the mapping, or by a space that somebody drops somewhere.
+    /// Lets go of a top: by the handle, by the mapping, or by a space that somebody drops
+    /// somewhere.
     fn close(&mut self, number: usize) {
         let unmap = |space: &Option<Space>| {
             let unmapped = space
@@ -426,7 +429,8 @@ impl Top {
         let _at = notes::at(format!("{} at the end", self.name));
         for turn in 0..2 {
             let file = self.open(world);
-            // What a failure has left open is settled: the store has all of it, and the cache nothing.
+            // What a failure has left open is settled: the store has all of it, and the cache
+            // nothing.
             with_room(world, || file.sync_all());
             with_room(world, || file.invalidate(..));
             let mut found = vec![0; file.len() as usize];
@@ -443,7 +447,8 @@ impl Top {
     }
 }
 
-/// What succeeds when there is memory. Files below take from the reserve what they need, and that may be empty.
+/// What succeeds when there is memory. Files below take from the reserve what they need, and that
+/// may be empty.
 fn with_room<T>(world: &World, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     work().unwrap_or_else(|_| {
         world.memory().reclaim(u64::MAX);

@@ -87,7 +87,8 @@ impl Stacked {
         }
     }
 
-    /// What a store may do besides: anything to files below it, and to what has nothing to do with it.
+    /// What a store may do besides: anything to files below it, and to what has nothing to do with
+    /// it.
     fn meddle(&self) {
         let (what, more) = {
             let mut random = self.random.lock().unwrap();
@@ -185,7 +186,8 @@ impl Store for Stacked {
         let _at = self.begin("write", offset, bytes.len() as u64)?;
         self.note(&bytes[..bytes.len().min(3000)])?;
         if let Where::Part { len, .. } = &self.place {
-            // First, for a write that fails may have written some of it: behind the end there are zeros alone.
+            // First, for a write that fails may have written some of it: behind the end there are
+            // zeros alone.
             len.fetch_max(offset + bytes.len() as u64, Ordering::SeqCst);
         }
         if let Some((space, at)) = &self.through {

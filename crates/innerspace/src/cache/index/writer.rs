@@ -24,7 +24,8 @@ impl<'a, T> IndexWriter<'a, T> {
         &mut self.guarded
     }
 
-    /// Puts `frame` at `block`, unless a block is there. Takes the nodes it needs from `spares`: zeroed, not yet linked.
+    /// Puts `frame` at `block`, unless a block is there. Takes the nodes it needs from `spares`:
+    /// zeroed, not yet linked.
     pub(crate) fn insert(
         &mut self,
         nodes: &impl Nodes,
@@ -67,7 +68,8 @@ impl<'a, T> IndexWriter<'a, T> {
         Inserted::Done(shadow)
     }
 
-    /// Puts `frame` at `block`, where nothing is and a node is; false, and nothing changed, where it takes more than that.
+    /// Puts `frame` at `block`, where nothing is and a node is; false, and nothing changed, where
+    /// it takes more than that.
     #[inline]
     pub(crate) fn insert_at_once(
         &mut self,
@@ -88,8 +90,8 @@ impl<'a, T> IndexWriter<'a, T> {
         true
     }
 
-    /// Puts `frames` at `first` and behind, as far as no block is there: one way down for what lies in one node. The shadows that
-    /// they replace are added to `shadows`.
+    /// Puts `frames` at `first` and behind, as far as no block is there: one way down for what lies
+    /// in one node. The shadows that they replace are added to `shadows`.
     pub(crate) fn insert_run(
         &mut self,
         nodes: &impl Nodes,
@@ -184,8 +186,9 @@ impl<'a, T> IndexWriter<'a, T> {
         );
     }
 
-    /// Takes `frame` out of `block`, leaving a shadow if one is given and a node remains to hold it. Nodes that became
-    /// empty are added to `freed`: unlinked, but to be reused after a grace period only.
+    /// Takes `frame` out of `block`, leaving a shadow if one is given and a node remains to hold
+    /// it. Nodes that became empty are added to `freed`: unlinked, but to be reused after a grace
+    /// period only.
     pub(crate) fn remove(
         &mut self,
         nodes: &impl Nodes,
@@ -351,7 +354,8 @@ impl<'a, T> IndexWriter<'a, T> {
         spares.pop().expect("missing_nodes counted them")
     }
 
-    /// Takes the word of `block` out of its node's count, and unlinks the nodes above that became empty.
+    /// Takes the word of `block` out of its node's count, and unlinks the nodes above that became
+    /// empty.
     fn prune(&mut self, nodes: &impl Nodes, block: u64, freed: &mut Vec<FrameId>) {
         let mut path: [(Option<FrameId>, &AtomicU64); MAX_HEIGHT as usize + 1] =
             [(None, self.root); MAX_HEIGHT as usize + 1];

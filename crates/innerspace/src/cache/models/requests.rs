@@ -86,7 +86,8 @@ impl Device {
         self.is_mixed.load(Ordering::SeqCst).then_some(number)
     }
 
-    /// Takes its time, or not: the scheduler alone would have each request landed before others get far.
+    /// Takes its time, or not: the scheduler alone would have each request landed before others get
+    /// far.
     fn dawdle(&self) {
         let most = [0, 30, 300][shuttle::rand::thread_rng().gen_range(0..3)];
         (0..most).for_each(|_| thread::yield_now());

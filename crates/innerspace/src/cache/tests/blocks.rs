@@ -4,7 +4,8 @@ use super::*;
 use crate::cache::{BlockReader, FileError};
 use crate::frame::FlagSet;
 
-/// Whether the block is marked referenced, and active; and how often it is held beside the index and this look.
+/// Whether the block is marked referenced, and active; and how often it is held beside the index
+/// and this look.
 fn state(file: &PagedFile, block: u64) -> (bool, bool, u32) {
     let held = core(file).lookup(block).expect("it is cached");
     let flags = held.meta().flags.load();

@@ -124,7 +124,8 @@ fn of_losses_that_nobody_hears_of_the_oldest_are_counted() {
     );
 }
 
-/// Begins a write in the background, which hangs; what comes back has it fail, and waits for its end.
+/// Begins a write in the background, which hangs; what comes back has it fail, and waits for its
+/// end.
 fn hanging_write(core: &Arc<FileCore>, store: &Arc<Faulty>) -> impl FnOnce() + 'static {
     let flush = hanging_flush(core, store);
     let store = store.clone();
@@ -134,7 +135,8 @@ fn hanging_write(core: &Arc<FileCore>, store: &Arc<Faulty>) -> impl FnOnce() + '
     }
 }
 
-/// Begins a write in the background, which fails when this thread is about to wait for it; then `meanwhile` is called.
+/// Begins a write in the background, which fails when this thread is about to wait for it; then
+/// `meanwhile` is called.
 fn beside_a_failing_write(
     file: &PagedFile,
     store: &Arc<Faulty>,
@@ -263,7 +265,8 @@ fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {
     }
 }
 
-/// A file with something unwritten over a store that panics in so many writes, and then perhaps when it is dropped.
+/// A file with something unwritten over a store that panics in so many writes, and then perhaps
+/// when it is dropped.
 fn panicking_file(cache: &Arc<Cache>, store: &Arc<Faulty>, writes: u32, drops: u32) -> PagedFile {
     let times = Times {
         writes,
@@ -275,7 +278,8 @@ fn panicking_file(cache: &Arc<Cache>, store: &Arc<Faulty>, writes: u32, drops: u
     file
 }
 
-/// Nothing is left of a file whose store panicked, and its data is written, or lost and said to be so.
+/// Nothing is left of a file whose store panicked, and its data is written, or lost and said to be
+/// so.
 fn assert_closed(cache: &Cache, store: &Faulty, is_lost: bool) {
     assert!(cache.files().is_empty());
     cache.wait_closed(store.identity().unwrap());

@@ -278,7 +278,8 @@ fn a_write_back_beside_a_cut_brings_nothing_back() {
         let file = open(&cache, &store, &options(size));
         file.write_at(&vec![2; size as usize], 2 * size).unwrap();
         let cutter = Rc::new(Cell::new(None));
-        // The write back knows its length: the store is cut now, and the cache as soon as the block is unlocked.
+        // The write back knows its length: the store is cut now, and the cache as soon as the block
+        // is unlocked.
         let there = midway::then(Point::Beginning, {
             let (file, store, cutter) = (file.clone(), store.clone(), cutter.clone());
             move || {
@@ -387,7 +388,8 @@ fn what_a_punch_that_failed_half_way_may_have_taken_is_written_again() {
         let file = open(&cache, &store, &options(size));
         file.write_at(&[7; 100], size).unwrap();
         core(&file).flush(&EVERYTHING);
-        // No sync has covered the second block; the third is in the store for good, and the last unwritten.
+        // No sync has covered the second block; the third is in the store for good, and the last
+        // unwritten.
         file.view(2 * size..2 * size + 1).unwrap();
         file.write_at(&[9; 100], 3 * size).unwrap();
         store.inner().punch(size, size).unwrap();

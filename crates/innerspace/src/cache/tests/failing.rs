@@ -153,7 +153,8 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
     }
 }
 
-/// Who found a frame by an old word, of this file or of another, may hold it in its next life for a moment, and longest.
+/// Who found a frame by an old word, of this file or of another, may hold it in its next life for a
+/// moment, and longest.
 // spec: P20
 #[test]
 fn the_error_of_a_fill_goes_with_the_block_whoever_held_it_last() {

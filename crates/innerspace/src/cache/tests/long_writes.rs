@@ -21,7 +21,8 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     let cache = memory(16_384);
     let store = patterned(600 * PAGES);
     let file = open(&cache, &store, &options(4096));
-    // Evicted pages, cached ones clean and dirty, a viewed one, and a boundary between two nodes of the index.
+    // Evicted pages, cached ones clean and dirty, a viewed one, and a boundary between two nodes of
+    // the index.
     file.read_exact_at(&mut vec![0; 8 * PAGE], 490 * PAGES)
         .unwrap();
     file.evict(..).unwrap();

@@ -200,7 +200,8 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
                 .filter(|held| !held.meta().hold.load().is_cold())
                 .count()
         };
-        // Referenced, active, active and referenced; or referenced, and used again. Then seen to have nothing to mark.
+        // Referenced, active, active and referenced; or referenced, and used again. Then seen to
+        // have nothing to mark.
         let rounds = match policy {
             EvictionPolicy::S3Fifo => [0, 32, 32, 32],
             _ => [0, 0, 32, 32],

@@ -239,7 +239,8 @@ fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole()
     }
 }
 
-/// A hole comes with the neighbours that are known to be holes as well: the store is asked from the page on.
+/// A hole comes with the neighbours that are known to be holes as well: the store is asked from the
+/// page on.
 // spec: P23
 #[test]
 fn a_hole_ends_at_data_at_a_cached_block_and_at_the_end_of_the_file() {
@@ -328,7 +329,8 @@ fn stores_past_the_end_are_gone_when_their_mapping_is() {
         mapped.map(0, FaultKind::Write);
         let head = core(&file).lookup(0).unwrap().frame;
         cache.pool().frames.store_for_test(head, 2_000, &[7; 8]);
-        // Cleaned by a writeback, or by a view, and then unmapped: nobody knows any more that somebody could store there.
+        // Cleaned by a writeback, or by a view, and then unmapped: nobody knows any more that
+        // somebody could store there.
         if round == 0 {
             file.sync_all().unwrap();
         } else {
@@ -403,7 +405,8 @@ fn a_store_beside_writeback_is_never_lost() {
             let file = file.clone();
             crate::sync::thread::spawn(move || file.sync_all())
         };
-        // The access goes on with the translation it has, until the flusher waits for it (or fails to).
+        // The access goes on with the translation it has, until the flusher waits for it (or fails
+        // to).
         while !accessor.has_mail() && !syncer.is_finished() {
             crate::sync::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! Random operations against plain vectors, at several block sizes, in a memory smaller than the file, with a store that
-//! fails now and then.
+//! Random operations against plain vectors, at several block sizes, in a memory smaller than the
+//! file, with a store that fails now and then.
 
 use super::*;
 use crate::cache::{FileError, View};

@@ -149,8 +149,8 @@ fn many_small_reads_in_a_row_mark_a_page_once() {
     for offset in (0..4096).step_by(64) {
         file.read_at(&mut buf, offset).unwrap();
     }
-    // Born referenced by the miss and marked by that first read at most; 63 more would have made it active in any case, so
-    // begin again with a clean page.
+    // Born referenced by the miss and marked by that first read at most; 63 more would have made it
+    // active in any case, so begin again with a clean page.
     core(&file)
         .lookup(0)
         .unwrap()
@@ -501,7 +501,8 @@ fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     slow.wait_hanging(1);
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
-    // An eighth of the group at a time, and half of it in all, so that nothing goes before it is used.
+    // An eighth of the group at a time, and half of it in all, so that nothing goes before it is
+    // used.
     assert_eq!(gathering.join().unwrap(), (12, 12));
     drop((other, options, group));
     assert_empty(&cache);

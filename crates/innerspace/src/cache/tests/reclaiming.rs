@@ -281,7 +281,8 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
         .map(|number| {
             let file = file.clone();
             thread::spawn(move || {
-                // Each has a quarter of the file to itself; what they share is memory, index and dirty state.
+                // Each has a quarter of the file to itself; what they share is memory, index and
+                // dirty state.
                 let base = number * 64;
                 for round in 0..300u64 {
                     let page = base + round * 17 % 64;
@@ -316,7 +317,8 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
     assert_empty(&cache);
 }
 
-/// A store may tick: what stands above it is passed over there, and not taken for what cannot be written.
+/// A store may tick: what stands above it is passed over there, and not taken for what cannot be
+/// written.
 #[test]
 fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     let cache = memory(1024);

@@ -124,8 +124,8 @@ fn neighbours_that_one_call_wants_are_one_request() {
     assert_empty(&cache);
 }
 
-/// Reads pages 0 to `pages` in order by `read`, while the store answers whatever it was asked before each of them: how many
-/// times the reader had to call the store itself.
+/// Reads pages 0 to `pages` in order by `read`, while the store answers whatever it was asked
+/// before each of them: how many times the reader had to call the store itself.
 fn misses(pages: u64, mut read: impl FnMut(u64), store: &Holding) -> usize {
     for page in 0..pages {
         store.complete_all();
@@ -275,7 +275,8 @@ fn ten_thousand_futures_have_no_thread_and_leave_nothing() {
         assert!(poll(future.as_mut(), &bell).is_pending());
     }
     assert_eq!((store.held(), cache.workers().threads()), (10_000, 0));
-    // Half of them are not wanted any more, and are no less the store's until it has completed them.
+    // Half of them are not wanted any more, and are no less the store's until it has completed
+    // them.
     futures.truncate(5_000);
     store.complete_all();
     let woken = || futures.len() == bell.rung();

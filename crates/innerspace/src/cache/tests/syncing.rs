@@ -1,4 +1,5 @@
-//! Syncs at once, syncs that fail, and syncs of a part. What is in doubt after one that failed: [`doubt`](super::doubt).
+//! Syncs at once, syncs that fail, and syncs of a part. What is in doubt after one that failed:
+//! [`doubt`](super::doubt).
 
 use std::sync::mpsc;
 
@@ -200,7 +201,8 @@ fn who_comes_during_a_sync_takes_part_in_the_next() {
         syncs
             .into_iter()
             .for_each(|sync| sync.join().unwrap().unwrap());
-        // The one that hung, and one or two for the three that came too late for it: one of Data does not do for All.
+        // The one that hung, and one or two for the three that came too late for it: one of Data
+        // does not do for All.
         let syncs = count(&store, OperationKind::Sync);
         assert!((2..=3).contains(&syncs), "{syncs} syncs");
     }

@@ -24,7 +24,8 @@ fn only_a_partial_write_of_stored_bytes_reads_first() {
         let cache = memory(4_096);
         let store = patterned(2 * size + 100);
         let file = open(&cache, &store, &options(size));
-        // A whole block, the short last block as a whole, and a block past the end: nothing to read.
+        // A whole block, the short last block as a whole, and a block past the end: nothing to
+        // read.
         file.write_at(&vec![7; size as usize], 0).unwrap();
         file.write_at(&[8; 100], 2 * size).unwrap();
         file.write_at(&[9; 10], 3 * size + 5).unwrap();
@@ -82,7 +83,8 @@ fn writers_move_away_from_views() {
 
 #[test]
 fn appends_of_many_threads_do_not_overlap() {
-    // Over several pages, so that one who comes in between finds the file longer, and not at its end.
+    // Over several pages, so that one who comes in between finds the file longer, and not at its
+    // end.
     const LEN: usize = 100_000;
     const EACH: usize = 50;
     let cache = memory(8_192);

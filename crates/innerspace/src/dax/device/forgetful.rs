@@ -1,8 +1,9 @@
 //! A device that a host writes out, and a host that forgets what it could not write.
 //!
-//! The fault model is that of systems that take a page for clean once its write has failed: of a sync that fails, nothing
-//! reaches the medium, and no page of the device is to be written any more until it is stored to again. The host knows a page
-//! as changed when its bytes are others than it has seen, or when it was touched.
+//! The fault model is that of systems that take a page for clean once its write has failed: of a
+//! sync that fails, nothing reaches the medium, and no page of the device is to be written any more
+//! until it is stored to again. The host knows a page as changed when its bytes are others than it
+//! has seen, or when it was touched.
 
 use std::collections::BTreeSet;
 use std::io;

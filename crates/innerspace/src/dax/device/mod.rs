@@ -1,10 +1,12 @@
 //! Devices: bytes at an address, and how they are made durable.
 //!
-//! Every byte of a device may be read and written by other threads at any time, through mappings, pins or file calls: it is
-//! shared memory in the sense of `sys::copy`, and goes in and out by copies alone.
+//! Every byte of a device may be read and written by other threads at any time, through mappings,
+//! pins or file calls: it is shared memory in the sense of `sys::copy`, and goes in and out by
+//! copies alone.
 //!
-//! A device over a host file is as long as the file may become. Only what lies before the file's end may be touched, and
-//! of that only what is no hole or was allocated: whoever knows the file sees to it.
+//! A device over a host file is as long as the file may become. Only what lies before the file's
+//! end may be touched, and of that only what is no hole or was allocated: whoever knows the file
+//! sees to it.
 
 #[cfg(test)]
 mod forgetful;
@@ -32,14 +34,15 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Flushed cache lines: the device is memory (and as durable as memory is), or the host maps the file's medium itself
-    /// (`MAP_SYNC`).
+    /// Flushed cache lines: the device is memory (and as durable as memory is), or the host maps
+    /// the file's medium itself (`MAP_SYNC`).
     Lines,
     /// The host has to write them out: it maps its page cache.
     HostSync,
 }
 
-/// A range of bytes that the process can address, on which direct-access files stand. Clones are the same device.
+/// A range of bytes that the process can address, on which direct-access files stand. Clones are
+/// the same device.
 ///
 /// ```
 /// use innerspace::{DaxDevice, Durability, MIB};
@@ -80,11 +83,12 @@ enum Bytes {
     reason = "a device has at least one page"
 )]
 impl DaxDevice {
-    /// A device of `len` bytes of ordinary memory, which it takes from the system as it is first written. It is outside
-    /// the limit of any [`Memory`](crate::Memory).
+    /// A device of `len` bytes of ordinary memory, which it takes from the system as it is first
+    /// written. It is outside the limit of any [`Memory`](crate::Memory).
     ///
     /// # Errors
-    /// When `len` is not a whole number of pages of 4096 bytes, at least one, or the system has no room for it.
+    /// When `len` is not a whole number of pages of 4096 bytes, at least one, or the system has no
+    /// room for it.
     pub fn memory(len: u64) -> Result<DaxDevice, DaxError> {
         let mapping = memory(len)?;
         Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
@@ -116,7 +120,8 @@ impl DaxDevice {
         }
     }
 
-    /// A device over the first `capacity` bytes of a host file, rounded up to whole pages; the file may be shorter.
+    /// A device over the first `capacity` bytes of a host file, rounded up to whole pages; the file
+    /// may be shorter.
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] when the file system has no shared mappings.
@@ -191,7 +196,8 @@ impl DaxDevice {
         self.blocks().map_or(0, Blocks::free)
     }
 
-    /// The address of a page, as a number whose provenance is exposed. It stays as long as the device lives.
+    /// The address of a page, as a number whose provenance is exposed. It stays as long as the
+    /// device lives.
     ///
     /// # Panics
     /// When the device has no such page.
@@ -225,7 +231,8 @@ impl DaxDevice {
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         let from = self.address(offset, to.len() as u64);
-        // SAFETY: the range is inside the mapping, which lives as long as `self`; others use it by `sys::copy` alone.
+        // SAFETY: the range is inside the mapping, which lives as long as `self`; others use it by
+        // `sys::copy` alone.
         unsafe { copy::copy_in(to, from) }
     }
 
@@ -237,7 +244,8 @@ impl DaxDevice {
         unsafe { copy::copy_out(to, from) }
     }
 
-    /// Has the first bytes of the page at `offset` on their way to the processor: it is to be written soon.
+    /// Has the first bytes of the page at `offset` on their way to the processor: it is to be
+    /// written soon.
     #[inline]
     pub(crate) fn prefetch_page(&self, offset: u64) {
         copy::prefetch_page(self.address(offset, 1));
@@ -250,7 +258,8 @@ impl DaxDevice {
         unsafe { copy::fill(to, 0, len as usize) }
     }
 
-    /// Makes the host take pages for changed, without a store to them; see [`SharedMapping::touch`].
+    /// Makes the host take pages for changed, without a store to them; see
+    /// [`SharedMapping::touch`].
     ///
     /// # Errors
     /// As there.
@@ -268,7 +277,8 @@ impl DaxDevice {
         }
     }
 
-    /// Sees to it that the host has room for stores to pages that are to be mapped for them; see [`SharedMapping::make_storable`].
+    /// Sees to it that the host has room for stores to pages that are to be mapped for them; see
+    /// [`SharedMapping::make_storable`].
     ///
     /// # Errors
     /// As there.
@@ -282,14 +292,16 @@ impl DaxDevice {
         }
     }
 
-    /// The same as [`touch`](DaxDevice::touch) for one page, by a store of what a byte of it holds: a signal where the file has ended meanwhile.
+    /// The same as [`touch`](DaxDevice::touch) for one page, by a store of what a byte of it holds:
+    /// a signal where the file has ended meanwhile.
     pub(crate) fn touch_by_store(&self, offset: u64) {
         let at = self.address(offset, 1);
         // SAFETY: as in `read`; the byte stays what it is.
         unsafe { shared::touch(at) }
     }
 
-    /// Begins to make a range durable, in whole lines or pages; done after a [`fence`](DaxDevice::fence) by this thread.
+    /// Begins to make a range durable, in whole lines or pages; done after a
+    /// [`fence`](DaxDevice::fence) by this thread.
     ///
     /// # Errors
     /// What the host says, where it has to write.
@@ -309,8 +321,8 @@ impl DaxDevice {
                 shared.sync(offset as usize..(offset + len) as usize)
             }
             _ => {
-                // SAFETY: the range is inside the mapping, which lives as long as `self`. Where there is no instruction
-                // the device is memory, which outlives nothing.
+                // SAFETY: the range is inside the mapping, which lives as long as `self`. Where
+                // there is no instruction the device is memory, which outlives nothing.
                 unsafe { flush::flush(from, len as usize) };
                 Ok(())
             }

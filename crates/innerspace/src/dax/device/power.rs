@@ -1,9 +1,10 @@
 //! A device whose power can be cut: what would be left of it is kept beside it.
 //!
-//! The fault model. A store reaches the processor's caches alone. A line is written to the medium when it is flushed *and*
-//! the thread that flushed it has passed a fence, with the bytes that it had when it was flushed. Beyond that the processor
-//! may write any line at any time, or not: [`DaxDevice::torn_image`] draws lots for each. A line is the unit: it is written
-//! wholly or not at all.
+//! The fault model. A store reaches the processor's caches alone. A line is written to the medium
+//! when it is flushed *and* the thread that flushed it has passed a fence, with the bytes that it
+//! had when it was flushed. Beyond that the processor may write any line at any time, or not:
+//! [`DaxDevice::torn_image`] draws lots for each. A line is the unit: it is written wholly or not
+//! at all.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -81,7 +82,8 @@ impl DaxDevice {
         self.medium().lock().steps
     }
 
-    /// Cuts the power after so many steps, counted from when the device was made. The program does not notice.
+    /// Cuts the power after so many steps, counted from when the device was made. The program does
+    /// not notice.
     pub(crate) fn cut_power_after(&self, steps: u64) {
         self.medium().lock().cut_at = steps;
     }

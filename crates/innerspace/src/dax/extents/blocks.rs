@@ -1,11 +1,12 @@
 //! The free pages of a device, shared by all files on it.
 //!
-//! Single pages are taken from regions of 2 MiB that are in use already, so that whole regions stay for large extents.
-//! Inside a region they are taken out of order, and regions from the end on: a page of a file is next to never at the page
-//! of the device that has its number, and mistaking one for the other shows at once.
+//! Single pages are taken from regions of 2 MiB that are in use already, so that whole regions stay
+//! for large extents. Inside a region they are taken out of order, and regions from the end on: a
+//! page of a file is next to never at the page of the device that has its number, and mistaking one
+//! for the other shows at once.
 //!
-//! Threads take single pages from regions of their own, as long as there are such: each region has a lock, and the one for all is taken
-//! by who gives back, and by who needs another region.
+//! Threads take single pages from regions of their own, as long as there are such: each region has
+//! a lock, and the one for all is taken by who gives back, and by who needs another region.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -32,13 +33,16 @@ pub(crate) struct Blocks {
     sets: Mutex<Sets>,
     /// Leaves.
     regions: Box<[Stripe<Mutex<Region>>]>,
-    /// The regions that threads took single pages from last, or [`NONE`]. Written with `sets` locked.
+    /// The regions that threads took single pages from last, or [`NONE`]. Written with `sets`
+    /// locked.
     current: Box<[Stripe<AtomicU64>]>,
 }
 
-/// Where to look for free pages. Between two regions' locks a region may have become full that was not.
+/// Where to look for free pages. Between two regions' locks a region may have become full that was
+/// not.
 struct Sets {
-    /// Regions with some pages free, but not all; and such as have become full since they were put here.
+    /// Regions with some pages free, but not all; and such as have become full since they were put
+    /// here.
     partial: BTreeSet<u64>,
     /// Regions with all of their 512 pages free.
     whole: BTreeSet<u64>,
@@ -106,7 +110,8 @@ impl Region {
         Some(Taken { page, stale })
     }
 
-    /// Takes a free page of the device, which is one of this region; adds it to `stale` if it was in use before.
+    /// Takes a free page of the device, which is one of this region; adds it to `stale` if it was
+    /// in use before.
     fn take_page(&mut self, page: u64, stale: &mut Vec<u64>) {
         let slot = page % REGION;
         assert!(
@@ -232,8 +237,9 @@ impl Blocks {
         }
     }
 
-    /// Whether a thread may have a whole region for its single pages, though others have some left: a few are broken up like that,
-    /// for threads that have ended keep theirs, and the last ones stay for large extents.
+    /// Whether a thread may have a whole region for its single pages, though others have some left:
+    /// a few are broken up like that, for threads that have ended keep theirs, and the last ones
+    /// stay for large extents.
     fn may_break_up(&self, sets: &Sets) -> bool {
         let regions = self.regions.len();
         sets.partial.len() < regions / 8 && sets.whole.len() > regions / 16

@@ -44,8 +44,8 @@ pub(crate) struct Calls {
     pub(crate) freed: u64,
 }
 
-/// A scattered map with a [`Plan`]. Extents that are short, unaligned or apart from the start are laid out with
-/// [`ScatteredMap::place_at`].
+/// A scattered map with a [`Plan`]. Extents that are short, unaligned or apart from the start are
+/// laid out with [`ScatteredMap::place_at`].
 pub(crate) struct Faulty {
     pub(crate) map: ScatteredMap,
     device: DaxDevice,

@@ -1,19 +1,24 @@
-//! Blocks in place: a page of the file is the page of the device with the same number, over a sparse host file.
+//! Blocks in place: a page of the file is the page of the device with the same number, over a
+//! sparse host file.
 //!
-//! The host's file system keeps the map, and keeps it crash-safe; what is a hole is asked of it by next-data and next-hole
-//! (lseek(2)). A block is allocated (fallocate(2)) before it is first written, so that a full file system is an error here
-//! and no signal at a store to a page that had no block. That holds for file systems that write in place. On one that copies on write (btrfs, or a
-//! range shared by reflink) even a store to an old block may need a new one, and a full file system is a SIGBUS then.
+//! The host's file system keeps the map, and keeps it crash-safe; what is a hole is asked of it by
+//! next-data and next-hole (lseek(2)). A block is allocated (fallocate(2)) before it is first
+//! written, so that a full file system is an error here and no signal at a store to a page that had
+//! no block. That holds for file systems that write in place. On one that copies on write (btrfs,
+//! or a range shared by reflink) even a store to an old block may need a new one, and a full file
+//! system is a SIGBUS then.
 //!
-//! A block alone is not enough where the host caches several pages as one (a large folio: ext4 since 6.16). It makes room for all of
-//! them at the first store to one, the holes among them included. So the host is asked to (`DaxDevice::make_storable`) before pages are
-//! mapped for stores, or written by call, that were not dirty: what it refuses is an error. What stays: of a page that is dirty, the
-//! host may write the bytes and drop it from its cache, and have it again with other holes around it, once somebody else reads the
-//! file; a store to it is a SIGBUS then if the file system has become full meanwhile.
+//! A block alone is not enough where the host caches several pages as one (a large folio: ext4
+//! since 6.16). It makes room for all of them at the first store to one, the holes among them
+//! included. So the host is asked to (`DaxDevice::make_storable`) before pages are mapped for
+//! stores, or written by call, that were not dirty: what it refuses is an error. What stays: of a
+//! page that is dirty, the host may write the bytes and drop it from its cache, and have it again
+//! with other holes around it, once somebody else reads the file; a store to it is a SIGBUS then if
+//! the file system has become full meanwhile.
 //!
-//! **What is known.** The last few answers are kept, as runs of data or hole. Allocating and freeing change them; an answer
-//! that was on its way while that happened is not kept: `changes` says so. Others who write the file, against the lock, are
-//! not seen before `forget`.
+//! **What is known.** The last few answers are kept, as runs of data or hole. Allocating and
+//! freeing change them; an answer that was on its way while that happened is not kept: `changes`
+//! says so. Others who write the file, against the lock, are not seen before `forget`.
 
 use std::io;
 use std::ops::Range;
@@ -96,8 +101,8 @@ impl Known {
         }
     }
 
-    /// Takes pages out of the runs. Of a run that this cuts in two, the part behind stays: pages are mostly come to in
-    /// ascending order.
+    /// Takes pages out of the runs. Of a run that this cuts in two, the part behind stays: pages
+    /// are mostly come to in ascending order.
     fn forget(&mut self, pages: Range<u64>) {
         for run in &mut self.runs {
             let (start, end) = (run.pages.start, run.pages.end);
@@ -185,7 +190,8 @@ impl IdentityMap {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, shrank))
     }
 
-    /// Makes what came to the last page when the file grew zeros: a mapping may have stored past the old end.
+    /// Makes what came to the last page when the file grew zeros: a mapping may have stored past
+    /// the old end.
     fn zero_tail(&self, before: u64, now: u64) -> io::Result<()> {
         let end = before.next_multiple_of(PAGE_SIZE as u64).min(now);
         let has_block = before < end && self.lookup(before >> PAGE_SHIFT, 1)?.at.is_some();
@@ -226,7 +232,8 @@ impl ExtentMap for IdentityMap {
         let range = page..page + pages;
         shared::allocate(self.host.file(), bytes(page), bytes(pages))?;
         if let Err(error) = self.check_len() {
-            // Where the file system punches no holes past the end, the block stays until the file's length changes.
+            // Where the file system punches no holes past the end, the block stays until the file's
+            // length changes.
             let _ = sys::punch(self.host.file(), bytes(page), bytes(pages));
             self.known.lock().change(range, None);
             return Err(error);
@@ -290,7 +297,8 @@ impl ExtentMap for IdentityMap {
             known.change(before >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT, None);
             (known.len, known.since) = (was, since);
             drop(known);
-            // Only a hole comes off again. Should that fail, the host's file is longer than ours, which is as if others had done it.
+            // Only a hole comes off again. Should that fail, the host's file is longer than ours,
+            // which is as if others had done it.
             let _ = self.host.set_len(before);
         }
         zeroed

@@ -6,10 +6,10 @@
 //! | [`ScatteredMap`] | anywhere on a memory device; of each 2 MiB a run, or a word for each page | this process, as long as the file lives |
 //! | `Faulty` (tests) | as scattered, failing and misplacing on order | |
 //!
-//! **Rules.** A caller that asks about a page keeps others from changing that page meanwhile: it holds the page's entry
-//! locked, or the file exclusively. Of a longer answer, it believes what it has locked. `allocate` is asked for holes
-//! alone, and what it answered is told of by `finish` exactly once. `free` is told once nobody can reach the pages any
-//! more.
+//! **Rules.** A caller that asks about a page keeps others from changing that page meanwhile: it
+//! holds the page's entry locked, or the file exclusively. Of a longer answer, it believes what it
+//! has locked. `allocate` is asked for holes alone, and what it answered is told of by `finish`
+//! exactly once. `free` is told once nobody can reach the pages any more.
 
 mod blocks;
 #[cfg(test)]
@@ -56,7 +56,8 @@ pub(crate) enum Used {
 
 /// Where the pages of one file are on its device. See the module's rules.
 pub(crate) trait ExtentMap: Send + Sync {
-    /// The extent that begins at `page`, of at most `most` (at least 1) pages; it need not be all there is.
+    /// The extent that begins at `page`, of at most `most` (at least 1) pages; it need not be all
+    /// there is.
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent>;
 
     /// The same, if nobody else has to be asked.
@@ -64,12 +65,12 @@ pub(crate) trait ExtentMap: Send + Sync {
         self.lookup(page, most).ok()
     }
 
-    /// Gives the hole of 1 or [`LARGE_PAGES`] pages at `page` zeroed blocks one behind the other, and answers with the
-    /// first. A large run starts at a multiple of its size on the device.
+    /// Gives the hole of 1 or [`LARGE_PAGES`] pages at `page` zeroed blocks one behind the other,
+    /// and answers with the first. A large run starts at a multiple of its size on the device.
     ///
     /// # Errors
-    /// `StorageFull` when there is no such run (of a single page: when the device is full); [`HostShrank`] inside
-    /// when the host file was cut by others. Nothing has changed then.
+    /// `StorageFull` when there is no such run (of a single page: when the device is full);
+    /// [`HostShrank`] inside when the host file was cut by others. Nothing has changed then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
     /// Tells what became of an allocation.
@@ -78,18 +79,20 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// Makes pages a hole. Nobody can reach them any more.
     fn free(&self, pages: Range<u64>) -> io::Result<()>;
 
-    /// What is remembered of these pages is asked for anew: somebody else may have changed it. A map that nobody else can change
-    /// has nothing to forget.
+    /// What is remembered of these pages is asked for anew: somebody else may have changed it. A
+    /// map that nobody else can change has nothing to forget.
     fn forget(&self, _pages: Range<u64>) {}
 
-    /// The map's memory on the heap in bytes, about. What is added or given back is seen, in one order with all other SeqCst
-    /// operations, by who asks after the call that did it.
+    /// The map's memory on the heap in bytes, about. What is added or given back is seen, in one
+    /// order with all other SeqCst operations, by who asks after the call that did it.
     fn heap_bytes(&self) -> u64;
 
-    /// The file is `bytes` long from now on. Nobody can reach what is cut off any more; bytes that come to it are zeros.
+    /// The file is `bytes` long from now on. Nobody can reach what is cut off any more; bytes that
+    /// come to it are zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Returns when the map itself, and the file's length, survive a power cut as far as the device does.
+    /// Returns when the map itself, and the file's length, survive a power cut as far as the device
+    /// does.
     fn sync_metadata(&self) -> io::Result<()>;
 }
 

@@ -1,7 +1,8 @@
 //! What of a file lies in one range of 2 MiB: a run, or a word for each page.
 //!
-//! A range that was allocated as one, or has a single page, is a run. Single pages are taken out of order (`blocks`), so the second one
-//! makes words of it, as the file's entries have them for such a range: a fault finds its page at once, however many others are there.
+//! A range that was allocated as one, or has a single page, is a run. Single pages are taken out of
+//! order (`blocks`), so the second one makes words of it, as the file's entries have them for such
+//! a range: a fault finds its page at once, however many others are there.
 
 use std::ops::Range;
 
@@ -129,7 +130,8 @@ impl RangeMap {
         }
     }
 
-    /// Makes places holes, and adds the device's pages that held them to `removed`; whether something is left.
+    /// Makes places holes, and adds the device's pages that held them to `removed`; whether
+    /// something is left.
     pub(super) fn remove(&mut self, places: Range<u64>, removed: &mut Vec<Range<u64>>) -> Left {
         if let RangeMap::Run(run) = self {
             let own = run.places();

@@ -1,4 +1,5 @@
-//! Blocks anywhere on a memory device: files in memory, and the proof that nothing takes offset and block for one.
+//! Blocks anywhere on a memory device: files in memory, and the proof that nothing takes offset and
+//! block for one.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,12 +22,14 @@ const BYTES_TOLD: u64 = 16 * RANGE_BYTES;
 
 /// The map of one file; its blocks go back to the device when it is dropped.
 ///
-/// In stripes by the range of 2 MiB, so that allocations in different ranges do not meet. No extent goes beyond its range.
+/// In stripes by the range of 2 MiB, so that allocations in different ranges do not meet. No extent
+/// goes beyond its range.
 pub(crate) struct ScatteredMap {
     device: DaxDevice,
     /// Leaves, each held for a look or a change of its tree, none with another.
     stripes: Box<[Stripe<RwLock<Ranges>>]>,
-    /// Bytes on the heap in all stripes, about: the sum of what each has told. SeqCst: see [`ExtentMap::heap_bytes`].
+    /// Bytes on the heap in all stripes, about: the sum of what each has told. SeqCst: see
+    /// [`ExtentMap::heap_bytes`].
     told: AtomicU64,
     /// The file's length in bytes. Changed by one at a time.
     len: AtomicU64,
@@ -39,7 +42,8 @@ struct Ranges {
     ranges: BTreeMap<u64, RangeMap>,
     /// Bytes on the heap, about.
     bytes: u64,
-    /// How many of them are in [`ScatteredMap::told`]: at least as many as there are, and less than twice [`BYTES_TOLD`] more.
+    /// How many of them are in [`ScatteredMap::told`]: at least as many as there are, and less than
+    /// twice [`BYTES_TOLD`] more.
     told: u64,
 }
 
@@ -146,7 +150,8 @@ impl ScatteredMap {
         taken.page
     }
 
-    /// Changes the ranges of a stripe, and tells how many bytes they take if that is more, or far less, than was told.
+    /// Changes the ranges of a stripe, and tells how many bytes they take if that is more, or far
+    /// less, than was told.
     fn change<T>(&self, stripe: usize, change: impl FnOnce(&mut Ranges) -> T) -> T {
         let mut ranges = self.stripes[stripe].0.write();
         let changed = change(&mut ranges);
@@ -162,7 +167,8 @@ impl ScatteredMap {
         changed
     }
 
-    /// Makes the block of every page of the file's page range `at` on the device: an extent where a test wants it.
+    /// Makes the block of every page of the file's page range `at` on the device: an extent where a
+    /// test wants it.
     #[cfg(test)]
     pub(crate) fn place_at(&self, page: u64, at: Range<u64>) {
         let pages = at.end - at.start;
@@ -185,7 +191,8 @@ impl ScatteredMap {
         removed
     }
 
-    /// Zeroes the bytes from `len` to the end of its page: they are past the end, or about to come to the file.
+    /// Zeroes the bytes from `len` to the end of its page: they are past the end, or about to come
+    /// to the file.
     fn zero_tail(&self, len: u64) {
         let inside = len % PAGE_SIZE as u64;
         if inside == 0 {

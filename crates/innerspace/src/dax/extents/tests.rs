@@ -1,4 +1,5 @@
-//! Both extent maps beside a plain model, the free list, and what the maps say when something is wrong.
+//! Both extent maps beside a plain model, the free list, and what the maps say when something is
+//! wrong.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -50,7 +51,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The bytes of a file, by page; `None` is a hole. Each page is of one byte up to where the file was cut.
+/// The bytes of a file, by page; `None` is a hole. Each page is of one byte up to where the file
+/// was cut.
 struct Model {
     pages: Vec<Option<Vec<u8>>>,
     len: u64,

@@ -141,7 +141,8 @@ fn random_calls_agree_with_a_map_of_pages() {
             0 | 1 => {
                 let mut bytes: Vec<u8> = (0..count).map(|i| (step as u64 + i) as u8 | 1).collect();
                 if step % 2 == 0 && at < len {
-                    // Nobody else is there, so but for holes that were looked at it takes no waiting.
+                    // Nobody else is there, so but for holes that were looked at it takes no
+                    // waiting.
                     let done = match file.try_write_at(&bytes, at) {
                         Err(error) if error.would_block() => 0,
                         done => done.unwrap(),
@@ -358,7 +359,8 @@ fn what_comes_to_the_heap_beside_a_settlement_is_paid_for() {
     let paid = || pool.groups.usage(GroupId::ROOT).0;
     settle(10);
     assert_eq!(paid(), 10);
-    // While all is given back, as much as was there comes again; the number that it looks at is the old one.
+    // While all is given back, as much as was there comes again; the number that it looks at is the
+    // old one.
     let (other, grown) = (core.clone(), sized.clone());
     let there = midway::then(midway::Point::Settled, move || {
         grown.0.store(10 * PAGE, Ordering::SeqCst);
@@ -424,7 +426,8 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
     ] {
         let pool = pool(64);
         let device = device(pages);
-        // Where there is little room, none of it is in one piece: two pages of another file are left, far apart.
+        // Where there is little room, none of it is in one piece: two pages of another file are
+        // left, far apart.
         let other = file(&pool, &device, LARGE + 1);
         for page in 0..=LARGE {
             other.write_all_at(&[1], page * PAGE).unwrap();

@@ -64,7 +64,8 @@ fn a_load_from_a_hole_stops_at_an_entry_that_somebody_has() {
     assert_eq!(load(&file, 3).pages(), 3..16);
 }
 
-/// What a load at page 2 has when `cut` begins while the holes behind it are locked: `begun` says when it has.
+/// What a load at page 2 has when `cut` begins while the holes behind it are locked: `begun` says
+/// when it has.
 fn beside(
     file: &DaxFile,
     cut: impl FnOnce(&DaxFile) + Send + 'static,

@@ -1,4 +1,5 @@
-//! A host file whose sync failed: the host is made to see its pages as changed, however old the system, and whoever cuts the file.
+//! A host file whose sync failed: the host is made to see its pages as changed, however old the
+//! system, and whoever cuts the file.
 
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;

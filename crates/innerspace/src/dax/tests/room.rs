@@ -20,7 +20,8 @@ fn clean(path: &Path, pages: usize) -> DaxFile {
     file
 }
 
-/// A host where a store to the page at `refused` would be a signal, and that says `why` to who asks for a block.
+/// A host where a store to the page at `refused` would be a signal, and that says `why` to who asks
+/// for a block.
 fn without_room(refused: usize, mut why: impl FnMut() -> Result<()> + 'static) -> Answered {
     answer(move |call, bytes| match call {
         Call::Room if bytes.contains(&refused) => Err(Error::from_raw_os_error(libc::EFAULT)),

@@ -274,7 +274,8 @@ fn a_failed_allocation_is_reported_and_leaves_the_entry_free() {
     assert_eq!((calls.allocated, calls.kept, calls.dropped), (1, 1, 0));
 }
 
-/// A file on a device whose host forgets what it could not write, and the map, which can have its syncs fail.
+/// A file on a device whose host forgets what it could not write, and the map, which can have its
+/// syncs fail.
 fn forgetful_file(pool: &Arc<Pool>, pages: u64) -> (DaxDevice, Arc<Faulty>, DaxFile) {
     let device = DaxDevice::with_forgetful_host(pages * PAGE).unwrap();
     let extents = Arc::new(Faulty::new(&device));
@@ -296,7 +297,8 @@ fn what_a_host_failed_to_write_is_written_by_the_next_sync() {
         "data.bin: sync at 0 failed: a write was lost"
     );
     assert_eq!((file.stats().dirty, file.stats().flushed), (3, 0));
-    // All of them, those included that the failed sync was not about: the host forgets whatever it likes.
+    // All of them, those included that the failed sync was not about: the host forgets whatever it
+    // likes.
     file.sync_range(PAGE..).unwrap();
     assert_eq!([0, 1, 2].map(on_medium), [0, 1, 1]);
     file.sync_all().unwrap();

@@ -139,7 +139,8 @@ fn nobody_passes_a_waiter_that_has_no_patience_left() {
     });
 }
 
-// Who takes the lock before its unlocker is at the queue wakes nobody, and here it does not let go before the waiter is awake.
+// Who takes the lock before its unlocker is at the queue wakes nobody, and here it does not let go
+// before the waiter is awake.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     model(3, || {
@@ -165,7 +166,8 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     });
 }
 
-// The same for the first in the queue, to which somebody hands it over who may not pass it. The unlocker comes to the queue last.
+// The same for the first in the queue, to which somebody hands it over who may not pass it. The
+// unlocker comes to the queue last.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
     model(3, || {
@@ -203,7 +205,8 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
 fn nothing_touches_the_frame_after_the_put() {
     loom::model(|| {
         let world = World::new(5, FlagSet::LOCKED, HoldState::refs_only(2));
-        // Whoever drops the last reference begins the frame's next life, locked by an owner that never unlocks it.
+        // Whoever drops the last reference begins the frame's next life, locked by an owner that
+        // never unlocks it.
         fn next_life(world: &World, dropped: Dropped) {
             if dropped == Dropped::Last {
                 world.write(1);
@@ -259,8 +262,8 @@ fn a_late_wake_does_not_end_a_wait_for_the_next_writeback() {
     });
 }
 
-// The cache holds the frame until `end_writeback` has returned, and `Frames` asserts it. Even if it did not, a late look at
-// the queue would wake nobody of the next life.
+// The cache holds the frame until `end_writeback` has returned, and `Frames` asserts it. Even if it
+// did not, a late look at the queue would wake nobody of the next life.
 // spec: L11
 #[test]
 fn the_end_of_a_writeback_wakes_nobody_of_the_frames_next_life() {

@@ -1,4 +1,5 @@
-//! A model of threads' magazines beside who empties them: the steps of `frame::magazine`, over a list in place of the buddy lists.
+//! A model of threads' magazines beside who empties them: the steps of `frame::magazine`, over a
+//! list in place of the buddy lists.
 
 use super::super::stack::{CAPACITY, Stack};
 use super::model;
@@ -77,7 +78,8 @@ fn free(listed: Vec<u32>) -> Arc<Free> {
     })
 }
 
-/// Of two frames the owner takes one, with the other in its magazine for a while: whoever needs one has it.
+/// Of two frames the owner takes one, with the other in its magazine for a while: whoever needs one
+/// has it.
 #[test]
 fn what_is_on_its_way_to_a_magazine_is_found() {
     model(3, || {
@@ -92,8 +94,9 @@ fn what_is_on_its_way_to_a_magazine_is_found() {
     });
 }
 
-/// One frame is in use, the other in the second magazine. The first is freed, and with the charge that was given back the other is taken;
-/// whoever else has a charge all the time finds one of the two. (One thread is both owners, one after the other.)
+/// One frame is in use, the other in the second magazine. The first is freed, and with the charge
+/// that was given back the other is taken; whoever else has a charge all the time finds one of the
+/// two. (One thread is both owners, one after the other.)
 #[test]
 fn who_has_a_charge_finds_the_frame_that_was_freed_or_the_one_that_was_not_taken() {
     model(3, || {
@@ -110,8 +113,8 @@ fn who_has_a_charge_finds_the_frame_that_was_freed_or_the_one_that_was_not_taken
     });
 }
 
-/// The owner fills its magazine and overfills it, and takes a frame again, while another thread drains: no frame is lost, and none is in
-/// two places.
+/// The owner fills its magazine and overfills it, and takes a frame again, while another thread
+/// drains: no frame is lost, and none is in two places.
 #[test]
 fn a_magazine_loses_nothing_to_who_empties_it() {
     model(3, || {

@@ -72,8 +72,8 @@ const NOTHING: u64 = 0;
 const FRAME: u64 = 1;
 const OTHER: u64 = 2;
 
-// The block leaves its index while others hold it: whoever has seen that it is gone does not guess it any more, and whoever guesses a
-// block that comes finds it in the index.
+// The block leaves its index while others hold it: whoever has seen that it is gone does not guess
+// it any more, and whoever guesses a block that comes finds it in the index.
 #[test]
 fn a_tag_is_in_step_with_the_index() {
     loom::model(|| {

@@ -1,4 +1,5 @@
-//! Allocation: blocks, magazines, the reserve, owned frames; checked against a model and by `validate`.
+//! Allocation: blocks, magazines, the reserve, owned frames; checked against a model and by
+//! `validate`.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +101,8 @@ fn blocks_split_and_merge_again() {
     let blocks = 16;
     let total = (blocks << largest) - 1;
     let options = ArenaOptions {
-        // No more than what is left beside the whole blocks, or an ordinary allocation could not have all of them.
+        // No more than what is left beside the whole blocks, or an ordinary allocation could not
+        // have all of them.
         reserve: (1 << largest) - 1,
         ..ArenaOptions::new(total)
     };
@@ -286,7 +288,8 @@ fn random_use_agrees_with_a_model() {
     }
 }
 
-/// The bytes of a block that are looked at: all of its first frame, where that does not take for ever.
+/// The bytes of a block that are looked at: all of its first frame, where that does not take for
+/// ever.
 const CHECKED: usize = if cfg!(miri) { 8 } else { PAGE_SIZE };
 
 /// Several threads allocate, check that the bytes are theirs alone, pass frames on, and free.
@@ -341,7 +344,8 @@ fn threads_never_share_a_frame() {
     frames.validate();
 }
 
-/// Threads take frames, give them back, and end: what is left in their magazines is free, and whoever needs all frames has them.
+/// Threads take frames, give them back, and end: what is left in their magazines is free, and
+/// whoever needs all frames has them.
 #[test]
 fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
     let total = WITH_MAGAZINES.min(2100);
@@ -437,8 +441,8 @@ fn one_frame_in_a_magazine_is_had_by_whoever_needs_it() {
     assert!(other, "the frame in this thread's magazine");
 }
 
-/// Frames go from thread to thread, and with them whose magazine they are in. Each is charged as `group` does it: off the account when
-/// it is free again.
+/// Frames go from thread to thread, and with them whose magazine they are in. Each is charged as
+/// `group` does it: off the account when it is free again.
 #[test]
 fn who_has_a_charge_finds_a_frame_whatever_others_put_in_their_magazines() {
     take_and_give_charged(8, if cfg!(miri) { 12 } else { 20_000 });
@@ -481,7 +485,8 @@ fn take_and_give_charged(threads: usize, rounds: u32) {
     });
 }
 
-/// More threads than have magazines of their own, and some that need blocks and so drain all the time.
+/// More threads than have magazines of their own, and some that need blocks and so drain all the
+/// time.
 #[test]
 fn many_threads_and_many_drains_lose_no_frame() {
     let (threads, rounds) = if cfg!(miri) { (6, 4) } else { (40, 300) };

@@ -170,7 +170,8 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
     }
 }
 
-/// One waiter, and a thief that takes the lock back each time it has released it: how often that works.
+/// One waiter, and a thief that takes the lock back each time it has released it: how often that
+/// works.
 fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
     let frames = Arc::new(patient(patience));
     let id = published(&frames);
@@ -455,9 +456,10 @@ fn put_and_wait_frees_what_it_held_last() {
     frames.validate();
 }
 
-/// A waiter's entry dies with its wake-up, while the waker may still be at it: threads that end, with all that was theirs,
-/// the moment they are woken, handed the lock, or out of time. What this shows it shows under ThreadSanitizer and Miri
-/// (`cargo xtask tsan`, `cargo xtask miri`); natively only that nobody is forgotten.
+/// A waiter's entry dies with its wake-up, while the waker may still be at it: threads that end,
+/// with all that was theirs, the moment they are woken, handed the lock, or out of time. What this
+/// shows it shows under ThreadSanitizer and Miri (`cargo xtask tsan`, `cargo xtask miri`); natively
+/// only that nobody is forgotten.
 // spec: L10
 #[test]
 fn a_wait_entry_dies_right_after_it_is_unlinked() {

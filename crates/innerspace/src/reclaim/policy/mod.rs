@@ -1,8 +1,10 @@
-//! Which block goes when one has to: the choices that differ from one algorithm to another, behind one trait.
+//! Which block goes when one has to: the choices that differ from one algorithm to another, behind
+//! one trait.
 //!
-//! The machinery is the same for all: two lists a group, frames isolated in clusters, owners that age, write and evict. A
-//! policy says what a use does, which list gives, and what becomes of a frame at the tail of either. It keeps no state: everything it
-//! asks is in the flags, the uses and the lists' sizes.
+//! The machinery is the same for all: two lists a group, frames isolated in clusters, owners that
+//! age, write and evict. A policy says what a use does, which list gives, and what becomes of a
+//! frame at the tail of either. It keeps no state: everything it asks is in the flags, the uses and
+//! the lists' sizes.
 
 mod s3_fifo;
 mod two_lists;
@@ -14,12 +16,12 @@ use crate::units::PageCount;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
-    /// Two lists, as Linux has them: what is used twice is protected from what is used once, and what comes back soon after it was
-    /// evicted is protected at once.
+    /// Two lists, as Linux has them: what is used twice is protected from what is used once, and
+    /// what comes back soon after it was evicted is protected at once.
     #[default]
     TwoLists,
-    /// S3-FIFO: a small first queue that drops what is used once, a main queue that gives what was used another round, and a memory
-    /// of what the first dropped.
+    /// S3-FIFO: a small first queue that drops what is used once, a main queue that gives what was
+    /// used another round, and a memory of what the first dropped.
     S3Fifo,
 }
 
@@ -32,7 +34,8 @@ pub(super) enum SecondUse {
     Remember,
 }
 
-/// What becomes of a frame at the tail of the active list that was not used since it was last looked at.
+/// What becomes of a frame at the tail of the active list that was not used since it was last
+/// looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Demotion {
     /// It goes through the inactive list once more.
@@ -50,7 +53,8 @@ pub(super) trait Policy: Send + Sync {
 
     fn demotion(&self) -> Demotion;
 
-    /// Whether a block that comes back after so many evictions and activations belongs on the active list.
+    /// Whether a block that comes back after so many evictions and activations belongs on the
+    /// active list.
     fn missed(&self, distance: PageCount, sizes: &ListSizes) -> bool;
 }
 

@@ -1,4 +1,5 @@
-//! S3-FIFO, after J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You Need for Cache Eviction", SOSP 2023.
+//! S3-FIFO, after J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You Need
+//! for Cache Eviction", SOSP 2023.
 //!
 //! | paper | here |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | ghost queue G, as many entries as M has | shadows in the files' indexes, by distance |
 //! | frequency | one bit in either queue: used since it came, used since it was last looked at |
 //!
-//! Uses move nothing. The paper counts up to three uses; one bit is what the flags have, and the paper's own measurements find little
-//! between the two. What M drops leaves a shadow here, too.
+//! Uses move nothing. The paper counts up to three uses; one bit is what the flags have, and the
+//! paper's own measurements find little between the two. What M drops leaves a shadow here, too.
 
 use super::{Demotion, Policy, SecondUse};
 use crate::reclaim::lru::ListSizes;

@@ -1,4 +1,5 @@
-//! Two lists with refault distances, in the manner of Linux's; see [`workingset`](super::super::workingset).
+//! Two lists with refault distances, in the manner of Linux's; see
+//! [`workingset`](super::super::workingset).
 
 use super::{Demotion, Policy, SecondUse};
 use crate::reclaim::lru::ListSizes;
@@ -23,8 +24,9 @@ impl Policy for TwoLists {
         Demotion::SecondChance
     }
 
-    /// With an active list shorter by the distance it would have stayed: it competes with what is there. The same when it lacked little
-    /// of all there is: a loop slightly larger than memory has nothing active, and keeping any part of it is better than none.
+    /// With an active list shorter by the distance it would have stayed: it competes with what is
+    /// there. The same when it lacked little of all there is: a loop slightly larger than memory
+    /// has nothing active, and keeping any part of it is better than none.
     fn missed(&self, distance: PageCount, sizes: &ListSizes) -> bool {
         let little = (sizes.active.0 + sizes.inactive.0) / LITTLE;
         distance.0 < sizes.active.0.max(little)

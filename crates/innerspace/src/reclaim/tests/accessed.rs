@@ -246,7 +246,8 @@ fn a_frame_freed_while_isolated_is_passed_over() {
     pool.validate();
 }
 
-/// A reclaimer is about to call a frame inactive when it is freed, and is an active one of another file.
+/// A reclaimer is about to call a frame inactive when it is freed, and is an active one of another
+/// file.
 #[test]
 fn a_frame_reused_while_it_is_judged_stays_as_active_as_it_is() {
     let pool = pool_of(8_000, 0);

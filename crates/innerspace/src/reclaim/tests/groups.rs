@@ -1,5 +1,5 @@
-//! Groups beside each other: marks, protection, and what a request may take from whom. Sizes are the published ones, a MiB as four
-//! pages.
+//! Groups beside each other: marks, protection, and what a request may take from whom. Sizes are
+//! the published ones, a MiB as four pages.
 
 use super::mock::*;
 use crate::frame::FlagSet;
@@ -155,8 +155,9 @@ fn requests_that_may_not_wait_stay_near_the_mark() {
     pool.validate();
 }
 
-/// A page of each of seven new groups below `parent`, by the numbers of each of four threads that have slots of their own.
-/// Threads that were started here may be numbered late, since many others live; those share slots, and have less in stock.
+/// A page of each of seven new groups below `parent`, by the numbers of each of four threads that
+/// have slots of their own. Threads that were started here may be numbered late, since many others
+/// live; those share slots, and have less in stock.
 fn charge_by_four_numbers(pool: &Pool, parent: GroupId) {
     let leaves = ["a", "b", "c", "d", "e", "f", "g"].map(|name| group(pool, parent, name, None));
     for number in 0..4 {

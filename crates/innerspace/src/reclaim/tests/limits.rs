@@ -72,7 +72,8 @@ fn a_refused_request_moves_no_counter_and_takes_no_frame() {
         [GroupId::ROOT, outer, inner].map(|id| (pool.groups.usage(id), pool.groups.peak(id))),
     );
     assert_eq!(before, after);
-    // No frame was ever marked up to date: flags stay as its last owner left them until it is taken again.
+    // No frame was ever marked up to date: flags stay as its last owner left them until it is taken
+    // again.
     for number in 1..=100 {
         let flags = pool.frames.meta(FrameId(number)).flags.load();
         assert_eq!(flags, FlagSet::EMPTY, "frame {number}");
@@ -456,7 +457,8 @@ fn a_block_needs_room_in_one_piece() {
     let pool = pool_of(64, 0);
     let small = MockFile::new(&pool, GroupId::ROOT, 0);
     let large = MockFile::new(&pool, GroupId::ROOT, 3);
-    // 63 of 64 frames in single blocks: frames 1 to 63, and one whose neighbours the arena does not have.
+    // 63 of 64 frames in single blocks: frames 1 to 63, and one whose neighbours the arena does not
+    // have.
     (0..64).for_each(|index| small.read(index).unwrap());
     large.read(0).unwrap();
     assert_eq!(

@@ -199,7 +199,8 @@ fn with_s3_fifo_uses_move_nothing_until_the_tail() {
     }
     pool.lru.drain_batches(&pool.frames);
     assert_eq!(pool.list_sizes(GroupId::ROOT).active.0, 0);
-    // A stream of ten times the memory: what was used again goes to the main queue and stays, what was not goes.
+    // A stream of ten times the memory: what was used again goes to the main queue and stays, what
+    // was not goes.
     (1000..5000).for_each(|index| file.read(index).unwrap());
     assert_eq!(file.resident(0..100), 100);
     assert!(file.is(0, FlagSet::ACTIVE));

@@ -27,7 +27,8 @@ impl What {
         }
     }
 
-    /// A part of a value that crosses a page end: only the page's validity is wanted, and that it lasts.
+    /// A part of a value that crosses a page end: only the page's validity is wanted, and that it
+    /// lasts.
     pub(in crate::space) fn part_of<T>(access: AccessKind) -> What {
         What {
             size: 0,

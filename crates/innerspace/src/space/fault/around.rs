@@ -1,15 +1,18 @@
-//! What a load maps besides the page that it asks for: the holes, or the cached pages, of the 64 KiB around it.
+//! What a load maps besides the page that it asks for: the holes, or the cached pages, of the 64
+//! KiB around it.
 //!
-//! Neighbours are those pages that the mapping shows in the same leaf, where the gate is open and nothing is mapped yet. They are
-//! installed in the section of the fault, so that whoever closes the gate, and revokes, finds them as it finds the page itself.
+//! Neighbours are those pages that the mapping shows in the same leaf, where the gate is open and
+//! nothing is mapped yet. They are installed in the section of the fault, so that whoever closes
+//! the gate, and revokes, finds them as it finds the page itself.
 //!
 //! | neighbour | installed | because |
 //! |---|---|---|
 //! | a hole | with VALID_R: the zero frame | nobody asks how the zero frame is used |
 //! | a cached page | PRESENT, with no validity | VALID_R is the accessed bit, and nobody has accessed it: the first load makes it valid by a step that needs no block, and reclaim that comes before finds it unused |
 //!
-//! A cached neighbour is mapped under its block's lock, as the page itself, but only if the lock is free and nobody waits for the
-//! block (`cache::beside`): nothing is waited for, read or allocated, and no mutex is taken.
+//! A cached neighbour is mapped under its block's lock, as the page itself, but only if the lock is
+//! free and nobody waits for the block (`cache::beside`): nothing is waited for, read or allocated,
+//! and no mutex is taken.
 
 use std::ops::Range;
 
@@ -28,8 +31,8 @@ const AROUND: u64 = 16 * PAGE_SIZE as u64;
 const _: () = assert!(AROUND / PAGE_SIZE as u64 <= Beside::MOST as u64);
 
 impl FaultState<'_> {
-    /// The pages of the file that a load of `page` may map with it: those of the window around it that the mapping shows in this leaf,
-    /// where the gate is open.
+    /// The pages of the file that a load of `page` may map with it: those of the window around it
+    /// that the mapping shows in this leaf, where the gate is open.
     pub(super) fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
         if copy || self.what.access.writes() || vma.reading == Reading::Random {
             return page..page + 1;

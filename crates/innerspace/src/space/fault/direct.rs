@@ -1,8 +1,9 @@
 //! Faults on direct access files: the device's own bytes are mapped, and the zero frame over holes.
 //!
-//! The entry that covers the page is locked from the lookup until its words are in place, so nobody takes its block away, syncs
-//! it or puts something else there meanwhile. What the entry covers besides the page is mapped with it, where words are empty:
-//! all of a block of 2 MiB, the holes behind the page, and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
+//! The entry that covers the page is locked from the lookup until its words are in place, so nobody
+//! takes its block away, syncs it or puts something else there meanwhile. What the entry covers
+//! besides the page is mapped with it, where words are empty: all of a block of 2 MiB, the holes
+//! behind the page, and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
 
 use super::{FaultState, FilePage, Step, done_if};
 use crate::FrameId;
@@ -48,14 +49,16 @@ impl FaultState<'_> {
         self.error_of(Cause::Direct(std::sync::Arc::new(error)))
     }
 
-    /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none, where nothing may be executed.
+    /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none, where
+    /// nothing may be executed.
     pub(super) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
         };
         let nodes = self.nodes();
         let root = self.space.root;
-        // A fetch would have to part from the leaf of zeros, and a snapshot's table may lose no node.
+        // A fetch would have to part from the leaf of zeros, and a snapshot's table may lose no
+        // node.
         let executable = vma.protection.allows(Protection::EXECUTE);
         if self.what.access != AccessKind::Load
             || executable
@@ -160,7 +163,8 @@ impl FaultState<'_> {
         if pages.host(page).is_none() {
             self.space.pool.counters.count(Event::ZeroMap);
         }
-        // The rest of what was had, as far as the mapping shows it in this leaf and the gate is open there.
+        // The rest of what was had, as far as the mapping shows it in this leaf and the gate is
+        // open there.
         let shown = vma.start.max(self.around.start)..vma.end.min(self.around.end);
         let shown = vma.file_page(shown.start)..vma.file_page(shown.end - 1) + 1;
         let had = pages.pages();

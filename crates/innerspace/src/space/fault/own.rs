@@ -2,8 +2,9 @@
 //!
 //! # The short way
 //!
-//! Most faults are stores to anonymous memory, in a leaf that the accessor remembers for stores. What [`handle`](super::handle)
-//! would look up for them is known already, in the section of the access itself:
+//! Most faults are stores to anonymous memory, in a leaf that the accessor remembers for stores.
+//! What [`handle`](super::handle) would look up for them is known already, in the section of the
+//! access itself:
 //!
 //! | what | known by |
 //! |---|---|
@@ -11,8 +12,8 @@
 //! | the gate is open at the address | one look: it is open everywhere |
 //! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number |
 //!
-//! The rest is one step, which takes what can be had at once. If something is missing nothing has changed, and the fault is
-//! handled from its beginning.
+//! The rest is one step, which takes what can be had at once. If something is missing nothing has
+//! changed, and the fault is handled from its beginning.
 
 use crate::FrameId;
 use crate::frame::{HoldState, Kind};
@@ -32,7 +33,8 @@ pub(in crate::space) enum Short {
     Done,
     /// It is no fault for this way, or something is missing; nothing has changed.
     No,
-    /// The page is there, and the leaf has let this one go, which it borrowed from: to be put with no section open.
+    /// The page is there, and the leaf has let this one go, which it borrowed from: to be put with
+    /// no section open.
     Parted(FrameId),
 }
 
@@ -75,7 +77,8 @@ pub(in crate::space) fn store_by_short_way(
     Short::Done
 }
 
-/// A slot that is to have a page of the space's own; in a leaf that is the space's alone, in a section with the gate open there.
+/// A slot that is to have a page of the space's own; in a leaf that is the space's alone, in a
+/// section with the gate open there.
 #[derive(Clone, Copy)]
 pub(super) struct OwnSlot<'s> {
     pub(super) space: &'s SpaceInner,
@@ -125,15 +128,16 @@ impl<'s> OwnSlot<'s> {
         }
     }
 
-    /// Makes the page writable that is there: nobody else has it. Whether the slot was still as it was.
+    /// Makes the page writable that is there: nobody else has it. Whether the slot was still as it
+    /// was.
     pub(super) fn reuse(self) -> bool {
         self.space.pool.counters.count(Event::CowReuse);
         self.space.written(self.at);
         pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
     }
 
-    /// Puts a page there: `page`, or one that can be had at once; of zeros, or a copy of what is there. Whether the slot was
-    /// still as it was; `None`: there is no page.
+    /// Puts a page there: `page`, or one that can be had at once; of zeros, or a copy of what is
+    /// there. Whether the slot was still as it was; `None`: there is no page.
     #[inline(always)]
     pub(super) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
         if matches!(self.old.holds(), Holds::Own | Holds::Borrowed) {
@@ -164,8 +168,9 @@ impl<'s> OwnSlot<'s> {
         self.fill_and_publish(page, None)
     }
 
-    /// Who stores to one new page after the other finds the next in the processor's cache: it is sent for a quarter at a time. Nothing is
-    /// sent for where the page is clear already, and so, as a rule, the next: of those only some lines will be wanted.
+    /// Who stores to one new page after the other finds the next in the processor's cache: it is
+    /// sent for a quarter at a time. Nothing is sent for where the page is clear already, and so,
+    /// as a rule, the next: of those only some lines will be wanted.
     #[inline(always)]
     fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
         let frames = &self.space.pool.frames;
@@ -196,8 +201,9 @@ impl<'s> OwnSlot<'s> {
         match self.old.holds() {
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
-                // It was shared when its word was read. If the others have let it go since, somebody may store to it in place: the
-                // word says so (`pte`), and the copy is thrown away.
+                // It was shared when its word was read. If the others have let it go since,
+                // somebody may store to it in place: the word says so (`pte`), and the copy is
+                // thrown away.
                 page.copy_from_still(self.nodes().frame_of(self.old));
                 #[cfg(all(test, not(shuttle)))]
                 crate::space::midway::reached(crate::space::midway::Point::Copied);
@@ -239,7 +245,8 @@ impl<'s> OwnSlot<'s> {
         self.nodes().put_page(Pte::own(host));
     }
 
-    /// The leaf borrows less than before: if nothing is left, it lets its origin go, which is returned.
+    /// The leaf borrows less than before: if nothing is left, it lets its origin go, which is
+    /// returned.
     pub(super) fn part_from_origin(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());
         if !nodes.borrows_in_vain(leaf) {

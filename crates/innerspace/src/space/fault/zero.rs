@@ -1,8 +1,10 @@
-//! Loads of memory that has no page yet: they find the zero frame. And the short way of those that load from anonymous memory.
+//! Loads of memory that has no page yet: they find the zero frame. And the short way of those that
+//! load from anonymous memory.
 //!
 //! # The short way
 //!
-//! As for stores (`own`), what [`handle`](super::handle) would look up is known already, in the section of the access itself:
+//! As for stores (`own`), what [`handle`](super::handle) would look up is known already, in the
+//! section of the access itself:
 //!
 //! | what | known by |
 //! |---|---|
@@ -11,8 +13,9 @@
 //! | the gate is open at the address | one look: it is open everywhere |
 //! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number. It was found when its set was published: so the mail of who made room for it in the table is there |
 //!
-//! The rest is one word, in an empty slot. Anything else there takes the other way, and so does a fetch, which needs a validity of
-//! its own: nothing has changed, and the fault is handled from its beginning.
+//! The rest is one word, in an empty slot. Anything else there takes the other way, and so does a
+//! fetch, which needs a validity of its own: nothing has changed, and the fault is handled from its
+//! beginning.
 
 use crate::FrameId;
 use crate::space::SpaceInner;
@@ -27,7 +30,8 @@ pub(super) fn word(space: &SpaceInner, valid: u64) -> Pte {
     Pte::zero(space.pool.frames.host(FrameId::ZERO) as u64, valid)
 }
 
-/// Has a slot show the zero frame, for the load or fetch of a fault. Whether it still was `old`, which holds nothing to let go.
+/// Has a slot show the zero frame, for the load or fetch of a fault. Whether it still was `old`,
+/// which holds nothing to let go.
 #[inline(always)]
 pub(super) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
     debug_assert!(old.is_vacant(), "{old:?}");
@@ -38,7 +42,8 @@ pub(super) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) ->
     mapped
 }
 
-/// Has the page of `at` show the zero frame if that takes nothing but one word; `false`: nothing has changed. In a section.
+/// Has the page of `at` show the zero frame if that takes nothing but one word; `false`: nothing
+/// has changed. In a section.
 #[inline(always)]
 pub(in crate::space) fn load_by_short_way(
     space: &SpaceInner,

@@ -1,8 +1,9 @@
 //! The pages a space has made its own since its last restore, for a restore in place.
 //!
-//! Off until the first restore. From then on each fault that gives the space a page of its own records it, inside its
-//! section; a restore, with the gate closed, finds all of them. The record is good as long as nothing else has changed the
-//! structure: it has the number of the space's structural changes.
+//! Off until the first restore. From then on each fault that gives the space a page of its own
+//! records it, inside its section; a restore, with the gate closed, finds all of them. The record
+//! is good as long as nothing else has changed the structure: it has the number of the space's
+//! structural changes.
 
 use super::ghosts::Ghosts;
 use crate::FrameId;
@@ -14,7 +15,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{PAGE_SIZE, PageCount};
 
-/// The most pages recorded: 16 MiB. Above, restores drop what was changed, until the space is restored again.
+/// The most pages recorded: 16 MiB. Above, restores drop what was changed, until the space is
+/// restored again.
 pub(super) const MOST: usize = 4096;
 /// How many are recorded in a page of memory, for which the group is charged.
 const A_PAGE: usize = PAGE_SIZE / size_of::<Changed>();
@@ -28,7 +30,8 @@ const NOBODY: u64 = 0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changed {
     pub(super) at: u64,
-    /// The leaf that has it: the space's alone, and in its place, for as long as the record is good.
+    /// The leaf that has it: the space's alone, and in its place, for as long as the record is
+    /// good.
     pub(super) leaf: FrameId,
     /// What the snapshot has there, once that was looked up; it does not change.
     pub(super) image: Option<Image>,
@@ -59,20 +62,23 @@ pub(super) struct Record {
     pub(super) ghosts: Option<Ghosts>,
     /// Restores in place since the record began.
     pub(super) restores: u32,
-    /// Whether write validity was taken from pages since the last restore: then none is no sign that nothing was stored.
+    /// Whether write validity was taken from pages since the last restore: then none is no sign
+    /// that nothing was stored.
     pub(super) doubtful: bool,
 }
 
 /// The record of a space.
 #[derive(Debug, Default)]
 pub(in crate::space) struct Changes {
-    /// Whether there is a record. Changed with the gate closed, so a fault that is inside reads the value that holds.
+    /// Whether there is a record. Changed with the gate closed, so a fault that is inside reads the
+    /// value that holds.
     recording: AtomicBool,
     record: Mutex<Option<Record>>,
 }
 
 impl Changes {
-    /// A fault has given the space a page of its own, in this leaf. In its section, inside the gate.
+    /// A fault has given the space a page of its own, in this leaf. In its section, inside the
+    /// gate.
     #[inline(always)]
     pub(in crate::space) fn record(
         &self,
@@ -86,7 +92,8 @@ impl Changes {
         }
     }
 
-    /// Somebody takes write validity from pages, for a reason of their own. The gate's writer is held.
+    /// Somebody takes write validity from pages, for a reason of their own. The gate's writer is
+    /// held.
     pub(in crate::space) fn doubt(&self) {
         if let Some(known) = &mut *self.record.lock() {
             known.doubtful = true;
@@ -169,7 +176,8 @@ impl Record {
         }
     }
 
-    /// Remembers that a page was given back at this restore, unless the group has no memory for that.
+    /// Remembers that a page was given back at this restore, unless the group has no memory for
+    /// that.
     pub(super) fn add_ghost(&mut self, pool: &Pool, group: GroupId, at: u64) {
         if self.ghosts.is_none() {
             let Ok(charge) = pool.charge(group, GHOST_PAGES, AllocMode::NoWait) else {

@@ -1,4 +1,5 @@
-//! What differs between a space and a snapshot, or between two snapshots, told from mappings and tables alone.
+//! What differs between a space and a snapshot, or between two snapshots, told from mappings and
+//! tables alone.
 
 use std::ops::Range;
 
@@ -11,11 +12,12 @@ use crate::sync::Arc;
 use crate::{PAGE_SIZE, VirtAddr};
 
 impl Space {
-    /// The ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the time is that of the tables
-    /// that were changed. A page that was changed before the call is always named. A page may be named although its bytes
-    /// are equal: one that was stored to with the same bytes, or that a restore has copied back. What files
-    /// show is not compared, but where a file is mapped is. Nor are protections, locks and advice, though a restore brings them
-    /// back: a mapping that differs by these alone is not named.
+    /// The ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the time is
+    /// that of the tables that were changed. A page that was changed before the call is always
+    /// named. A page may be named although its bytes are equal: one that was stored to with the
+    /// same bytes, or that a restore has copied back. What files show is not compared, but where a
+    /// file is mapped is. Nor are protections, locks and advice, though a restore brings them back:
+    /// a mapping that differs by these alone is not named.
     ///
     /// # Errors
     /// [`SpaceError::OtherMemory`].
@@ -25,8 +27,8 @@ impl Space {
 }
 
 impl Snapshot {
-    /// The ranges of pages that may differ between this snapshot and `other`, of the same space or of another; see
-    /// [`Space::changed_since`].
+    /// The ranges of pages that may differ between this snapshot and `other`, of the same space or
+    /// of another; see [`Space::changed_since`].
     ///
     /// # Errors
     /// [`SpaceError::OtherMemory`].

@@ -54,7 +54,8 @@ pub enum SnapshotFileError {
         /// Where it is mapped.
         at: VirtAddr,
     },
-    /// A mapped direct access file: whoever loads the snapshot opens cached files by name, and no others.
+    /// A mapped direct access file: whoever loads the snapshot opens cached files by name, and no
+    /// others.
     #[error(
         "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
     )]

@@ -11,15 +11,18 @@
 //!   3 end      mappings u64, pages u64
 //! ```
 //!
-//! Pages of anonymous memory that are all zeros are left out, and pages of files that no private store has copied: of a file only the name is
-//! saved, and who loads the snapshot says which file that is.
+//! Pages of anonymous memory that are all zeros are left out, and pages of files that no private
+//! store has copied: of a file only the name is saved, and who loads the snapshot says which file
+//! that is.
 //!
-//! A record's check is the CRC-32 of the check before it (the first record's: of the header's), its kind, its length and its payload. So
-//! a record fits one place of one file: where another stands in its place, or one is lost, repeated or of an older save, either that
-//! record does not fit what is before it, or what follows does not fit it. The end is a record like the others, so its check vouches for
-//! the whole file. What follows the end is not read.
+//! A record's check is the CRC-32 of the check before it (the first record's: of the header's), its
+//! kind, its length and its payload. So a record fits one place of one file: where another stands
+//! in its place, or one is lost, repeated or of an older save, either that record does not fit what
+//! is before it, or what follows does not fit it. The end is a record like the others, so its check
+//! vouches for the whole file. What follows the end is not read.
 //!
-//! Other versions are not read: the checks of version 1 and 2 did not chain, and could not tell such a file from a good one.
+//! Other versions are not read: the checks of version 1 and 2 did not chain, and could not tell
+//! such a file from a good one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -54,13 +57,15 @@ const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 impl Snapshot {
-    /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks ([`Space::lock`]) and how files
-    /// will be read ([`Advice`](crate::Advice)) are left out: what is loaded has neither. Buffers nothing but a batch of pages; hand it a
-    /// `BufWriter` if small writes are dear, and sync the file yourself.
+    /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks
+    /// ([`Space::lock`]) and how files will be read ([`Advice`](crate::Advice)) are left out: what
+    /// is loaded has neither. Buffers nothing but a batch of pages; hand it a `BufWriter` if small
+    /// writes are dear, and sync the file yourself.
     ///
     /// # Errors
-    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`], [`SnapshotFileError::Direct`] and [`SnapshotFileError::LongName`], by
-    /// the first such mapping. What was written by then is no snapshot.
+    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`], [`SnapshotFileError::Direct`] and
+    /// [`SnapshotFileError::LongName`], by the first such mapping. What was written by then is no
+    /// snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
         out.header()?;
@@ -127,7 +132,8 @@ impl Snapshot {
         Ok(1)
     }
 
-    /// Fills a new space of `group` with what was saved, and freezes it. `open` gives the file that a name stands for.
+    /// Fills a new space of `group` with what was saved, and freezes it. `open` gives the file that
+    /// a name stands for.
     pub(crate) fn load(
         cache: &Arc<Cache>,
         group: &Group,
@@ -196,8 +202,8 @@ impl Batch {
     }
 }
 
-/// Refuses devices, whose state is not in memory, direct access files, which only their opener can name, and names that `load` would
-/// take for damage.
+/// Refuses devices, whose state is not in memory, direct access files, which only their opener can
+/// name, and names that `load` would take for damage.
 fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let at = VirtAddr(vma.start);
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
@@ -372,7 +378,8 @@ impl<R: Read> Records<'_, R> {
     }
 }
 
-/// A space being filled. Private mappings can be stored to until the end, whatever their protection.
+/// A space being filled. Private mappings can be stored to until the end, whatever their
+/// protection.
 struct Load<'space, Open> {
     space: &'space Space,
     open: Open,
@@ -387,8 +394,8 @@ struct Mapping {
     /// What it gets at the end.
     protection: Protection,
     sharing: Sharing,
-    /// The file that a private mapping gets at the end. Until then it is anonymous: a store would read the page it copies, which
-    /// may be gone from the file.
+    /// The file that a private mapping gets at the end. Until then it is anonymous: a store would
+    /// read the page it copies, which may be gone from the file.
     file: Option<Map>,
 }
 

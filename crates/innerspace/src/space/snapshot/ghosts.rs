@@ -1,5 +1,5 @@
-//! Pages that a space has given back at a restore, remembered for a while: one that is stored to again so soon is worth
-//! keeping.
+//! Pages that a space has given back at a restore, remembered for a while: one that is stored to
+//! again so soon is worth keeping.
 
 use super::restore::IDLE;
 
@@ -32,8 +32,8 @@ impl Ghosts {
         self.0[Ghosts::place(page)] = page << CLOCK_BITS | u64::from(restore) & CLOCK;
     }
 
-    /// Whether a page was given back a few restores before number `restore`. Seldom says so of one that was given back
-    /// long before: the count has wrapped around.
+    /// Whether a page was given back a few restores before number `restore`. Seldom says so of one
+    /// that was given back long before: the count has wrapped around.
     pub(super) fn has(&self, page: u64, restore: u32) -> bool {
         let place = self.0[Ghosts::place(page)];
         let age = u64::from(restore).wrapping_sub(place) & CLOCK;

@@ -1,4 +1,5 @@
-//! Snapshots: a space frozen at a moment, to look into, to fork from, to compare with and to go back to.
+//! Snapshots: a space frozen at a moment, to look into, to fork from, to compare with and to go
+//! back to.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -11,12 +12,13 @@
 //! | `file` | saving one, and loading it |
 //! | `error` | [`SnapshotFileError`]: what can go wrong with that |
 //!
-//! A snapshot is a fork that nobody can store to or map in: it shares every table and page with its space, costs as
-//! much as a fork, and pays for what its space changes later by keeping the old pages. What files show is not part of it:
-//! a page of a file that was not copied by a private store is read from the file as it is when it is read.
+//! A snapshot is a fork that nobody can store to or map in: it shares every table and page with its
+//! space, costs as much as a fork, and pays for what its space changes later by keeping the old
+//! pages. What files show is not part of it: a page of a file that was not copied by a private
+//! store is read from the file as it is when it is read.
 //!
-//! Locking: as for any space; a restore is a structural change, with the gate closed. `changes` has a mutex of its own,
-//! taken inside sections and under no other.
+//! Locking: as for any space; a restore is a structural change, with the gate closed. `changes` has
+//! a mutex of its own, taken inside sections and under no other.
 
 mod changes;
 mod diff;
@@ -39,12 +41,14 @@ pub(super) use self::diff::merged;
 pub use self::error::SnapshotFileError;
 pub use self::view::PageView;
 
-/// A space as it was at one moment: the same mappings and the same private bytes, for as long as it lives.
+/// A space as it was at one moment: the same mappings and the same private bytes, for as long as it
+/// lives.
 ///
-/// A handle, cheap to clone, `Send` and `Sync`; any number of threads may read it, each through an [`Accessor`] of its own.
-/// Stores to it, and changes of its mappings, are refused. Pages of files are not part of it, unless a private store
-/// had copied them: they are read from the file, as it is at the time. Devices are asked for their state when the snapshot is
-/// taken, and given it back when a space is restored; the snapshot itself does not answer for them.
+/// A handle, cheap to clone, `Send` and `Sync`; any number of threads may read it, each through an
+/// [`Accessor`] of its own. Stores to it, and changes of its mappings, are refused. Pages of files
+/// are not part of it, unless a private store had copied them: they are read from the file, as it
+/// is at the time. Devices are asked for their state when the snapshot is taken, and given it back
+/// when a space is restored; the snapshot itself does not answer for them.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory};
@@ -65,8 +69,9 @@ pub use self::view::PageView;
 pub struct Snapshot(Space, Arc<[DeviceState]>);
 
 impl Space {
-    /// Freezes the space as it is now, in microseconds, whatever is mapped; waits for no accessor longer than its current
-    /// access. The snapshot costs a page, and then whatever the space changes while it lives.
+    /// Freezes the space as it is now, in microseconds, whatever is mapped; waits for no accessor
+    /// longer than its current access. The snapshot costs a page, and then whatever the space
+    /// changes while it lives.
     ///
     /// # Errors
     /// As [`Space::fork`].
@@ -100,8 +105,8 @@ impl Space {
 }
 
 impl Snapshot {
-    /// A new space that starts as this snapshot, in the same group. Takes no lock that its readers or other forks hold for
-    /// long: many threads may fork from one snapshot at once.
+    /// A new space that starts as this snapshot, in the same group. Takes no lock that its readers
+    /// or other forks hold for long: many threads may fork from one snapshot at once.
     ///
     /// # Errors
     /// As [`Space::fork`].
@@ -109,7 +114,8 @@ impl Snapshot {
         self.fork_into(self.0.group())
     }
 
-    /// Like [`Snapshot::fork`], with the fork's own pages and tables charged to `group`, which must be of the same `Memory`.
+    /// Like [`Snapshot::fork`], with the fork's own pages and tables charged to `group`, which must
+    /// be of the same `Memory`.
     ///
     /// # Errors
     /// As [`Space::fork_into`].
@@ -117,8 +123,8 @@ impl Snapshot {
         self.0.fork_into(group)
     }
 
-    /// A new accessor, to read with: its stores fail with [`FaultKind::Frozen`](crate::FaultKind::Frozen). Charged like
-    /// any accessor.
+    /// A new accessor, to read with: its stores fail with
+    /// [`FaultKind::Frozen`](crate::FaultKind::Frozen). Charged like any accessor.
     pub fn accessor(&self) -> Accessor {
         self.0.accessor()
     }

@@ -1,14 +1,17 @@
 //! Going back to a snapshot, in two forms.
 //!
-//! - **Drop**: where the space's table differs from the snapshot's, the space gets the snapshot's subtrees back, and lets its
-//!   own go. Always right. The next store to each leaf has to copy the leaf again, and the page.
-//! - **In place**: the bytes of each page the space has made its own are copied back, and page and table stay. The next stores
-//!   are plain stores: no fault at all. Right when nothing but stores has happened since the last restore to the same
-//!   snapshot, and every page of the space's own since then is recorded (`changes`).
+//! - **Drop**: where the space's table differs from the snapshot's, the space gets the snapshot's
+//!   subtrees back, and lets its own go. Always right. The next store to each leaf has to copy the
+//!   leaf again, and the page.
+//! - **In place**: the bytes of each page the space has made its own are copied back, and page and
+//!   table stay. The next stores are plain stores: no fault at all. Right when nothing but stores
+//!   has happened since the last restore to the same snapshot, and every page of the space's own
+//!   since then is recorded (`changes`).
 //!
-//! In place is chosen whenever it is right: copying a page back costs less than the freeing, the fault and the copy that
-//! dropping it leads to, if the page is stored to again. One that was stored to for the first time in a while is given back:
-//! its frame, warm in the caches, serves the next page. Which pages are stored to is seen by their write validity:
+//! In place is chosen whenever it is right: copying a page back costs less than the freeing, the
+//! fault and the copy that dropping it leads to, if the page is stored to again. One that was
+//! stored to for the first time in a while is given back: its frame, warm in the caches, serves the
+//! next page. Which pages are stored to is seen by their write validity:
 //!
 //! | a page of the space's own | at a restore | the next store to it |
 //! |---|---|---|
@@ -19,12 +22,15 @@
 //! | not stored to | stays as it is | a short fault |
 //! | not stored to, [`IDLE`] times in a row | is given back | copies the page |
 //!
-//! Where somebody else has taken write validity since (`take_dirty`, `watch_code`), pages without are compared.
+//! Where somebody else has taken write validity since (`take_dirty`, `watch_code`), pages without
+//! are compared.
 //!
-//! Every [`AUDIT`]th time, the steady pages are compared first; one that is as in the snapshot counts as not stored to.
+//! Every [`AUDIT`]th time, the steady pages are compared first; one that is as in the snapshot
+//! counts as not stored to.
 //!
-//! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves [`GATE_MAIL`]: no access hits
-//! before it has read the mail, and whoever reads it looks at the gate.
+//! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves
+//! [`GATE_MAIL`]: no access hits before it has read the mail, and whoever reads it looks at the
+//! gate.
 
 use super::Snapshot;
 use super::changes::{Changed, Record};
@@ -51,15 +57,18 @@ const STEADY: u8 = 3;
 pub(super) const IDLE: u8 = 4;
 
 impl Space {
-    /// Goes back to `snapshot`: mappings, protections, locks and private bytes are as they were then; what files show is not
-    /// part of it. The snapshot must be one of this space, or the one this space was forked from.
+    /// Goes back to `snapshot`: mappings, protections, locks and private bytes are as they were
+    /// then; what files show is not part of it. The snapshot must be one of this space, or the one
+    /// this space was forked from.
     ///
-    /// Costs time in proportion to what was changed since. A space that goes back to the same snapshot again and again,
-    /// having stored to much the same pages each time, pays a copy of each of these pages and little more.
+    /// Costs time in proportion to what was changed since. A space that goes back to the same
+    /// snapshot again and again, having stored to much the same pages each time, pays a copy of
+    /// each of these pages and little more.
     ///
     /// # Errors
-    /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned; [`SpaceError::TooManyForks`];
-    /// [`SpaceError::Frozen`]; [`SpaceError::Reentered`]. The space is as it was.
+    /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned;
+    /// [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]; [`SpaceError::Reentered`]. The space
+    /// is as it was.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("restore", VirtAddr(0), space.end())?;
@@ -114,7 +123,8 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Copies back what is recorded; false, with nothing changed, if that is not right or not worth it.
+    /// Copies back what is recorded; false, with nothing changed, if that is not right or not worth
+    /// it.
     fn restore_in_place(&self, image: &SpaceInner, writer: &mut Writer<'_, Structure>) -> bool {
         let nodes = Nodes { pool: &self.pool };
         writer.revision += 1;
@@ -161,7 +171,8 @@ impl SpaceInner {
         known.pages.retain_mut(|page| walk.bring_back(page));
         known.ghosts = walk.ghosts.take();
         let freed = std::mem::take(&mut walk.freed);
-        // Nobody has been in them since the gate was closed. They come back in reverse, so in the order of these pages.
+        // Nobody has been in them since the gate was closed. They come back in reverse, so in the
+        // order of these pages.
         nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
         for (at, _) in freed.into_iter().rev() {
             known.add_ghost(&self.pool, self.group_id(), at);
@@ -222,7 +233,8 @@ impl<'a> Walk<'a> {
         vma.is_none_or(|vma| vma.file().is_some())
     }
 
-    /// Makes the page as in the image; false if the space no longer has one of its own. Whether it can be was seen before.
+    /// Makes the page as in the image; false if the space no longer has one of its own. Whether it
+    /// can be was seen before.
     #[inline]
     fn bring_back(&mut self, known: &mut Changed) -> bool {
         let word = Walk::word(self.nodes, known);

@@ -14,8 +14,8 @@ use crate::{PageCount, VirtAddr};
 
 /// Bytes of a snapshot that stay as they are, also when the snapshot and every space are gone.
 ///
-/// Inside one private page it is the page itself; across pages, and of pages of files, it is a copy, charged to the
-/// snapshot's group. A clone is the same bytes once more, and costs a count.
+/// Inside one private page it is the page itself; across pages, and of pages of files, it is a
+/// copy, charged to the snapshot's group. A clone is the same bytes once more, and costs a count.
 #[derive(Clone)]
 pub struct PageView(Arc<Bytes>);
 
@@ -67,7 +67,8 @@ impl Snapshot {
     /// A view of `len` bytes at `at`.
     ///
     /// # Errors
-    /// The [`Fault`] of the first byte that cannot be read; [`FaultKind::Limit`] when the group has no room for a copy.
+    /// The [`Fault`] of the first byte that cannot be read; [`FaultKind::Limit`] when the group has
+    /// no room for a copy.
     pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
         let space = &*self.0.0;
         let offset = at.page_offset();

@@ -1,5 +1,5 @@
-//! Two tables side by side: what differs, and making one like the other. Equal words are passed over without a look at
-//! what they lead to, so the cost is that of the nodes that were un-shared.
+//! Two tables side by side: what differs, and making one like the other. Equal words are passed
+//! over without a look at what they lead to, so the cost is that of the nodes that were un-shared.
 
 use super::{Detached, Nodes, ROOT_LEVEL, SLOTS, TooManyForks, child_word, span};
 use crate::FrameId;
@@ -25,8 +25,8 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
 }
 
 impl Nodes<'_> {
-    /// What has to change below `ours` to be as below `theirs`; the space's own upper nodes are kept. The gate of `ours` is
-    /// closed, and `theirs` loses no children. Nothing is changed yet.
+    /// What has to change below `ours` to be as below `theirs`; the space's own upper nodes are
+    /// kept. The gate of `ours` is closed, and `theirs` loses no children. Nothing is changed yet.
     pub(in crate::space) fn plan_restore(
         self,
         ours: FrameId,
@@ -55,7 +55,8 @@ impl Nodes<'_> {
     ) -> Result<(), TooManyForks> {
         for slot in 0..SLOTS {
             let old = self.child(&self.words(ours)[slot]);
-            // The leaf of zeros faults in again: it may be taken away from theirs before ours has it.
+            // The leaf of zeros faults in again: it may be taken away from theirs before ours has
+            // it.
             let new = self.child(&self.words(theirs)[slot]);
             let new = new.filter(|new| !self.is_zero_leaf(*new));
             if old == new {
@@ -105,8 +106,8 @@ impl Nodes<'_> {
         found
     }
 
-    /// Calls `each` with the address of every page of private memory that is not the same page below both roots. Inside
-    /// the gates of both.
+    /// Calls `each` with the address of every page of private memory that is not the same page
+    /// below both roots. Inside the gates of both.
     pub(in crate::space) fn for_each_difference(
         self,
         a: FrameId,

@@ -20,7 +20,8 @@ pub(in crate::space) enum Edit {
     Forbid,
     /// Take write and fetch validity away, wherever it is.
     ForbidWrite,
-    /// The same on paths of the space's own: what is made valid there from now on is not right for other sharers.
+    /// The same on paths of the space's own: what is made valid there from now on is not right for
+    /// other sharers.
     Part,
 }
 
@@ -30,11 +31,13 @@ impl Edit {
     }
 }
 
-/// Changes of a range, in two phases, both with the gate closed: first the paths are made the space's own, which changes
-/// nothing that anybody can see and can be started again with more nodes; then the slots are edited, which needs none.
+/// Changes of a range, in two phases, both with the gate closed: first the paths are made the
+/// space's own, which changes nothing that anybody can see and can be started again with more
+/// nodes; then the slots are edited, which needs none.
 impl Nodes<'_> {
-    /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also when it fails; `moved` is called as
-    /// by [`Nodes::own_path`]. The space's `paths` mutex is held.
+    /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also
+    /// when it fails; `moved` is called as by [`Nodes::own_path`]. The space's `paths` mutex is
+    /// held.
     pub(in crate::space) fn own_range(
         self,
         root: FrameId,
@@ -57,9 +60,10 @@ impl Nodes<'_> {
         walk.untold.tell(self, owned, moved)
     }
 
-    /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs that. Opens a section of its own: where
-    /// the paths are not, a fault beside the range may put a copy in the place of a leaf meanwhile, and let the leaf go, which
-    /// would be another space's alone then, or nobody's.
+    /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs
+    /// that. Opens a section of its own: where the paths are not, a fault beside the range may put
+    /// a copy in the place of a leaf meanwhile, and let the leaf go, which would be another space's
+    /// alone then, or nobody's.
     pub(in crate::space) fn apply(
         self,
         root: FrameId,
@@ -122,8 +126,8 @@ impl Walk<'_, '_> {
                 child = copy;
             }
             if level == 1 && self.edit != Edit::Forbid {
-                // What it alone borrows is its own, before any of it is dropped or moved: from here an origin without a parent would
-                // keep it. In the caller's section.
+                // What it alone borrows is its own, before any of it is dropped or moved: from here
+                // an origin without a parent would keep it. In the caller's section.
                 while self.nodes.absorb_origin(child, Borrower::Exclusive) {}
             }
             if level > 1 {
@@ -150,7 +154,8 @@ impl Walk<'_, '_> {
                 crate::space::midway::reached(crate::space::midway::Point::Edited);
             }
             if self.edit.needs_own_path() {
-                // Whoever had it coalesced was told when the gate closed; if nothing was mapped here nobody had.
+                // Whoever had it coalesced was told when the gate closed; if nothing was mapped
+                // here nobody had.
                 self.nodes.unmark_coalesced(node);
             }
             return;

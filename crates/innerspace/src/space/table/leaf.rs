@@ -22,7 +22,8 @@ impl Nodes<'_> {
 
     fn copy_upper(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
         for (word, slot) in self.words(old).iter().zip(frame.words()) {
-            // The leaf of zeros faults in again, for the reason that a file's page does in `copy_leaf`.
+            // The leaf of zeros faults in again, for the reason that a file's page does in
+            // `copy_leaf`.
             let child = self.child(word).filter(|child| !self.is_zero_leaf(*child));
             slot.store(child.map_or(0, child_word), Ordering::Relaxed);
             if let Some(child) = child {
@@ -35,8 +36,8 @@ impl Nodes<'_> {
     }
 
     fn copy_leaf(self, old: FrameId, frame: PoolFrame<'_>) -> FrameId {
-        // An origin that is kept by `old` alone goes first. Borrowing through it would keep a chain of such leaves alive, one more a
-        // fork, and a ref on each page would touch them all.
+        // An origin that is kept by `old` alone goes first. Borrowing through it would keep a chain
+        // of such leaves alive, one more a fork, and a ref on each page would touch them all.
         let _section = self.pool.domain.reader();
         while self.absorb_origin(old, Borrower::Shared) {}
         let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
@@ -46,12 +47,14 @@ impl Nodes<'_> {
         }
     }
 
-    /// A copy of a leaf that borrows its anonymous pages. The others can fault in again, and do: a copy of a file's page or
-    /// hole would be out of the reach of a revoker that walked to the old leaf a moment ago.
+    /// A copy of a leaf that borrows its anonymous pages. The others can fault in again, and do: a
+    /// copy of a file's page or hole would be out of the reach of a revoker that walked to the old
+    /// leaf a moment ago.
     fn copy_borrowing(self, old: FrameId, depth: u64, mut frame: PoolFrame<'_>) -> FrameId {
         let mut borrows = 0;
         frame.copy_from(old);
-        // Acquire: the words were loaded one by one; pairs with the releases that installed the pages, as in `pte::load`.
+        // Acquire: the words were loaded one by one; pairs with the releases that installed the
+        // pages, as in `pte::load`.
         fence(Ordering::Acquire);
         #[cfg(all(test, not(shuttle)))]
         crate::space::midway::reached(crate::space::midway::Point::LeafCopied);
@@ -86,10 +89,12 @@ impl Nodes<'_> {
         self.publish_leaf(frame, None)
     }
 
-    /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have two owners, and a leaf that
-    /// is exclusive again would write to it without asking. The caller's table keeps the leaf it begins at, and that one the
-    /// others: so none of those that others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain may
-    /// be absorbed by the one before it. Who finds no owner has come from a word that is an owner's by now, without write validity.
+    /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have
+    /// two owners, and a leaf that is exclusive again would write to it without asking. The
+    /// caller's table keeps the leaf it begins at, and that one the others: so none of those that
+    /// others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain
+    /// may be absorbed by the one before it. Who finds no owner has come from a word that is an
+    /// owner's by now, without write validity.
     pub(super) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
@@ -108,9 +113,9 @@ impl Nodes<'_> {
         }
     }
 
-    /// Puts the page that the leaf `theirs` has in a slot into the leaf `ours` as well, in place of what is there, which is
-    /// returned; `None`, with nothing changed, if it has as many owners as can be counted. The gate is closed, and `ours` the
-    /// space's own.
+    /// Puts the page that the leaf `theirs` has in a slot into the leaf `ours` as well, in place of
+    /// what is there, which is returned; `None`, with nothing changed, if it has as many owners as
+    /// can be counted. The gate is closed, and `ours` the space's own.
     pub(in crate::space) fn share_page(
         self,
         ours: FrameId,

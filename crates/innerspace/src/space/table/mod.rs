@@ -1,31 +1,39 @@
-//! The page table: a radix tree of 512-word nodes in the arena's frames, whose subtrees are shared by forks.
+//! The page table: a radix tree of 512-word nodes in the arena's frames, whose subtrees are shared
+//! by forks.
 //!
-//! Four levels of nine bits over pages of 4 KiB: 48 bits of address. Level 0 is the leaf ([`super::pte`]); a word of an
-//! upper node is a child's frame number, shifted, or 0. The root belongs to its space; every other node is kept by its
-//! hold word: `refs` counts the parents that lead to it, `mapped` the leaves that borrow from it. Of an anonymous page `refs`
-//! counts the leaves that own it, `mapped` its pins.
+//! Four levels of nine bits over pages of 4 KiB: 48 bits of address. Level 0 is the leaf
+//! ([`super::pte`]); a word of an upper node is a child's frame number, shifted, or 0. The root
+//! belongs to its space; every other node is kept by its hold word: `refs` counts the parents that
+//! lead to it, `mapped` the leaves that borrow from it. Of an anonymous page `refs` counts the
+//! leaves that own it, `mapped` its pins.
 //!
 //! # Sharing
 //!
-//! Fork copies the root and takes one more ref on each child. A node with more than one ref, or below such a node, is
-//! *shared*. A shared subtree changes only in ways right for every sharer (I11): a missing child or a zero or file
-//! page is filled in, validity is taken away, a file page is evicted. Everything else first makes the path the space's own,
-//! from the top ([`Nodes::own_path`]): a copied upper node takes one more ref on each child; a copied leaf *borrows*.
+//! Fork copies the root and takes one more ref on each child. A node with more than one ref, or
+//! below such a node, is *shared*. A shared subtree changes only in ways right for every sharer
+//! (I11): a missing child or a zero or file page is filled in, validity is taken away, a file page
+//! is evicted. Everything else first makes the path the space's own, from the top
+//! ([`Nodes::own_path`]): a copied upper node takes one more ref on each child; a copied leaf
+//! *borrows*.
 //!
 //! # Borrowing
 //!
-//! A copied leaf names its origin, counts as one borrower there, and marks the anonymous pages it sees through it as
-//! borrowed. It touches no frame's metadata: the origin keeps the frames. File pages are not copied, they fault in again
-//! from the cache. An origin with borrowers is frozen: its other parents copy it too before they write. A leaf that has copied
-//! all it borrowed lets its origin go. When an origin has lost its last parent, its file pages are let go, and what its only
-//! borrower has copied; when one borrower is left, that one absorbs it at its next write fault, or before it is copied itself
-//! (`origin`). A chain longer than [`MAX_DEPTH`] is cut by taking a ref on each frame instead.
+//! A copied leaf names its origin, counts as one borrower there, and marks the anonymous pages it
+//! sees through it as borrowed. It touches no frame's metadata: the origin keeps the frames. File
+//! pages are not copied, they fault in again from the cache. An origin with borrowers is frozen:
+//! its other parents copy it too before they write. A leaf that has copied all it borrowed lets its
+//! origin go. When an origin has lost its last parent, its file pages are let go, and what its only
+//! borrower has copied; when one borrower is left, that one absorbs it at its next write fault, or
+//! before it is copied itself (`origin`). A chain longer than [`MAX_DEPTH`] is cut by taking a ref
+//! on each frame instead.
 //!
-//! Locking: words change by compare-exchange, or by plain stores of who has them to itself (`pte::take_alone`; child words under
-//! `paths`, or of a range in which no fault works); copying and creating nodes by faults is serialised by the space's `paths`
-//! mutex, never held over anything that sleeps. A fault that finds its path the space's own stores without it; so the path is nobody's own
-//! from before a node is replaced until all have mail who may remember what was there (`Untold`). Node frames are always freed
-//! after a grace period, for walkers that may still be in them.
+//! Locking: words change by compare-exchange, or by plain stores of who has them to itself
+//! (`pte::take_alone`; child words under `paths`, or of a range in which no fault works); copying
+//! and creating nodes by faults is serialised by the space's `paths` mutex, never held over
+//! anything that sleeps. A fault that finds its path the space's own stores without it; so the path
+//! is nobody's own from before a node is replaced until all have mail who may remember what was
+//! there (`Untold`). Node frames are always freed after a grace period, for walkers that may still
+//! be in them.
 
 mod compare;
 mod edit;
@@ -88,7 +96,8 @@ fn word_child(word: u64) -> Option<FrameId> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
     pub(super) frame: FrameId,
-    /// Whether the whole path is the space's alone, nobody borrows from the leaf, and whoever remembers another one is told.
+    /// Whether the whole path is the space's alone, nobody borrows from the leaf, and whoever
+    /// remembers another one is told.
     pub(super) exclusive: bool,
 }
 
@@ -101,7 +110,8 @@ pub(super) struct NeedNodes;
 pub(super) struct Spares<'pool> {
     /// Set aside with the gate open, outside every section.
     pub(super) aside: Vec<PoolFrame<'pool>>,
-    /// The group to charge when none is set aside and one can be had at once; none for closed gates.
+    /// The group to charge when none is set aside and one can be had at once; none for closed
+    /// gates.
     pub(super) at_once: Option<(&'pool Pool, GroupId)>,
 }
 
@@ -133,9 +143,9 @@ pub(super) struct Detached {
     pub(super) origins: Vec<FrameId>,
 }
 
-/// What those are still to be told who may remember what was below a node, by who has `paths` and puts something else in its place.
-/// Until then the root counts twice: a fault that has come to a leaf by itself takes it for shared, and waits for `paths` before it
-/// stores there.
+/// What those are still to be told who may remember what was below a node, by who has `paths` and
+/// puts something else in its place. Until then the root counts twice: a fault that has come to a
+/// leaf by itself takes it for shared, and waits for `paths` before it stores there.
 #[derive(Debug)]
 pub(super) struct Untold {
     root: FrameId,
@@ -147,8 +157,9 @@ impl Untold {
         Untold { root, forget: None }
     }
 
-    /// The child at `level` on the way to `at` is to be replaced next. When that is an upper node everything is to be forgotten: a sharer
-    /// may link a leaf into the old node until then, which is none of this space's.
+    /// The child at `level` on the way to `at` is to be replaced next. When that is an upper node
+    /// everything is to be forgotten: a sharer may link a leaf into the old node until then, which
+    /// is none of this space's.
     fn replaces(&mut self, nodes: Nodes<'_>, level: u32, at: u64) {
         let post = match level {
             0 => Post::One(leaf_number(at)),
@@ -217,7 +228,8 @@ impl<'pool> Nodes<'pool> {
         state.refs() > 1 || state.mapped() > 0
     }
 
-    /// Whether an accessor may have the leaf coalesced (`translate::coalesced`). Here and below: with the gate's writer held.
+    /// Whether an accessor may have the leaf coalesced (`translate::coalesced`). Here and below:
+    /// with the gate's writer held.
     pub(super) fn is_coalesced(self, leaf: FrameId) -> bool {
         let flags = self.pool.frames.meta(leaf).flags.load();
         flags.contains(FlagSet::COALESCED)
@@ -237,10 +249,11 @@ impl<'pool> Nodes<'pool> {
         marked
     }
 
-    /// Whether a child of a node that is the space's alone is shared, before it is copied; `paths` is held. If it is, it
-    /// stays so until `replaced` is released, though the others who share it may end at any time: who finds it the space's
-    /// alone changes its words with no lock, and what came after the copy would be lost. The ref is taken before the count is
-    /// looked at: who found the child unshared before that makes us find it so, and nobody does after.
+    /// Whether a child of a node that is the space's alone is shared, before it is copied; `paths`
+    /// is held. If it is, it stays so until `replaced` is released, though the others who share it
+    /// may end at any time: who finds it the space's alone changes its words with no lock, and what
+    /// came after the copy would be lost. The ref is taken before the count is looked at: who found
+    /// the child unshared before that makes us find it so, and nobody does after.
     pub(super) fn keep_if_shared(
         self,
         child: FrameId,
@@ -295,7 +308,8 @@ impl<'pool> Nodes<'pool> {
             }
             exclusive &= !self.is_held_twice(node);
         }
-        // The root last: who has come to what replaces something finds it counted twice until all are told (`Untold`).
+        // The root last: who has come to what replaces something finds it counted twice until all
+        // are told (`Untold`).
         exclusive &= !self.is_held_twice(root);
         Some(Leaf {
             frame: node,
@@ -303,7 +317,8 @@ impl<'pool> Nodes<'pool> {
         })
     }
 
-    /// The leaf of `at`, with the nodes on the way created from `spares`; shared nodes stay shared. Inside the gate.
+    /// The leaf of `at`, with the nodes on the way created from `spares`; shared nodes stay shared.
+    /// Inside the gate.
     pub(super) fn fill_path(
         self,
         root: FrameId,
@@ -340,9 +355,10 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied. Inside the gate, with
-    /// the space's `paths` mutex held. `replaced` gets the parent refs to drop once no accessor of the space can be in
-    /// the old leaf; `moved` is called with what they have to forget before the new leaf can be written to, whatever the end.
+    /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied.
+    /// Inside the gate, with the space's `paths` mutex held. `replaced` gets the parent refs to
+    /// drop once no accessor of the space can be in the old leaf; `moved` is called with what they
+    /// have to forget before the new leaf can be written to, whatever the end.
     pub(super) fn own_path(
         self,
         root: FrameId,
@@ -374,8 +390,8 @@ impl<'pool> Nodes<'pool> {
                     interleave();
                     let copy = self.copy(child, level - 1, spares.take()?);
                     untold.replaces(self, level - 1, at);
-                    // Release: publishes the copy's words. Nobody else writes a word of a node that is ours alone
-                    // and not empty: `paths` is held.
+                    // Release: publishes the copy's words. Nobody else writes a word of a node that
+                    // is ours alone and not empty: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);
                     replaced.nodes.push((child, level - 1));
                     copy
@@ -420,14 +436,15 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this parent can be in it.
+    /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this
+    /// parent can be in it.
     pub(super) fn put(self, node: FrameId, level: u32) {
         if self.is_zero_leaf(node) {
             return; // nobody counts it
         }
         let hold = &self.pool.frames.meta(node).hold;
-        // A leaf is counted as borrowed meanwhile: a borrower may come or go at any time, and what was the last parent has
-        // to let the file pages go while the leaf is still there.
+        // A leaf is counted as borrowed meanwhile: a borrower may come or go at any time, and what
+        // was the last parent has to let the file pages go while the leaf is still there.
         if level == 0 && hold.try_map() {
             let _held = hold.put();
             let state = hold.load();
@@ -483,8 +500,8 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Copies the root's words into a new root and takes one more ref on each child. The gate is closed, or the space
-    /// frozen.
+    /// Copies the root's words into a new root and takes one more ref on each child. The gate is
+    /// closed, or the space frozen.
     pub(super) fn share_root(self, from: FrameId, to: FrameId) -> Result<(), TooManyForks> {
         for (index, word) in self.words(from).iter().enumerate() {
             let Some(child) = self.child(word) else {

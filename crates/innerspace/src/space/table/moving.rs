@@ -8,7 +8,8 @@ use crate::space::pte::{self, Holds, Pte};
 
 /// All with the gate closed on both ranges, `paths` held, and the paths of both the space's own.
 impl Nodes<'_> {
-    /// Has `path` make the path to each address above `to` at which a leaf with a page of `from` is going to arrive.
+    /// Has `path` make the path to each address above `to` at which a leaf with a page of `from` is
+    /// going to arrive.
     pub(in crate::space) fn move_paths(
         self,
         root: FrameId,

@@ -1,24 +1,28 @@
 //! A leaf and the one it borrows from: what each of them knows of the other, and how they part.
 //!
-//! A leaf knows its origin, and a place before which it borrows nothing. An origin knows the exclusive or of its borrowers: the
-//! borrower, once there is one alone. They part in three ways:
+//! A leaf knows its origin, and a place before which it borrows nothing. An origin knows the
+//! exclusive or of its borrowers: the borrower, once there is one alone. They part in three ways:
 //!
-//! - The leaf has borrowed its last page: it lets the origin go ([`Nodes::part`]), after a grace period, since accessors may be
-//!   reading what it borrowed a moment ago.
-//! - The origin has no parent any more, and one borrower is left: the pages that the borrower does not borrow any more are of
-//!   use to nobody, and go at once ([`Nodes::trim`]). Those that the origin itself borrows it borrows no more, and the same is done
-//!   with the next origin if that has nobody else either. The borrower may stop borrowing others at the same time; what it does not
-//!   borrow it never borrows again, for only a restore borrows again, from a leaf that has a parent.
-//! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is copied in its turn: it takes over the
-//!   pages it borrows ([`Nodes::absorb_origin`]).
+//! - The leaf has borrowed its last page: it lets the origin go ([`Nodes::part`]), after a grace
+//!   period, since accessors may be reading what it borrowed a moment ago.
+//! - The origin has no parent any more, and one borrower is left: the pages that the borrower does
+//!   not borrow any more are of use to nobody, and go at once ([`Nodes::trim`]). Those that the
+//!   origin itself borrows it borrows no more, and the same is done with the next origin if that
+//!   has nobody else either. The borrower may stop borrowing others at the same time; what it does
+//!   not borrow it never borrows again, for only a restore borrows again, from a leaf that has a
+//!   parent.
+//! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is
+//!   copied in its turn: it takes over the pages it borrows ([`Nodes::absorb_origin`]).
 //!
-//! Whoever trims or absorbs counts as a borrower, so of these one at a time is at the origin. But the borrower of the leaf that is trimmed may
-//! itself be absorbed meanwhile, by a leaf that borrows from it: the words with which it borrows and the other does are left as they
-//! are, since they say what the trimmed leaf is needed for.
+//! Whoever trims or absorbs counts as a borrower, so of these one at a time is at the origin. But
+//! the borrower of the leaf that is trimmed may itself be absorbed meanwhile, by a leaf that
+//! borrows from it: the words with which it borrows and the other does are left as they are, since
+//! they say what the trimmed leaf is needed for.
 //!
-//! The leaf that absorbs may be one that others share (I11: what it shows stays the same, and that it owns a page which it borrowed
-//! is right for each of them). They look up its chain meanwhile ([`Nodes::end_writes_in_place`]): so they do it in a section, and
-//! an origin that was absorbed keeps its words and names the next one to the end. Of a page that it owned it is the old word
+//! The leaf that absorbs may be one that others share (I11: what it shows stays the same, and that
+//! it owns a page which it borrowed is right for each of them). They look up its chain meanwhile
+//! ([`Nodes::end_writes_in_place`]): so they do it in a section, and an origin that was absorbed
+//! keeps its words and names the next one to the end. Of a page that it owned it is the old word
 //! whose write validity they take, and the new one has none.
 
 use super::{Nodes, SLOTS};
@@ -41,7 +45,8 @@ pub(super) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
 pub(in crate::space) enum Borrower {
     /// The space's own: faults store by its words meanwhile.
     Exclusive,
-    /// Shared by others, or borrowed from, until the caller is done with it: nobody stores by its words.
+    /// Shared by others, or borrowed from, until the caller is done with it: nobody stores by its
+    /// words.
     Shared,
 }
 
@@ -65,10 +70,12 @@ impl Nodes<'_> {
         meta.toggle_borrowers(leaf);
     }
 
-    /// Counts a leaf that has forgotten its origin as a borrower no more. Nobody is in a page that it borrowed.
+    /// Counts a leaf that has forgotten its origin as a borrower no more. Nobody is in a page that
+    /// it borrowed.
     pub(super) fn put_origin(self, origin: FrameId) {
         let hold = &self.pool.frames.meta(origin).hold;
-        // Of two that end at once, neither may see the last one alone: then that one's next write fault does.
+        // Of two that end at once, neither may see the last one alone: then that one's next write
+        // fault does.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 2 {
             self.trim(origin);
@@ -86,8 +93,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// Whether the leaf has an origin and borrows nothing, seen by whoever has just taken the last word that did. Looks at as
-    /// many words as a leaf has, in the leaf's whole life.
+    /// Whether the leaf has an origin and borrows nothing, seen by whoever has just taken the last
+    /// word that did. Looks at as many words as a leaf has, in the leaf's whole life.
     pub(in crate::space) fn borrows_in_vain(self, leaf: FrameId) -> bool {
         if self.origin(leaf).is_none() {
             return false;
@@ -103,8 +110,8 @@ impl Nodes<'_> {
         next.is_none()
     }
 
-    /// Has a leaf that borrows nothing forget its origin, which is returned: to be put after a grace period. The leaf is
-    /// exclusive and `paths` held.
+    /// Has a leaf that borrows nothing forget its origin, which is returned: to be put after a
+    /// grace period. The leaf is exclusive and `paths` held.
     pub(in crate::space) fn part(self, leaf: FrameId) -> Option<FrameId> {
         let (origin, _) = self.origin(leaf)?;
         self.pool.frames.meta(origin).toggle_borrowers(leaf);
@@ -112,10 +119,12 @@ impl Nodes<'_> {
         Some(origin)
     }
 
-    /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers do not reach it; and what its
-    /// borrower, if it has one alone, does not borrow, be it the leaf's own or borrowed in turn. The caller counts as a borrower.
+    /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers
+    /// do not reach it; and what its borrower, if it has one alone, does not borrow, be it the
+    /// leaf's own or borrowed in turn. The caller counts as a borrower.
     pub(super) fn trim(self, leaf: FrameId) {
-        // The borrower may end at any time: its frame, and the words it borrows by, stay for as long as the section.
+        // The borrower may end at any time: its frame, and the words it borrows by, stay for as
+        // long as the section.
         let _section = self.pool.domain.reader();
         let meta = self.pool.frames.meta(leaf);
         // The count before the names: who is not counted any more is not named any more.
@@ -145,13 +154,15 @@ impl Nodes<'_> {
         }
     }
 
-    /// Trims the origin of a leaf that the caller keeps, and that has lost its last parent as well, if that has nobody else.
+    /// Trims the origin of a leaf that the caller keeps, and that has lost its last parent as well,
+    /// if that has nobody else.
     fn trim_origin(self, leaf: FrameId) {
         let Some((origin, _)) = self.origin(leaf) else {
             return;
         };
         let hold = &self.pool.frames.meta(origin).hold;
-        // Of two that are here at once, neither may see the other's work: then the next write fault does what is left.
+        // Of two that are here at once, neither may see the other's work: then the next write fault
+        // does what is left.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 1 && hold.try_map() {
             self.trim(origin);
@@ -170,9 +181,10 @@ impl Nodes<'_> {
         self.pool.retire(Retired::Call(Box::new(put)));
     }
 
-    /// Takes over the frames of a leaf's origin if nobody else has a use for it: it has no parent, and this leaf is its one
-    /// borrower. Whether it did. The caller keeps the leaf, the space's own or shared, and is in a section: several may try at
-    /// once, and the frame of an origin that another has absorbed is nothing else's before the section ends.
+    /// Takes over the frames of a leaf's origin if nobody else has a use for it: it has no parent,
+    /// and this leaf is its one borrower. Whether it did. The caller keeps the leaf, the space's
+    /// own or shared, and is in a section: several may try at once, and the frame of an origin that
+    /// another has absorbed is nothing else's before the section ends.
     pub(in crate::space) fn absorb_origin(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(origin) = self.absorbable_origin(leaf) else {
             return false;
@@ -214,8 +226,9 @@ impl Nodes<'_> {
         true
     }
 
-    /// Has the leaf borrow from where the origin does that it has absorbed, if it borrows anything. Of a leaf of the space's own that
-    /// is seen by the next fault (`part_from_origin`); a shared one borrows nothing more.
+    /// Has the leaf borrow from where the origin does that it has absorbed, if it borrows anything.
+    /// Of a leaf of the space's own that is seen by the next fault (`part_from_origin`); a shared
+    /// one borrows nothing more.
     fn borrow_from_next(self, leaf: FrameId, origin: FrameId, borrower: Borrower) {
         let borrows = |word: &AtomicU64| pte::load(word).is_borrowed();
         let in_vain = || borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
@@ -240,7 +253,8 @@ impl Nodes<'_> {
         std::iter::successors(self.origin(leaf), |(origin, _)| self.origin(*origin)).count()
     }
 
-    /// The origin that `absorb_origin` would take over. Once so, it stays so until it is absorbed: nobody else can reach it.
+    /// The origin that `absorb_origin` would take over. Once so, it stays so until it is absorbed:
+    /// nobody else can reach it.
     pub(in crate::space) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
         let (origin, _) = self.origin(leaf)?;
         let state = self.state(origin);

@@ -1,7 +1,9 @@
-//! Private pages that stay where they are: counting pins, giving out their bytes, and copying them for a fork.
+//! Private pages that stay where they are: counting pins, giving out their bytes, and copying them
+//! for a fork.
 //!
-//! A pinned page is an anonymous frame whose hold word counts pins in `mapped`, a field that pages of files alone use
-//! otherwise. It is owned by a leaf of one space's own, or, once that has let it go, by nobody but its pins.
+//! A pinned page is an anonymous frame whose hold word counts pins in `mapped`, a field that pages
+//! of files alone use otherwise. It is owned by a leaf of one space's own, or, once that has let it
+//! go, by nobody but its pins.
 //!
 //! Unsafe code: copies from and to pinned frames, which the pins keep from being freed.
 
@@ -49,15 +51,16 @@ impl Pins {
     /// Copies bytes of one page out. What others store there meanwhile may come torn.
     pub(in crate::space) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
-        // SAFETY: inside one frame of the arena, which the pool keeps mapped and the pin keeps from being freed; `into` is
-        // an exclusive slice, and no part of the arena.
+        // SAFETY: inside one frame of the arena, which the pool keeps mapped and the pin keeps from
+        // being freed; `into` is an exclusive slice, and no part of the arena.
         unsafe { copy::copy_in(into, self.host(page).add(offset)) }
     }
 
     /// Copies bytes into one page.
     pub(in crate::space) fn copy_in(&self, page: usize, offset: usize, bytes: &[u8]) {
         assert!(offset <= PAGE_SIZE && bytes.len() <= PAGE_SIZE - offset);
-        // SAFETY: as in `copy_out`. No slice of the frame exists: it has no views, since a snapshot never shares it.
+        // SAFETY: as in `copy_out`. No slice of the frame exists: it has no views, since a snapshot
+        // never shares it.
         unsafe { copy::copy_out(self.host(page).add(offset), bytes) }
     }
 }
@@ -86,8 +89,9 @@ impl Nodes<'_> {
         page.holds() == Holds::Own && self.state(self.frame_of(page)).mapped() > 0
     }
 
-    /// Pins the pages of `start..end`, all of which must be as a store leaves them. In a section, with the gate's writer
-    /// and `paths` held: no fork or restore is under way, and faults do not take such a page away, nor the leaf.
+    /// Pins the pages of `start..end`, all of which must be as a store leaves them. In a section,
+    /// with the gate's writer and `paths` held: no fork or restore is under way, and faults do not
+    /// take such a page away, nor the leaf.
     pub(in crate::space) fn pin_range(
         self,
         pool: &Arc<Pool>,
@@ -100,7 +104,8 @@ impl Nodes<'_> {
             let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?.frame;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
-            // Without write validity a restore would take what a device stores for what was there before.
+            // Without write validity a restore would take what a device stores for what was there
+            // before.
             let stored_to = page.holds() == Holds::Own && page.has(VALID_R | VALID_W);
             if !stored_to || !self.is_sole_owner(page) {
                 return Err(NotPinned::NotStoredTo);
@@ -117,7 +122,8 @@ impl Nodes<'_> {
         all.map(|()| pins)
     }
 
-    /// The pinned pages that the leaf of `at` has, by address. In a section, with the gate's writer held.
+    /// The pinned pages that the leaf of `at` has, by address. In a section, with the gate's writer
+    /// held.
     pub(in crate::space) fn pinned_in_leaf(self, root: FrameId, at: u64) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         let start = at & !(span(1) - 1);
@@ -140,9 +146,10 @@ impl Nodes<'_> {
         (1..=ROOT_LEVEL).map(distinct).sum()
     }
 
-    /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which have pinned pages: these are
-    /// copied into `pages`, the others shared one by one. So the pinned leaves, and the ways to them, stay the parent's
-    /// alone. The parent's gate is closed, and nobody else knows the fork.
+    /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which have
+    /// pinned pages: these are copied into `pages`, the others shared one by one. So the pinned
+    /// leaves, and the ways to them, stay the parent's alone. The parent's gate is closed, and
+    /// nobody else knows the fork.
     pub(in crate::space) fn copy_pinned(
         self,
         root: FrameId,

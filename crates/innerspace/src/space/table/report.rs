@@ -33,8 +33,8 @@ impl Resident {
 }
 
 impl Nodes<'_> {
-    /// Calls `each` for every slot of the range whose leaf exists and is not the common one of zeros. Inside the gate, or
-    /// closed.
+    /// Calls `each` for every slot of the range whose leaf exists and is not the common one of
+    /// zeros. Inside the gate, or closed.
     pub(in crate::space) fn for_each_slot(
         self,
         root: FrameId,
@@ -85,7 +85,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// Counts what the range's leaves hold; `is_dirty` is asked of pages of files that cannot be stored to without a fault.
+    /// Counts what the range's leaves hold; `is_dirty` is asked of pages of files that cannot be
+    /// stored to without a fault.
     pub(in crate::space) fn resident(
         self,
         root: FrameId,
@@ -114,7 +115,8 @@ impl Nodes<'_> {
             let writable = pte.has(VALID_W);
             found.writable.0 += u64::from(writable);
             if matches!(pte.holds(), Holds::File | Holds::Direct) {
-                // Aging, samples and advice take the right to store away, and the page is as dirty as before.
+                // Aging, samples and advice take the right to store away, and the page is as dirty
+                // as before.
                 found.dirty.0 += u64::from(writable || is_dirty(at, pte));
             }
         });

@@ -1,9 +1,10 @@
 //! Private pages that stand still: the bytes of a snapshot as slices, and copying them back.
 //!
-//! Unsafe code: this file makes slices of anonymous pages, copies them and stores into them. A page of a snapshot is written by nobody:
-//! every leaf that shows it is shared or borrows it, its owner's write validity is taken away before the first slice is
-//! made, and a page with views is not written in place ([`Nodes::is_sole_owner`]). What is overwritten is a page whose leaf
-//! alone owns it, without views, while the space's gate is closed.
+//! Unsafe code: this file makes slices of anonymous pages, copies them and stores into them. A page
+//! of a snapshot is written by nobody: every leaf that shows it is shared or borrows it, its
+//! owner's write validity is taken away before the first slice is made, and a page with views is
+//! not written in place ([`Nodes::is_sole_owner`]). What is overwritten is a page whose leaf alone
+//! owns it, without views, while the space's gate is closed.
 
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -24,7 +25,8 @@ pub(in crate::space) struct StillPage {
     bytes: NonNull<[u8]>,
 }
 
-// SAFETY: nobody writes the bytes while a view of the page is held (see the module), so any thread may read them.
+// SAFETY: nobody writes the bytes while a view of the page is held (see the module), so any thread
+// may read them.
 unsafe impl Send for StillPage {}
 // SAFETY: as above; a shared reference gives nothing but `&[u8]`.
 unsafe impl Sync for StillPage {}
@@ -33,8 +35,8 @@ impl Deref for StillPage {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pool keeps the arena mapped, the view keeps the frame from being freed, and nobody writes a page
-        // with views (see the module).
+        // SAFETY: the pool keeps the arena mapped, the view keeps the frame from being freed, and
+        // nobody writes a page with views (see the module).
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -60,8 +62,8 @@ impl Nodes<'_> {
         self.state(self.frame_of(page)).is_one_ref()
     }
 
-    /// The bytes `range` of the private page at `at` of a snapshot's table; `None` if it has none there, or if the page has
-    /// as many views as can be counted. In a section, inside the gate.
+    /// The bytes `range` of the private page at `at` of a snapshot's table; `None` if it has none
+    /// there, or if the page has as many views as can be counted. In a section, inside the gate.
     pub(in crate::space) fn still_page(
         self,
         pool: &Arc<Pool>,
@@ -76,8 +78,8 @@ impl Nodes<'_> {
         if !matches!(page.holds(), Holds::Own | Holds::Borrowed) {
             return None;
         }
-        // A live space that is the last to have the owning leaf would find it exclusive, with write validity from before
-        // the snapshot. Taken now, its next store asks, and finds the view.
+        // A live space that is the last to have the owning leaf would find it exclusive, with write
+        // validity from before the snapshot. Taken now, its next store asks, and finds the view.
         // mutant: F6-still (test: a_view_stays_when_a_store_has_write_validity_from_before_the_snapshot) it is left
         if cfg!(not(mutant = "F6-still")) {
             self.end_writes_in_place(leaf.frame, index);
@@ -95,8 +97,9 @@ impl Nodes<'_> {
         })
     }
 
-    /// Copies out the private page at `at` of a snapshot's table, which has one there; whoever calls keeps the snapshot, so it stays as it
-    /// is without a view. In a section, inside the gate.
+    /// Copies out the private page at `at` of a snapshot's table, which has one there; whoever
+    /// calls keeps the snapshot, so it stays as it is without a view. In a section, inside the
+    /// gate.
     pub(in crate::space) fn copy_still_page(
         self,
         root: FrameId,
@@ -108,11 +111,13 @@ impl Nodes<'_> {
             .expect("a snapshot's table loses no leaf");
         let page = pte::load(&self.words(leaf.frame)[slot_index(at, 0)]);
         let from = self.pool.frames.host(self.frame_of(page));
-        // SAFETY: a whole frame of the arena, which the snapshot keeps; `into` is an exclusive slice, and no part of the arena.
+        // SAFETY: a whole frame of the arena, which the snapshot keeps; `into` is an exclusive
+        // slice, and no part of the arena.
         unsafe { copy::copy_in(into, from) }
     }
 
-    /// The frame of a leaf's own page, if nobody else has a use for it: no other leaf, no view, no pin.
+    /// The frame of a leaf's own page, if nobody else has a use for it: no other leaf, no view, no
+    /// pin.
     #[inline]
     pub(in crate::space) fn frame_alone(self, page: Pte) -> Option<FrameId> {
         if page.holds() != Holds::Own {
@@ -133,8 +138,8 @@ impl Nodes<'_> {
         let frames = &self.pool.frames;
         let to = frames.host(frame);
         match image {
-            // SAFETY: a whole frame of the arena; no slice of it exists, since it has no views, and no access is under
-            // way, since the gate is closed.
+            // SAFETY: a whole frame of the arena; no slice of it exists, since it has no views, and
+            // no access is under way, since the gate is closed.
             Image::Zeros => unsafe { copy::zero_page(to) },
             Image::Page(from) => {
                 assert_ne!(from, frame, "a page restored from itself");

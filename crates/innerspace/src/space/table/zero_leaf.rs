@@ -1,19 +1,22 @@
-//! The common leaf of zeros: 512 words that show the zero frame, read-only. A hole of 2 MiB is mapped by one word that leads
-//! there, so it costs no table.
+//! The common leaf of zeros: 512 words that show the zero frame, read-only. A hole of 2 MiB is
+//! mapped by one word that leads there, so it costs no table.
 //!
-//! One leaf a `Memory`, kept for good, so that the root pays for it, and counted by nobody: words that lead to it come and go under
-//! everybody's hands, since a revoker takes them away with neither `paths` nor the gate. It counts as shared: who wants to change a
-//! page below it copies it first, and gets an empty leaf. Its words are changed by nobody; walks that change words pass it over, copies of
-//! nodes and restores leave it out. It may stand where an entry of a direct access file says "hole of 2 MiB" and nowhere else,
-//! and is linked and unlinked under that entry's lock.
+//! One leaf a `Memory`, kept for good, so that the root pays for it, and counted by nobody: words
+//! that lead to it come and go under everybody's hands, since a revoker takes them away with
+//! neither `paths` nor the gate. It counts as shared: who wants to change a page below it copies it
+//! first, and gets an empty leaf. Its words are changed by nobody; walks that change words pass it
+//! over, copies of nodes and restores leave it out. It may stand where an entry of a direct access
+//! file says "hole of 2 MiB" and nowhere else, and is linked and unlinked under that entry's lock.
 //!
-//! Who makes a path the space's own puts an empty leaf, or none, in its place by a plain store, in a section and with `paths` held. A
-//! revoker may have been faster; but it keeps the entry locked until the section ends, and a fault that would link a leaf there
-//! waits for the entry first, or for `paths`. So nothing is stored over.
+//! Who makes a path the space's own puts an empty leaf, or none, in its place by a plain store, in
+//! a section and with `paths` held. A revoker may have been faster; but it keeps the entry locked
+//! until the section ends, and a fault that would link a leaf there waits for the entry first, or
+//! for `paths`. So nothing is stored over.
 //!
-//! Nor does it stand where a mapping allows execution: its words are right for loads alone, and a fetch that parted from it would
-//! copy nodes above it, in a snapshot as well, whose nodes forks and restores walk by without a section because it never loses
-//! one. Spaces whose protections differ there share no node above it (`Edit::Part`), and parting leaves it out.
+//! Nor does it stand where a mapping allows execution: its words are right for loads alone, and a
+//! fetch that parted from it would copy nodes above it, in a snapshot as well, whose nodes forks
+//! and restores walk by without a section because it never loses one. Spaces whose protections
+//! differ there share no node above it (`Edit::Part`), and parting leaves it out.
 
 use super::{Nodes, ROOT_LEVEL, SLOTS, Spares, child_word, pieces, slot_index, span};
 use crate::FrameId;
@@ -26,7 +29,8 @@ impl Nodes<'_> {
         self.pool.zero_leaf.get() == Some(&node)
     }
 
-    /// Has the 2 MiB at `at` show zeros, if no leaf is there; false if there is one, or a node could not be had.
+    /// Has the 2 MiB at `at` show zeros, if no leaf is there; false if there is one, or a node
+    /// could not be had.
     pub(in crate::space) fn link_zero_leaf(
         self,
         root: FrameId,
@@ -54,7 +58,8 @@ impl Nodes<'_> {
         linked.is_ok() || linked == Err(child_word(leaf))
     }
 
-    /// Takes the leaf of zeros away from the 2 MiB at `at`, if it is there. The caller waits for a grace period.
+    /// Takes the leaf of zeros away from the 2 MiB at `at`, if it is there. The caller waits for a
+    /// grace period.
     pub(in crate::space) fn unlink_zero_leaf(self, root: FrameId, at: u64) {
         let Some(&leaf) = self.pool.zero_leaf.get() else {
             return;

@@ -16,8 +16,8 @@ fn numbered(space: &Space, pages: u64) -> VirtAddr {
     at
 }
 
-/// The third space borrows from the second, which is gone, and that from the first. A snapshot shares the third one's leaf: a store there
-/// absorbs the second's beside a view of the snapshot.
+/// The third space borrows from the second, which is gone, and that from the first. A snapshot
+/// shares the third one's leaf: a store there absorbs the second's beside a view of the snapshot.
 // spec: F6
 #[test]
 fn a_view_stays_when_its_chain_is_absorbed_beside_it() {
@@ -49,7 +49,8 @@ fn a_view_stays_when_its_chain_is_absorbed_beside_it() {
     assert_eq!(*view, 3u64.to_le_bytes(), "a view changed");
 }
 
-/// The same walk by a remap: the page comes to have two owners, neither of which may store to it in place.
+/// The same walk by a remap: the page comes to have two owners, neither of which may store to it in
+/// place.
 // spec: F3
 #[test]
 fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
@@ -90,7 +91,8 @@ fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
     );
 }
 
-/// Two that copy a leaf have found its origin alone; the second goes on when the first has absorbed it.
+/// Two that copy a leaf have found its origin alone; the second goes on when the first has absorbed
+/// it.
 // spec: F4
 #[test]
 fn an_origin_is_absorbed_once() {

@@ -1,4 +1,5 @@
-//! Leaves whose pages lie in a row: that they are one translation then, and that none is while its pages may become others.
+//! Leaves whose pages lie in a row: that they are one translation then, and that none is while its
+//! pages may become others.
 
 use std::sync::mpsc;
 
@@ -246,7 +247,8 @@ fn stores_to_a_coalesced_leaf_stay_on_their_side_of_a_fork() {
     assert_nothing_left(&pool);
 }
 
-/// A fork takes write validity where it is, in a leaf that both have; it parts from the leaf meanwhile, by a store beside the range.
+/// A fork takes write validity where it is, in a leaf that both have; it parts from the leaf
+/// meanwhile, by a store beside the range.
 // spec: A1
 #[test]
 fn what_a_change_is_at_stays_shared_until_it_has_passed() {

@@ -1,5 +1,5 @@
-//! Direct access files in spaces: writes over holes, large blocks, copies, the end of a file; in files of their own: holes,
-//! and sync with cuts.
+//! Direct access files in spaces: writes over holes, large blocks, copies, the end of a file; in
+//! files of their own: holes, and sync with cuts.
 
 mod holes;
 mod syncing;
@@ -46,7 +46,8 @@ pub(super) fn shared(file: &DaxFile) -> Map {
     Map::direct(file).shared().writable()
 }
 
-/// At the end of a test: all is given back, and the zero frame is what it was. The common leaf of zeros stays.
+/// At the end of a test: all is given back, and the zero frame is what it was. The common leaf of
+/// zeros stays.
 fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.flush_retired();
     pool.flush_retired();

@@ -15,8 +15,8 @@ use crate::space::pte::{self, VALID_W};
 use crate::space::table::{Nodes, slot_index};
 use crate::store::MemoryStore;
 
-/// Unmaps all of 2 MiB of a hole but the first page and the last, while somebody faults in the first; whether an access to
-/// what was unmapped goes through afterwards.
+/// Unmaps all of 2 MiB of a hole but the first page and the last, while somebody faults in the
+/// first; whether an access to what was unmapped goes through afterwards.
 fn reached_after_unmap(holes: HoleWrites, access: AccessKind) -> bool {
     let pool = pool(512);
     let device = device(8 * LARGE);
@@ -71,8 +71,8 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     assert_eq!(a.load::<u8>(at + LARGE), Ok(9));
 }
 
-/// Of a leaf that a fork shares, one accessor copies the words for a store; then the fork ends, and another accessor stores to
-/// another page of it. Only then is the copy put in the leaf's place.
+/// Of a leaf that a fork shares, one accessor copies the words for a store; then the fork ends, and
+/// another accessor stores to another page of it. Only then is the copy put in the leaf's place.
 // spec: F3
 #[test]
 fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends() {
@@ -118,7 +118,8 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     assert_nothing_left(&pool);
 }
 
-/// A leaf that a fork shares is replaced by a copy. Before those are told who remember the old one, an accessor stores to a page of it.
+/// A leaf that a fork shares is replaced by a copy. Before those are told who remember the old one,
+/// an accessor stores to a page of it.
 fn store_before_the_others_are_told(replace: impl FnOnce(&Space, VirtAddr)) {
     let pool = pool(512);
     let space = space(&pool);
@@ -169,8 +170,9 @@ fn a_leaf_that_a_map_has_copied_and_another_has_stored_to_is_seen_by_who_remembe
     });
 }
 
-/// A load is on its way through a node that a fork shares, to a leaf that is not there. Meanwhile a store puts a copy in the place of the
-/// node, and finds no room for the leaf's. So the load links a leaf of zeros for the child alone, and is not to remember it.
+/// A load is on its way through a node that a fork shares, to a leaf that is not there. Meanwhile a
+/// store puts a copy in the place of the node, and finds no room for the leaf's. So the load links
+/// a leaf of zeros for the child alone, and is not to remember it.
 // spec: A6
 #[test]
 fn a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails() {
@@ -252,8 +254,9 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     assert!(!current || !page.is_current(), "a store that did not count");
 }
 
-/// A fault copies a page that a fork has too; meanwhile the fork ends, another accessor stores to the page in place, and
-/// somebody who began to watch the page before takes the right to store from it.
+/// A fault copies a page that a fork has too; meanwhile the fork ends, another accessor stores to
+/// the page in place, and somebody who began to watch the page before takes the right to store from
+/// it.
 // spec: A1
 #[test]
 fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
@@ -315,7 +318,8 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
     assert_nothing_left(&pool);
 }
 
-/// A store has found its page writable when aging takes that away, and is not done when the page is watched.
+/// A store has found its page writable when aging takes that away, and is not done when the page is
+/// watched.
 // spec: V11
 #[test]
 fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
@@ -379,7 +383,8 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     assert!(!current || !page.is_current(), "a store that did not count");
 }
 
-/// Before anybody can find a page as a change has left it, code that was made of it is known to be stale.
+/// Before anybody can find a page as a change has left it, code that was made of it is known to be
+/// stale.
 // spec: V11
 #[test]
 fn a_change_makes_code_stale_before_it_shows() {
@@ -412,8 +417,9 @@ fn a_change_makes_code_stale_before_it_shows() {
     }
 }
 
-/// A store faults on a page and has its block, marked with the barrier number; then the number goes up; then the page is made
-/// writable. Stores from then on, which meet no fault, carry the new number.
+/// A store faults on a page and has its block, marked with the barrier number; then the number goes
+/// up; then the page is made writable. Stores from then on, which meet no fault, carry the new
+/// number.
 // spec: P25
 #[test]
 fn a_store_beside_a_new_barrier_carries_its_number() {
@@ -443,8 +449,9 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     assert_eq!(store.to_vec()[0], 2);
 }
 
-/// A fault maps the page beside its own. It has seen that one in the file; then it is punched, by somebody who finds it not
-/// mapped; then the fault counts it as mapped, and the punch is over before the fault has its lock.
+/// A fault maps the page beside its own. It has seen that one in the file; then it is punched, by
+/// somebody who finds it not mapped; then the fault counts it as mapped, and the punch is over
+/// before the fault has its lock.
 // spec: P15
 #[test]
 fn a_neighbour_that_was_punched_is_not_mapped() {
@@ -486,8 +493,8 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     assert_nothing_left(cache.pool());
 }
 
-/// Has `change` come to `point`, where an access of a session begins beside the pages it is about, in the same leaf; whether the
-/// change waits for the end of the session.
+/// Has `change` come to `point`, where an access of a session begins beside the pages it is about,
+/// in the same leaf; whether the change waits for the end of the session.
 fn waits_for_who_came_back(point: Point, change: impl FnOnce(&Space, VirtAddr) + Send) -> bool {
     let pool = pool(256);
     let space = space(&pool);

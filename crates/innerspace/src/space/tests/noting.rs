@@ -23,7 +23,8 @@ fn what_cannot_be_noted_is_not_watched_and_named_again() {
     space.validate();
 }
 
-/// What is behind an unmapped page cannot be kept apart from what is before it: then nothing is noted of it any more.
+/// What is behind an unmapped page cannot be kept apart from what is before it: then nothing is
+/// noted of it any more.
 #[test]
 fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     let pool = pool(512);

@@ -21,8 +21,9 @@ fn filled(cache: &Arc<Cache>, byte: u8) -> PagedFile {
 /// A thread that evicts a file.
 type Evicting = thread::JoinHandle<u64>;
 
-/// Has `file` evicted in the middle of this thread's next structural change. The first channel gives the thread, and the number
-/// of the last grace period, when the thread's section has read the mappings; it goes on when it is told so by the second.
+/// Has `file` evicted in the middle of this thread's next structural change. The first channel
+/// gives the thread, and the number of the last grace period, when the thread's section has read
+/// the mappings; it goes on when it is told so by the second.
 fn evict_midway(
     domain: &Arc<Domain>,
     file: &PagedFile,
@@ -49,7 +50,8 @@ fn evict_midway(
     (there, evicting, go_on)
 }
 
-/// Another file's page comes to lie where the evicted one's was, and is being read when it is evicted, too.
+/// Another file's page comes to lie where the evicted one's was, and is being read when it is
+/// evicted, too.
 // spec: A2
 #[test]
 fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {

@@ -4,7 +4,8 @@ use super::*;
 use crate::cache::{FileInner, FileOptions};
 use crate::store::MemoryStore;
 
-/// The pages are a fork's, too: the file cannot take their place before the nodes above them are copied.
+/// The pages are a fork's, too: the file cannot take their place before the nodes above them are
+/// copied.
 #[test]
 fn a_mapping_that_was_refused_keeps_no_file_open() {
     let pool = pool(256);

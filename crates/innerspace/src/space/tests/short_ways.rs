@@ -207,7 +207,8 @@ fn a_short_load_takes_nothing_of_a_group_that_is_full() {
     space.validate();
 }
 
-/// A store asks for its page by the short way, in the step, and where it may wait: the last alone is an event.
+/// A store asks for its page by the short way, in the step, and where it may wait: the last alone
+/// is an event.
 #[test]
 fn a_store_is_refused_and_slowed_down_once() {
     let pool = pool(512);

@@ -102,7 +102,8 @@ fn a_thread_that_changes_between_spaces_is_right_in_each() {
     }
 }
 
-/// An unmap waits for a session that does nothing for a while. Faults elsewhere go on meanwhile, those in the range wait.
+/// An unmap waits for a session that does nothing for a while. Faults elsewhere go on meanwhile,
+/// those in the range wait.
 // spec: V22
 #[test]
 fn a_fault_waits_for_no_change_elsewhere() {
@@ -262,8 +263,8 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     space.validate();
 }
 
-/// What is unmapped in parts leaves its leaf behind, which an access that fails finds. When the whole range is mapped again, the leaf
-/// comes off, and its frame is soon somebody else's.
+/// What is unmapped in parts leaves its leaf behind, which an access that fails finds. When the
+/// whole range is mapped again, the leaf comes off, and its frame is soon somebody else's.
 // spec: A2
 #[test]
 fn an_empty_leaf_that_a_new_mapping_replaces_is_remembered_by_nobody() {

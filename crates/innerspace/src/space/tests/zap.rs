@@ -116,7 +116,8 @@ fn a_restore_brings_back_what_was_dropped_since() {
     assert_nothing_left(&pool);
 }
 
-/// A store that was about to make the page writable again finds it gone; until then the page is nobody else's.
+/// A store that was about to make the page writable again finds it gone; until then the page is
+/// nobody else's.
 // spec: A5
 #[test]
 fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over() {
@@ -166,7 +167,8 @@ fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
     }
 }
 
-/// With one accessor a fault lets the leaf go that it has copied at once: then it is the fork's alone.
+/// With one accessor a fault lets the leaf go that it has copied at once: then it is the fork's
+/// alone.
 // spec: F3
 #[test]
 fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {

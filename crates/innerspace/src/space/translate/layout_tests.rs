@@ -25,7 +25,8 @@ unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
     }
 }
 
-// For Miri: the addresses stay good while the library writes what they lead to, and moves what they were asked of.
+// For Miri: the addresses stay good while the library writes what they lead to, and moves what they
+// were asked of.
 #[test]
 fn the_addresses_stay_good_through_changes_and_moves() {
     let domain = Domain::new();

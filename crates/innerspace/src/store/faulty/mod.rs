@@ -21,8 +21,8 @@
 //!
 //! What the device never does: tear a sector; lose or change what a sync that succeeded covered
 //! (unless a `Lose` fell on that very sync, or a `Misdirect` or `Rot` on a later write); make a
-//! failed call have an effect, `Tear` and `Forget` excepted; let a call that began before a power cut have an
-//! effect after it.
+//! failed call have an effect, `Tear` and `Forget` excepted; let a call that began before a power
+//! cut have an effect after it.
 //!
 //! **When.** By countdown: a [`Rule`] fires on the nth matching operation, once, several times or
 //! for ever, in a byte range or everywhere; of several due rules the one added first fires. By

@@ -265,7 +265,8 @@ impl Unsaid {
         }
     }
 
-    /// What a sync came to that had this result: its error says what the one kept would have said, too.
+    /// What a sync came to that had this result: its error says what the one kept would have said,
+    /// too.
     fn said_with(&self, result: io::Result<()>) -> io::Result<()> {
         let kept = self.0.lock().take();
         result.and(kept.map_or(Ok(()), Err))

@@ -24,7 +24,8 @@ use crate::sys::ring::{Ring, Transfer, is_refusal};
 /// Reads in flight at a time; others wait.
 const DEPTH: u32 = 256;
 
-/// How long the thread waits for more before it ends, and how long it sleeps for a completion at most.
+/// How long the thread waits for more before it ends, and how long it sleeps for a completion at
+/// most.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long wakers may take before another thread takes the ring over.
@@ -132,7 +133,8 @@ impl Flights {
         ring.expect("it was used").break_off();
     }
 
-    /// Waits until every read has been completed to the end. A request leaves its file's table a little earlier.
+    /// Waits until every read has been completed to the end. A request leaves its file's table a
+    /// little earlier.
     pub(crate) fn wait_quiet(&self) {
         while self.state.lock().outstanding > 0 {
             crate::sync::thread::sleep(Duration::from_millis(1));
@@ -200,7 +202,8 @@ impl Flights {
                     }
                     return;
                 }
-                // Set under the mutex under which reads are queued: whoever queues one from here on wakes this thread.
+                // Set under the mutex under which reads are queued: whoever queues one from here on
+                // wakes this thread.
                 state.sleeps = queue.is_empty();
                 (ring, queue)
             };

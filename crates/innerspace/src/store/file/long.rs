@@ -89,7 +89,8 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == expected);
     }
 
-    /// A store in the mode that has long writes, and the file once more as other programs have it, kept in the page cache.
+    /// A store in the mode that has long writes, and the file once more as other programs have it,
+    /// kept in the page cache.
     struct Both {
         store: FileStore,
         other: File,
@@ -136,8 +137,8 @@ mod tests {
             assert!(read == self.model, "the page cache {when}");
         }
 
-        /// Pages and a tail, by as many calls as it takes: the first goes up to the tail if it goes past the page cache, and to
-        /// the end if not.
+        /// Pages and a tail, by as many calls as it takes: the first goes up to the tail if it goes
+        /// past the page cache, and to the end if not.
         fn write_long(&mut self, (whole, tail): (&[u8], &[u8]), offset: usize) {
             let mut slices: Vec<IoSlice<'_>> = whole.chunks(PAGE).map(IoSlice::new).collect();
             slices.push(IoSlice::new(tail));

@@ -43,8 +43,8 @@ pub enum CacheMode {
     #[default]
     Auto,
     /// The kernel drops what a transfer brought in as soon as it is done, and written, by itself
-    /// (Linux 6.14 on file systems that support it; macOS). Long writes go past the page cache where
-    /// that is possible, see `Direct`.
+    /// (Linux 6.14 on file systems that support it; macOS). Long writes go past the page cache
+    /// where that is possible, see `Direct`.
     DontCache,
     /// Transfers go past the page cache (O_DIRECT), but for parts of a block that are written: they
     /// go through it and are dropped.
@@ -318,7 +318,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Takes the exclusive lock, which lives until it is released, or `file` closed by everybody who has inherited it.
+    /// Takes the exclusive lock, which lives until it is released, or `file` closed by everybody
+    /// who has inherited it.
     pub(super) fn lock(&self, file: &File, metadata: &Metadata) -> Result<(), OpenError> {
         match file.try_lock() {
             Ok(()) => Ok(()),
@@ -412,7 +413,8 @@ impl Opening<'_> {
     }
 }
 
-/// Which engine tests have in force where there is a choice: `INNERSPACE_ENGINE` names one to begin the fallback at.
+/// Which engine tests have in force where there is a choice: `INNERSPACE_ENGINE` names one to begin
+/// the fallback at.
 #[cfg(any(test, feature = "test-util"))]
 pub(super) mod forced {
     use super::CacheMode;

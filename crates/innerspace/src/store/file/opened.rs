@@ -1,8 +1,10 @@
-//! Opening in steps, for who has to know which file it is before anything happens to it: opened, locked, emptied.
+//! Opening in steps, for who has to know which file it is before anything happens to it: opened,
+//! locked, emptied.
 //!
-//! What a path names can change between any two of them. So a file is known by what was opened; once it is locked, the path is looked
-//! at again (who had the lock may have renamed another file there), and so is the length (who had the lock may have written). It is
-//! emptied last, when nothing else can fail.
+//! What a path names can change between any two of them. So a file is known by what was opened;
+//! once it is locked, the path is looked at again (who had the lock may have renamed another file
+//! there), and so is the length (who had the lock may have written). It is emptied last, when
+//! nothing else can fail.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -34,12 +36,14 @@ pub(crate) struct Opened<'a> {
 pub(crate) enum Locking<'a> {
     /// It is, and its path names it still.
     Done(Locked<'a>),
-    /// The path names another file by now, which is open in its place: nothing that was known of the first holds for it.
+    /// The path names another file by now, which is open in its place: nothing that was known of
+    /// the first holds for it.
     Other(Opened<'a>),
 }
 
 impl<'a> Opened<'a> {
-    /// Opens or makes a file as [`FileOptions::open`](super::FileOptions::open) does, with its errors.
+    /// Opens or makes a file as [`FileOptions::open`](super::FileOptions::open) does, with its
+    /// errors.
     pub(crate) fn begin(
         path: &'a Path,
         access: Access,
@@ -73,7 +77,8 @@ impl<'a> Opened<'a> {
     /// Locks it if it is to be written, and looks at it again.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] while the path names it; [`OpenError::Io`], also when the path names another file every time.
+    /// [`OpenError::InUse`] while the path names it; [`OpenError::Io`], also when the path names
+    /// another file every time.
     pub(crate) fn lock(self) -> Result<Locking<'a>, OpenError> {
         let Opened {
             opening,
@@ -134,7 +139,8 @@ impl Locked<'_> {
     /// A store over it.
     ///
     /// # Errors
-    /// [`OpenError::CacheMode`], [`OpenError::Io`]: it has its content then, unless it was emptied and could not be looked at any more.
+    /// [`OpenError::CacheMode`], [`OpenError::Io`]: it has its content then, unless it was emptied
+    /// and could not be looked at any more.
     pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, OpenError> {
         let Locked {
             file,
@@ -212,8 +218,8 @@ impl Drop for LockedFile {
     fn drop(&mut self) {
         // A child of fork(2) has the handle too: the lock is its parent's.
         if self.locked_by.is_some_and(Process::is_current) {
-            // Closing would not do: a child that another thread is spawning has the description too, until it runs its
-            // program. A failure leaves just that.
+            // Closing would not do: a child that another thread is spawning has the description
+            // too, until it runs its program. A failure leaves just that.
             let _ = self.file.unlock();
         }
     }
@@ -243,7 +249,8 @@ pub(crate) mod hook {
         static OPENED: Cell<Option<Hook>> = const { Cell::new(None) };
     }
 
-    /// Runs `what` when this thread has opened a file the next time, before it is looked for or locked.
+    /// Runs `what` when this thread has opened a file the next time, before it is looked for or
+    /// locked.
     pub(crate) fn when_opened(what: impl FnOnce(&File) + 'static) {
         OPENED.set(Some(Box::new(what)));
     }

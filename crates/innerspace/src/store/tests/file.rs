@@ -255,8 +255,8 @@ fn many_threads_read_what_is_not_aligned() {
     });
 }
 
-/// Writes 8 MiB, syncs, reads it all, reads and rewrites pages here and there, syncs, then rewrites all by long writes, and
-/// syncs.
+/// Writes 8 MiB, syncs, reads it all, reads and rewrites pages here and there, syncs, then rewrites
+/// all by long writes, and syncs.
 fn work_hard(store: &FileStore) {
     let len = 8 * MIB;
     let piece = pattern(256 << 10, 9);

@@ -1,8 +1,10 @@
-//! Who puts a section's beginning in order: the revoker by an interrupt of every processor, or each reader by a fence.
+//! Who puts a section's beginning in order: the revoker by an interrupt of every processor, or each
+//! reader by a fence.
 //!
-//! The asymmetric barrier (`sys::barrier`) makes *enter* free and a grace period dear: 10 to 25 us where threads run on other
-//! processors, and some us of theirs. Where one follows another that is most of what anybody does. Then the readers are told to
-//! fence: each enter takes a full fence, some ns, and a grace period a fence as well, with nobody interrupted. Where grace periods have
+//! The asymmetric barrier (`sys::barrier`) makes *enter* free and a grace period dear: 10 to 25 us
+//! where threads run on other processors, and some us of theirs. Where one follows another that is
+//! most of what anybody does. Then the readers are told to fence: each enter takes a full fence,
+//! some ns, and a grace period a fence as well, with nobody interrupted. Where grace periods have
 //! become few for what the readers do, the next reader to notice tells all of them to stop.
 //!
 //! | | readers do not fence | readers fence |
@@ -10,8 +12,9 @@
 //! | *enter* | `state` := odd; look at its `fenced`, acquire | `state` := odd; look at its `fenced`; full fence |
 //! | *synchronize*, after the change of words | heavy barrier; lock the list; read every `state` | lock the list; full fence; read every `state` |
 //!
-//! The reader's `fenced` is a bit of a word on the line of its `state`. An access with a section of its own looks at the whole word as it
-//! compares what it has cached, since mail is told of there, too: telling readers costs such an access nothing, and where they are told it goes the long way
+//! The reader's `fenced` is a bit of a word on the line of its `state`. An access with a section of
+//! its own looks at the whole word as it compares what it has cached, since mail is told of there,
+//! too: telling readers costs such an access nothing, and where they are told it goes the long way
 //! and fences there ([`Sections::enter_alone`](super::Sections::enter_alone)).
 //!
 //! | change, with the list locked | steps |
@@ -20,20 +23,28 @@
 //! | they are to stop | the domain's := false; each `fenced` := false, release |
 //! | a reader is added | its `fenced` := the domain's |
 //!
-//! **Why a grace period without a heavy barrier is one.** It finds the domain's `fenced` with the list locked, so the change to fencing is
-//! over, and nobody is told to stop until it has read every `state`. Take any reader's enter, and the point F at which the heavy barrier of that change
-//! made the reader's memory accesses be in program order. The look at `fenced` stands after `state` := odd in program order.
-//! - F before the look, which finds true: a full fence follows. With that of the revoker this is Dekker's with a fence on
-//!   both sides: the revoker finds `state` odd, or the reader finds the words changed.
-//! - F before the look, which finds false: so they were told to stop meanwhile, by one who locked the list after the revoker, whose read of
-//!   `state` may have missed the reader. The look acquires what that one released, and with it the change of the words. So the words must
-//!   be loaded after the look, though nothing else asks for that: neither the compiler nor the processor may load them ahead.
-//! - F after the look: `state` := odd stands before F, and is seen by whoever locks the list after the change.
+//! **Why a grace period without a heavy barrier is one.** It finds the domain's `fenced` with the
+//! list locked, so the change to fencing is over, and nobody is told to stop until it has read
+//! every `state`. Take any reader's enter, and the point F at which the heavy barrier of that
+//! change made the reader's memory accesses be in program order. The look at `fenced` stands after
+//! `state` := odd in program order.
+//! - F before the look, which finds true: a full fence follows. With that of the revoker this is
+//!   Dekker's with a fence on both sides: the revoker finds `state` odd, or the reader finds the
+//!   words changed.
+//! - F before the look, which finds false: so they were told to stop meanwhile, by one who locked
+//!   the list after the revoker, whose read of `state` may have missed the reader. The look
+//!   acquires what that one released, and with it the change of the words. So the words must be
+//!   loaded after the look, though nothing else asks for that: neither the compiler nor the
+//!   processor may load them ahead.
+//! - F after the look: `state` := odd stands before F, and is seen by whoever locks the list after
+//!   the change.
 //!
-//! A reader that finds true where it need not fences in vain. A heavy barrier is right whatever the readers do, so who has looked at the
-//! domain's without the list, and was told that they do not fence, need not look again; who was told that they do looks again under the lock.
+//! A reader that finds true where it need not fences in vain. A heavy barrier is right whatever the
+//! readers do, so who has looked at the domain's without the list, and was told that they do not
+//! fence, need not look again; who was told that they do looks again under the lock.
 //!
-//! The models that enumerate this are in `fencing/models.rs`, with the processor's store buffers in them, which no checker has.
+//! The models that enumerate this are in `fencing/models.rs`, with the processor's store buffers in
+//! them, which no checker has.
 
 use std::hint::cold_path;
 use std::time::{Duration, Instant};
@@ -52,7 +63,8 @@ const FENCE: u64 = 6;
 /// Heavy barriers that are judged together.
 const WINDOW: u32 = 16;
 
-/// They are dear if they take more than one in so many parts of the time in which they follow each other.
+/// They are dear if they take more than one in so many parts of the time in which they follow each
+/// other.
 const DEAR: u32 = 8;
 
 /// What one is taken for at most: who called it may have lost its processor meanwhile.
@@ -88,8 +100,8 @@ impl Participant {
     pub(super) fn lone_word(&self) -> u64 {
         let word = self.alone.load(Ordering::Relaxed);
         if cfg!(not(loom)) {
-            // Pairs with `have_readers_stop`. Not a load that acquires: where those are in order after stores that release, as on ARM, it
-            // would wait for that of `state`.
+            // Pairs with `have_readers_stop`. Not a load that acquires: where those are in order
+            // after stores that release, as on ARM, it would wait for that of `state`.
             fence(Ordering::Acquire);
         }
         word
@@ -113,8 +125,8 @@ impl Participant {
 }
 
 impl Domain {
-    /// The revoker's barrier, and the list locked: whose `state` is even there has left its sections, or finds the words as the
-    /// caller has changed them.
+    /// The revoker's barrier, and the list locked: whose `state` is even there has left its
+    /// sections, or finds the words as the caller has changed them.
     pub(super) fn ordered(&self) -> MutexGuard<'_, Participants> {
         if self.fenced.load(Ordering::Relaxed) {
             let participants = self.participants.lock();
@@ -148,8 +160,8 @@ impl Domain {
         self.fenced.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the readers to stop if the fences of the caller since it last came here took more time than heavy barriers would
-    /// have. When [`Participant::order`] says that it is due.
+    /// Tells the readers to stop if the fences of the caller since it last came here took more time
+    /// than heavy barriers would have. When [`Participant::order`] says that it is due.
     #[cold]
     pub(super) fn judge_fences(&self, own: &Participant) {
         let fences = own.fences.load(Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! The access protocol under loom, at most three threads a model. Each model is small: one word that leads to one page
-//! (or two), one reader, one revoker. The reader's and the revoker's barriers are sequentially consistent fences in
-//! `Membarrier` mode and read-modify-writes in `Fences` mode; every model runs in both.
+//! The access protocol under loom, at most three threads a model. Each model is small: one word
+//! that leads to one page (or two), one reader, one revoker. The reader's and the revoker's
+//! barriers are sequentially consistent fences in `Membarrier` mode and read-modify-writes in
+//! `Fences` mode; every model runs in both.
 
 use super::*;
 use loom::cell::UnsafeCell;
@@ -16,7 +17,8 @@ fn both_modes(model: impl Fn(BarrierMode) + Send + Sync + Copy + 'static) {
 
 /// A page of bytes that loom watches for races.
 struct Page(UnsafeCell<u64>);
-// SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's failure.
+// SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's
+// failure.
 unsafe impl Sync for Page {}
 // SAFETY: as above.
 unsafe impl Send for Page {}
@@ -37,7 +39,8 @@ impl Page {
     }
 }
 
-/// A frame is revoked and reused while a reader may be using it: loom finds the race if the grace period is missing.
+/// A frame is revoked and reused while a reader may be using it: loom finds the race if the grace
+/// period is missing.
 // spec: A2
 #[test]
 fn a2_a_freed_frame_is_not_reused_in_use() {
@@ -63,8 +66,8 @@ fn a2_a_freed_frame_is_not_reused_in_use() {
     });
 }
 
-/// The flusher cleans a page while a writer may hold a writable translation: the store is in the written bytes, or the
-/// page is dirty again.
+/// The flusher cleans a page while a writer may hold a writable translation: the store is in the
+/// written bytes, or the page is dirty again.
 // spec: A1
 #[test]
 fn a1_a_store_is_written_or_the_page_is_dirty_again() {
@@ -194,7 +197,8 @@ fn a4_no_store_of_the_parent_reaches_the_child_after_fork() {
     });
 }
 
-/// One thread reads the zero page, another upgrades it and synchronises with the first: the first must see the bytes.
+/// One thread reads the zero page, another upgrades it and synchronises with the first: the first
+/// must see the bytes.
 // spec: A6
 #[test]
 fn a6_an_upgrade_is_seen_by_who_synchronised_with_it() {
@@ -234,7 +238,8 @@ fn a6_an_upgrade_is_seen_by_who_synchronised_with_it() {
     });
 }
 
-/// Two threads that each wait for a grace period do not wait for each other: neither is in a section meanwhile.
+/// Two threads that each wait for a grace period do not wait for each other: neither is in a
+/// section meanwhile.
 // spec: A7
 #[test]
 fn a7_two_revokers_do_not_wait_for_each_other() {

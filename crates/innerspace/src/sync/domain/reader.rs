@@ -1,4 +1,5 @@
-//! The section of a thread that has no accessor: it walks a table or an index with a participant of its own.
+//! The section of a thread that has no accessor: it walks a table or an index with a participant of
+//! its own.
 
 use super::*;
 use crate::sync::Weak;
@@ -26,9 +27,10 @@ impl Drop for Own {
 crate::sync::thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
 
-    /// The domain with an asymmetric barrier in which this thread had a section last, and its participant there, while it has no
-    /// [`Reader`] there: what is looked up for every view. It needs no destructor, so that reading it costs a load and a comparison. The address is
-    /// nobody else's as long as the thread's list has its `Weak`.
+    /// The domain with an asymmetric barrier in which this thread had a section last, and its
+    /// participant there, while it has no [`Reader`] there: what is looked up for every view. It
+    /// needs no destructor, so that reading it costs a load and a comparison. The address is nobody
+    /// else's as long as the thread's list has its `Weak`.
     static LAST: Cell<(*const Domain, *const Participant)> = const { Cell::new(NOBODY) };
 }
 
@@ -60,7 +62,8 @@ impl Drop for Look<'_> {
 }
 
 impl Participant {
-    /// Adds one to `state`, as its owner alone may: one instruction, which keeps no register from one to the next.
+    /// Adds one to `state`, as its owner alone may: one instruction, which keeps no register from
+    /// one to the next.
     #[inline(always)]
     fn step(&self, order: Ordering) {
         let state = self.state.load(Ordering::Relaxed);
@@ -69,9 +72,10 @@ impl Participant {
 }
 
 impl Domain {
-    /// Opens a section of the calling thread for a short look: until it is over the thread opens no other, so that nothing
-    /// has to be counted. `None` where that takes more than two plain stores: the thread has a section open, had its
-    /// last one in another domain, there is no asymmetric barrier, or its fences are to be judged. Then open a [`Reader`].
+    /// Opens a section of the calling thread for a short look: until it is over the thread opens no
+    /// other, so that nothing has to be counted. `None` where that takes more than two plain
+    /// stores: the thread has a section open, had its last one in another domain, there is no
+    /// asymmetric barrier, or its fences are to be judged. Then open a [`Reader`].
     #[inline(always)]
     pub(crate) fn look(self: &Arc<Domain>) -> Option<Look<'_>> {
         let (domain, pointer) = LAST.with(Cell::get);
@@ -139,8 +143,8 @@ impl Domain {
         pointer
     }
 
-    /// A participant for one section of a thread that is ending and has no list any more: a destructor of its locals, say, drops a
-    /// file. The domain's list keeps it.
+    /// A participant for one section of a thread that is ending and has no list any more: a
+    /// destructor of its locals, say, drops a file. The domain's list keeps it.
     #[cold]
     fn register_passing(&self) -> *const Participant {
         let participant = Arc::new(Participant {
@@ -166,9 +170,10 @@ impl Reader<'_> {
     }
 
     fn participant(&self) -> &Participant {
-        // SAFETY: the thread's list holds an `Arc` of it until the thread ends or the domain is gone, and an entry that goes
-        // clears `LAST`; the domain's list holds a passing one until its only `Reader` is dropped. A `Reader` is neither `Send`
-        // nor outlives the domain it borrows.
+        // SAFETY: the thread's list holds an `Arc` of it until the thread ends or the domain is
+        // gone, and an entry that goes clears `LAST`; the domain's list holds a passing one until
+        // its only `Reader` is dropped. A `Reader` is neither `Send` nor outlives the domain it
+        // borrows.
         unsafe { &*self.participant }
     }
 
@@ -181,7 +186,8 @@ impl Reader<'_> {
         if depth > 0 {
             return;
         }
-        // No look until it is over. That of another domain may be forgotten: the next reader there remembers it again.
+        // No look until it is over. That of another domain may be forgotten: the next reader there
+        // remembers it again.
         LAST.with(|last| last.set(NOBODY));
         let state = participant.state.load(Ordering::Relaxed);
         debug_assert!(state & 1 == 0, "a section inside a look");

@@ -1,5 +1,5 @@
-//! The x86-64 form. Short ranges go through the portable loops, which compile to plain moves; long ones through moves of
-//! a cache line, where the processor has them ([`wide`]).
+//! The x86-64 form. Short ranges go through the portable loops, which compile to plain moves; long
+//! ones through moves of a cache line, where the processor has them ([`wide`]).
 
 use std::arch::asm;
 
@@ -11,7 +11,8 @@ use crate::units::PAGE_SIZE;
 #[derive(Debug)]
 pub(super) struct Assembly;
 
-/// From here on, in words, a string instruction is worth its start-up (256 bytes: 12 ns either way).
+/// From here on, in words, a string instruction is worth its start-up (256 bytes: 12 ns either
+/// way).
 const STRING_WORDS: usize = 32;
 
 /// The size in words of a block of [`block_in`] and [`block_out`].
@@ -44,8 +45,8 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: reads and writes `len` bytes, which the caller vouches for. The direction flag is clear at every assembly
-        // block.
+        // SAFETY: reads and writes `len` bytes, which the caller vouches for. The direction flag is
+        // clear at every assembly block.
         unsafe {
             asm!(
                 "rep movsb",
@@ -106,8 +107,8 @@ impl Form for Assembly {
             // SAFETY: as above, and the processor has the moves.
             return unsafe { wide::words_fill(dst, value, words) };
         }
-        // SAFETY: writes `words` words at `dst`, which the trait's promise covers. The direction flag
-        // is clear at every assembly block.
+        // SAFETY: writes `words` words at `dst`, which the trait's promise covers. The direction
+        // flag is clear at every assembly block.
         unsafe {
             asm!(
                 "rep stosq",

@@ -2,24 +2,26 @@
 //!
 //! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
 //! not: whatever others do meanwhile, they end, touch nothing outside their range, and treat each
-//! *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a word that
-//! is read is some word that was written, never a mixture (A16). Order between words
-//! is not promised: bytes that are handed over, rather than raced for, are ordered by whatever hands
-//! them over.
+//! *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a word
+//! that is read is some word that was written, never a mixture (A16). Order between words is not
+//! promised: bytes that are handed over, rather than raced for, are ordered by whatever hands them
+//! over.
 //!
 //! Two forms of the inner loops, tested against each other:
 //! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
 //!   ThreadSanitizer (`--cfg portable`) understand.
-//! - [`assembly::Assembly`], x86-64: aligned moves of 64 bytes where the processor has them; else `rep movsq`
-//!   where both sides are aligned alike, moves of 16 bytes where they are not; `rep stosq`. `rep movsb` promises
-//!   nothing about words, and serves [`copy_still`] alone; `rep movsq` is defined as a sequence of moves of 8 bytes, and
-//!   aligned moves of 8 bytes are atomic.
+//! - [`assembly::Assembly`], x86-64: aligned moves of 64 bytes where the processor has them; else
+//!   `rep movsq` where both sides are aligned alike, moves of 16 bytes where they are not;
+//!   `rep stosq`. `rep movsb` promises nothing about words, and serves [`copy_still`] alone;
+//!   `rep movsq` is defined as a sequence of moves of 8 bytes, and aligned moves of 8 bytes are
+//!   atomic.
 //!
 //! Shared bytes are reached through pointers that may write, also where they are only read: the
 //! portable form reads with atomics, and an atomic is a place that can change.
 //!
-//! [`scalar`] has the single loads, stores and read-modify-writes. Neighbours: everything that moves
-//! the bytes of frames and of device memory. It checks no address: callers have translated already.
+//! [`scalar`] has the single loads, stores and read-modify-writes. Neighbours: everything that
+//! moves the bytes of frames and of device memory. It checks no address: callers have translated
+//! already.
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
@@ -49,7 +51,8 @@ use assembly::Assembly as Native;
 #[cfg(not(all(target_arch = "x86_64", not(any(portable, shuttle, miri)))))]
 use words::Words as Native;
 
-/// The inner loops on whole words. *Shared* sides are aligned to a word; *private* ones need not be.
+/// The inner loops on whole words. *Shared* sides are aligned to a word; *private* ones need not
+/// be.
 ///
 /// Safety of all: both ranges are valid for `words` words, the source for reads, the destination
 /// for writes; they do not overlap; nobody else uses the private one.
@@ -64,7 +67,8 @@ trait Form {
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize);
     /// `value` into shared words.
     unsafe fn words_fill(dst: *mut u64, value: u64, words: usize);
-    /// Zeros into a page of shared words, aligned to 64 bytes; what is zero already need not be stored to.
+    /// Zeros into a page of shared words, aligned to 64 bytes; what is zero already need not be
+    /// stored to.
     unsafe fn page_zero(page: *mut u64) {
         // SAFETY: a page of words, which the caller vouches for.
         unsafe { Self::words_fill(page, 0, PAGE_SIZE / WORD) }
@@ -82,13 +86,13 @@ pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
     unsafe { copy_in_by::<Native>(dst.as_mut_ptr(), src, dst.len()) }
 }
 
-/// Copies bytes that are taken to stand still into private ones that are likely to be in no cache. Makes no promise about
-/// words, and is the faster for it where the processor fills lines without reading them first. Who finds afterwards that they did
-/// not stand still throws the copy away.
+/// Copies bytes that are taken to stand still into private ones that are likely to be in no cache.
+/// Makes no promise about words, and is the faster for it where the processor fills lines without
+/// reading them first. Who finds afterwards that they did not stand still throws the copy away.
 ///
 /// # Safety
-/// `src` is valid for reads of `dst.len()` bytes for the time of the call. Others may write them, through this module or atomics
-/// alone.
+/// `src` is valid for reads of `dst.len()` bytes for the time of the call. Others may write them,
+/// through this module or atomics alone.
 #[inline]
 pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
     crate::sync::interleave();
@@ -99,8 +103,8 @@ pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
 /// Copies private bytes to shared ones.
 ///
 /// # Safety
-/// `dst` is valid for writes of `src.len()` bytes for the time of the call. Others may read and write
-/// them, through this module or atomics alone.
+/// `dst` is valid for writes of `src.len()` bytes for the time of the call. Others may read and
+/// write them, through this module or atomics alone.
 #[inline]
 pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     // SAFETY: the caller's promise for `dst`; nobody writes `src` while it is borrowed.
@@ -110,21 +114,22 @@ pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
 /// Sets `len` shared bytes to `byte`.
 ///
 /// # Safety
-/// `dst` is valid for writes of `len` bytes for the time of the call. Others may read and write them,
-/// through this module or atomics alone.
+/// `dst` is valid for writes of `len` bytes for the time of the call. Others may read and write
+/// them, through this module or atomics alone.
 #[inline]
 pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     // SAFETY: the caller's promise, word for word.
     unsafe { fill_by::<Native>(dst, byte, len) }
 }
 
-/// Compares shared bytes with private ones, in the order of `memcmp`: by the first byte that differs.
+/// Compares shared bytes with private ones, in the order of `memcmp`: by the first byte that
+/// differs.
 ///
 /// Where others write meanwhile, the answer is right for some mixture of old and new words.
 ///
 /// # Safety
-/// `a` is valid for reads of `b.len()` bytes for the time of the call. Others may write them, through
-/// this module or atomics alone.
+/// `a` is valid for reads of `b.len()` bytes for the time of the call. Others may write them,
+/// through this module or atomics alone.
 pub(crate) unsafe fn compare(a: *const u8, b: &[u8]) -> Ordering {
     // SAFETY: the caller's promise for `a`; nobody writes `b` while it is borrowed.
     unsafe {
@@ -169,8 +174,9 @@ pub(crate) unsafe fn zero_page(dst: *mut u8) {
 /// Copies the 4096 shared bytes at `src` to `dst`.
 ///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of 4096 bytes for the time of the call, the two do not
-/// overlap, and both are aligned to 8. Others may read and write both, through this module or atomics alone.
+/// `src` is valid for reads and `dst` for writes of 4096 bytes for the time of the call, the two do
+/// not overlap, and both are aligned to 8. Others may read and write both, through this module or
+/// atomics alone.
 #[inline]
 pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     debug_assert!(dst.cast::<u64>().is_aligned() && src.cast::<u64>().is_aligned());
@@ -178,16 +184,17 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     unsafe { Native::words_across(dst.cast(), src.cast(), PAGE_SIZE / WORD) }
 }
 
-/// Copies of pages past the caches: what is written neither is read before nor drives out what is near. Such stores are in no order
-/// with any others before a fence of their own thread, which is the end of this: it stays in the thread it began in, and nothing of
-/// what was copied is looked at, or shown to anybody, while it lives. (No test can tell whether the fence is there.)
+/// Copies of pages past the caches: what is written neither is read before nor drives out what is
+/// near. Such stores are in no order with any others before a fence of their own thread, which is
+/// the end of this: it stays in the thread it began in, and nothing of what was copied is looked
+/// at, or shown to anybody, while it lives. (No test can tell whether the fence is there.)
 #[must_use = "what was copied is there when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Streaming(PhantomData<*mut ()>);
 
 impl Streaming {
-    /// `None` where the processor has no such stores of whole lines: those of parts gain nothing. Where there is no
-    /// assembly, these are plain copies.
+    /// `None` where the processor has no such stores of whole lines: those of parts gain nothing.
+    /// Where there is no assembly, these are plain copies.
     #[inline]
     pub(crate) fn begin() -> Option<Streaming> {
         #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
@@ -200,12 +207,13 @@ impl Streaming {
     /// Copies a page of bytes.
     ///
     /// # Safety
-    /// `dst` is valid for writes of 4096 bytes and aligned to 64; and until `self` is dropped, which it must be, nobody uses those
-    /// bytes, the caller included.
+    /// `dst` is valid for writes of 4096 bytes and aligned to 64; and until `self` is dropped,
+    /// which it must be, nobody uses those bytes, the caller included.
     #[inline]
     pub(crate) unsafe fn copy_page(&self, dst: *mut u8, src: &[u8; PAGE_SIZE]) {
         #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
-        // SAFETY: the caller's promise; and the processor has the stores, or there would be no `self`.
+        // SAFETY: the caller's promise; and the processor has the stores, or there would be no
+        // `self`.
         unsafe {
             wide::stream_lines(dst, src.as_ptr(), PAGE_SIZE / 64)
         }
@@ -224,8 +232,9 @@ impl Drop for Streaming {
     }
 }
 
-/// Has the processor fetch the first quarter of a page that is to be copied after some hundred instructions. A hint. More of it
-/// is no faster, for by then the processor fetches ahead by itself.
+/// Has the processor fetch the first quarter of a page that is to be copied after some hundred
+/// instructions. A hint. More of it is no faster, for by then the processor fetches ahead by
+/// itself.
 #[inline]
 pub(crate) fn prefetch_page(address: *const u8) {
     prefetch_first::<{ PAGE_SIZE / 4 }>(address);
@@ -250,8 +259,9 @@ pub(crate) const PREFETCHES: bool = cfg!(all(
     not(any(portable, shuttle, miri))
 ));
 
-/// Has the processor fetch a page that is to be written next, while another is copied. A hint. All of it: stores to lines that are in no
-/// cache wait for each other, and the processor fetches none ahead across a page's end.
+/// Has the processor fetch a page that is to be written next, while another is copied. A hint. All
+/// of it: stores to lines that are in no cache wait for each other, and the processor fetches none
+/// ahead across a page's end.
 #[inline]
 pub(crate) fn prefetch_page_to_write(address: *const u8) {
     for quarter in Quarter::ALL {
@@ -259,7 +269,8 @@ pub(crate) fn prefetch_page_to_write(address: *const u8) {
     }
 }
 
-/// A quarter of a page: about as much as a processor fetches at a time. Who asks for more waits until some has come.
+/// A quarter of a page: about as much as a processor fetches at a time. Who asks for more waits
+/// until some has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quarter {
     First,
@@ -300,7 +311,8 @@ pub(crate) fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-/// How many of `len` bytes at `address` stand before the first aligned word; all when there is none.
+/// How many of `len` bytes at `address` stand before the first aligned word; all when there is
+/// none.
 fn head_of(address: *const u8, len: usize) -> usize {
     (address.addr().wrapping_neg() % WORD).min(len)
 }

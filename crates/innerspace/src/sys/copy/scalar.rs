@@ -2,18 +2,18 @@
 //! read-modify-writes at aligned addresses.
 //!
 //! Up to 8 bytes, an aligned load or store is one access. On x86-64 every load or store of up to 8
-//! bytes compiles to a single `mov` without a branch, and this target's moves are atomic when aligned.
-//! The load is a volatile access of an unaligned type, whose races are the target's to define; the
-//! store is assembly, because such a volatile store takes a detour over the stack. Elsewhere
-//! (and under Miri, the models and `--cfg portable`) an aligned one is a relaxed atomic and an
-//! unaligned one goes byte by byte. 16 bytes are two halves of 8.
+//! bytes compiles to a single `mov` without a branch, and this target's moves are atomic when
+//! aligned. The load is a volatile access of an unaligned type, whose races are the target's to
+//! define; the store is assembly, because such a volatile store takes a detour over the stack.
+//! Elsewhere (and under Miri, the models and `--cfg portable`) an aligned one is a relaxed atomic
+//! and an unaligned one goes byte by byte. 16 bytes are two halves of 8.
 
 use std::sync::atomic::{
     AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 
-/// A plain number of 1, 2, 4, 8 or 16 bytes: what a typed load or store moves. Every pattern of bits
-/// is a value, and there is no padding.
+/// A plain number of 1, 2, 4, 8 or 16 bytes: what a typed load or store moves. Every pattern of
+/// bits is a value, and there is no padding.
 ///
 /// Implemented for the integers `u8` to `u128` and `i8` to `i128`, `f32` and `f64`, in the byte
 /// order of the machine. It cannot be implemented elsewhere.
@@ -86,8 +86,8 @@ mod private {
 /// Loads from shared bytes.
 ///
 /// # Safety
-/// `address` is valid for reads of `size_of::<T>()` bytes for the time of the call, at any alignment.
-/// Others may write them, through this module or atomics alone.
+/// `address` is valid for reads of `size_of::<T>()` bytes for the time of the call, at any
+/// alignment. Others may write them, through this module or atomics alone.
 #[inline(always)]
 pub(crate) unsafe fn load<T: Scalar>(address: *const u8) -> T {
     crate::sync::interleave();
@@ -154,7 +154,8 @@ pub(crate) unsafe fn store_atomic<T: AtomicScalar>(address: *mut u8, value: T, o
     unsafe { T::store_atomic(address, value, order) }
 }
 
-/// Replaces `current` by `new` in the first order; `Err` has what stood there instead, loaded in the second.
+/// Replaces `current` by `new` in the first order; `Err` has what stood there instead, loaded in
+/// the second.
 ///
 /// # Safety
 /// As for [`load_atomic`].

@@ -1,7 +1,7 @@
 //! Both forms against plain vectors, and against a second thread (A16).
 //!
-//! Under Miri they need `-Zmiri-disable-weak-memory-emulation`: that emulation breaks down where words
-//! and pieces of them are accessed by turns.
+//! Under Miri they need `-Zmiri-disable-weak-memory-emulation`: that emulation breaks down where
+//! words and pieces of them are accessed by turns.
 
 use std::cmp::Ordering::{Equal, Less};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -219,8 +219,8 @@ fn bytes_that_stand_still_are_copied_at_any_length_and_place() {
     }
 }
 
-/// Panics unless `accesses` touch every byte from `begin` on, `len` of them, once, and every aligned
-/// word among them as a whole.
+/// Panics unless `accesses` touch every byte from `begin` on, `len` of them, once, and every
+/// aligned word among them as a whole.
 fn assert_word_by_word(accesses: &[(usize, usize)], begin: *const u8, len: usize) {
     let begin = begin.addr();
     let mut sizes = vec![0; len];
@@ -327,8 +327,8 @@ fn assert_whole(bytes: [u8; WORD]) {
     assert!(bytes == [bytes[0]; WORD], "a word was torn: {bytes:x?}");
 }
 
-/// Runs `theirs` over and over in a second thread while `ours` runs `races` times, and on until what
-/// `ours` returns has changed often enough to show that the two did race.
+/// Runs `theirs` over and over in a second thread while `ours` runs `races` times, and on until
+/// what `ours` returns has changed often enough to show that the two did race.
 fn race(races: usize, mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() -> u8) {
     struct Finish<'a>(&'a AtomicBool);
     impl Drop for Finish<'_> {

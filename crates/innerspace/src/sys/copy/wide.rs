@@ -1,10 +1,12 @@
 //! Whole words by moves of a cache line, for processors with AVX-512.
 //!
-//! A string instruction keeps what comes after it from starting: pages read by copy, each after a look-up that misses the
-//! cache, waited for one thing after the other. These moves overlap with their surroundings like any others.
+//! A string instruction keeps what comes after it from starting: pages read by copy, each after a
+//! look-up that misses the cache, waited for one thing after the other. These moves overlap with
+//! their surroundings like any others.
 //!
-//! **Words stay whole**: the shared side is aligned to 64 bytes, so each move there is one access to one cache line. Where a
-//! processor does it in parts, they are not smaller than the 8 bytes of an element.
+//! **Words stay whole**: the shared side is aligned to 64 bytes, so each move there is one access
+//! to one cache line. Where a processor does it in parts, they are not smaller than the 8 bytes of
+//! an element.
 
 use std::arch::asm;
 
@@ -15,8 +17,8 @@ use crate::units::PAGE_SIZE;
 /// A cache line, in words.
 const LINE: usize = 64 / WORD;
 
-/// Whether the processor has these moves, and runs them at full speed. The first ones with AVX-512 lowered their
-/// frequency for them; those that followed came with VBMI2.
+/// Whether the processor has these moves, and runs them at full speed. The first ones with AVX-512
+/// lowered their frequency for them; those that followed came with VBMI2.
 #[inline]
 pub(super) fn available() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")
@@ -28,8 +30,8 @@ fn head_of(shared: *const u64, words: usize) -> usize {
     (shared.addr().wrapping_neg() % 64 / WORD).min(words)
 }
 
-/// The loop of those that copy: 256 bytes at a time, then 64. Loads and stores are given; registers 16 and up leave nothing behind
-/// that has to be cleaned.
+/// The loop of those that copy: 256 bytes at a time, then 64. Loads and stores are given; registers
+/// 16 and up leave nothing behind that has to be cleaned.
 macro_rules! move_lines {
     ($dst:ident, $src:ident, $lines:expr, $load:literal, $store:literal) => {{
         let lines: usize = $lines;
@@ -98,7 +100,8 @@ pub(super) unsafe fn words_out(dst: *mut u64, src: *const u8, words: usize) {
     }
 }
 
-/// [`Form::words_across`] for sides at the same place in their lines. Safety: as there, and [`available`].
+/// [`Form::words_across`] for sides at the same place in their lines. Safety: as there, and
+/// [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) {
     debug_assert!((dst.addr() ^ src.addr()).is_multiple_of(64));
@@ -114,9 +117,9 @@ pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) 
     }
 }
 
-/// Bytes to lines of 64 that are in no cache afterwards, and were not read before. In no order with other stores: see
-/// [`super::Streaming`]. Safety: both ranges are valid for `lines` lines, `dst` is aligned to one, and nobody else uses them; and
-/// [`available`].
+/// Bytes to lines of 64 that are in no cache afterwards, and were not read before. In no order with
+/// other stores: see [`super::Streaming`]. Safety: both ranges are valid for `lines` lines, `dst`
+/// is aligned to one, and nobody else uses them; and [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn stream_lines(dst: *mut u8, src: *const u8, lines: usize) {
     debug_assert!(dst.addr().is_multiple_of(64));
@@ -165,9 +168,10 @@ pub(super) unsafe fn words_fill(dst: *mut u64, value: u64, words: usize) {
 
 /// [`Form::page_zero`]: stores to those quarters of a kilobyte alone that are not clear.
 ///
-/// Frames that come back are mostly clear as a rule where programs touch little of a page. To read a line costs less than to
-/// write it, in a near cache and in memory, which need not take it back; and lines that are read are fetched ahead by the
-/// processor, those that are only written are not. Safety: as there, and [`available`].
+/// Frames that come back are mostly clear as a rule where programs touch little of a page. To read
+/// a line costs less than to write it, in a near cache and in memory, which need not take it back;
+/// and lines that are read are fetched ahead by the processor, those that are only written are not.
+/// Safety: as there, and [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn page_zero(page: *mut u64) {
     debug_assert!(page.addr().is_multiple_of(64));

@@ -1,8 +1,8 @@
 //! The portable form: relaxed atomic words, with smaller atomics at the ends of a range.
 //!
 //! The language leaves atomics of different sizes that race on the same bytes undefined; every
-//! processor we know of defines them, and they arise here only where two users race with ranges that
-//! are not aligned alike, or with typed accesses of another size.
+//! processor we know of defines them, and they arise here only where two users race with ranges
+//! that are not aligned alike, or with typed accesses of another size.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -63,7 +63,8 @@ fn halfway(word: usize, words: usize) {
 
 impl Form for Words {
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller's promise. Word by word: a plain copy would be a race with who writes them after all.
+        // SAFETY: the caller's promise. Word by word: a plain copy would be a race with who writes
+        // them after all.
         unsafe { super::copy_in_by::<Words>(dst, src, len) }
     }
 

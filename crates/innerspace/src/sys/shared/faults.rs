@@ -30,7 +30,8 @@ std::thread_local! {
 /// As long as it is there, the answers are those of the test.
 pub(crate) struct Answered(());
 
-/// Has `answer` asked first in this thread, with the bytes of the mapping: its errors are the system's, else the system is asked.
+/// Has `answer` asked first in this thread, with the bytes of the mapping: its errors are the
+/// system's, else the system is asked.
 pub(crate) fn answer(
     answer: impl FnMut(Call, Range<usize>) -> io::Result<()> + 'static,
 ) -> Answered {

@@ -47,13 +47,15 @@ fn a_mapping_lies_over_nobody_elses() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(PAGE).unwrap();
     let done = AtomicBool::new(false);
-    // Each is mapped for a moment, as often as can be, where a reservation may just have been given back.
+    // Each is mapped for a moment, as often as can be, where a reservation may just have been given
+    // back.
     let memory = || {
         while !done.load(Relaxed) {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let nowhere = std::ptr::null_mut();
-            // SAFETY: a new mapping at an address of the kernel's choice, used and unmapped by this thread alone.
+            // SAFETY: a new mapping at an address of the kernel's choice, used and unmapped by this
+            // thread alone.
             unsafe {
                 let at = libc::mmap(nowhere, LEN, rights, flags, -1, 0);
                 assert_ne!(at, libc::MAP_FAILED);
@@ -116,7 +118,8 @@ fn a_touched_page_is_written_to_as_far_as_the_system_knows() {
     // A private mapping of zeros gets a page of its own when it is stored to, not when it is read.
     let mapping = super::super::memory::Mapping::new(4 * HUGE_PAGE).unwrap();
     let start = mapping.base().addr();
-    // With a flag of its own, or the system would join it to its neighbours, which come and go, and count them together.
+    // With a flag of its own, or the system would join it to its neighbours, which come and go, and
+    // count them together.
     // SAFETY: it changes what a dump of the process has.
     let apart = unsafe { libc::madvise(mapping.base().cast(), mapping.len(), libc::MADV_DONTDUMP) };
     assert_eq!(apart, 0);

@@ -50,7 +50,8 @@ fn a_fork_touches_as_little_with_many_pages_as_with_few() {
     assert!(costs[0].0 <= 4 && costs[0].1 == 1, "{costs:?}");
 }
 
-/// Pages are stored to for the first time since the snapshot, so that it goes back by dropping them.
+/// Pages are stored to for the first time since the snapshot, so that it goes back by dropping
+/// them.
 // spec: F7
 #[test]
 fn a_restore_looks_into_what_was_changed_alone() {
@@ -102,7 +103,8 @@ fn nor_does_un_sharing_a_leaf_that_has_outlived_the_one_it_borrows_from() {
             cost = touched(|| a.store(at, backup).unwrap());
             drop(child);
         }
-        // The pages, a root and three nodes; the leaf of the last backup with its one page, and what waits for a grace period.
+        // The pages, a root and three nodes; the leaf of the last backup with its one page, and
+        // what waits for a grace period.
         pool.flush_retired();
         assert!(in_use(&pool) <= pages + 4 + 2, "a leaf a backup");
         a.store(at + (pages - 1) * PAGE, 7u64).unwrap();
@@ -144,7 +146,8 @@ fn chains_of_borrowing_stay_short() {
     }
 }
 
-/// A leaf that takes over its last borrowed page while it is shared has no more use for the one further up.
+/// A leaf that takes over its last borrowed page while it is shared has no more use for the one
+/// further up.
 // spec: F2
 #[test]
 fn a_shared_leaf_that_borrows_nothing_lets_the_next_origin_go() {

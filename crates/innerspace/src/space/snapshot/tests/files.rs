@@ -8,7 +8,8 @@ fn saved(snapshot: &Snapshot) -> Vec<u8> {
     bytes
 }
 
-/// A snapshot with two mappings, pages in runs and alone, one that may not be read, and one of zeros.
+/// A snapshot with two mappings, pages in runs and alone, one that may not be read, and one of
+/// zeros.
 fn to_save(pool: &Arc<Pool>) -> (Snapshot, VirtAddr) {
     let space = space(pool);
     let at = space.map(Map::anonymous(2 * LEAF)).unwrap();

@@ -1,4 +1,5 @@
-//! What the two sides of a fork hold, by count: what nobody can reach any more is given back at once.
+//! What the two sides of a fork hold, by count: what nobody can reach any more is given back at
+//! once.
 
 use std::sync::mpsc;
 
@@ -107,7 +108,8 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     store(&mut a, at, 0..1, 0);
     drop((a, first, second));
     let (mut c, before) = (third.accessor(), used(&pool));
-    // Two leaves more than it needs; and what it has replaced of the first one's, where the second shared that.
+    // Two leaves more than it needs; and what it has replaced of the first one's, where the second
+    // shared that.
     assert!(before <= 512 + 100 + TABLES + 1, "{before}");
     let want = |page| match page {
         300..500 => 2_000 + page,
@@ -204,7 +206,8 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
     let parent = generations.pop().unwrap();
     drop(generations);
     parent.accessor().store(at + PAGE, 77u64).unwrap();
-    // Before it is copied the first time, the leaf takes over what dead ones have that it borrows from.
+    // Before it is copied the first time, the leaf takes over what dead ones have that it borrows
+    // from.
     let eldest = parent.fork().unwrap();
     eldest.accessor().store(at + 2 * PAGE, 0).unwrap();
     let before = in_use(&pool);

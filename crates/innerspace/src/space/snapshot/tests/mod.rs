@@ -1,4 +1,5 @@
-//! Snapshots against what they should be. Files and groups are tested through the facade (`tests/snapshots.rs`).
+//! Snapshots against what they should be. Files and groups are tested through the facade
+//! (`tests/snapshots.rs`).
 
 mod cost;
 mod files;
@@ -210,7 +211,8 @@ fn views_of_a_snapshot_outlive_every_space() {
     for reader in readers {
         reader.join().unwrap();
     }
-    // The stores since the snapshot have parted the space from these pages: the views alone keep them.
+    // The stores since the snapshot have parted the space from these pages: the views alone keep
+    // them.
     drop(snapshot);
     a.fill(at, 9, 4 * PAGE_SIZE).unwrap();
     for view in [&inside[..], &again, &across] {
@@ -230,7 +232,8 @@ fn views_of_a_snapshot_outlive_every_space() {
     assert_nothing_left(&pool);
 }
 
-/// Nothing was stored while the snapshot lived, so that its end leaves the space alone with the leaf as it was before.
+/// Nothing was stored while the snapshot lived, so that its end leaves the space alone with the
+/// leaf as it was before.
 // spec: F6
 #[test]
 fn a_view_stays_when_a_store_has_write_validity_from_before_the_snapshot() {
@@ -403,7 +406,8 @@ fn a_writer_in_one_branch_waits_for_no_reader_in_another() {
     let mut reader = snapshot.accessor();
     reader.session(|reader| {
         assert_eq!(reader.load::<u64>(at), Ok(0));
-        // This session stays open, with no safepoint, until the writers are done. Writing waits for it nowhere.
+        // This session stays open, with no safepoint, until the writers are done. Writing waits for
+        // it nowhere.
         let writer = thread::spawn(move || {
             let mut b = child.accessor();
             for page in 0..512 {
@@ -438,7 +442,8 @@ fn forks_and_restores_race_with_faults_and_writes() {
                 let mut a = space.accessor();
                 for round in 0..400u64 {
                     let page = pages[(round as usize * 7 + worker) % pages.len()];
-                    // Two words of one page, stored in order: a copy that tears a page apart in time shows them out of order.
+                    // Two words of one page, stored in order: a copy that tears a page apart in
+                    // time shows them out of order.
                     a.store(at + page, round + 2).unwrap();
                     let value = a.load::<u64>(at + page).unwrap();
                     assert!((1..=401).contains(&value), "{value}");

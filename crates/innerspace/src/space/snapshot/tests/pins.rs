@@ -169,7 +169,8 @@ fn a_fork_that_may_not_copy_a_pinned_page_is_refused() {
     a.store(at + PAGE, 9u64).unwrap();
     assert_eq!(first_word(&alone, 0), 9);
     assert_eq!(pool.counters.totals().pgfault, faults, "as it was");
-    // Where else the pages are pinned does not matter once this pin is gone, nor does the pin once its pages are.
+    // Where else the pages are pinned does not matter once this pin is gone, nor does the pin once
+    // its pages are.
     space.unmap(at + PAGE, PAGE).unwrap();
     assert!(space.fork().is_err());
     space.unmap(at + 2 * PAGE, PAGE).unwrap();
@@ -420,8 +421,8 @@ fn leaves_that_have_no_pins_any_more_are_forgotten() {
     drop(kept);
 }
 
-/// A fork comes before the pin; a store copies the leaf while the pin walks to it, and lets the old one go, with what was valid
-/// before the fork.
+/// A fork comes before the pin; a store copies the leaf while the pin walks to it, and lets the old
+/// one go, with what was valid before the fork.
 // spec: F1
 #[test]
 fn a_pin_beside_the_copy_of_its_leaf_takes_nothing_of_the_fork() {

@@ -1,20 +1,25 @@
-//! All interleavings of readers that are told to fence, and to stop, beside a revoker: the machine's store buffers are part of the
-//! state, as in x86's memory model (Owens, Sarkar, Sewell: "A better x86 memory model: x86-TSO", 2009). Each model is a program of a few steps, tried in every
-//! order; nothing of it is the library's code, which the tests of `domain` run on the processor itself.
+//! All interleavings of readers that are told to fence, and to stop, beside a revoker: the
+//! machine's store buffers are part of the state, as in x86's memory model (Owens, Sarkar, Sewell:
+//! "A better x86 memory model: x86-TSO", 2009). Each model is a program of a few steps, tried in
+//! every order; nothing of it is the library's code, which the tests of `domain` run on the
+//! processor itself.
 
 use std::collections::HashSet;
 
-/// What is in memory. The lock of the list is not: each step that holds it is taken as one, where its order to the reader's does not matter.
+/// What is in memory. The lock of the list is not: each step that holds it is taken as one, where
+/// its order to the reader's does not matter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct World {
-    /// The reader's `state` is odd, as others see it; the reader's own is ahead of it while it is `buffered`.
+    /// The reader's `state` is odd, as others see it; the reader's own is ahead of it while it is
+    /// `buffered`.
     odd: bool,
     /// What the reader's store buffer will do to `odd`, oldest first; at most two are under way.
     buffered: [Option<bool>; 2],
     /// The reader's `fenced`, and the domain's.
     told: bool,
     domain: bool,
-    /// The word's change is in the revoker's store buffer; it is in memory; what the word led to was freed.
+    /// The word's change is in the revoker's store buffer; it is in memory; what the word led to
+    /// was freed.
     revoking: bool,
     revoked: bool,
     freed: bool,
@@ -28,8 +33,9 @@ struct World {
     /// The revoker found the domain fenced.
     found: bool,
     teller: u8,
-    /// What is in the teller's store buffer: for `told`, for `domain`, and that it unlocks. Unlocking comes last; in which order the
-    /// others reach memory is left open, which is more than x86 does.
+    /// What is in the teller's store buffer: for `told`, for `domain`, and that it unlocks.
+    /// Unlocking comes last; in which order the others reach memory is left open, which is more
+    /// than x86 does.
     telling: Option<bool>,
     telling_domain: Option<bool>,
     unlocking: bool,
@@ -98,8 +104,9 @@ impl World {
 
     /// The reader's next step: enter, look, fence if it was told, read the word, use it, leave.
     fn read(mut self, protocol: Protocol) -> Option<World> {
-        // What it found at the look is in the number of the next step: 2 fences, 3 goes on without; 6 and 7 are those of who looked before,
-        // and 8 that of who has yet to look and has loaded the word already.
+        // What it found at the look is in the number of the next step: 2 fences, 3 goes on without;
+        // 6 and 7 are those of who looked before, and 8 that of who has yet to look and has loaded
+        // the word already.
         match self.reader {
             0 if self.sections == 0 => return None,
             0 if !protocol.looks_inside => self.reader = if self.told { 6 } else { 7 },

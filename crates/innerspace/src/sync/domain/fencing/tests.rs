@@ -110,8 +110,8 @@ enum Enter {
     Look,
 }
 
-/// Readers use what a word leads to; a revoker replaces it, and spoils the old thing after a grace period; a third thread
-/// changes who fences all the while.
+/// Readers use what a word leads to; a revoker replaces it, and spoils the old thing after a grace
+/// period; a third thread changes who fences all the while.
 // spec: A2
 #[test]
 fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
