@@ -1,8 +1,8 @@
 //! mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds. Over any store, in
 //! safe Rust.
 //!
-//! A [`Memory`] is a memory manager of your own, inside the process: page frames, a page cache,
-//! groups with limits, address spaces with faults and copy-on-write, and reclaim.
+//! A [`Memory`] is a memory manager of your own inside the process. It has page frames, a page
+//! cache, groups with limits, address spaces with faults and copy-on-write, and reclaim.
 //!
 //! ```
 //! use innerspace::{MIB, Map, Memory, View};
@@ -13,15 +13,15 @@
 //! # std::fs::write(&path, vec![7; MIB as usize])?;
 //! let memory = Memory::with_limit(64 * MIB)?;
 //! let file = memory.open(&path)?;
-//! let head: View = file.view(0..4096)?;              // &[u8] for as long as you like, whatever happens to the file
+//! let head: View = file.view(0..4096)?;    // &[u8] that never changes, even if the file does
 //! assert_eq!(head[100], 7);
 //!
 //! let space = memory.space()?;
 //! let at = space.map(Map::file(&file).private().writable())?;
 //! let mut a = space.accessor();
-//! let x: u64 = a.load(at)?;                          // a failure is an error value, never a signal
-//! a.store(at + 8, x + 1)?;                           // copy-on-write: the file keeps its bytes
-//! let child = space.fork()?;                         // the same bytes, its own from here on
+//! let x: u64 = a.load(at)?;                // a failure is an error value, never a signal
+//! a.store(at + 8, x + 1)?;                 // copy-on-write: the file keeps its bytes
+//! let child = space.fork()?;               // starts with the same bytes, changes only its own
 //! a.store(at + 8, 0_u64)?;
 //! assert_eq!(child.accessor().load::<u64>(at + 8)?, x + 1);
 //! # Ok(()) }
@@ -29,59 +29,59 @@
 //!
 //! # Caveats
 //!
-//! - **An address is a number.** What a mapping shows is reached through an [`Accessor`], not
+//! - **An address is a number.** The bytes of a mapping are reached through an [`Accessor`], not
 //!   through pointers, and not by other processes, foreign code or system calls. Each access costs
-//!   a translation. Files that fit in memory on a machine of your own are read faster through mmap.
-//! - **The limit is on what a `Memory` uses**: file contents, anonymous pages, page tables, index
-//!   nodes, metadata. It is not a limit on the process, and small bookkeeping on the heap (lists of
-//!   mappings, of dirty blocks, of waiting futures; tens of bytes each) is outside it, as are the
-//!   bytes of a [`MemoryStore`](store::MemoryStore).
+//!   a translation. If your files fit in memory on a machine of your own, mmap reads them faster.
+//! - **The limit covers what a `Memory` uses**: file contents, anonymous pages, page tables, index
+//!   nodes, metadata. It does not limit the process. Small bookkeeping on the heap (lists of
+//!   mappings, of dirty blocks, of waiting futures; tens of bytes each) is outside it, and so are
+//!   the bytes of a [`MemoryStore`](store::MemoryStore).
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
-//!   file blocks while they are viewed. When nothing else is left to evict, an operation that needs
-//!   memory fails with a [`LimitError`], or a [`Fault`] that is one.
-//! - **A [`View`] keeps its whole block in memory.** Over several blocks it is a copy, of at most 2
-//!   MiB. A write to a viewed block copies the block: long views on what is written often cost
-//!   memory.
-//! - **Dropping a file writes back, but makes nothing durable**, and a failure then is heard only
-//!   by [`Memory::take_errors`]. Call [`PagedFile::sync_all`], and look at its result. A write that
-//!   failed stays dirty and is tried again by the next sync; each handle hears of each failure
-//!   once.
-//! - **Only views stand still.** [`PagedFile::read_at`], the copying that makes a view over several
-//!   blocks, and loads run beside writes of other threads and may see part of one. Loads and stores
-//!   of up to 8 bytes at addresses that are multiples of their size are whole.
-//! - **A file that others change** is not followed. What is cached stays as it was read; what is
-//!   not gives an error that says shrunk or changed. [`PagedFile::invalidate`] looks anew. The lock
-//!   that keeps other processes from a writable file is advisory.
-//! - **A direct access file over a host file can end the process**: another process that cuts the
-//!   host file short takes its bytes from under our mapping, and the next access there is a SIGBUS.
-//!   [`OnShrink::Error`] makes it an error, for a system call an access. A [`DaxDevice`] of memory
-//!   or memfd cannot be cut. A store on a full disk is an error, but for file systems that copy on
-//!   write, and pages that were stored to, written out and read in again by somebody else since:
-//!   there it can be a SIGBUS, too.
-//! - **A file larger than `ulimit -f` allows** is a signal of the kernel's, SIGXFSZ, to whoever
-//!   writes it, and ends the process. Ignore that signal, and it is an error of the write.
-//! - **Files bypass the kernel's page cache**, as far as the file system lets them. So a second run
-//!   of the program reads the disk again; [`store::CacheMode`] has the other choices.
+//!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
+//!   needs memory fails with a [`LimitError`], or with a [`Fault`] that carries one.
+//! - **A [`View`] keeps its whole block in memory.** A view over several blocks is a copy, of at
+//!   most 2 MiB. A write to a viewed block copies the block, so long views of data that is often
+//!   written cost memory.
+//! - **Dropping a file writes it back, but makes nothing durable**, and only
+//!   [`Memory::take_errors`] reports a failure of that write. Call [`PagedFile::sync_all`] and
+//!   check its result. Data whose write failed stays dirty, and the next sync tries again. Each
+//!   handle reports each failure once.
+//! - **Only views are stable.** [`PagedFile::read_at`], the copy behind a view over several blocks,
+//!   and loads run beside the writes of other threads and may see part of one. Loads and stores of
+//!   up to 8 bytes, at addresses that are multiples of their size, are never torn.
+//! - **Changes that others make to a file are not followed.** What is cached stays as it was read.
+//!   A read of the rest fails with an error that says the file shrank or changed.
+//!   [`PagedFile::invalidate`] makes the cache look again. The lock that keeps other processes away
+//!   from a writable file is advisory.
+//! - **A direct access file over a host file can end the process.** If another process cuts the
+//!   host file short, the bytes under our mapping go away, and the next access to them is a SIGBUS.
+//!   [`OnShrink::Error`] turns that into an error, at the price of a system call per access. A
+//!   [`DaxDevice`] of memory or memfd cannot be cut. A store on a full disk is an error too, with
+//!   two exceptions where it can be a SIGBUS: on file systems that copy on write, and on a page
+//!   that was stored to, then written out by the system, and then read in again by another program.
+//! - **A write beyond `ulimit -f`** raises the kernel's SIGXFSZ, which ends the process. If you
+//!   ignore that signal, the write fails with an error instead.
+//! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
+//!   of the program reads the disk again. [`store::CacheMode`] has the other choices.
 //! - **A [`Session`] makes others wait.** Eviction, unmap, fork and truncation wait for its next
 //!   access or its end. Do not block in one.
 //! - **A dropped fork parent can stay charged** in part: what its children still share is freed
 //!   with the last of them.
-//! - **Not across fork(2).** The child process has neither the memory nor its threads; use a
-//!   `Memory` only in the process that made it. In the child its calls are errors
-//!   ([`FileError::OtherProcess`] and its like), what it drops stays as it is, and nothing is
-//!   written to a file. A view, pin or coalesced translation from before the fork reads as zeros
-//!   there.
-//! - **An error about a full group is cheap to meet and dear to make**: it counts who holds the
-//!   memory. Do not poll with it.
-//! - Tested on x86-64 Linux. On aarch64 Linux, macOS, Windows and wasm32 the library is compiled,
-//!   not tested.
+//! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
+//!   threads; use a `Memory` only in the process that made it. Calls in the child return errors
+//!   ([`FileError::OtherProcess`] and its like), drops there leave everything as it is, and no file
+//!   is written. A view, pin or coalesced translation from before the fork reads as zeros there.
+//! - **The error of a full group is expensive to make**, because it counts who holds the memory. Do
+//!   not poll with it.
+//! - The library is tested on x86-64 Linux. For aarch64 Linux, macOS, Windows and wasm32 it is
+//!   compiled but not tested.
 //!
 //! # The parts
 //!
 //! | to | use |
 //! |---|---|
-//! | set the limit, and who does the background work | [`Memory`], [`MemoryOptions`], [`Threads`] |
-//! | share it out among tenants | [`Group`]: a tree; a scan in one evicts nothing of another |
+//! | set the limit, and choose who does the background work | [`Memory`], [`MemoryOptions`], [`Threads`] |
+//! | divide it among tenants | [`Group`]: a tree; a scan in one evicts nothing of another |
 //! | read and write a file | [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan), [`array`](PagedFile::array), [`read_at`](PagedFile::read_at), [`block_reader`](PagedFile::block_reader), [`write_at`](PagedFile::write_at), [`cursor`](PagedFile::cursor) |
 //! | never wait | the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime |
 //! | decide when blocks are written | [`WriteOrder`], [`PagedFile::set_barrier`], [`PagedFile::release_through`], the `sync_` calls |
@@ -89,14 +89,14 @@
 //! | keep bytes elsewhere | [`store::Store`]: two methods to read, and a few more to write |
 //! | have address spaces | [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for a run of accesses |
 //! | copy one in microseconds | [`Space::fork`] |
-//! | keep one as it was, go back to it, see what has changed | [`Space::freeze`], [`Space::restore`], [`Space::changed_since`], [`Snapshot`] |
-//! | hand pages of one to a device or a system call | [`Space::pin`], [`Pinned`] |
-//! | understand a failed access | [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] says all about it |
+//! | freeze one, restore it, see what has changed | [`Space::freeze`], [`Space::restore`], [`Space::changed_since`], [`Snapshot`] |
+//! | hand its pages to a device or a system call | [`Space::pin`], [`Pinned`] |
+//! | understand a failed access | [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] gives the full story |
 //! | see what is going on | [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`], [`Space::stats`]: structs that print themselves |
 //!
-//! Below them, in layers that import downwards only: `space`, `dax`, `cache`, `store`, `reclaim`,
-//! `group`, `frame`, `sync` and `sys`. `ARCHITECTURE.md` in the repository has the way through
-//! them; each module's page has its rules.
+//! Below them are layers that import only downwards: `space`, `dax`, `cache`, `store`, `reclaim`,
+//! `group`, `frame`, `exec`, `sync` and `sys`. `ARCHITECTURE.md` in the repository shows how a call
+//! passes through them; each module's page has its rules.
 //!
 //! # Sizes
 //!
@@ -107,20 +107,23 @@
 //! | groups | | 65,536, nested 8 deep ([`MAX_DEPTH`]) |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
-//! | address | 4 KiB, so that null stays an error; page 0 when asked for | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
+//! | address | 4 KiB, so that null stays an error; page 0 on request | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
 //!
-//! Pages are 4 KiB, whatever the host's are. A group has to hold a block of its files several times
-//! over to work well with them.
+//! Pages are 4 KiB, whatever the host's are. A group works well only if its limit is several times
+//! the block size of its files.
 //!
 //! # Features
 //!
-//! None is on by default.
+//! `io-uring` is on by default; the others are not.
 //!
-//! - `test-util`: `store::FaultyStore`, a store that fails, hangs, tears, loses and rots on order.
+//! - `io-uring`: reads in flight go by io_uring(7), on Linux. Without it, or where the kernel
+//!   refuses it, threads make them.
+//! - `test-util`: `store::FaultyStore`, a store that fails, hangs, tears, loses and rots on demand.
 //! - `serde`: `Serialize` for the structs of counters.
 //! - `layout`: where an accessor keeps its translations, for programs that generate code
 //!   (`TranslationLayout`).
-//! - `zerocopy_0_8`: loads and stores of a program's own types, by the traits of `zerocopy` 0.8.
+//! - `zerocopy_0_8`: loads and stores of a program's own types, through the traits of `zerocopy`
+//!   0.8.
 #![warn(missing_docs)]
 
 #[cfg(not(loom))]
