@@ -15,6 +15,7 @@ use super::spare_nodes::SpareNodes;
 use crate::frame::Writing;
 use crate::reclaim::AllocMode;
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 use crate::units::FrameId;
 
 impl FileCore {
@@ -103,8 +104,7 @@ impl FileCore {
     }
 
     fn append_inside(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Appending);
+        failpoint!(Appending);
         let last = self.try_lock_last(offset)?;
         // A write may have gone there since, and made the file longer.
         if self.size() != offset {

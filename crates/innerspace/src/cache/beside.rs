@@ -14,7 +14,7 @@ use super::core::FileCore;
 use super::index::Word;
 use crate::frame::FlagSet;
 use crate::reclaim::{Pool, Retired};
-use crate::sync::{interleave, raw};
+use crate::sync::{failpoint, interleave, raw};
 use crate::units::{FrameId, PAGE_SHIFT};
 use std::ops::Range;
 
@@ -97,14 +97,12 @@ impl FileCore {
             return None;
         }
         interleave();
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::BesideSeen);
+        failpoint!(NeighbourSeen);
         if !meta.hold.try_map_cached() {
             return None;
         }
         interleave();
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::BesideCounted);
+        failpoint!(NeighbourCounted);
         if !frames.try_lock_alone(frame) {
             // This may be the last hold, and nothing is freed in a section.
             self.pool.retire(Retired::Unmap(frame));

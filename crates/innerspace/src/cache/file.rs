@@ -31,9 +31,9 @@ use super::stream::Stream;
 use super::view::{View, Wait};
 use crate::group::Group;
 use crate::store::{Store, SyncWhat};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::panics::Panics;
+use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
 
 /// One handle's own state.
@@ -160,8 +160,7 @@ impl FileCore {
     fn write_last(&self, panics: &mut Panics) {
         self.dirty().begin_closing();
         self.wait_written(0..u64::MAX);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Closing);
+        failpoint!(Closing);
         let failures = self.errors.count();
         let mut outcome = Ok(());
         panics.catch(|| outcome = self.sync_blocks(0..self.end_block(), None));

@@ -21,6 +21,7 @@ use crate::frame::{Fills, Uses};
 use crate::stats::Event;
 use crate::store::{Batch, Store, short_read_error};
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 use crate::units::{KIB, MIB};
 
 /// The largest window of read-ahead is this part of the nearest limit, but at most so many bytes;
@@ -492,8 +493,7 @@ impl FileCore {
         self.mark_dirty(block, new.frame());
         self.grow_to(end);
         let made = new.finish();
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::HoleFilled);
+        failpoint!(HoleFilled);
         Ok(Some(made))
     }
 

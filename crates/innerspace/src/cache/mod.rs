@@ -93,8 +93,6 @@ pub(crate) mod index;
 mod later;
 mod lookup;
 mod mappers;
-#[cfg(all(test, not(shuttle)))]
-pub(crate) mod midway;
 mod new_blocks;
 mod options;
 mod owner;

@@ -38,6 +38,7 @@ use super::errors::{FileError, StoreAction, store_panicked};
 use super::runs::Runs;
 use super::steady::Steady;
 use crate::store::{Accepted, SyncWhat};
+use crate::sync::failpoint;
 
 /// The most ranges that are noted of a file when a punch begins.
 const MOST: usize = 256;
@@ -202,8 +203,7 @@ impl FileCore {
             let _changing = self.syncs.changing();
             store.punch(start, end - start)
         };
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Punched);
+        failpoint!(Punched);
         punched.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))?;
         if self.accepted == Accepted::UntilSync {
             let blocks = self.blocks_of(start..end);

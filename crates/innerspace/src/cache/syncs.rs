@@ -26,7 +26,7 @@ use super::options::FileAccess;
 use super::writeback::LockMode;
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, WaitEnd};
+use crate::sync::{Condvar, Mutex, WaitEnd, failpoint};
 use crate::units::FrameId;
 
 /// How long eviction waits for a sync that others began: a store may hang.
@@ -284,8 +284,7 @@ impl FileCore {
                 // Before others sync: theirs may be good, and they have to hear of this one.
                 drop(unsure);
                 drop(running);
-                #[cfg(all(test, not(shuttle)))]
-                super::midway::reached(super::midway::Point::SyncFailed);
+                failpoint!(SyncFailed);
                 self.take_doubted_back(mode);
             }
         }
@@ -303,8 +302,7 @@ impl FileCore {
             LockMode::Try => Get::LOCK | Get::NOWAIT,
         };
         let doubted = self.dirty().doubted();
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::DoubtListed);
+        failpoint!(DoubtListed);
         for block in doubted.into_iter().flatten() {
             // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its
             // lock is taken.

@@ -21,6 +21,7 @@ use crate::frame::{Dropped, FlagSet};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::store::SyncWhat;
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 use crate::units::{PAGE_SIZE, PageCount};
 
 /// Blocks that one grace period serves.
@@ -110,8 +111,7 @@ impl FileCore {
         self.dirty().begin_cut(first);
         let cutting = Cutting(self);
         self.wait_written(first..u64::MAX);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Cutting);
+        failpoint!(Cutting);
         cutting
     }
 
@@ -367,8 +367,7 @@ impl FileCore {
     fn adopt_store_len(&self, kept: u64, told: Option<u64>) -> Result<(), FileError> {
         let or_told = |len: Result<u64, FileError>| len.or_else(|error| told.ok_or(error));
         let (len, old) = (or_told(self.store_len())?, self.size());
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::LengthTold);
+        failpoint!(LengthRead);
         self.extents.lock().clear();
         let noted = self.stored.swap(len, Ordering::AcqRel);
         // A write back that ended since may have noted more than was asked for: that is lost now,
@@ -471,15 +470,13 @@ impl FileCore {
             }
             self.pool.domain.synchronize();
         }
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::CutOff);
+        failpoint!(CutOff);
         // The last first: frames come back in reverse, so in the order of these blocks, and what is
         // written next lies in a row.
         for locked in batch.into_iter().rev() {
             let dropped = self.pool.uncache(locked.frame());
             debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
         }
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Gone);
+        failpoint!(BlocksGone);
     }
 }

@@ -24,8 +24,8 @@ use crate::frame::{
 };
 use crate::reclaim::{AllocMode, Evictable, Pool};
 use crate::stats::Event;
-use crate::sync::Arc;
 use crate::sync::raw;
+use crate::sync::{Arc, failpoint};
 use crate::units::{FrameId, MIB, PAGE_SIZE};
 
 /// The largest view over several blocks, and the largest block.
@@ -405,8 +405,7 @@ impl FileCore {
     ) -> Option<(Taken<'id, Pool>, Seen)> {
         let slot = self.index.slot(&pool.keeper().frames, block)?;
         let word = slot.load(raw::Ordering::Acquire);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::WordRead);
+        failpoint!(WordRead);
         let taken = pool.take(Word::block_at(word), try_)?;
         // mutant: G3 (test: a_view_is_of_the_block_that_the_index_has_when_it_was_taken) the slot is not read again
         let is_still = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "G3");

@@ -21,6 +21,7 @@ use crate::frame::{Dropped, FlagSet, Kind, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 use crate::units::PAGE_SIZE;
 
 /// What is put into a part of a block.
@@ -242,8 +243,7 @@ impl FileCore {
             }
             let end = offset + source.len() as u64;
             let covers_block = inside.len() as u64 == self.block_bytes();
-            #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Point::NotCached);
+            failpoint!(NotCached);
             let is_new = covers_block && matches!(source, Source::Bytes(_));
             let done = if is_new && self.mappers.is_empty() {
                 // Whatever the store has there.
@@ -252,8 +252,7 @@ impl FileCore {
                 if matches!(source, Source::Zeros(_)) && end <= self.size() {
                     return Ok(());
                 }
-                #[cfg(all(test, not(shuttle)))]
-                super::midway::reached(super::midway::Point::HoleFound);
+                failpoint!(HoleFound);
                 let basis = match covers_block {
                     true => Basis::Nothing,
                     false => self.hole_basis(block, epoch),

@@ -23,8 +23,8 @@ use crate::frame::{FlagSet, Pinned};
 use crate::reclaim::Pool;
 use crate::stats::Event;
 use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
-use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, failpoint};
 use crate::units::MIB;
 
 /// The most bytes one call of a store writes, unless a sync asks for it; one block at least.
@@ -375,8 +375,7 @@ impl FileCore {
                 None => {}
             }
         }
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Beginning);
+        failpoint!(WriteBeginning);
         let mut in_flight = InFlights {
             file: self,
             blocks: Vec::with_capacity(ready.len()),
@@ -528,8 +527,7 @@ impl FileCore {
         // mutant: P16-sync (test: a_refused_cut_loses_nothing_beside_it) a sync succeeds without what a cut has put off
         let put_off = self.dirty().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
         if put_off {
-            #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Point::PutOff);
+            failpoint!(PutOff);
             // When the cut is over. No other one comes between this time: a sync ends.
             let _steady = self.steady();
             unwritten += self.write_dirty_now(&blocks).failed;
@@ -537,18 +535,15 @@ impl FileCore {
         // Before the writes of others are waited for: what is not dirty here is written by their
         // end.
         let mut held = self.held_in(blocks.clone(), &rules);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::OwnWritten);
+        failpoint!(OwnWritten);
         self.wait_written(blocks.clone());
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::OthersWritten);
+        failpoint!(OthersWritten);
         if self.dirty().unwritten() != unwritten {
             // Writes that others had under way, and that failed. They may have given up where a
             // sync does not.
             self.write_dirty_now(&blocks);
             held = self.held_in(blocks.clone(), &rules);
-            #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Point::OwnWritten);
+            failpoint!(OwnWritten);
             self.wait_written(blocks);
         }
         if let Some(what) = what {
@@ -603,8 +598,7 @@ impl FileCore {
         let mut dirty = self.dirty();
         let through = dirty.last_write();
         while dirty.is_writing(blocks.clone(), through) {
-            #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Point::Awaiting);
+            failpoint!(Awaiting);
             dirty = self.write_ended.wait(dirty);
         }
     }

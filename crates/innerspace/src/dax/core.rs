@@ -19,7 +19,7 @@ use crate::cache::{
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Rank, RwLock, RwLockReadGuard, Weak};
+use crate::sync::{Arc, Mutex, Rank, RwLock, RwLockReadGuard, Weak, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// What a range takes in the set of dirty ones: nodes have room for 11 and are two thirds full.
@@ -393,8 +393,7 @@ impl DaxCore {
             let mut heap = self.heap.lock();
             let paid = heap.settle(self.heap_bytes(), AllocMode::Must);
             paid.expect("a charge that must be never fails");
-            #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Point::Settled);
+            failpoint!(Settled);
             self.paid.store(heap.pages().0, Ordering::SeqCst);
         }
     }

@@ -23,7 +23,7 @@ use super::grab::{Wanted, range_start};
 use super::io::pieces;
 use crate::cache::{Holding, Wait};
 use crate::sync::atomic::Ordering;
-use crate::sync::{MutexGuard, RwLockWriteGuard};
+use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 /// How long a truncate or punch waits for pins.
@@ -105,8 +105,7 @@ impl DaxCore {
         for end in &ends {
             self.make_clearable(end.clone())?;
         }
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Clearable);
+        failpoint!(Clearable);
         let ends = || ends.into_iter().try_for_each(|end| self.clear(end));
         if first >= last {
             return ends();

@@ -21,6 +21,7 @@ use super::reference::DaxRef;
 use super::stripes::Count;
 use crate::cache::{FaultKind, Wait};
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 use crate::sys::memory::host_page_size;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -517,8 +518,7 @@ impl DaxCore {
         self.entries.lock_run(page + 1..end, may_be_hole, |locked| {
             held.push(locked.into_held());
         });
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::HolesLocked);
+        failpoint!(HolesLocked);
         // The extent map is asked with all of them locked. What was cut off meanwhile, or is being
         // cut, is no hole to be shown.
         let locked = page + 1..page + 1 + held.len() as u64;

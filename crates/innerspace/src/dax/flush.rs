@@ -29,6 +29,7 @@ use super::error::{DaxAction, DaxError};
 use super::pins::overlap;
 use super::stripes::Count;
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 impl DaxCore {
@@ -124,8 +125,7 @@ impl DaxCore {
             self.host_failed(offset, error)
         })?;
         self.counts.add(Count::Flushed, flushed);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Flushed);
+        failpoint!(Flushed);
         cleaned.extend(runs);
         let mut left = Left::Nothing;
         for locked in batch.drain(..) {

@@ -86,8 +86,6 @@ mod io;
 mod later;
 #[cfg(all(test, loom))]
 mod loom_models;
-#[cfg(all(test, not(loom), not(shuttle)))]
-mod midway;
 #[cfg(not(any(loom, target_family = "wasm")))]
 mod open;
 #[cfg(target_family = "wasm")]

@@ -5,6 +5,7 @@ use super::counters::Ceiling;
 use super::stock::Stocked;
 use super::{GroupId, GroupTree, Refused, Underflow};
 use crate::stats::thread_number;
+use crate::sync::failpoint;
 use crate::units::PageCount;
 
 /// Pages charged to a group, not yet carried by a frame. Dropped, they are given back.
@@ -345,8 +346,7 @@ impl GroupTree {
             });
         }
         if !self.is_any_over(group) {
-            #[cfg(all(test, not(any(loom, shuttle))))]
-            super::midway::reached(super::midway::Point::NotOver);
+            failpoint!(NotOver);
             if self.stocks.uncharge(self, number, group, pages.0) == Stocked::Yes {
                 return Ok(());
             }

@@ -57,8 +57,6 @@ mod handle;
 mod levels;
 #[cfg(all(test, loom))]
 mod loom_models;
-#[cfg(all(test, not(loom), not(shuttle)))]
-mod midway;
 mod moves;
 #[cfg(not(loom))]
 mod node;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, thread};
+use crate::sync::{Arc, Mutex, failpoint, thread};
 use crate::units::MIB;
 
 fn pages(count: u64) -> PageCount {
@@ -407,7 +407,7 @@ fn a_group_that_has_the_number_of_one_just_deleted_keeps_its_watchers() {
     let number = group.id();
     let heard = Arc::new(Mutex::new(0));
     let next = Arc::new(Mutex::new(None));
-    let released = midway::then(midway::Point::Released, {
+    let released = failpoint::on("Released", {
         let (heard, next) = (heard.clone(), next.clone());
         move || {
             let group = root.child("new", MIB).unwrap();
@@ -514,7 +514,7 @@ fn what_is_stocked_while_a_limit_is_lowered_does_not_stand_in_its_way() {
         // A batch, all in use.
         tree.try_charge(group, pages(1)).unwrap().commit();
         tree.try_charge(group, pages(63)).unwrap().commit();
-        let _not_over = midway::then(midway::Point::NotOver, {
+        let _not_over = failpoint::on("NotOver", {
             let turn = turn.clone();
             move || {
                 turn.wait(); // the limit may be lowered

@@ -6,7 +6,7 @@ use super::stock::Stocks;
 use super::watch::Watchers;
 use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Rank, Weak};
+use crate::sync::{Arc, Mutex, Rank, Weak, failpoint};
 use crate::sys::process::Process;
 use crate::units::PageCount;
 
@@ -263,8 +263,7 @@ impl GroupTree {
         drop(shape);
         self.stocks.drain_all(self, id);
         self.release(id);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Released);
+        failpoint!(Released);
         Ok(())
     }
 

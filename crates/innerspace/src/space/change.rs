@@ -47,9 +47,9 @@ use super::vma::{MappedFile, Vma};
 use super::vma_set::{Changed, VmaSet};
 use super::{SpaceError, SpaceInner};
 use crate::reclaim::{AllocMode, Pool, Retired};
-use crate::sync::Arc;
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
+use crate::sync::{Arc, failpoint};
 
 /// The whole gate.
 pub(super) const EVERYWHERE: Range<u64> = 0..u64::MAX;
@@ -365,8 +365,7 @@ impl SpaceInner {
             nodes.apply(self.root, range, edit, &mut detached);
             // All leaves between come off whole.
             self.part_in_vain([range.start, range.end - 1], &mut detached);
-            #[cfg(all(test, not(shuttle)))]
-            super::midway::reached(super::midway::Point::Change);
+            failpoint!(GateClosed);
             self.publish(vmas, changed);
             if !(range.start | range.end).is_multiple_of(table::span(1)) {
                 domain.synchronize();

@@ -43,7 +43,7 @@ use super::vma::Vma;
 use super::vma_set::VmaSet;
 use super::{SpaceInner, page_start};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, failpoint};
 use crate::{PAGE_SIZE, VirtAddr};
 
 /// The watched pages of a space.
@@ -142,8 +142,7 @@ impl SpaceInner {
     pub(super) fn written(&self, at: u64) {
         self.code.written(at);
         self.dirty.stored(self, at);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Told);
+        failpoint!(WatchersNotified);
     }
 
     /// The same, of a page that belongs to the file that `vma` shows there.
@@ -218,8 +217,7 @@ impl Accessor {
         if cfg!(mutant = "A1-copy") {
             domain.synchronize();
         }
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Waited);
+        failpoint!(PageGated);
         if space.end_writes(page) {
             space.changes.doubt();
             // mutant: A1-watch (test: a_store_to_a_coalesced_leaf_counts_once_its_page_is_watched) the leaf stays coalesced

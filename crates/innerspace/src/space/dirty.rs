@@ -30,9 +30,9 @@ use super::vma::{Backing, Vma};
 use super::{Space, SpaceError, SpaceInner, page_start};
 use crate::group::{GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::raw::AtomicU64;
+use crate::sync::{Mutex, failpoint};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageCount, VirtAddr};
 
 /// Ranges and leaves noted in a page of memory, for which the group is charged.
@@ -302,8 +302,7 @@ impl Space {
         let domain = &space.pool.domain;
         let closed = writer.close(domain, &range, || ());
         let taken = space.dirty.take(space, &range);
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Taken);
+        failpoint!(Taken);
         if space.end_writes_of(&taken) {
             space.changes.doubt();
         }

@@ -54,9 +54,9 @@ use crate::cache::{
 use crate::dax::{DaxPages, DaxRef, Reach};
 use crate::reclaim::PoolFrame;
 use crate::stats::Event;
-use crate::sync::Arc;
 use crate::sync::domain::{Participant, Post};
 use crate::sync::raw::AtomicU64;
+use crate::sync::{Arc, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// What a step came to.
@@ -249,8 +249,7 @@ impl<'space> FaultState<'space> {
             FaultPage::Block(block) => FilePage::Block(block, want.page, want.kind),
             FaultPage::Hole(hole) => FilePage::Hole(want.file, hole),
         };
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::BlockHad);
+        failpoint!(BlockAcquired);
         Ok(())
     }
 
@@ -410,8 +409,7 @@ impl<'space> FaultState<'space> {
         {
             return Ok(leaf.frame);
         }
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Turn);
+        failpoint!(Turn);
         let _paths = self.space.paths.lock();
         let moved = |forget| {
             // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced

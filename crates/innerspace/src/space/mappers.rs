@@ -23,7 +23,7 @@ use crate::cache::{MapperId, Mappers, Revoke};
 use crate::frame::Dropped;
 use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
-use crate::sync::{Arc, Weak};
+use crate::sync::{Arc, Weak, failpoint};
 
 /// Pages looked at in one section.
 const PAGES_A_SECTION: u64 = 512;
@@ -88,16 +88,14 @@ impl Mappers for SpaceMapper {
         self.in_parts(pages, |space, tables, part| {
             space.revoke_part(tables, self.file, part, how);
         });
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Revoked);
+        failpoint!(Revoked);
     }
 
     fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
         self.in_parts(pages, |space, tables, part| {
             space.age_part(tables, self.file, part, used);
         });
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Revoked);
+        failpoint!(Revoked);
     }
 }
 
@@ -187,8 +185,7 @@ impl SpaceInner {
 
     fn revoke_part(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>, how: Revoke) {
         let nodes = Nodes { pool: &self.pool };
-        #[cfg(all(test, not(shuttle)))]
-        super::midway::reached(super::midway::Point::Revocation);
+        failpoint!(Revocation);
         for (vma, addresses) in tables.vmas.showing(file, pages) {
             let mut each = |at, word: &AtomicU64| self.revoke_word(vma, at, word, how);
             nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);

@@ -76,8 +76,6 @@ mod ledger;
 mod map;
 mod mappers;
 mod mapping;
-#[cfg(all(test, not(shuttle)))]
-mod midway;
 mod options;
 mod pin;
 mod pte;
@@ -121,7 +119,7 @@ use crate::stats::Event;
 use crate::sync::domain::{Participant, Post};
 use crate::sync::gate::{Gate, OpenSection};
 use crate::sync::published::Published;
-use crate::sync::{Arc, Mutex, Rank};
+use crate::sync::{Arc, Mutex, Rank, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 pub use self::accessor::Accessor;
@@ -487,8 +485,7 @@ impl Drop for SpaceInner {
         self.changes.end(pool, group);
         self.dirty.end(pool, group);
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
-        #[cfg(all(test, not(shuttle)))]
-        midway::reached(midway::Point::TableGone);
+        failpoint!(TableGone);
         // The mappings may have been the last to keep a file open: what that retires is done now,
         // while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));

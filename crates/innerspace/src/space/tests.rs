@@ -4,7 +4,7 @@ mod at_once;
 mod chains;
 mod coalesced;
 mod direct;
-mod midway;
+mod failpoints;
 mod noting;
 mod old_mappings;
 mod refused;

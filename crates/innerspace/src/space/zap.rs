@@ -27,6 +27,7 @@ use super::change::Structure;
 use super::pte::{self, Pte};
 use super::table::{Borrower, Detached, LEAF_BYTES, Leaf, Nodes, slot_index};
 use super::vma::{Backing, Vma};
+use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 
 impl SpaceInner {
@@ -86,8 +87,7 @@ impl SpaceInner {
             let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
             for word in &nodes.words(leaf.frame)[slots] {
                 if pte::load(word) != Pte::EMPTY {
-                    #[cfg(all(test, not(shuttle)))]
-                    super::midway::reached(super::midway::Point::Zap);
+                    failpoint!(Zap);
                     let page = pte::take(word);
                     if page.needs_letting_go() {
                         taken.pages.push(page);

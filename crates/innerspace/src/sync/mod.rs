@@ -50,10 +50,9 @@
 
 pub(crate) mod domain;
 pub(crate) mod due;
+pub(crate) mod failpoint;
 pub(crate) mod gate;
 pub(crate) mod keep;
-#[cfg(all(test, not(loom), not(shuttle)))]
-pub(crate) mod midway;
 pub(crate) mod order;
 pub(crate) mod owned;
 pub(crate) mod panics;
@@ -62,5 +61,6 @@ pub(crate) mod published;
 mod shim;
 
 pub(crate) use domain::Domain;
+pub(crate) use failpoint::failpoint;
 pub(crate) use order::{Apart, Rank, may_call_out};
 pub(crate) use shim::*;

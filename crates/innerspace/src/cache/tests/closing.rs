@@ -7,10 +7,10 @@ use std::rc::Rc;
 use super::panicking::{Panicking, Times};
 use super::*;
 use crate::cache::FileError;
-use crate::cache::midway::{self, Point};
 use crate::group::GroupId;
 use crate::reclaim::Owner;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
+use crate::sync::failpoint;
 use crate::sync::{Mutex, thread};
 
 // spec: P16, P30
@@ -141,10 +141,10 @@ fn beside_a_failing_write(
     file: &PagedFile,
     store: &Arc<Faulty>,
     meanwhile: impl FnOnce() + 'static,
-) -> crate::sync::midway::Awaited<Point> {
+) -> failpoint::Armed {
     file.write_at(&[1; 100], 0).unwrap();
     let failed = hanging_write(core(file), store);
-    midway::then(Point::OwnWritten, move || {
+    failpoint::on("OwnWritten", move || {
         failed();
         meanwhile();
     })
@@ -177,14 +177,14 @@ fn the_last_drop_outlasts_the_failures_of_others() {
         let again = Rc::new(RefCell::new(None));
         let there = beside_a_failing_write(&file, &store, || {});
         // The close is about to try again, but others are at it, and fail again.
-        let begun = midway::then(Point::OthersWritten, {
+        let begun = failpoint::on("OthersWritten", {
             let (store, others, again) = (store.clone(), others.clone(), again.clone());
             move || {
                 let write = hanging_write(&others, &store);
-                *again.borrow_mut() = Some(midway::then(Point::OwnWritten, write));
+                *again.borrow_mut() = Some(failpoint::on("OwnWritten", write));
             }
         });
-        let last = midway::then(Point::Closing, move || {
+        let last = failpoint::on("Closing", move || {
             assert_eq!(others.dirty_blocks(), 1);
             // Whatever they try now, it is not to be relied on.
             for _ in 0..3 {
@@ -357,7 +357,7 @@ fn a_request_that_is_served_beside_a_close_fills_nothing() {
     let mut future = std::pin::pin!(file.ready(0..10));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(future.as_mut().poll(&mut context).is_pending());
-    let there = midway::then(Point::Gone, {
+    let there = failpoint::on("BlocksGone", {
         let cache = cache.clone();
         move || {
             thread::spawn(move || cache.tick()).join().unwrap();

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
-use crate::cache::midway::{self, Point};
 use crate::cache::{FaultKind, FileError, Reading};
 use crate::reclaim::Owner;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::failpoint;
 use crate::sync::thread;
 
 // spec: P16
@@ -243,7 +243,7 @@ fn a_refused_cut_loses_nothing_beside_it() {
             let (file, store, twos) = (file.clone(), store.clone(), twos.clone());
             thread::spawn(move || {
                 let refusing = store.clone();
-                let there = midway::then(Point::PutOff, move || {
+                let there = failpoint::on("PutOff", move || {
                     refusing.release(Release::Fail(Failure::Io));
                 });
                 file.sync_all().unwrap();
@@ -280,7 +280,7 @@ fn a_write_back_beside_a_cut_brings_nothing_back() {
         let cutter = Rc::new(Cell::new(None));
         // The write back knows its length: the store is cut now, and the cache as soon as the block
         // is unlocked.
-        let there = midway::then(Point::Beginning, {
+        let there = failpoint::on("WriteBeginning", {
             let (file, store, cutter) = (file.clone(), store.clone(), cutter.clone());
             move || {
                 cutter.set(Some(thread::spawn(move || file.set_len(new))));
@@ -316,7 +316,7 @@ fn a_cut_waits_for_writes_that_had_begun() {
         let cutter = {
             let (file, passed) = (file.clone(), passed.clone());
             thread::spawn(move || {
-                let there = midway::then(Point::Cutting, {
+                let there = failpoint::on("Cutting", {
                     let core = core(&file).clone();
                     move || {
                         passed.store(true, Ordering::Release);

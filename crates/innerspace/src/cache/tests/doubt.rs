@@ -3,13 +3,13 @@
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
 use super::*;
-use crate::cache::midway::{self, Point};
 use crate::cache::syncs::NoIo;
 use crate::cache::writeback::LockMode;
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;
 use crate::store::SyncWhat;
 use crate::store::faulty::{OperationKind, Release};
+use crate::sync::failpoint;
 use crate::sync::thread;
 
 // spec: P18
@@ -132,7 +132,7 @@ fn an_invalidation_keeps_what_is_in_doubt() {
     file.write_at(&[2; 100], 4096).unwrap();
     core(&file).flush(&EVERYTHING);
     faulty.add(fail_sync());
-    let there = midway::then(Point::SyncFailed, {
+    let there = failpoint::on("SyncFailed", {
         let file = file.clone();
         move || assert_eq!(file.invalidate(..).unwrap().0, 0)
     });
@@ -197,7 +197,7 @@ fn doubt_that_somebody_else_has_ended_makes_nothing_dirty() {
     let cache = memory(64);
     let faulty = patterned(4 * 4096);
     let file = doubted_file(&cache, &faulty);
-    let there = midway::then(Point::DoubtListed, {
+    let there = failpoint::on("DoubtListed", {
         let file = file.clone();
         move || {
             let _ = file.sync_all();

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
-use crate::cache::midway::{self, Point};
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::failpoint;
 use crate::sync::thread;
 
 // spec: P16, P30
@@ -108,15 +108,14 @@ fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
         let syncer = Rc::new(Cell::new(None));
         // Nothing is being written, and the discard looks for what is dirty next.
-        let there = midway::then(Point::Cutting, {
+        let there = failpoint::on("Cutting", {
             let (file, store, syncer) = (file.clone(), store.clone(), syncer.clone());
             move || {
                 let waits = Arc::new(AtomicBool::new(false));
                 let put_off = waits.clone();
                 syncer.set(Some(thread::spawn(move || {
-                    let there = midway::then(Point::PutOff, move || {
-                        put_off.store(true, Ordering::Release)
-                    });
+                    let there =
+                        failpoint::on("PutOff", move || put_off.store(true, Ordering::Release));
                     file.sync_all().unwrap();
                     drop(there);
                 })));
@@ -146,7 +145,7 @@ fn invalidate_knows_what_the_store_got_meanwhile() {
         let store = patterned(size);
         let file = open(&cache, &store, &options(size));
         file.append(&vec![2; size as usize]).unwrap();
-        let there = midway::then(Point::LengthTold, {
+        let there = failpoint::on("LengthRead", {
             let file = file.clone();
             move || {
                 let syncer = thread::spawn(move || file.sync_all());

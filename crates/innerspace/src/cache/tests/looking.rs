@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::cache::lookup::{Basis, Get, Got};
-use crate::cache::midway::{self, Point};
 use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
 use crate::group::Reclaimer;
 use crate::reclaim::{AllocMode, EvictionPolicy};
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::failpoint;
 use crate::sync::thread;
 use crate::units::FrameId;
 
@@ -519,7 +519,7 @@ fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
     file.prefetch(..).unwrap();
     let was = frame(core(&file), 0);
     let reused = Arc::new(AtomicU32::new(0));
-    let there = midway::then(Point::WordRead, {
+    let there = failpoint::on("WordRead", {
         let (file, other, reused) = (file.clone(), other.clone(), reused.clone());
         // By another thread: this one is in a section.
         let reuse = move || {

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::mapped::Mapped;
 use super::*;
-use crate::cache::midway::{Point, then};
 use crate::cache::{FaultKind, FaultPage, FileError, Mappers, Reading, Revoke, WriteOrder};
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;
+use crate::sync::failpoint;
 
 // spec: P29
 #[test]
@@ -229,7 +229,7 @@ fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole()
         let file = open(&cache, &store, &options(size));
         let _mapped = Mapped::new(&cache, &file);
         let other = file.clone();
-        let filled = then(Point::HoleFilled, move || other.sync_all().unwrap());
+        let filled = failpoint::on("HoleFilled", move || other.sync_all().unwrap());
         file.write_at(&[7; 50], 200).unwrap();
         drop(filled);
         file.sync_all().unwrap();

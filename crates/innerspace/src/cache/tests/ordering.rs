@@ -1,10 +1,10 @@
 //! Write orders: what may be written when, and who is refused meanwhile.
 
 use super::*;
-use crate::cache::midway::{Point, then};
 use crate::cache::{FileError, HeldReason, WriteOrder};
 use crate::reclaim::Owner;
 use crate::store::faulty::OperationKind;
+use crate::sync::failpoint;
 
 fn written(store: &Faulty) -> usize {
     store
@@ -78,7 +78,7 @@ fn a_sync_says_what_was_held_back_though_it_is_released_meanwhile() {
     file.set_barrier(5);
     file.write_at(&[2; 4096], 0).unwrap();
     let other = file.clone();
-    let written = then(Point::OwnWritten, move || other.release_through(5));
+    let written = failpoint::on("OwnWritten", move || other.release_through(5));
     let outcome = file.sync_all();
     drop(written);
     assert_eq!(store.inner().to_vec()[0], byte_at(0));

@@ -3,9 +3,9 @@
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync};
 use super::*;
-use crate::cache::midway::{self, Point};
 use crate::cache::{FileError, StoreAction};
 use crate::reclaim::Owner;
+use crate::sync::failpoint;
 
 /// The next sync fails, and what was accepted since the last good one is gone.
 fn forget() -> Rule {
@@ -192,7 +192,7 @@ fn a_sync_that_fails_beside_a_punch_may_have_undone_it() {
     let store = patterned(8 * 4096);
     let file = open(&cache, &store, &options(4096));
     store.add(forget());
-    let there = midway::then(Point::Punched, {
+    let there = failpoint::on("Punched", {
         let core = core(&file).clone();
         move || core.sync_store(crate::store::SyncWhat::All).unwrap()
     });
@@ -209,7 +209,7 @@ fn a_sync_that_began_before_a_punch_does_not_cover_it() {
     let cache = memory(64);
     let store = patterned(8 * 4096);
     let file = open(&cache, &store, &options(4096));
-    let there = midway::then(Point::Punched, {
+    let there = failpoint::on("Punched", {
         let core = core(&file).clone();
         move || core.sync_store(crate::store::SyncWhat::All).unwrap()
     });

@@ -8,7 +8,6 @@ use super::*;
 use crate::cache::dirty::WriteReason;
 use crate::cache::fill::Miss;
 use crate::cache::lookup::Get;
-use crate::cache::midway::{self, Point};
 use crate::cache::owner::Evicting;
 use crate::cache::stream::Stream;
 use crate::cache::{FileError, StoreAction};
@@ -16,6 +15,7 @@ use crate::reclaim::{AllocMode, Owner};
 use crate::store::SyncWhat;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::failpoint;
 use crate::sync::thread;
 use crate::units::MIB;
 
@@ -65,7 +65,7 @@ fn a_sync_that_waited_for_one_that_failed_hears_of_it() {
         let failing = {
             let core = core(&file).clone();
             thread::spawn(move || {
-                let there = midway::then(Point::SyncFailed, move || {
+                let there = failpoint::on("SyncFailed", move || {
                     let end: Result<(), FileError> = waits.recv().unwrap().join().unwrap();
                     let error = end.expect_err("what it has written is lost");
                     assert!(is_failed_sync(&error), "{error}");
@@ -266,7 +266,7 @@ fn a_sync_leaves_what_is_appended_meanwhile() {
         let store = patterned(size);
         let file = open(&cache, &store, &options(size));
         file.write_at(&[2; 10], 0).unwrap();
-        let there = midway::then(Point::Beginning, {
+        let there = failpoint::on("WriteBeginning", {
             let file = file.clone();
             move || {
                 let appender = thread::spawn(move || file.append(&vec![3; size as usize]));
@@ -293,7 +293,7 @@ fn a_sync_waits_for_the_writes_of_others() {
         let (_cache, store, file) = written(size);
         let flush = hanging_flush(core(&file), &store);
         let passed = Arc::new(AtomicBool::new(false));
-        let own = midway::then(Point::OwnWritten, {
+        let own = failpoint::on("OwnWritten", {
             let (store, passed) = (store.clone(), passed.clone());
             move || {
                 // For a sync that does not wait, there is time to show it.
@@ -308,7 +308,7 @@ fn a_sync_waits_for_the_writes_of_others() {
                 });
             }
         });
-        let others = midway::then(Point::OthersWritten, {
+        let others = failpoint::on("OthersWritten", {
             let core = core(&file).clone();
             move || {
                 passed.store(true, Ordering::Release);
@@ -337,12 +337,10 @@ fn a_sync_waits_for_no_write_that_began_after_it() {
     let waiting = {
         let core = core(&file).clone();
         thread::spawn(move || {
-            let there = midway::then(Point::Awaiting, move || {
+            let there = failpoint::on("Awaiting", move || {
                 tell.send(()).unwrap();
                 // It may come round again, and then it still waits.
-                std::mem::forget(midway::then(Point::Awaiting, move || {
-                    tell.send(()).unwrap()
-                }));
+                std::mem::forget(failpoint::on("Awaiting", move || tell.send(()).unwrap()));
             });
             std::mem::forget(there);
             core.wait_written(0..u64::MAX);

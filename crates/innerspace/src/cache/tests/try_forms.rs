@@ -6,9 +6,9 @@ use super::blocking::{Bell, poll};
 use super::*;
 use crate::cache::FileError;
 use crate::cache::lookup::Get;
-use crate::cache::midway::{self, Point};
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
+use crate::sync::failpoint;
 use crate::sync::thread;
 
 fn would_block<T: std::fmt::Debug>(result: Result<T, FileError>, offset: u64) {
@@ -248,7 +248,7 @@ fn an_append_that_does_not_wait_writes_over_nobody() {
     let file = open(&cache, &patterned(100), &options(4096));
     file.view(..).unwrap();
     let other = file.clone();
-    let there = midway::then(Point::Appending, move || {
+    let there = failpoint::on("Appending", move || {
         let writing = thread::spawn(move || other.write_at(&[2; 4096], 100).unwrap());
         writing.join().unwrap();
     });

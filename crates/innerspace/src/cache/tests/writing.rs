@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::FileError;
-use crate::cache::midway::{self, Point};
+use crate::sync::failpoint;
 
 use crate::store::faulty::OperationKind;
 use crate::sync::atomic::Ordering;
@@ -305,12 +305,12 @@ fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
             }
         };
         // The block's whole life is beside the one write.
-        let made = midway::then(
-            Point::NotCached,
+        let made = failpoint::on(
+            "NotCached",
             beside(|file, size| file.write_at(&vec![3; size as usize], 0).unwrap()),
         );
-        let gone = midway::then(
-            Point::HoleFound,
+        let gone = failpoint::on(
+            "HoleFound",
             beside(|file, _| {
                 file.sync_all().unwrap();
                 file.evict(..).unwrap();
@@ -337,7 +337,7 @@ fn an_append_that_has_written_nothing_is_tried_again_though_the_file_is_longer()
         core(file).uses_files.store(true, Ordering::Relaxed);
     }
     other.write_at(&[1; 8 * PAGE], 0).unwrap();
-    let there = midway::then(Point::NotCached, {
+    let there = failpoint::on("NotCached", {
         let file = file.clone();
         let longer = move || {
             file.write_at(&[2], 5 * PAGE as u64).unwrap();

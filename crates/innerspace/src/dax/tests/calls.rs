@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::super::entry::{Content, Size};
 use super::super::extents::faulty::{Faulty, Misplace};
-use super::super::midway;
 use super::super::{DaxError, HoleWrites, Reach};
 use super::*;
 use crate::cache::{FaultKind, Mappers, Revoke};
 use crate::group::Group;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::failpoint;
 
 #[test]
 fn bytes_come_back_and_holes_are_zeros_that_cost_nothing() {
@@ -362,7 +362,7 @@ fn what_comes_to_the_heap_beside_a_settlement_is_paid_for() {
     // While all is given back, as much as was there comes again; the number that it looks at is the
     // old one.
     let (other, grown) = (core.clone(), sized.clone());
-    let there = midway::then(midway::Point::Settled, move || {
+    let there = failpoint::on("Settled", move || {
         grown.0.store(10 * PAGE, Ordering::SeqCst);
         other.must_pay_for_heap();
     });

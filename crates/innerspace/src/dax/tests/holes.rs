@@ -1,7 +1,7 @@
 //! Faults of loads from holes: which of the pages behind are had with the one that is asked for.
 
-use super::super::midway::{self, Point};
 use super::*;
+use crate::sync::failpoint;
 
 /// What a load at `page` has, in a mapping of all 16 pages.
 fn load(file: &DaxFile, page: u64) -> DaxPages {
@@ -73,7 +73,7 @@ fn beside(
 ) -> Range<u64> {
     let (sent, cutting) = std::sync::mpsc::channel();
     let other = file.clone();
-    let there = midway::then(Point::HolesLocked, move || {
+    let there = failpoint::on("HolesLocked", move || {
         let theirs = other.clone();
         let cut = std::thread::spawn(move || cut(&theirs));
         until(|| begun(other.core()));

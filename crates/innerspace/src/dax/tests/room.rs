@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use super::reminding::{create, cut, path_in};
 use super::*;
-use crate::dax::midway::{self, Point};
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 use crate::sys::shared::faults::{Answered, Call, answer};
 
 /// A file of so many pages of sevens, all of them clean.
@@ -261,7 +261,7 @@ fn a_sync_in_the_midst_of_a_punch_takes_no_room_from_it() {
         Call::Room | Call::Allocate if is_full.get() => Err(ErrorKind::StorageFull.into()),
         _ => Ok(()),
     });
-    let _there = midway::then(Point::Clearable, move || {
+    let _there = failpoint::on("Clearable", move || {
         // Another thread's, if it could be now.
         let is_kept_away = core.syncing.try_lock().is_none();
         if !is_kept_away {

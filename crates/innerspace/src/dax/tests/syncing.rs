@@ -4,9 +4,9 @@ use super::super::HoleWrites;
 use super::super::entries::Found;
 use super::super::extents::faulty::Faulty;
 use super::super::grab::Wanted;
-use super::super::midway::{self, Point};
 use super::*;
 use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
 
 /// What the file would read after a power cut.
 fn after_power_cut(extents: &impl ExtentMap, image: &[u8], page: u64) -> Vec<u8> {
@@ -203,7 +203,7 @@ fn what_is_stored_through_a_pin_that_ends_during_a_sync_is_in_the_next() {
     let (device, extents, file) = power_file(&pool, 8);
     file.write_all_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
     let pin = file.pin_raw(PAGE..2 * PAGE).unwrap();
-    let flushed = midway::then(Point::Flushed, {
+    let flushed = failpoint::on("Flushed", {
         let (device, extents) = (device.clone(), extents.clone());
         move || {
             // As foreign code would, by the address.
@@ -368,7 +368,7 @@ fn an_invalidation_beside_a_sync_keeps_what_that_makes_dirty_again() {
     extents.plan(|plan| plan.fail_sync = Some(std::io::ErrorKind::TimedOut));
     let beside = std::rc::Rc::new(std::cell::RefCell::new(None));
     // The pages of the first range are clean when those of the second have been flushed.
-    let first = midway::then(Point::Flushed, {
+    let first = failpoint::on("Flushed", {
         let (file, beside) = (file.clone(), beside.clone());
         move || {
             let invalidate = move || {
@@ -385,7 +385,7 @@ fn an_invalidation_beside_a_sync_keeps_what_that_makes_dirty_again() {
             };
             let other = std::rc::Rc::new(std::cell::Cell::new(None));
             let into = other.clone();
-            let second = midway::then(Point::Flushed, move || into.set(Some(invalidate())));
+            let second = failpoint::on("Flushed", move || into.set(Some(invalidate())));
             *beside.borrow_mut() = Some((second, other));
         }
     });

@@ -24,6 +24,7 @@ use crate::space::translate::Translator;
 use crate::space::vma_cache::{MemoryFor, VmaCache};
 use crate::space::{SpaceInner, page_start};
 use crate::stats::Event;
+use crate::sync::failpoint;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::Quarter;
 
@@ -205,8 +206,7 @@ impl<'s> OwnSlot<'s> {
                 // somebody may store to it in place: the word says so (`pte`), and the copy is
                 // thrown away.
                 page.copy_from_still(self.nodes().frame_of(self.old));
-                #[cfg(all(test, not(shuttle)))]
-                crate::space::midway::reached(crate::space::midway::Point::Copied);
+                failpoint!(Copied);
             }
             Holds::File | Holds::Direct => self.copy(page, self.old.host()),
             Holds::Nothing | Holds::Zero => unreachable!("there is nothing to copy"),

@@ -45,6 +45,7 @@ use crate::space::translate::GATE_MAIL;
 use crate::space::vma_set::VmaSet;
 use crate::space::{Role, Space, SpaceError, SpaceInner};
 use crate::stats::Event;
+use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 use crate::sync::panics::Panics;
 use crate::sync::raw::AtomicU64;
@@ -108,8 +109,7 @@ impl Space {
         let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
             space.changes.end(&space.pool, space.group_id());
             let plan = nodes.plan_restore(space.root, image.root)?;
-            #[cfg(all(test, not(shuttle)))]
-            crate::space::midway::reached(crate::space::midway::Point::Change);
+            failpoint!(GateClosed);
             nodes.apply_plan(plan, detached);
             space.changes.set(Record::new(image.id, revision));
             Ok::<(), TooManyForks>(())

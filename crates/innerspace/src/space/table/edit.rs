@@ -9,6 +9,7 @@ use super::{
 use crate::FrameId;
 use crate::space::pte::{self, VALID_W, VALID_X};
 use crate::sync::domain::Post;
+use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// What to do to the slots of a range.
@@ -150,8 +151,7 @@ impl Walk<'_, '_> {
             let words = &self.nodes.words(node)[first..end.div_ceil(span(0)) as usize];
             for word in words {
                 self.edit_slot(word);
-                #[cfg(all(test, not(shuttle)))]
-                crate::space::midway::reached(crate::space::midway::Point::Edited);
+                failpoint!(Edited);
             }
             if self.edit.needs_own_path() {
                 // Whoever had it coalesced was told when the gate closed; if nothing was mapped

@@ -7,6 +7,7 @@ use crate::reclaim::PoolFrame;
 use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::stats::Event;
 use crate::sync::atomic::fence;
+use crate::sync::failpoint;
 use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
@@ -56,8 +57,7 @@ impl Nodes<'_> {
         // Acquire: the words were loaded one by one; pairs with the releases that installed the
         // pages, as in `pte::load`.
         fence(Ordering::Acquire);
-        #[cfg(all(test, not(shuttle)))]
-        crate::space::midway::reached(crate::space::midway::Point::LeafCopied);
+        failpoint!(LeafCopied);
         frame.change_words(|word| {
             let copy = Pte(word).borrowed_or_empty().0;
             borrows |= copy;
@@ -106,10 +106,7 @@ impl Nodes<'_> {
                 Some((origin, _)) => leaf = origin,
                 None => return,
             }
-            #[cfg(all(test, not(shuttle)))]
-            if self.state(leaf).refs() == 0 {
-                crate::space::midway::reached(crate::space::midway::Point::Climbing);
-            }
+            failpoint!(Climbing if self.state(leaf).refs() == 0);
         }
     }
 

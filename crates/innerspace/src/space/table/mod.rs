@@ -51,8 +51,8 @@ use crate::frame::{Dropped, FlagSet, HoldState, Kind};
 use crate::group::GroupId;
 use crate::reclaim::{Freeing, Pool, PoolFrame, Retired};
 use crate::sync::domain::Post;
-use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
+use crate::sync::{failpoint, interleave};
 use crate::{FrameId, PAGE_SHIFT};
 
 pub(super) use self::edit::Edit;
@@ -187,8 +187,7 @@ impl Untold {
         let Some(forget) = self.forget else {
             return end;
         };
-        #[cfg(all(test, not(shuttle)))]
-        crate::space::midway::reached(crate::space::midway::Point::Replaced);
+        failpoint!(Replaced);
         // mutant: A6-failed (test: a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails)
         if end.is_ok() || cfg!(not(mutant = "A6-failed")) {
             moved(forget);
@@ -302,10 +301,7 @@ impl<'pool> Nodes<'pool> {
         let mut exclusive = true;
         for level in (1..=ROOT_LEVEL).rev() {
             node = self.child(&self.words(node)[slot_index(at, level)])?;
-            #[cfg(all(test, not(shuttle)))]
-            if level == ROOT_LEVEL {
-                crate::space::midway::reached(crate::space::midway::Point::Walk);
-            }
+            failpoint!(Walk if level == ROOT_LEVEL);
             exclusive &= !self.is_held_twice(node);
         }
         // The root last: who has come to what replaces something finds it counted twice until all
@@ -332,10 +328,7 @@ impl<'pool> Nodes<'pool> {
                 Some(child) => child,
                 None => self.link_new(word, spares)?,
             };
-            #[cfg(all(test, not(shuttle)))]
-            if level == ROOT_LEVEL {
-                crate::space::midway::reached(crate::space::midway::Point::Filling);
-            }
+            failpoint!(Filling if level == ROOT_LEVEL);
         }
         Ok(node)
     }

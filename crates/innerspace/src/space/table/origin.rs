@@ -30,6 +30,7 @@ use crate::FrameId;
 use crate::frame::Dropped;
 use crate::reclaim::{Pool, Retired};
 use crate::space::pte::{self, Pte};
+use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// The bits of a leaf's origin that say how many leaves it borrows through.
@@ -189,8 +190,7 @@ impl Nodes<'_> {
         let Some(origin) = self.absorbable_origin(leaf) else {
             return false;
         };
-        #[cfg(all(test, not(shuttle)))]
-        crate::space::midway::reached(crate::space::midway::Point::FoundAlone);
+        failpoint!(FoundAlone);
         let counts = &self.pool.frames.meta(origin).hold;
         // mutant: F4-claim (shuttle: two_that_copy_a_leaf_absorb_its_origin_once) both of two that found it alone
         let claimed = match cfg!(mutant = "F4-claim") {
@@ -210,13 +210,11 @@ impl Nodes<'_> {
                 self.retire_page(pte::take(from)); // else stays: `trim` may be looking
             }
         }
-        #[cfg(all(test, not(shuttle)))]
-        crate::space::midway::reached(crate::space::midway::Point::Absorbed);
+        failpoint!(Collapsed);
         self.borrow_from_next(leaf, origin, borrower);
         // The origin still names the next one: somebody may be on his way through it.
         let dropped = counts.unmap_both();
-        #[cfg(all(test, not(shuttle)))]
-        crate::space::midway::reached(crate::space::midway::Point::Uncounted);
+        failpoint!(Uncounted);
         assert_eq!(
             dropped,
             Dropped::Last,

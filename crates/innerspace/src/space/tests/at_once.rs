@@ -5,9 +5,9 @@ use std::sync::mpsc;
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
 use crate::space::change::EVERYWHERE;
-use crate::space::midway::{self, Point};
 use crate::space::translate::GATE_MAIL;
 use crate::store::MemoryStore;
+use crate::sync::failpoint;
 
 // spec: P29
 #[test]
@@ -59,7 +59,7 @@ fn a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access() {
     let (open, may_open) = mpsc::channel::<()>();
     let (closes, closing) = mpsc::channel();
     let changing = space.clone();
-    let _there = midway::then(Point::BlockHad, move || {
+    let _there = failpoint::on("BlockAcquired", move || {
         let (told, closed) = mpsc::channel();
         let other = thread::spawn(move || {
             let inner = &changing.0;

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::space::midway::{self, Point};
+use crate::sync::failpoint;
 
 const LARGE: u64 = 512 * PAGE;
 
@@ -32,7 +32,7 @@ fn a_view_stays_when_its_chain_is_absorbed_beside_it() {
     pool.flush_retired();
     let image = third.freeze().unwrap();
     let (out, third_back) = mpsc::channel();
-    let there = midway::then(Point::Climbing, move || {
+    let there = failpoint::on("Climbing", move || {
         let storing = thread::spawn(move || {
             third.accessor().store(at + 2 * PAGE, 12u64).unwrap();
             third
@@ -69,7 +69,7 @@ fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
     pool.flush_retired();
     let to = VirtAddr(1 << 35);
     let (out, third_back) = mpsc::channel();
-    let there = midway::then(Point::Climbing, move || {
+    let there = failpoint::on("Climbing", move || {
         let storing = thread::spawn(move || {
             third.accessor().store(at + 2 * PAGE, 12u64).unwrap();
             third
@@ -106,11 +106,11 @@ fn an_origin_is_absorbed_once() {
     let second = first.fork().unwrap();
     let keep = first.clone();
     let (joined_to, joined) = mpsc::channel();
-    let there = midway::then(Point::FoundAlone, move || {
+    let there = failpoint::on("FoundAlone", move || {
         let (between, is_between) = mpsc::channel();
         let (to_go_on, go_on) = mpsc::channel::<()>();
         let storing = thread::spawn(move || {
-            let _there = midway::then(Point::Uncounted, move || {
+            let _there = failpoint::on("Uncounted", move || {
                 between.send(()).unwrap();
                 let _dropped = go_on.recv();
             });

@@ -4,9 +4,9 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::space::midway::{self, Point};
 use crate::space::table::{LEAF_BYTES, SLOTS};
 use crate::stats::Event;
+use crate::sync::failpoint;
 use crate::{Advice, Remap};
 
 const PAGES: u64 = SLOTS as u64;
@@ -175,7 +175,7 @@ fn a_leaf_is_not_coalesced_while_its_pages_are_taken() {
     let mut a = space.accessor();
     store_all(&mut a, 1);
     let (hand_over, visited) = mpsc::channel();
-    let _there = midway::then(Point::Zap, move || {
+    let _there = failpoint::on("Zap", move || {
         visit(&mut a);
         hand_over.send(a).unwrap();
     });
@@ -259,7 +259,7 @@ fn what_a_change_is_at_stays_shared_until_it_has_passed() {
     let child = space.fork().unwrap();
     let mut c = child.accessor();
     let (hand_over, done) = mpsc::channel();
-    let _there = midway::then(Point::Edited, move || {
+    let _there = failpoint::on("Edited", move || {
         let parting = thread::spawn(move || {
             c.store(AT, 1u64).unwrap();
             store_all(&mut a, 1);

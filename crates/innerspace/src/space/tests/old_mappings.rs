@@ -7,9 +7,9 @@ use super::direct::LARGE;
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions, PagedFile};
 use crate::space::access::{Single, What};
-use crate::space::midway::{self, Point};
 use crate::store::{MemoryStore, Store};
 use crate::sync::domain::Domain;
+use crate::sync::failpoint;
 
 /// A file of one page of `byte`.
 fn filled(cache: &Arc<Cache>, byte: u8) -> PagedFile {
@@ -24,21 +24,21 @@ type Evicting = thread::JoinHandle<u64>;
 /// Has `file` evicted in the middle of this thread's next structural change. The first channel
 /// gives the thread, and the number of the last grace period, when the thread's section has read
 /// the mappings; it goes on when it is told so by the second.
-fn evict_midway(
+fn evict_halfway(
     domain: &Arc<Domain>,
     file: &PagedFile,
 ) -> (
-    midway::Awaited,
+    failpoint::Armed,
     mpsc::Receiver<(Evicting, u64)>,
     mpsc::Sender<()>,
 ) {
     let (hand_over, evicting) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
     let (domain, file) = (domain.clone(), file.clone());
-    let there = midway::then(Point::Change, move || {
+    let there = failpoint::on("GateClosed", move || {
         let (told, has_read) = mpsc::channel();
         let thread = thread::spawn(move || {
-            let _there = midway::then(Point::Revocation, move || {
+            let _there = failpoint::on("Revocation", move || {
                 told.send(()).unwrap();
                 may_go_on.recv().unwrap();
             });
@@ -65,7 +65,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
     let mut a = space.accessor();
     assert_eq!(a.load::<u8>(at), Ok(1));
     let domain = &cache.pool().domain;
-    let (there, evicting, go_on) = evict_midway(domain, &old);
+    let (there, evicting, go_on) = evict_halfway(domain, &old);
     map(&new).unwrap();
     drop(there);
     let (evicts_old, _) = evicting.recv().unwrap();
@@ -115,7 +115,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     let restoring = {
         let (space, snapshot, old) = (space.clone(), snapshot.clone(), old.clone());
         thread::spawn(move || {
-            let (_there, evicting, go_on) = evict_midway(&space.0.pool.domain, &old);
+            let (_there, evicting, go_on) = evict_halfway(&space.0.pool.domain, &old);
             hand_over.send((evicting, go_on)).unwrap();
             space.restore(&snapshot).unwrap();
         })
@@ -154,7 +154,7 @@ fn a_space_that_went_back_since_it_was_asked_is_asked_again() {
     assert_eq!(space.stats().pages.file, 0);
     let there = {
         let space = space.clone();
-        midway::then(Point::Revoked, move || {
+        failpoint::on("Revoked", move || {
             let going_back = thread::spawn(move || {
                 space.restore(&snapshot).unwrap();
                 drop(snapshot);

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::Advice;
-use crate::space::midway::{self, Point};
 use crate::space::table::LEAF_BYTES;
+use crate::sync::failpoint;
 
 /// A space with numbered pages: the first half of a leaf, and as much before it.
 fn numbered(pool: &Arc<Pool>) -> (Space, VirtAddr) {
@@ -130,7 +130,7 @@ fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over(
     drop(space.accessor().watch_code(at).unwrap());
     let (hand_over, dropping) = mpsc::channel();
     let other = space.clone();
-    let _there = midway::then(Point::Told, move || {
+    let _there = failpoint::on("WatchersNotified", move || {
         let pool = other.0.pool.clone();
         let (begun, used) = (pool.domain.begun(), pool.groups.usage(GroupId::ROOT));
         let advise = move || other.advise(at, PAGE, Advice::DontNeed).unwrap();
@@ -179,7 +179,7 @@ fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
     let child = space.fork().unwrap();
     let (hand_over, storing) = mpsc::channel();
     let storer = space.clone();
-    let _there = midway::then(Point::Walk, move || {
+    let _there = failpoint::on("Walk", move || {
         let kept_out = storer.0.paths.try_lock().is_none();
         let storing = thread::spawn(move || storer.accessor().store(at, 8u64).unwrap());
         while !kept_out && !storing.is_finished() {
@@ -205,7 +205,7 @@ fn what_a_store_puts_there_beside_the_drop_is_dropped() {
     let mut a = space.accessor();
     a.store(at + PAGE, 1u64).unwrap();
     assert_eq!(a.load(at), Ok(0u64));
-    let _there = midway::then(Point::Zap, move || {
+    let _there = failpoint::on("Zap", move || {
         let storing = thread::spawn(move || a.store(at, 7u64).unwrap());
         storing.join().unwrap();
     });

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use super::cost::resident;
 use super::*;
-use crate::space::midway::{self, Point};
+use crate::sync::failpoint;
 
 const PAGES: u64 = 600;
 /// Its leaves, the nodes above them, the root, and the accessor.
@@ -144,10 +144,10 @@ fn a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows() {
     drop((a, second));
     while pool.flush_retired() > 0 {}
     let (hand_over, ending) = mpsc::channel();
-    let _there = midway::then(Point::Absorbed, move || {
+    let _there = failpoint::on("Collapsed", move || {
         let (told, gone) = mpsc::channel();
         let ending = thread::spawn(move || {
-            let _there = midway::then(Point::TableGone, move || told.send(()).unwrap());
+            let _there = failpoint::on("TableGone", move || told.send(()).unwrap());
             drop(first);
         });
         gone.recv().unwrap();

@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::space::midway::{self, Point};
 use crate::space::{Advice, AtFork, Pinned, Remap};
+use crate::sync::failpoint;
 
 /// A space with `pages` resident pages, whose page n starts with n + 1.
 fn numbered(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
@@ -432,7 +432,7 @@ fn a_pin_beside_the_copy_of_its_leaf_takes_nothing_of_the_fork() {
     let child = space.fork().unwrap();
     let (hand_over, storing) = mpsc::channel();
     let storer = space.clone();
-    let _there = midway::then(Point::Walk, move || {
+    let _there = failpoint::on("Walk", move || {
         let kept_out = storer.0.paths.try_lock().is_none();
         let storing = thread::spawn(move || storer.accessor().store(at, 8u64).unwrap());
         while !kept_out && !storing.is_finished() {

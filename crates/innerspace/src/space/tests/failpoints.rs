@@ -5,15 +5,14 @@ use std::sync::mpsc;
 
 use super::direct::{LARGE, device, hole, hole_with, shared};
 use super::*;
-use crate::cache::midway::Point as InCache;
 use crate::cache::{Cache, FileAccess, FileInner, FileOptions, WriteOrder};
 use crate::dax::HoleWrites;
 use crate::reclaim::Owner;
 use crate::space::access::{Single, What};
-use crate::space::midway::{self, Point};
 use crate::space::pte::{self, VALID_W};
 use crate::space::table::{Nodes, slot_index};
 use crate::store::MemoryStore;
+use crate::sync::failpoint;
 
 /// Unmaps all of 2 MiB of a hole but the first page and the last, while somebody faults in the
 /// first; whether an access to what was unmapped goes through afterwards.
@@ -31,7 +30,7 @@ fn reached_after_unmap(holes: HoleWrites, access: AccessKind) -> bool {
         }
     };
     let other = space.clone();
-    let _there = midway::then(Point::Change, move || {
+    let _there = failpoint::on("GateClosed", move || {
         let beside = thread::spawn(move || try_access(&other, at));
         beside.join().unwrap().unwrap();
     });
@@ -63,7 +62,7 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     }
     let frozen = space.freeze().unwrap();
     a.store(at, 1u8).unwrap();
-    let _there = midway::then(Point::Change, move || {
+    let _there = failpoint::on("GateClosed", move || {
         let writing = thread::spawn(move || file.write_all_at(&[9], LARGE).unwrap());
         writing.join().unwrap();
     });
@@ -90,17 +89,17 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     a.store(at, 1u8).unwrap();
     pool.flush_retired();
     let (to_end, ended) = mpsc::channel();
-    let _there = midway::then(Point::LeafCopied, move || {
+    let _there = failpoint::on("LeafCopied", move || {
         let (told, gone) = mpsc::channel();
         let ending = thread::spawn(move || {
-            let _there = midway::then(Point::TableGone, move || told.send(()).unwrap());
+            let _there = failpoint::on("TableGone", move || told.send(()).unwrap());
             drop(child);
         });
         gone.recv().unwrap();
         let (told, waits_or_stored) = mpsc::channel();
         let storing = thread::spawn(move || {
             let waits = told.clone();
-            let _there = midway::then(Point::Turn, move || waits.send(()).unwrap());
+            let _there = failpoint::on("Turn", move || waits.send(()).unwrap());
             other.store(shared + PAGE, 8u8).unwrap();
             let _ = told.send(());
         });
@@ -131,11 +130,11 @@ fn store_before_the_others_are_told(replace: impl FnOnce(&Space, VirtAddr)) {
     let child = space.fork().unwrap();
     assert_eq!(reader.load(at + PAGE), Ok(7u8));
     let (to_end, ended) = mpsc::channel();
-    let there = midway::then(Point::Replaced, move || {
+    let there = failpoint::on("Replaced", move || {
         let (told, waits_or_stored) = mpsc::channel();
         let storing = thread::spawn(move || {
             let waits = told.clone();
-            let there = midway::then(Point::Turn, move || waits.send(7).unwrap());
+            let there = failpoint::on("Turn", move || waits.send(7).unwrap());
             a.store(at + PAGE, 8u8).unwrap();
             std::mem::forget(there); // it need not wait
             let _ = told.send(8);
@@ -197,7 +196,7 @@ fn load_beside_a_store_with_room_for(frames: u64) -> u64 {
     let before = copied();
     let groups = pool.groups.clone();
     let (to_end, ended) = mpsc::channel();
-    let _there = midway::then(Point::Filling, move || {
+    let _there = failpoint::on("Filling", move || {
         let max = PageCount(groups.usage(GroupId::ROOT).0 + frames);
         groups.set_max(GroupId::ROOT, Some(max)).unwrap();
         let stored = a.try_store(at, 8u8); // waits for nobody: this is the reader's section
@@ -229,7 +228,7 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     drop(space.accessor().watch_code(at).unwrap());
     let (hand_over, watched) = mpsc::channel();
     let other = space.clone();
-    let _there = midway::then(Point::Told, move || {
+    let _there = failpoint::on("WatchersNotified", move || {
         let domain = other.0.pool.domain.clone();
         let begun = domain.begun();
         let watching = thread::spawn(move || {
@@ -279,7 +278,7 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
         let counters = watched.0.pool.clone();
         let waits = move || counters.counters.totals().gate_wait;
         let before = waits();
-        let _there = midway::then(Point::Waited, move || {
+        let _there = failpoint::on("PageGated", move || {
             to_watch.send(()).unwrap();
             // The page is copied, or the copier is kept out.
             while is_copied.try_recv().is_err() && waits() == before {
@@ -290,10 +289,10 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
     });
     begun.recv().unwrap();
     let (domain, done) = (pool.domain.clone(), mpsc::channel());
-    let _there = midway::then(Point::Copied, move || {
+    let _there = failpoint::on("Copied", move || {
         let (told, gone) = mpsc::channel();
         let ending = thread::spawn(move || {
-            let _there = midway::then(Point::TableGone, move || told.send(()).unwrap());
+            let _there = failpoint::on("TableGone", move || told.send(()).unwrap());
             drop(child);
         });
         gone.recv().unwrap();
@@ -336,7 +335,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     let fetched = Arc::new(AtomicBool::new(false));
     let (hand_over, stored) = mpsc::channel();
     let (other, is_fetched) = (space.clone(), fetched.clone());
-    let _there = midway::then(Point::Waited, move || {
+    let _there = failpoint::on("PageGated", move || {
         let domain = other.0.pool.domain.clone();
         let (entered, in_section) = mpsc::channel();
         let (aged, is_aged) = mpsc::channel();
@@ -390,18 +389,18 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
 fn a_change_makes_code_stale_before_it_shows() {
     type Change = fn(&Space, VirtAddr, &Snapshot) -> Result<(), SpaceError>;
     let all = Protection::READ_WRITE | Protection::EXECUTE;
-    let changes: [(Point, Change); 5] = [
-        (Point::Change, |space, at, _| space.unmap(at, PAGE)),
-        (Point::Change, |space, at, _| {
+    let changes: [(&'static str, Change); 5] = [
+        ("GateClosed", |space, at, _| space.unmap(at, PAGE)),
+        ("GateClosed", |space, at, _| {
             space.map(Map::anonymous(PAGE).replacing(at)).map(drop)
         }),
-        (Point::Change, |space, at, _| {
+        ("GateClosed", |space, at, _| {
             space.advise(at, LARGE, Advice::DontNeed)
         }),
-        (Point::Zap, |space, at, _| {
+        ("Zap", |space, at, _| {
             space.advise(at, PAGE, Advice::DontNeed)
         }),
-        (Point::Change, |space, _, snapshot| space.restore(snapshot)),
+        ("GateClosed", |space, _, snapshot| space.restore(snapshot)),
     ];
     for (point, change) in changes {
         let space = space(&pool(64));
@@ -412,7 +411,7 @@ fn a_change_makes_code_stale_before_it_shows() {
         a.store(at, 2u64).unwrap();
         let page = a.watch_code(at).unwrap();
         assert!(page.is_current());
-        let _there = midway::then(point, move || assert!(!page.is_current()));
+        let _there = failpoint::on(point, move || assert!(!page.is_current()));
         change(&space, at, &snapshot).unwrap();
     }
 }
@@ -434,7 +433,7 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor();
     let raised = file.clone();
-    let _there = midway::then(Point::BlockHad, move || raised.set_barrier(2));
+    let _there = failpoint::on("BlockAcquired", move || raised.set_barrier(2));
     a.store(at, 1u8).unwrap();
     a.store(at, 2u8).unwrap();
     file.release_through(1);
@@ -468,20 +467,20 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     let (gone, is_gone) = mpsc::channel();
     let (hand_over, punching) = mpsc::channel();
     let punched = file.clone();
-    let _seen = midway::then(InCache::BesideSeen, move || {
+    let _seen = failpoint::on("NeighbourSeen", move || {
         let (cut_off, is_cut_off) = mpsc::channel();
         let punch = thread::spawn(move || {
-            let _cut_off = midway::then(InCache::CutOff, move || {
+            let _cut_off = failpoint::on("CutOff", move || {
                 cut_off.send(()).unwrap();
                 goes_on.recv().unwrap();
             });
-            let _gone = midway::then(InCache::Gone, move || gone.send(()).unwrap());
+            let _gone = failpoint::on("BlocksGone", move || gone.send(()).unwrap());
             punched.punch(PAGE..2 * PAGE).unwrap();
         });
         is_cut_off.recv().unwrap();
         hand_over.send(punch).unwrap();
     });
-    let _counted = midway::then(InCache::BesideCounted, move || {
+    let _counted = failpoint::on("NeighbourCounted", move || {
         to_go_on.send(()).unwrap();
         is_gone.recv().unwrap();
     });
@@ -495,7 +494,10 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
 
 /// Has `change` come to `point`, where an access of a session begins beside the pages it is about,
 /// in the same leaf; whether the change waits for the end of the session.
-fn waits_for_who_came_back(point: Point, change: impl FnOnce(&Space, VirtAddr) + Send) -> bool {
+fn waits_for_who_came_back(
+    point: &'static str,
+    change: impl FnOnce(&Space, VirtAddr) + Send,
+) -> bool {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
@@ -508,7 +510,7 @@ fn waits_for_who_came_back(point: Point, change: impl FnOnce(&Space, VirtAddr) +
     let waits = thread::scope(|scope| {
         let space = &space;
         let changing = scope.spawn(move || {
-            let there = midway::then(point, move || {
+            let there = failpoint::on(point, move || {
                 ask.send(()).unwrap();
                 goes_on.recv().unwrap();
             });
@@ -538,12 +540,12 @@ fn waits_for_who_came_back(point: Point, change: impl FnOnce(&Space, VirtAddr) +
 #[test]
 fn a_change_of_part_of_a_leaf_waits_for_who_came_back_to_it_meanwhile() {
     let unmap = |space: &Space, at| space.unmap(at + 2 * PAGE, PAGE).unwrap();
-    assert!(waits_for_who_came_back(Point::Change, unmap));
+    assert!(waits_for_who_came_back("GateClosed", unmap));
     let protect = |space: &Space, at| {
         let done = space.protect(at + 2 * PAGE, PAGE, Protection::READ);
         done.unwrap();
     };
-    assert!(waits_for_who_came_back(Point::Change, protect));
+    assert!(waits_for_who_came_back("GateClosed", protect));
 }
 
 /// It may be about to store to a page that the next take would not name.
@@ -553,5 +555,5 @@ fn a_take_of_dirty_pages_waits_for_who_accesses_them_meanwhile() {
         let taken = space.take_dirty(at, 2 * PAGE).unwrap();
         assert_eq!(taken, [at..at + 2 * PAGE]);
     };
-    assert!(waits_for_who_came_back(Point::Taken, take));
+    assert!(waits_for_who_came_back("Taken", take));
 }

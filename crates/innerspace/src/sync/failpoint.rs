@@ -1,0 +1,70 @@
+//! Points in the middle of an operation where a test can run something of its own.
+//!
+//! `failpoint!(Name)` marks a point. It expands to nothing outside tests and under the model
+//! checkers. A test arms it with [`on`].
+
+/// Marks a point in an operation at which a test can step in. With `if`, only when the condition
+/// holds, which is evaluated in tests only.
+macro_rules! failpoint {
+    ($name:ident) => {
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        $crate::sync::failpoint::reached(stringify!($name));
+    };
+    ($name:ident if $condition:expr) => {
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        if $condition {
+            $crate::sync::failpoint::reached(stringify!($name));
+        }
+    };
+}
+pub(crate) use failpoint;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub(crate) use armed::*;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod armed {
+    use std::cell::RefCell;
+    use std::marker::PhantomData;
+
+    type Work = Box<dyn FnOnce()>;
+
+    thread_local! {
+        static ARMED: RefCell<Vec<(&'static str, Work)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// An armed failpoint. Panics when dropped if this thread has not reached the point since.
+    #[must_use = "the point must be reached before this is dropped"]
+    pub(crate) struct Armed(&'static str, PhantomData<*const ()>);
+
+    /// Runs `work` the next time that this thread reaches the failpoint `name`.
+    pub(crate) fn on(name: &'static str, work: impl FnOnce() + 'static) -> Armed {
+        ARMED.with_borrow_mut(|armed| armed.push((name, Box::new(work))));
+        Armed(name, PhantomData)
+    }
+
+    /// Runs the work armed for the failpoint `name`, if there is any.
+    pub(crate) fn reached(name: &'static str) {
+        if let Some(work) = take(name) {
+            work();
+        }
+    }
+
+    fn take(name: &str) -> Option<Work> {
+        ARMED.with_borrow_mut(|armed| {
+            let first = armed.iter().position(|(wanted, _)| *wanted == name)?;
+            Some(armed.remove(first).1)
+        })
+    }
+
+    impl Drop for Armed {
+        fn drop(&mut self) {
+            let left = take(self.0).is_some();
+            assert!(
+                !left || std::thread::panicking(),
+                "failpoint {} was not reached",
+                self.0
+            );
+        }
+    }
+}
