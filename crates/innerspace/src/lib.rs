@@ -84,6 +84,7 @@
 //! | divide it among tenants | [`Group`]: a tree; a scan in one evicts nothing of another |
 //! | read and write a file | [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan), [`array`](PagedFile::array), [`read_at`](PagedFile::read_at), [`block_reader`](PagedFile::block_reader), [`write_at`](PagedFile::write_at), [`cursor`](PagedFile::cursor) |
 //! | never wait | the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime |
+//! | make any call in the background | [`PagedFile::defer`], [`Space::defer`], [`DaxFile::defer`]: a [`Task`], which is a future |
 //! | decide when blocks are written | [`WriteOrder`], [`PagedFile::set_barrier`], [`PagedFile::release_through`], the `sync_` calls |
 //! | map bytes that are addressable themselves | [`DaxFile`] on a [`DaxDevice`], and [`Map::direct`] |
 //! | keep bytes elsewhere | [`store::Store`]: two methods to read, and a few more to write |
@@ -151,13 +152,13 @@ mod units;
 
 #[cfg(not(loom))]
 pub use cache::{
-    Array, BlockReader, Cursor, Element, FileAccess, FileError, FileStats, HeldReason, Later,
-    LaterCalls, PagedFile, Ready, StoreAction, TimedOut, View, WriteOrder,
+    Array, BlockReader, Cursor, Element, FileAccess, FileError, FileStats, HeldReason, PagedFile,
+    Ready, StoreAction, Task, TimedOut, View, WriteOrder,
 };
 #[cfg(not(loom))]
 pub use dax::{
     DaxAction, DaxDevice, DaxError, DaxFeature, DaxFile, DaxPin, DaxStats, Durability, HoleWrites,
-    LaterDaxCalls, OnShrink, PinHolder,
+    OnShrink, PinHolder,
 };
 #[cfg(not(loom))]
 pub use group::{
@@ -176,9 +177,9 @@ pub use space::TranslationLayout;
 #[cfg(not(loom))]
 pub use space::{
     AccessKind, Accessor, AddressWidth, Advice, AtFork, CodePage, Device, DeviceError, Explanation,
-    Fault, FaultKind, LaterSpaceCalls, Map, MappingInfo, MappingKind, PageStats, PageView, Pinned,
-    Protection, Region, Remap, Session, Sharing, Snapshot, SnapshotFileError, Space, SpaceError,
-    SpaceOptions, SpaceReady, SpaceStats, VmaLookups,
+    Fault, FaultKind, Map, MappingInfo, MappingKind, PageStats, PageView, Pinned, Protection,
+    Region, Remap, Session, Sharing, Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions,
+    SpaceReady, SpaceStats, VmaLookups,
 };
 #[cfg(not(loom))]
 pub use stats::Totals;

@@ -402,32 +402,44 @@ fn calls_are_made_by_a_tick() {
     let memory = unserved();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
-    let later = file.later();
-    drop(later.write_all_at(*b"dropped before its turn", 0));
+    drop(file.defer(move |file| file.write_all_at(b"dropped before its turn", 0)));
     let refused = file.try_write_at(b"hello", 3).unwrap_err();
     assert!(refused.would_block(), "{refused}");
-    after_a_tick(&memory, later.write_all_at(*b"hello", 3)).unwrap();
+    after_a_tick(
+        &memory,
+        file.defer(move |file| file.write_all_at(b"hello", 3)),
+    )
+    .unwrap();
     assert_eq!(
-        after_a_tick(&memory, later.read(1..)).unwrap(),
+        after_a_tick(&memory, file.defer(move |file| file.read_to_vec(1..))).unwrap(),
         b"\0\0hello"
     );
-    assert_eq!(after_a_tick(&memory, later.read(..9000)).unwrap().len(), 8);
-    after_a_tick(&memory, later.sync_range(..PAGE)).unwrap();
+    assert_eq!(
+        after_a_tick(&memory, file.defer(move |file| file.read_to_vec(..9000)))
+            .unwrap()
+            .len(),
+        8
+    );
+    after_a_tick(&memory, file.defer(move |file| file.sync_range(..PAGE))).unwrap();
     assert_eq!((file.stats().dirty, file.stats().present), (0, 1));
-    after_a_tick(&memory, later.invalidate(..)).unwrap();
+    after_a_tick(&memory, file.defer(move |file| file.invalidate(..))).unwrap();
     assert_eq!(file.stats().present, 0, "it is known again by an access");
-    after_a_tick(&memory, later.set_len(8 * PAGE)).unwrap();
-    let pin = after_a_tick(&memory, later.pin_raw(PAGE..3 * PAGE)).unwrap();
+    after_a_tick(&memory, file.defer(move |file| file.set_len(8 * PAGE))).unwrap();
+    let pin = after_a_tick(
+        &memory,
+        file.defer(move |file| file.pin_raw(PAGE..3 * PAGE)),
+    )
+    .unwrap();
     assert_eq!((pin.bytes(), file.stats().dirty), (PAGE..3 * PAGE, 3));
     drop(pin);
-    after_a_tick(&memory, later.sync_all()).unwrap();
+    after_a_tick(&memory, file.defer(|file| file.sync_all())).unwrap();
     assert_eq!(file.stats().dirty, 0);
-    after_a_tick(&memory, later.punch(PAGE..8 * PAGE)).unwrap();
+    after_a_tick(&memory, file.defer(move |file| file.punch(PAGE..8 * PAGE))).unwrap();
     assert_eq!(device.free_pages(), 15);
-    let long = after_a_tick(&memory, later.set_len(1 << 60)).unwrap_err();
+    let long = after_a_tick(&memory, file.defer(move |file| file.set_len(1 << 60))).unwrap_err();
     assert!(matches!(long, DaxError::TooLong { .. }), "{long}");
     // It keeps the file open.
-    let last = later.read(3..8);
+    let last = file.defer(move |file| file.read_to_vec(3..8));
     drop(file);
     assert_eq!(after_a_tick(&memory, last).unwrap(), b"hello");
     memory.tick();
@@ -441,13 +453,12 @@ fn ranges_of_calls_reach_what_was_written_by_calls_before_them() {
     let memory = unserved();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
-    let later = file.later();
     let mut context = Context::from_waker(Waker::noop());
     // Made while the file has no bytes.
-    let mut write = pin!(later.write_all_at(*b"hello", 0));
-    let mut read = pin!(later.read(1..PAGE));
-    let mut sync = pin!(later.sync_range(0..5));
-    let mut forget = pin!(later.invalidate(0..5));
+    let mut write = pin!(file.defer(move |file| file.write_all_at(b"hello", 0)));
+    let mut read = pin!(file.defer(move |file| file.read_to_vec(1..PAGE)));
+    let mut sync = pin!(file.defer(move |file| file.sync_range(0..5)));
+    let mut forget = pin!(file.defer(move |file| file.invalidate(0..5)));
     assert!(write.as_mut().poll(&mut context).is_pending());
     assert!(read.as_mut().poll(&mut context).is_pending());
     assert!(sync.as_mut().poll(&mut context).is_pending());
@@ -474,16 +485,23 @@ fn a_cut_as_a_future_waits_for_no_pin() {
     assert_busy_for_others(&memory, &file);
     drop(pin);
     // Made by the thread that makes the cuts, for whoever gets it.
-    let pin = after_a_tick(&memory, file.later().pin_raw(PAGE..2 * PAGE)).unwrap();
+    let pin = after_a_tick(
+        &memory,
+        file.defer(move |file| file.pin_raw(PAGE..2 * PAGE)),
+    )
+    .unwrap();
     assert_busy_for_others(&memory, &file);
     drop(pin);
-    after_a_tick(&memory, file.later().set_len(0)).unwrap();
+    after_a_tick(&memory, file.defer(move |file| file.set_len(0))).unwrap();
     assert_eq!(device.free_pages(), 16);
 }
 
 #[track_caller]
 fn assert_busy_for_others(memory: &Memory, file: &DaxFile) {
-    for cut in [file.later().set_len(0), file.later().punch(0..2 * PAGE)] {
+    for cut in [
+        file.defer(move |file| file.set_len(0)),
+        file.defer(move |file| file.punch(0..2 * PAGE)),
+    ] {
         let busy = after_a_tick(memory, cut).unwrap_err();
         let DaxError::Busy { holder, .. } = busy else {
             panic!("{busy}")
@@ -499,7 +517,7 @@ fn the_service_thread_makes_the_calls_of_a_file_whose_memory_is_gone() {
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
     drop(memory);
-    let mut write = file.later().write_all_at([7; 100], PAGE);
+    let mut write = file.defer(move |file| file.write_all_at(&[7; 100], PAGE));
     write
         .wait_timeout(Duration::from_secs(600))
         .unwrap()

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    AccessKind, Advice, AtFork, Device, DeviceError, FaultKind, FileAccess, KIB, Later, MIB, Map,
-    Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Threads,
-    VirtAddr,
+    AccessKind, Advice, AtFork, Device, DeviceError, Fault, FaultKind, FileAccess, KIB, MIB, Map,
+    Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Task,
+    Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -248,7 +248,7 @@ fn a_dropped_future_leaves_nothing() {
     let bell = Arc::new(Bell::default());
     {
         let mut ready = pin!(space.ready(at, 1, AccessKind::Load));
-        let mut fork = pin!(space.later().fork());
+        let mut fork = pin!(space.defer(|space| space.fork()));
         assert!(poll(ready.as_mut(), &bell).is_pending());
         assert!(poll(fork.as_mut(), &bell).is_pending());
     }
@@ -260,26 +260,45 @@ fn a_dropped_future_leaves_nothing() {
     assert_eq!(memory.root_group().usage(), 0);
 }
 
+fn copy(
+    space: &Space,
+    to: VirtAddr,
+    source: &Space,
+    from: VirtAddr,
+    len: usize,
+) -> Result<(), Fault> {
+    let mut source = source.accessor();
+    space.accessor().copy_from(to, &mut source, from, len)
+}
+
 // spec: P29, P31
 #[test]
 fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
-    let later = space.later();
-    let _unpolled = later.unmap(at, PAGE);
+    let _unpolled = space.defer(move |space| space.unmap(at, PAGE));
     let mut a = space.accessor();
-    after_a_tick(&memory, later.populate(at, 16 * PAGE)).unwrap();
+    after_a_tick(
+        &memory,
+        space.defer(move |space| space.populate(at, 16 * PAGE)),
+    )
+    .unwrap();
     assert_eq!(file.stats().cached.0, 16);
     assert_eq!(a.try_store(at, 7_u8), Ok(()));
     assert_eq!(file.stats().dirty.0, 1);
-    after_a_tick(&memory, later.sync(at, PAGE)).unwrap();
+    after_a_tick(&memory, space.defer(move |space| space.sync(at, PAGE))).unwrap();
     assert_eq!((file.stats().dirty.0, file.stats().written), (0, 1));
 
     let bell = Arc::new(Bell::default());
-    let own = at_once_after(&memory, later.map(Map::anonymous(16 * PAGE)));
-    let mut copied = pin!(later.copy(own, &space, at + PAGE, 2 * PAGE_SIZE));
-    let mut fork = pin!(later.fork());
-    let mut moved = pin!(later.remap(own, 16 * PAGE, 32 * PAGE, Remap::MayMove));
+    let own = at_once_after(
+        &memory,
+        space.defer(move |space| space.map(Map::anonymous(16 * PAGE))),
+    );
+    let mut copied =
+        pin!(space.defer(move |space| copy(space, own, space, at + PAGE, 2 * PAGE_SIZE)));
+    let mut fork = pin!(space.defer(|space| space.fork()));
+    let mut moved =
+        pin!(space.defer(move |space| space.remap(own, 16 * PAGE, 32 * PAGE, Remap::MayMove)));
     for polled in [
         poll(copied.as_mut(), &bell).is_pending(),
         poll(fork.as_mut(), &bell).is_pending(),
@@ -304,31 +323,55 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
     );
     assert_eq!(a.load::<u8>(moved + PAGE), Ok(3));
 
-    let frozen = at_once_after(&memory, later.freeze());
+    let frozen = at_once_after(&memory, space.defer(|space| space.freeze()));
     a.store(moved, 99_u8).unwrap();
-    after_a_tick(&memory, later.restore(&frozen)).unwrap();
+    let snapshot = frozen.clone();
+    after_a_tick(&memory, space.defer(move |space| space.restore(&snapshot))).unwrap();
     assert_eq!(a.load::<u8>(moved), Ok(2));
-    after_a_tick(&memory, later.lock(moved, PAGE)).unwrap();
-    let pinned = at_once_after(&memory, later.pin(moved, PAGE, AtFork::Copy));
+    after_a_tick(&memory, space.defer(move |space| space.lock(moved, PAGE))).unwrap();
+    let pinned = at_once_after(
+        &memory,
+        space.defer(move |space| space.pin(moved, PAGE, AtFork::Copy)),
+    );
     assert_eq!(pinned.pages().0, 1);
     drop(pinned);
-    after_a_tick(&memory, later.protect(moved, PAGE, Protection::READ)).unwrap();
+    after_a_tick(
+        &memory,
+        space.defer(move |space| space.protect(moved, PAGE, Protection::READ)),
+    )
+    .unwrap();
     let refused = a.store(moved, 1_u8).unwrap_err();
     assert_eq!(refused.kind(), FaultKind::Forbidden);
-    after_a_tick(&memory, later.unmap(moved, 32 * PAGE)).unwrap();
+    after_a_tick(
+        &memory,
+        space.defer(move |space| space.unmap(moved, 32 * PAGE)),
+    )
+    .unwrap();
     assert_eq!(
         a.load::<u8>(moved).unwrap_err().kind(),
         FaultKind::NotMapped
     );
-    after_a_tick(&memory, later.advise(at, 16 * PAGE, Advice::PageOut)).unwrap();
+    after_a_tick(
+        &memory,
+        space.defer(move |space| space.advise(at, 16 * PAGE, Advice::PageOut)),
+    )
+    .unwrap();
     assert_eq!(file.stats().cached.0, 0);
-    let error = after_a_tick(&memory, later.copy(at, &fork, VirtAddr(MIB), 8)).unwrap_err();
-    assert!(
-        matches!(error, SpaceError::Access { what: "copy", .. }),
-        "{error}"
+    let source = fork.clone();
+    let copied = space.defer(move |space| copy(space, at, &source, VirtAddr(MIB), 8));
+    let fault = after_a_tick(&memory, copied).unwrap_err();
+    assert_eq!(
+        (fault.kind(), fault.address()),
+        (FaultKind::NotMapped, VirtAddr(MIB))
     );
     drop((a, fork, frozen));
     memory.validate();
+}
+
+fn gather(space: &Space, mut reads: Vec<(VirtAddr, Vec<u8>)>) -> Result<Vec<Vec<u8>>, Fault> {
+    let buffers = reads.iter_mut().map(|(at, buffer)| (*at, &mut buffer[..]));
+    space.accessor().gather(&mut buffers.collect::<Vec<_>>())?;
+    Ok(reads.into_iter().map(|(_, buffer)| buffer).collect())
 }
 
 // spec: P29
@@ -336,29 +379,29 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
 fn many_reads_and_a_watch_are_made_by_a_tick() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
-    let later = space.later();
     let mut a = space.accessor();
     assert_eq!(file.stats().cached.0, 0);
     let wanted = [2, 0, 9].map(|page| (at + page * PAGE, vec![0; 3]));
-    let got = after_a_tick(&memory, later.gather(wanted.into())).unwrap();
+    let got = after_a_tick(&memory, space.defer(|space| gather(space, wanted.into()))).unwrap();
     assert_eq!(got, [[3; 3], [1; 3], [10; 3]]);
     assert_eq!(file.stats().cached.0, 3);
     let gone = vec![(at, vec![0]), (VirtAddr(MIB), vec![0])];
-    let error = after_a_tick(&memory, later.gather(gone)).unwrap_err();
-    assert!(
-        matches!(error, SpaceError::Access { what: "gather", .. }),
-        "{error}"
+    let fault = after_a_tick(&memory, space.defer(|space| gather(space, gone))).unwrap_err();
+    assert_eq!(
+        (fault.kind(), fault.address()),
+        (FaultKind::NotMapped, VirtAddr(MIB))
     );
 
-    let error = after_a_tick(&memory, later.watch_code(at)).unwrap_err();
-    assert!(
-        matches!(error, SpaceError::Access { what: "watch", .. }),
-        "{error}"
+    let watch = |at| space.defer(move |space| space.accessor().watch_code(at));
+    let fault = after_a_tick(&memory, watch(at)).unwrap_err();
+    assert_eq!(
+        (fault.kind(), fault.access()),
+        (FaultKind::Forbidden, AccessKind::Fetch)
     );
     let code = space
         .map(Map::anonymous(PAGE).protection(Protection::READ_WRITE | Protection::EXECUTE))
         .unwrap();
-    let page = at_once_after(&memory, later.watch_code(code));
+    let page = at_once_after(&memory, watch(code));
     assert!(page.is_current());
     a.store(code, 7_u8).unwrap();
     assert!(!page.is_current());
@@ -413,9 +456,12 @@ fn the_service_thread_serves_a_space_whose_memory_is_gone() {
                 .unwrap();
             assert_eq!(a.try_load::<u8>(at + page * PAGE), Ok(page as u8 + 1));
         }
-        space.later().unmap(at, 16 * PAGE).await.unwrap();
+        space
+            .defer(move |space| space.unmap(at, 16 * PAGE))
+            .await
+            .unwrap();
         // No file is left to keep anybody at work.
-        space.later().fork().await.unwrap();
+        space.defer(|space| space.fork()).await.unwrap();
     });
 }
 
@@ -473,8 +519,7 @@ impl Device for Syncs {
         // The bound is for the case that there is no end.
         let synced = self
             .0
-            .later()
-            .sync_all()
+            .defer(|file| file.sync_all())
             .wait_timeout(Duration::from_secs(60));
         synced.unwrap().unwrap();
         Ok(())
@@ -494,7 +539,7 @@ fn who_waits_in_a_device_makes_no_calls_of_others() {
     let device = space.map(Map::device(Syncs(file), PAGE)).unwrap();
     let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
     let bell = Arc::new(Bell::default());
-    let mut unmap = pin!(space.later().unmap(at, PAGE));
+    let mut unmap = pin!(space.defer(move |space| space.unmap(at, PAGE)));
     assert!(poll(unmap.as_mut(), &bell).is_pending());
     assert_eq!(space.accessor().load::<u8>(device).unwrap(), 3);
     assert_eq!(bell.rung(), 0);
@@ -506,14 +551,14 @@ fn who_waits_in_a_device_makes_no_calls_of_others() {
 #[derive(Clone, Default)]
 struct Unmaps {
     wanted: Arc<Mutex<Option<(Space, VirtAddr)>>>,
-    call: Arc<Mutex<Option<Later<(), SpaceError>>>>,
+    call: Arc<Mutex<Option<Task<(), SpaceError>>>>,
 }
 
 impl Device for Unmaps {
     fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         bytes.fill(3);
         let (space, at) = self.wanted.lock().unwrap().take().unwrap();
-        let mut call = space.later().unmap(at, PAGE);
+        let mut call = space.defer(move |space| space.unmap(at, PAGE));
         assert!(poll(Pin::new(&mut call), &Arc::default()).is_pending());
         *self.call.lock().unwrap() = Some(call);
         Ok(())
@@ -548,7 +593,7 @@ fn calls_and_views_come_without_the_memory() {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
     let bell = Arc::new(Bell::default());
-    let mut populate = pin!(space.later().populate(at, PAGE));
+    let mut populate = pin!(space.defer(move |space| space.populate(at, PAGE)));
     let mut view = pin!(file.ready(..10));
     assert!(poll(populate.as_mut(), &bell).is_pending());
     assert!(poll(view.as_mut(), &bell).is_pending());
@@ -557,7 +602,7 @@ fn calls_and_views_come_without_the_memory() {
     at_once(populate).unwrap();
     assert_eq!(&*at_once(view).unwrap(), [7; 10]);
 
-    at_once(space.later().unmap(at, PAGE)).unwrap();
-    at_once(file.later().invalidate(..)).unwrap();
+    at_once(space.defer(move |space| space.unmap(at, PAGE))).unwrap();
+    at_once(file.defer(move |file| file.invalidate(..))).unwrap();
     assert_eq!(&*at_once(file.ready(8192..8202)).unwrap(), [7; 10]);
 }

@@ -105,13 +105,13 @@ fn is_in_any() -> bool {
         .unwrap_or(false)
 }
 
-/// Whether this thread is in calls of stores, and none of them that of the file at this address, if
-/// it is about one. Nobody serves it a future of that file, which would be passed over; so it does
-/// itself what the future is of.
-pub(super) fn is_below_others(file: Option<usize>) -> bool {
+/// Whether this thread is in calls of stores, none of them of the file at this address. A future
+/// about that file is not served to such a thread, which would be passed over; so its poll does the
+/// work itself.
+pub(super) fn is_below_others(address: usize) -> bool {
     let below = CALLS.try_with(|calls| {
         let calls = calls.borrow();
-        !calls.is_empty() && calls.iter().all(|called| Some(called.file) != file)
+        !calls.is_empty() && calls.iter().all(|called| called.file != address)
     });
     below.unwrap_or(false)
 }

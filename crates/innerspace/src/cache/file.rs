@@ -21,7 +21,6 @@ use super::core::FileCore;
 use super::cursor::Cursor;
 use super::dirty::WriteOrder;
 use super::errors::{ErrorCursor, FileError};
-use super::later::LaterCalls;
 use super::options::{FileAccess, FileOptions};
 use super::owner::Evicting;
 use super::ready::Ready;
@@ -359,43 +358,6 @@ impl PagedFile {
         Ready::new(self.handle.clone(), self.bytes(range))
     }
 
-    /// The calls that may wait, as futures. They need no runtime; the memory's service thread (or
-    /// `tick()`) makes the calls.
-    ///
-    /// ```
-    /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
-    /// # fn block_on<F: Future>(future: F) -> F::Output {
-    /// #     use std::task::{Context, Poll, Wake, Waker};
-    /// #     struct Thread(std::thread::Thread);
-    /// #     impl Wake for Thread {
-    /// #         fn wake(self: std::sync::Arc<Self>) { self.0.unpark() }
-    /// #     }
-    /// #     let waker = Waker::from(std::sync::Arc::new(Thread(std::thread::current())));
-    /// #     let mut future = std::pin::pin!(future);
-    /// #     loop {
-    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-    /// #             Poll::Ready(result) => return result,
-    /// #             Poll::Pending => std::thread::park(),
-    /// #         }
-    /// #     }
-    /// # }
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let memory = Memory::with_limit(4 * MIB)?;
-    /// let options = memory.options().access(FileAccess::ReadWrite);
-    /// let file = options.open(MemoryStore::new())?;
-    /// let written = async {
-    ///     file.later().write_at(*b"hello", 0).await?;
-    ///     file.later().sync_all().await?;
-    ///     file.later().read(..).await
-    /// };
-    /// assert_eq!(block_on(written)?, b"hello");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn later(&self) -> LaterCalls<'_> {
-        LaterCalls::new(self)
-    }
-
     /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it.
     ///
     /// # Errors
@@ -411,6 +373,30 @@ impl PagedFile {
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
         let got = self.read_at(buf, offset)?;
         self.check_whole(got, buf, offset)
+    }
+
+    /// The bytes of a range, which must be inside the file as a whole; any length, in memory of the
+    /// caller's own.
+    ///
+    /// There is no `try_` form: [`PagedFile::try_read_exact_at`] reads into a buffer.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_exact_at`], and [`FileError::NoMemory`].
+    pub fn read_to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>, FileError> {
+        let Range { start, end } = self.bytes(range)?;
+        let len = end - start;
+        if end > self.len() {
+            return Err(self.core().past_end(start, len, self.len()));
+        }
+        let mut bytes = Vec::new();
+        let room = usize::try_from(len).unwrap_or(usize::MAX);
+        if bytes.try_reserve_exact(room).is_err() {
+            let file = self.core().name.clone();
+            return Err(FileError::NoMemory { file, len });
+        }
+        bytes.resize(room, 0);
+        self.read_exact_at(&mut bytes, start)?;
+        Ok(bytes)
     }
 
     /// Refuses a read of less than the whole of `buf`.
@@ -510,8 +496,7 @@ impl PagedFile {
 
     /// Cuts the file, or lengthens it with zeros. Views keep what they show.
     ///
-    /// There is no `try_` form: it calls the store. [`LaterCalls::set_len`] does it without
-    /// waiting.
+    /// There is no `try_` form: it calls the store.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] where a block has to
@@ -525,7 +510,7 @@ impl PagedFile {
     /// punched is made durable first.
     ///
     /// There is no `try_` form: it calls the store. [`PagedFile::try_write_at`] can clear parts of
-    /// blocks; [`LaterCalls::punch`] does not wait.
+    /// blocks.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the
@@ -575,8 +560,7 @@ impl PagedFile {
     /// is older bytes which the store may lose yet, because no sync has covered them, it is synced
     /// first; should that fail, every handle hears of it by its next sync.
     ///
-    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::discard`] does it
-    /// without waiting.
+    /// There is no `try_` form: it asks the store for its length.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], or what the store said when asked for its length.
@@ -588,8 +572,7 @@ impl PagedFile {
     /// length over. What is unwritten stays, as does what was written and no sync has covered;
     /// views keep what they show. Returns how much was forgotten.
     ///
-    /// There is no `try_` form: it asks the store for its length. [`LaterCalls::invalidate`] does
-    /// it without waiting.
+    /// There is no `try_` form: it asks the store for its length.
     ///
     /// # Errors
     /// What the store said when asked for its length.
@@ -612,8 +595,7 @@ impl PagedFile {
 
     /// Reads a range into the cache ahead of use. A hint: what does not fit is left.
     ///
-    /// There is no `try_` form: to read is all it does. [`LaterCalls::prefetch`] does it without
-    /// waiting.
+    /// There is no `try_` form: to read is all it does.
     ///
     /// # Errors
     /// What the store said.

@@ -11,7 +11,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `later`, `waiting` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls, and waiting a while for them |
+//! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `task`, `waiting` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls, and waiting a while for them |
 //! | `asked`, `reached`, `core`, `stats`, `service`, `serving` | what a store says before it is a file, and how calls have it; a file's state; its counters; what files share; who does its work |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
@@ -90,7 +90,6 @@ mod fault;
 mod file;
 mod fill;
 pub(crate) mod index;
-mod later;
 mod lookup;
 mod mappers;
 mod new_blocks;
@@ -110,6 +109,7 @@ mod stats;
 mod steady;
 mod stream;
 mod syncs;
+mod task;
 mod trouble;
 mod truncate;
 mod try_forms;
@@ -133,7 +133,6 @@ pub use errors::{FileError, HeldReason, StoreAction};
 pub(crate) use fault::{FaultKind, FaultPage, Hole, LockedBlock};
 pub(crate) use file::FileInner;
 pub use file::PagedFile;
-pub use later::{Later, LaterCalls};
 pub(crate) use mappers::{MapperId, MapperList, Mappers, Revoke};
 pub use options::FileAccess;
 pub(crate) use options::FileOptions;
@@ -142,6 +141,8 @@ pub(crate) use service::{Cache, ErrorHook};
 pub(crate) use spare_nodes::SpareNodes;
 pub use stats::FileStats;
 pub(crate) use stream::Reading;
+pub use task::Task;
+pub(crate) use task::is_in_task;
 pub use view::View;
 pub(crate) use view::Wait;
 pub use waiting::TimedOut;

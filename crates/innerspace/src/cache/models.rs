@@ -535,9 +535,11 @@ fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
         };
         let other = {
             let file = file.clone();
-            thread::spawn(move || wait_for(pin!(file.later().set_len(PAGE))).unwrap())
+            thread::spawn(move || {
+                wait_for(pin!(file.defer(move |file| file.set_len(PAGE)))).unwrap()
+            })
         };
-        wait_for(pin!(file.later().sync_data())).unwrap();
+        wait_for(pin!(file.defer(|file| file.sync_data()))).unwrap();
         ticking.join().unwrap();
         other.join().unwrap();
         ended.store(true, Ordering::SeqCst);

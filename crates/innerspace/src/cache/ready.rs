@@ -322,7 +322,7 @@ impl Ready {
 
     /// Waits in place, without an executor, until the view is there or `timeout` is over. It can be
     /// waited for again then, or dropped at any time; see
-    /// [`Later::wait_timeout`](super::Later::wait_timeout).
+    /// [`Task::wait_timeout`](super::Task::wait_timeout).
     ///
     /// # Errors
     /// When the time is over; inside, those of [`PagedFile::view`](super::PagedFile::view).
@@ -368,7 +368,7 @@ impl Future for Ready {
             return Poll::Ready(result);
         }
         if self.handle.core.cache.is_served_here()
-            || calls::is_below_others(Some(self.handle.core.address()))
+            || calls::is_below_others(self.handle.core.address())
         {
             // A request's turn would come after whatever waits for it here.
             let known = self.request.as_ref().and_then(|of| of.take_result());

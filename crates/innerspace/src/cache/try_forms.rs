@@ -1,11 +1,11 @@
-//! The `try_` forms of a file's calls: what would have to wait is an error instead
-//! ([`FileError::would_block`]).
+//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which has a call made
+//! in the background.
 //!
-//! They sleep for nobody: no call of the store, lock of a block or of the file, full group, write
-//! back under way or access through a mapping. Nor do they have others do what is missing: for that
-//! there are futures, [`PagedFile::ready`] for bytes and [`PagedFile::later`] for calls, which may
-//! also be waited for in place, for a while. Where nothing else is said, a form that would block
-//! has changed nothing.
+//! A `try_` form is the call itself with [`Wait::No`]: where the call would sleep (for a call of
+//! the store, a lock of a block or of the file, a full group, a writeback under way, an access
+//! through a mapping) the form is an error instead ([`FileError::would_block`]). It has nobody else
+//! do what is missing: [`PagedFile::ready`] is for that, for bytes, and [`PagedFile::defer`] for
+//! calls. Where nothing else is said, a form that would block has changed nothing.
 
 use std::ops::{Range, RangeBounds};
 
@@ -13,7 +13,9 @@ use super::core::FileCore;
 use super::errors::FileError;
 use super::file::PagedFile;
 use super::owner::Evicting;
+use super::task::Task;
 use super::view::{View, Wait};
+use crate::exec::Turn;
 use crate::store::SyncWhat;
 use crate::units::PageCount;
 
@@ -30,10 +32,81 @@ impl FileCore {
     }
 }
 
-/// Forms that never wait. What would have to is an error for which [`FileError::would_block`]
-/// holds; each says what to wait for then.
+/// Calls in the background.
 impl PagedFile {
-    /// Like [`PagedFile::view`], but never waits. What would block is had by [`PagedFile::ready`].
+    /// Has `call` made in the background, once, with this handle: see [`Task`].
+    ///
+    /// This is how to make calls that may wait where waiting is not allowed. Calls of one file are
+    /// made in the order in which their tasks were first polled. Ranges are what they are when the
+    /// call is made: an open end is the end of the file then.
+    ///
+    /// ```
+    /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     use std::task::{Context, Poll, Wake, Waker};
+    /// #     struct Thread(std::thread::Thread);
+    /// #     impl Wake for Thread {
+    /// #         fn wake(self: std::sync::Arc<Self>) { self.0.unpark() }
+    /// #     }
+    /// #     let waker = Waker::from(std::sync::Arc::new(Thread(std::thread::current())));
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    /// #             Poll::Ready(result) => return result,
+    /// #             Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::with_limit(4 * MIB)?;
+    /// let options = memory.options().access(FileAccess::ReadWrite);
+    /// let file = options.open(MemoryStore::new())?;
+    /// let written = async {
+    ///     file.defer(|file| {
+    ///         file.write_at(b"hello", 0)?;
+    ///         file.sync_all()
+    ///     })
+    ///     .await?;
+    ///     file.defer_shared(|file| file.read_to_vec(..)).await
+    /// };
+    /// assert_eq!(block_on(written)?, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn defer<T: Send + 'static, E: Send + 'static>(
+        &self,
+        call: impl FnOnce(&PagedFile) -> Result<T, E> + Send + 'static,
+    ) -> Task<T, E> {
+        self.task(Turn::Alone, call)
+    }
+
+    /// Like [`PagedFile::defer`], for what only reads: shared calls that follow one another run side
+    /// by side, as many as the store serves at a time
+    /// ([`Limits::requests`](crate::store::Limits::requests)).
+    pub fn defer_shared<T: Send + 'static, E: Send + 'static>(
+        &self,
+        call: impl FnOnce(&PagedFile) -> Result<T, E> + Send + 'static,
+    ) -> Task<T, E> {
+        self.task(Turn::Shared, call)
+    }
+
+    fn task<T, E>(
+        &self,
+        turn: Turn,
+        call: impl FnOnce(&PagedFile) -> Result<T, E> + Send + 'static,
+    ) -> Task<T, E> {
+        let file = self.same_handle();
+        let core = self.core();
+        let (address, turn) = (core.address(), (turn, core.at_a_time));
+        Task::new(&core.cache, address, turn, move || call(&file))
+    }
+}
+
+/// Forms that never wait. Where the call would, they fail with an error for which
+/// [`FileError::would_block`] holds, and [`PagedFile::defer`] makes the call in the background.
+impl PagedFile {
+    /// Like [`PagedFile::view`], but never waits. [`PagedFile::ready`] is a future of what would
+    /// block.
     ///
     /// # Errors
     /// As [`PagedFile::view`], and [`FileError::WouldBlock`].
@@ -41,7 +114,7 @@ impl PagedFile {
         self.handle().view(self.bytes(range)?, Wait::No)
     }
 
-    /// Like [`PagedFile::read_at`], but never waits. What would block is there when
+    /// Like [`PagedFile::read_at`], but never waits. What would block does not once
     /// [`PagedFile::ready`] is done.
     ///
     /// # Errors
@@ -50,7 +123,7 @@ impl PagedFile {
         self.handle().read_at(buf, offset, Wait::No)
     }
 
-    /// Like [`PagedFile::read_exact_at`], but never waits. What would block is there when
+    /// Like [`PagedFile::read_exact_at`], but never waits. What would block does not once
     /// [`PagedFile::ready`] is done.
     ///
     /// # Errors
@@ -62,7 +135,6 @@ impl PagedFile {
     }
 
     /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing.
-    /// What would block is for [`LaterCalls::write_at`](super::LaterCalls::write_at).
     ///
     /// # Errors
     /// As [`PagedFile::write_at`], and [`FileError::WouldBlock`].
@@ -72,8 +144,7 @@ impl PagedFile {
 
     /// Like [`PagedFile::append`], but never waits: writes into one block
     /// ([`PagedFile::block_size`]), the last one, if that is cached and has room for all of it, or
-    /// a new one, if the file ends with a block; or nothing. What would block is for
-    /// [`LaterCalls::append`](super::LaterCalls::append).
+    /// a new one, if the file ends with a block; or nothing.
     ///
     /// # Errors
     /// As [`PagedFile::append`], and [`FileError::WouldBlock`].
@@ -81,11 +152,10 @@ impl PagedFile {
         self.core().try_append(bytes)
     }
 
-    /// Whether all data is durable, as after [`PagedFile::sync_data`]: it succeeds where that would
-    /// have nothing to do. It would block while something is unwritten or being written, or was
-    /// written and not synced since, by whoever; and before the first sync of a file, for nobody
-    /// knows what came before it was opened. Nothing is written for it:
-    /// [`LaterCalls::sync_data`](super::LaterCalls::sync_data) is for that.
+    /// Whether all data is durable, as after [`PagedFile::sync_data`]: succeeds where that would
+    /// have nothing to do, and writes nothing. It would block while something is unwritten or being
+    /// written, or was written and not synced since, through any handle; and before the first sync
+    /// of a file, because nobody knows what was written before it was opened.
     ///
     /// # Errors
     /// As [`PagedFile::sync_data`], which tell this handle of a failed write as well, and
@@ -94,8 +164,7 @@ impl PagedFile {
         self.try_sync(0..self.core().end_block(), SyncWhat::Data)
     }
 
-    /// The same of [`PagedFile::sync_all`]. What would block is for
-    /// [`LaterCalls::sync_all`](super::LaterCalls::sync_all).
+    /// As [`PagedFile::try_sync_data`], for [`PagedFile::sync_all`].
     ///
     /// # Errors
     /// As [`PagedFile::try_sync_data`].
@@ -103,9 +172,8 @@ impl PagedFile {
         self.try_sync(0..self.core().end_block(), SyncWhat::All)
     }
 
-    /// The same of [`PagedFile::sync_range`]: what is unwritten elsewhere does not matter, what was
-    /// written and not synced does. What would block is for
-    /// [`LaterCalls::sync_range`](super::LaterCalls::sync_range).
+    /// As [`PagedFile::try_sync_data`], for [`PagedFile::sync_range`]: what is unwritten elsewhere
+    /// does not matter, what was written and not synced does.
     ///
     /// # Errors
     /// As [`PagedFile::try_sync_data`].
@@ -120,9 +188,7 @@ impl PagedFile {
         outcome
     }
 
-    /// Like [`PagedFile::evict`], but never waits: blocks that are mapped stay, for it would wait
-    /// until no access uses them. What is left so is no error, and goes by
-    /// [`LaterCalls::evict`](super::LaterCalls::evict).
+    /// Like [`PagedFile::evict`], but never waits: blocks that are mapped stay, which is no error.
     ///
     /// # Errors
     /// [`FileError::BadRange`].

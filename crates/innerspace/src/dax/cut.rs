@@ -21,13 +21,19 @@ use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
-use crate::cache::{Holding, Wait};
+use crate::cache::{Holding, Wait, is_in_task};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// How long a truncate or punch waits for pins.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a truncate or punch waits for pins. Not at all in a task, whose thread the holder of a
+/// pin may wait for.
+pub(super) fn patience() -> Duration {
+    match is_in_task() {
+        true => Duration::ZERO,
+        false => Duration::from_secs(10),
+    }
+}
 
 impl DaxCore {
     /// Cuts or lengthens the file. Waits for pins until then; `None` is for ever.

@@ -1,20 +1,20 @@
 //! The handle on a direct access file.
 
+use std::io::ErrorKind;
 use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::core::{DaxCore, DaxSetup, MAX_SIZE, Parts};
-use super::cut::PATIENCE;
+use super::cut::patience;
 use super::device::DaxDevice;
 use super::entry::{Content, Size};
-use super::error::{DaxError, DaxFeature};
+use super::error::{DaxAction, DaxError, DaxFeature};
 #[cfg(not(target_family = "wasm"))]
 use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
 #[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
-use super::pins::Owner;
 use super::stripes::Count;
 #[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
@@ -262,6 +262,26 @@ impl DaxFile {
         self.0.core.write_at(buf, offset)
     }
 
+    /// The bytes of a range, as far as the file has them; any length, in memory of the caller's
+    /// own.
+    ///
+    /// There is no `try_` form: [`DaxFile::try_read_exact_at`] reads into a buffer.
+    ///
+    /// # Errors
+    /// As [`DaxFile::read_exact_at`]; [`DaxError::Io`] of the kind `OutOfMemory`.
+    pub fn read_to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>, DaxError> {
+        let Range { start, end } = self.clip(&range);
+        let mut bytes = Vec::new();
+        let len = usize::try_from(end - start).unwrap_or(usize::MAX);
+        if bytes.try_reserve_exact(len).is_err() {
+            let error = ErrorKind::OutOfMemory.into();
+            return Err(self.0.core.host_error(DaxAction::Read, start, error));
+        }
+        bytes.resize(len, 0);
+        self.read_exact_at(&mut bytes, start)?;
+        Ok(bytes)
+    }
+
     /// Writes all of `buf`.
     ///
     /// There is no `try_` form, which could not say how far it came: [`DaxFile::try_write_at`]
@@ -279,17 +299,17 @@ impl DaxFile {
     }
 
     /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes
-    /// what was cut off. Waits up to ten seconds for pins there.
+    /// what was cut off. Waits up to ten seconds for pins there, or not at all in a
+    /// [`Task`](crate::Task).
     ///
     /// There is no `try_` form: a cut waits for a grace period, by which nobody is in what goes,
     /// and any change of the length of a host file is a call of the host.
-    /// [`LaterDaxCalls::set_len`](crate::LaterDaxCalls::set_len) does it without waiting.
     ///
     /// # Errors
     /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own;
     /// [`DaxError::ReadOnly`], [`DaxError::TooLong`], [`DaxError::Io`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
-        self.set_len_within(len, PATIENCE)
+        self.set_len_within(len, patience())
     }
 
     /// Like [`DaxFile::set_len`], waiting so long for pins.
@@ -307,20 +327,11 @@ impl DaxFile {
     /// for pins as [`DaxFile::set_len`] does.
     ///
     /// There is no `try_` form, as there is none of [`DaxFile::set_len`].
-    /// [`LaterDaxCalls::punch`](crate::LaterDaxCalls::punch) does it without waiting.
     ///
     /// # Errors
     /// As [`DaxFile::set_len`].
     pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        self.punch_within(bytes, PATIENCE)
-    }
-
-    pub(super) fn punch_within(
-        &self,
-        bytes: Range<u64>,
-        patience: Duration,
-    ) -> Result<(), DaxError> {
-        let (core, until) = (&self.0.core, deadline(patience));
+        let (core, until) = (&self.0.core, deadline(patience()));
         core.check_process()?;
         core.with_room(|| core.punch(bytes.clone(), until))
     }
@@ -330,7 +341,6 @@ impl DaxFile {
     ///
     /// There is no `try_` form, here or of [`DaxFile::sync_range`]: what is dirty waits for a grace
     /// period, by which the stores to it are over, or for the host.
-    /// [`LaterDaxCalls::sync_all`](crate::LaterDaxCalls::sync_all) does it without waiting.
     ///
     /// # Errors
     /// [`DaxError::Io`]: what could not be made durable stays dirty, and the next sync tries again. Each handle (opened by itself,
@@ -357,7 +367,6 @@ impl DaxFile {
     /// file again where its holes are. Dirty pages stay.
     ///
     /// There is no `try_` form: it waits for a grace period.
-    /// [`LaterDaxCalls::invalidate`](crate::LaterDaxCalls::invalidate) does it without waiting.
     ///
     /// # Errors
     /// [`DaxError::Io`].
@@ -376,21 +385,12 @@ impl DaxFile {
     /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`],
     /// [`DaxError::Limit`], [`DaxError::Io`].
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
-        self.pin_for(bytes, Owner::ThisThread)
-    }
-
-    pub(super) fn pin_for(&self, bytes: Range<u64>, owner: Owner) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         core.check_writable(bytes.start)?;
-        core.with_room(|| self.pin_pages(bytes.clone(), owner, Wait::Yes))
+        core.with_room(|| self.pin_pages(bytes.clone(), Wait::Yes))
     }
 
-    pub(super) fn pin_pages(
-        &self,
-        bytes: Range<u64>,
-        owner: Owner,
-        wait: Wait,
-    ) -> Result<DaxPin, DaxError> {
+    pub(super) fn pin_pages(&self, bytes: Range<u64>, wait: Wait) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         let _layout = core.share_layout(bytes.start, wait)?;
         let _holding = Holding::begin();
@@ -405,7 +405,7 @@ impl DaxFile {
         // Registered first: a sync that looks for pins after this leaves its pages dirty, and one
         // that looked before has locked them.
         let mut pin = DaxPin {
-            id: core.pins.add(pages.clone(), owner),
+            id: core.pins.add(pages.clone()),
             file: core.clone(),
             bytes,
             parts: Vec::new(),
@@ -466,8 +466,8 @@ impl DaxFile {
         stats
     }
 
-    /// The bytes meant: an open end is the end of the file.
-    pub(super) fn bytes(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
+    /// The bytes of a range that the file has now: an open end is the end of the file.
+    fn clip(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start.saturating_add(1),
@@ -476,14 +476,8 @@ impl DaxFile {
         let end = match range.end_bound() {
             Bound::Included(end) => end.saturating_add(1),
             Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len(),
+            Bound::Unbounded => u64::MAX,
         };
-        start..end
-    }
-
-    /// Those of them that the file has now.
-    pub(super) fn clip(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
-        let Range { start, end } = self.bytes(range);
         let end = end.min(self.len());
         start.min(end)..end
     }

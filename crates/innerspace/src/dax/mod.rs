@@ -15,7 +15,7 @@
 //! | `core`, `file` | a file's state; the handle, and pins |
 //! | `fault`, `at_once` | what a page fault maps; the same without waiting |
 //! | `io` | reads and writes by call |
-//! | `try_forms`, `later` | the calls that never wait; those that may, as futures |
+//! | `try_forms` | the calls that never wait, and calls in the background |
 //! | `flush` | sync |
 //! | `cut` | truncate, punch, invalidate |
 //! | `pins` | ranges that foreign code has the addresses of |
@@ -47,7 +47,7 @@
 //! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms, which
 //! are the same code with [`Wait::No`](crate::cache::Wait): it leaves locks to those who have them,
 //! takes what memory is free, and passes by whatever asks the host or needs a grace period. Cuts
-//! and syncs are made of the latter, so they have none. All of them are to be had as futures.
+//! and syncs are made of the latter, so they have none. Any call can be made in the background.
 //!
 //! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors;
 //! `cache` has the index and the list of mappers; `reclaim` gives nodes. Above: `space` maps files;
@@ -82,8 +82,6 @@ mod flush;
 mod grab;
 #[cfg(not(loom))]
 mod io;
-#[cfg(not(loom))]
-mod later;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(any(loom, target_family = "wasm")))]
@@ -119,7 +117,5 @@ pub use error::{DaxAction, DaxError, DaxFeature, PinHolder};
 pub(crate) use fault::{DaxPages, Reach};
 #[cfg(not(loom))]
 pub use file::{DaxFile, DaxPin, DaxStats};
-#[cfg(not(loom))]
-pub use later::LaterDaxCalls;
 #[cfg(not(loom))]
 pub(crate) use reference::{DaxRef, WeakDaxRef};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
+use crate::cache::is_in_task;
 use crate::sync::{Condvar, Mutex, WaitEnd, thread};
 
 /// The pins of one file.
@@ -20,15 +21,6 @@ struct State {
     pins: BTreeMap<u64, (Range<u64>, Option<thread::ThreadId>)>,
 }
 
-/// Whose a pin is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Owner {
-    /// The calling thread's.
-    ThisThread,
-    /// Whoever gets it from the calling thread.
-    Unknown,
-}
-
 pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
@@ -42,12 +34,9 @@ impl State {
 }
 
 impl Pins {
-    /// Adds a pin.
-    pub(super) fn add(&self, pages: Range<u64>, owner: Owner) -> u64 {
-        let thread = match owner {
-            Owner::ThisThread => Some(thread::current().id()),
-            Owner::Unknown => None,
-        };
+    /// Adds a pin, which is the calling thread's own unless a task makes it for another.
+    pub(super) fn add(&self, pages: Range<u64>) -> u64 {
+        let thread = (!is_in_task()).then(|| thread::current().id());
         let mut state = self.state.lock();
         let id = state.next;
         state.next += 1;

@@ -1,19 +1,65 @@
-//! The `try_` forms of a file's calls: what would have to wait is an error instead
-//! ([`DaxError::would_block`]).
+//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which has a call made
+//! in the background.
 //!
-//! They are the calls themselves, told not to wait ([`Wait`]): neither for a cut or another's
-//! entry, nor for memory, a grace period or the host. Where nothing else is said, a form that would
-//! block has changed nothing.
+//! A `try_` form is the call itself with [`Wait::No`]: it waits neither for a cut or another
+//! thread's entry, nor for memory, a grace period or the host, and is an error instead
+//! ([`DaxError::would_block`]). Where nothing else is said, a form that would block has changed
+//! nothing.
 
 use std::ops::Range;
 
 use super::error::DaxError;
 use super::file::{DaxFile, DaxPin};
-use super::pins::Owner;
-use crate::cache::Wait;
+use crate::cache::{Task, Wait};
+use crate::exec::Turn;
 
-/// Forms that never wait. What would have to is an error for which [`DaxError::would_block`] holds,
-/// and is for [`DaxFile::later`].
+/// Calls in the background.
+impl DaxFile {
+    /// Has `call` made in the background, once, with this handle: see [`Task`].
+    ///
+    /// Calls of one file are made one at a time, in the order in which their tasks were first
+    /// polled. Ranges are what they are when the call is made: an open end is the end of the file
+    /// then.
+    ///
+    /// Two calls are different there. [`DaxFile::set_len`] and [`DaxFile::punch`] wait for no pin,
+    /// whose holder may itself wait for the task: they are [`DaxError::Busy`] at once. And a pin
+    /// counts as no thread's own, for it is made for another: a later cut cannot tell that it would
+    /// wait for its own caller. Most calls wait for accesses that are under way, and so for a
+    /// [`Session`](crate::Session) up to its next safepoint: the thread of a session must not wait
+    /// for a task in place.
+    ///
+    /// ```
+    /// # use innerspace::{DaxError, DaxFile};
+    /// async fn put(file: &DaxFile, mut bytes: &[u8], mut at: u64) -> Result<(), DaxError> {
+    ///     while !bytes.is_empty() {
+    ///         match file.try_write_at(bytes, at) {
+    ///             Err(error) if error.would_block() => {
+    ///                 let bytes = bytes.to_vec();
+    ///                 file.defer(move |file| file.write_all_at(&bytes, at)).await?;
+    ///                 break;
+    ///             }
+    ///             written => {
+    ///                 let written = written?;
+    ///                 (bytes, at) = (&bytes[written..], at + written as u64);
+    ///             }
+    ///         }
+    ///     }
+    ///     file.defer(DaxFile::sync_all).await
+    /// }
+    /// ```
+    pub fn defer<T: Send + 'static, E: Send + 'static>(
+        &self,
+        call: impl FnOnce(&DaxFile) -> Result<T, E> + Send + 'static,
+    ) -> Task<T, E> {
+        let file = self.clone();
+        let address = std::ptr::from_ref(self.core()) as usize;
+        let turn = (Turn::Alone, 1);
+        Task::new(&self.core().cache, address, turn, move || call(&file))
+    }
+}
+
+/// Forms that never wait. Where the call would, they fail with an error for which
+/// [`DaxError::would_block`] holds, and [`DaxFile::defer`] makes the call in the background.
 ///
 /// Over a host file, the system may still have to fetch a page that is read or written, as with any
 /// mapping. Whatever the system is asked by a call counts as waiting: so of a file with
@@ -61,6 +107,6 @@ impl DaxFile {
     /// As [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
     pub fn try_pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         self.core().check_writable(bytes.start)?;
-        self.pin_pages(bytes, Owner::ThisThread, Wait::No)
+        self.pin_pages(bytes, Wait::No)
     }
 }

@@ -249,7 +249,7 @@ impl Memory {
     /// [`Totals::error_untold`](crate::Totals::error_untold).
     ///
     /// With [`Threads::None`] it also runs in a thread that waits for a future in place
-    /// ([`Later::wait_timeout`](crate::Later::wait_timeout)), and a panic of it comes out there.
+    /// ([`Task::wait_timeout`](crate::Task::wait_timeout)), and a panic of it comes out there.
     ///
     /// The memory keeps the hook. So a hook that has a `Memory`, a file, a space or an accessor
     /// keeps the memory alive for ever, and itself with it: let it have a name for them, or a

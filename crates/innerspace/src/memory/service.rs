@@ -96,7 +96,7 @@ mod tests {
     fn have_woken(file: &PagedFile, work: impl Fn() + Send + Sync + 'static) {
         let (called, calls) = mpsc::channel();
         let waker = Waker::from(std::sync::Arc::new(Calls(called, work)));
-        let mut sync = pin!(file.later().sync_all());
+        let mut sync = pin!(file.defer(|file| file.sync_all()));
         let polled = sync.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         wait_called(&calls);

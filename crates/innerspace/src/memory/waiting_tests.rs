@@ -41,7 +41,7 @@ fn who_waits_for_a_store_that_hangs_waits_as_long_as_he_said() {
     let (file, store) = open(&memory);
     file.write_at(&[1; 10], 0).unwrap();
     hang(&store, OperationKind::Sync);
-    let mut sync = file.later().sync_all();
+    let mut sync = file.defer(|file| file.sync_all());
     assert_timed_out(sync.wait_timeout(SHORT));
     let error = sync.wait_timeout(SHORT).unwrap_err();
     assert_eq!(error.to_string(), "not done within 2ms");
@@ -49,7 +49,10 @@ fn who_waits_for_a_store_that_hangs_waits_as_long_as_he_said() {
     assert_eq!(kind, std::io::ErrorKind::TimedOut);
     store.wait_hanging(1);
     // Behind the call that hangs, and given up.
-    assert_timed_out(file.later().write_at([9; 10], 50_000).wait_timeout(SHORT));
+    assert_timed_out(
+        file.defer(move |file| file.write_at(&[9; 10], 50_000))
+            .wait_timeout(SHORT),
+    );
     store.release(Release::Proceed);
     sync.wait_timeout(LONG).unwrap().unwrap();
     file.try_sync_all().unwrap();
@@ -78,14 +81,14 @@ fn who_waits_where_no_thread_serves_does_it_himself() {
     let memory = memory.build().unwrap();
     let (file, store) = open(&memory);
     // Before any time is over.
-    let mut write = file.later().write_at([9; 10], 50_000);
+    let mut write = file.defer(move |file| file.write_at(&[9; 10], 50_000));
     write.wait_timeout(Duration::ZERO).unwrap().unwrap();
     let view = file.ready(50_000..50_010).wait_timeout(Duration::ZERO);
     assert_eq!(view.unwrap().unwrap()[..], [9; 10]);
     // Another thread makes calls, and hangs.
     hang(&store, OperationKind::Sync);
     let ticking = {
-        let mut sync = Box::pin(file.later().sync_all());
+        let mut sync = Box::pin(file.defer(|file| file.sync_all()));
         let waker = std::task::Waker::noop();
         let polled = sync
             .as_mut()
@@ -98,7 +101,7 @@ fn who_waits_where_no_thread_serves_does_it_himself() {
         })
     };
     store.wait_hanging(1);
-    let mut read = file.later().read(50_000..50_010);
+    let mut read = file.defer_shared(move |file| file.read_to_vec(50_000..50_010));
     assert_timed_out(read.wait_timeout(SHORT));
     store.release(Release::Proceed);
     assert_eq!(read.wait_timeout(LONG).unwrap().unwrap(), [9; 10]);

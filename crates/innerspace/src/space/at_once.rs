@@ -261,9 +261,8 @@ tries!(Session<'_>, InSession);
 /// The accesses of an accessor alone.
 impl Accessor {
     /// [`Accessor::gather`] that never waits: no store is asked, and what comes before the fault's
-    /// address, in the order given, is in its buffer.
-    /// [`LaterSpaceCalls::gather`](crate::LaterSpaceCalls::gather) has all that is missing asked
-    /// for together.
+    /// address, in the order given, is in its buffer. [`Accessor::gather`] in a
+    /// [`Task`](crate::Task) has all that is missing asked for together.
     ///
     /// # Errors
     /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
@@ -272,7 +271,7 @@ impl Accessor {
     }
 
     /// [`Accessor::copy_from`] that never waits, in neither space: what was copied before the fault
-    /// stays. [`LaterSpaceCalls::copy`](crate::LaterSpaceCalls::copy) does the rest.
+    /// stays.
     ///
     /// # Errors
     /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock) of either space.

@@ -187,7 +187,6 @@ impl Accessor {
     /// There is no `try_` form, for the grace periods are what it is made of. All else that it may
     /// wait for is the page itself, which [`Accessor::try_fetch`] has, or
     /// [`Space::ready`](crate::Space::ready), and changes of the mappings.
-    /// [`LaterSpaceCalls::watch_code`](crate::LaterSpaceCalls::watch_code) does it without waiting.
     ///
     /// # Errors
     /// The [`Fault`] of a fetch there.

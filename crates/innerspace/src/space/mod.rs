@@ -20,8 +20,8 @@
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `access`, `across`; `accessor`, `session`, `bulk`, `gather` | one access; one in two pages; the handles to it: loads, stores, copies, many reads at once |
-//! | `at_once`, `ready` | the accesses that never wait; the future that waits for them |
-//! | `later` | the calls that may wait, as futures |
+//! | `at_once` | the accesses that never wait |
+//! | `futures` | calls in the background, and waiting for pages |
 //! | `atomics`, `values` | atomic accesses; types of a program's own |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
@@ -42,14 +42,12 @@
 //! | who | may wait | says that it would | waits as a future |
 //! |---|---|---|---|
 //! | an access | `load`, `store`, `read`, ... | `try_load`, `try_store`, `try_read`, ... (`at_once`) | [`Space::ready`] |
-//! | many accesses | `gather`, `copy_from` | `try_gather`, `try_copy_from` | [`Space::later`] |
+//! | many accesses | `gather`, `copy_from` | `try_gather`, `try_copy_from` | [`Space::defer`] |
 //! | a change, a sync, a watch | `unmap`, `sync`, `populate`, `watch_code`, ... | - | the same |
 //!
 //! An access that hits is the same code in either form. What is missed is looked for by the same
-//! steps (`fault`); where a step would have to sleep, a `try_` form ends. Both futures are calls of
-//! the blocking kind, in the queue that the cache has for those of files (`cache::later`): made
-//! once each, by the service thread or by `tick()`, or there and then by who polls in a call of a
-//! store.
+//! steps (`fault`); where a step would have to sleep, a `try_` form ends. Both futures make calls of
+//! the blocking kind, as tasks of the cache (`cache::task`).
 //!
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim`
 //! gives frames. A space does no I/O of its own and starts no thread.
@@ -68,8 +66,8 @@ mod dirty;
 mod error;
 mod fault;
 mod fork;
+mod futures;
 mod gather;
-mod later;
 #[cfg(all(feature = "layout", not(shuttle)))]
 mod layout;
 mod ledger;
@@ -79,7 +77,6 @@ mod mapping;
 mod options;
 mod pin;
 mod pte;
-mod ready;
 mod region;
 mod remap;
 #[cfg(feature = "tables")]
@@ -127,14 +124,13 @@ pub use self::advise::Advice;
 pub use self::code::CodePage;
 pub use self::device::{Device, DeviceError};
 pub use self::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
-pub use self::later::LaterSpaceCalls;
+pub use self::futures::SpaceReady;
 #[cfg(all(feature = "layout", not(shuttle)))]
 pub use self::layout::TranslationLayout;
 pub use self::map::Map;
 pub(crate) use self::options::check_group;
 pub use self::options::{AddressWidth, SpaceOptions};
 pub use self::pin::{AtFork, Pinned};
-pub use self::ready::SpaceReady;
 pub use self::region::Region;
 pub use self::remap::Remap;
 pub use self::report::{MappingInfo, MappingKind, PageStats, SpaceStats};

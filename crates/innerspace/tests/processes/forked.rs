@@ -212,9 +212,10 @@ fn is_refused(world: World, maker: u32, path: &Path) {
         file.invalidate(..).map(drop),
         file.evict(..).map(drop),
         file.prefetch(whole),
-        file.later().sync_all().wait_timeout(LONG).unwrap(),
-        file.later()
-            .read(0..10)
+        file.defer(|file| file.sync_all())
+            .wait_timeout(LONG)
+            .unwrap(),
+        file.defer_shared(move |file| file.read_to_vec(0..10))
             .wait_timeout(LONG)
             .unwrap()
             .map(drop),
@@ -245,7 +246,10 @@ fn is_refused(world: World, maker: u32, path: &Path) {
         direct.sync_all(),
         direct.invalidate(..),
         direct.pin_raw(0..1).map(drop),
-        direct.later().sync_all().wait_timeout(LONG).unwrap(),
+        direct
+            .defer(|file| file.sync_all())
+            .wait_timeout(LONG)
+            .unwrap(),
     ];
     for (number, refused) in refusals.into_iter().enumerate() {
         let error = refused.expect_err(&format!("direct call {number}"));

@@ -213,7 +213,8 @@ fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
             let mut context = Context::from_waker(Waker::noop());
             let polled = pin!(below.ready(0..10)).poll(&mut context);
             assert!(matches!(polled, Poll::Ready(Ok(view)) if view[..] == [6; 10]));
-            let written = pin!(below.later().write_at([8], 9 * PAGE)).poll(&mut context);
+            let written =
+                pin!(below.defer(move |file| file.write_at(&[8], 9 * PAGE))).poll(&mut context);
             assert!(matches!(written, Poll::Ready(Ok(()))));
         }));
         middle.sync_all().unwrap();

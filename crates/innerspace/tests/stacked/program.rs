@@ -352,7 +352,8 @@ impl Worker<'_> {
                 }
             }
             23 => {
-                let write = pin!(file.later().write_at(bytes.clone(), offset));
+                let data = bytes.clone();
+                let write = pin!(file.defer(move |file| file.write_at(&data, offset)));
                 let done = world.did(world.wait(write, &mut self.random));
                 top.then(done, |model| put(model, &bytes, offset));
             }

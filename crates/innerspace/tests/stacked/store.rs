@@ -120,7 +120,8 @@ impl Stacked {
                 });
             }
             12 => {
-                let mut future = pin!(apart.later().write_at([3; 100], more % (9 * PAGE)));
+                let mut future =
+                    pin!(apart.defer(move |file| file.write_at(&[3; 100], more % (9 * PAGE))));
                 let _ = future
                     .as_mut()
                     .poll(&mut Context::from_waker(Waker::noop()));

@@ -8,7 +8,6 @@ mod cutting;
 mod doubt;
 mod failing;
 mod invalidating;
-mod later;
 mod long_writes;
 mod looking;
 mod mapped;
@@ -28,6 +27,7 @@ mod requests;
 ))]
 mod ring;
 mod syncing;
+mod tasks;
 mod try_forms;
 mod waking;
 mod writing;

@@ -451,12 +451,12 @@ fn a_store_that_hangs_holds_nobody_elses_futures() {
     slow.wait_hanging(16);
     let mut view = file_ready(&other);
     assert!(view.wait_timeout(LONG).unwrap().is_ok());
-    let mut read = other.later().read(10..2_000);
+    let mut read = other.defer_shared(move |file| file.read_to_vec(10..2_000));
     assert_eq!(
         read.wait_timeout(LONG).unwrap().unwrap(),
         pattern(10..2_000)
     );
-    let mut sync = other.later().sync_all();
+    let mut sync = other.defer(|file| file.sync_all());
     sync.wait_timeout(LONG).unwrap().unwrap();
     drop(other);
     assert_eq!(slow.hanging(), 16, "as many as the store has places");

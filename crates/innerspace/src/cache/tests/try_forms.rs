@@ -301,7 +301,7 @@ fn a_sync_with_nothing_to_do_is_done_and_any_other_would_block() {
         would_block(file.try_sync_data(), 0);
         would_block(file.try_sync_range(size..2 * size), size);
         let bell = Arc::new(Bell::default());
-        let mut sync = pin!(file.later().sync_all());
+        let mut sync = pin!(file.defer(|file| file.sync_all()));
         assert!(poll(sync.as_mut(), &bell).is_pending());
         cache.tick();
         file.try_sync_all().unwrap();

@@ -103,7 +103,7 @@ fn who_is_woken_by_a_later_call_may_use_the_file_at_once() {
         move || use_in_every_way(&file)
     });
     let waker = Waker::from(at_once.clone());
-    let mut cut = pin!(file.later().set_len(10));
+    let mut cut = pin!(file.defer(move |file| file.set_len(10)));
     let mut context = Context::from_waker(&waker);
     assert!(cut.as_mut().poll(&mut context).is_pending());
     cache.tick();
@@ -265,7 +265,9 @@ fn a_future_that_goes_takes_its_waker_and_its_view_along() {
 fn a_call_that_is_queued_late_in_a_tick_is_made_by_the_next() {
     let cache = memory(64);
     let (_store, file) = a_file(&cache);
-    let late = std::sync::Arc::new(std::sync::Mutex::new(file.later().set_len(10)));
+    let late = std::sync::Arc::new(std::sync::Mutex::new(
+        file.defer(move |file| file.set_len(10)),
+    ));
     let at_once = AtOnce::new({
         let late = late.clone();
         // On a thread of its own: here it would be made at once.

@@ -29,13 +29,12 @@ fn a_call_is_made_by_a_tick_in_the_order_of_the_first_polls() {
         let store = patterned(4 * size);
         let file = open(&cache, &store, &options(size));
         let bell = Arc::new(Bell::default());
-        let later = file.later();
-        let mut cut = pin!(later.set_len(size));
-        let mut append = pin!(later.append(vec![7; 100]));
-        let mut punch = pin!(later.punch(0..size));
-        let mut sync = pin!(later.sync_all());
-        let mut read = pin!(later.read(size - 10..size + 100));
-        let mut outside = pin!(later.read(0..4 * size));
+        let mut cut = pin!(file.defer(move |file| file.set_len(size)));
+        let mut append = pin!(file.defer(move |file| file.append(&[7; 100])));
+        let mut punch = pin!(file.defer(move |file| file.punch(0..size)));
+        let mut sync = pin!(file.defer(|file| file.sync_all()));
+        let mut read = pin!(file.defer_shared(move |file| file.read_to_vec(size - 10..size + 100)));
+        let mut outside = pin!(file.defer_shared(move |file| file.read_to_vec(0..4 * size)));
         store.clear_log();
         cache.tick();
         assert_eq!(
@@ -82,7 +81,7 @@ fn a_call_whose_future_is_dropped_before_its_turn_is_not_made() {
     let file = open(&cache, &store, &options(4096));
     let bell = Arc::new(Bell::default());
     {
-        let mut write = pin!(file.later().write_at([9; 10], 0));
+        let mut write = pin!(file.defer(move |file| file.write_at(&[9; 10], 0)));
         assert!(poll(write.as_mut(), &bell).is_pending());
     }
     cache.tick();
@@ -102,7 +101,7 @@ fn futures_that_are_dropped_leave_no_queue_behind() {
     let mut reads = Vec::new();
     let mut views = Vec::new();
     for number in 0..10_000 {
-        let mut read = Box::pin(file.later().read(0..10));
+        let mut read = Box::pin(file.defer_shared(move |file| file.read_to_vec(0..10)));
         let mut view = Box::pin(file.ready(0..10));
         assert!(poll(read.as_mut(), &bell).is_pending());
         assert!(poll(view.as_mut(), &bell).is_pending());
@@ -133,7 +132,7 @@ fn a_call_keeps_its_file_open_until_it_is_made() {
     let store = patterned(65_536);
     let file = open(&cache, &store, &options(4096));
     let bell = Arc::new(Bell::default());
-    let mut write = pin!(file.later().write_at([9; 10], 100));
+    let mut write = pin!(file.defer(move |file| file.write_at(&[9; 10], 100)));
     assert!(poll(write.as_mut(), &bell).is_pending());
     drop(file);
     assert_eq!(cache.files().len(), 1);
@@ -154,7 +153,7 @@ fn a_call_under_way_ends_without_its_future() {
     file.write_at(&[9; 4096], 0).unwrap();
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
     let ticking = {
-        let mut sync = pin!(file.later().sync_data());
+        let mut sync = pin!(file.defer(|file| file.sync_data()));
         assert!(poll(sync.as_mut(), &bell).is_pending());
         let cache = cache.clone();
         let ticking = thread::spawn(move || cache.tick());
@@ -184,7 +183,7 @@ fn the_handle_hears_once_of_a_sync_that_failed_later() {
             .on(&[OperationKind::Write])
             .times(1),
     );
-    let mut sync = pin!(file.later().sync_all());
+    let mut sync = pin!(file.defer(|file| file.sync_all()));
     assert!(poll(sync.as_mut(), &bell).is_pending());
     cache.tick();
     let end = poll(sync.as_mut(), &bell);
@@ -207,11 +206,10 @@ fn all_other_calls_are_made_as_well() {
     let bell = Arc::new(Bell::default());
     file.write_at(&[9; 4096], 0).unwrap();
     file.write_at(&[9; 4096], 8192).unwrap();
-    let later = file.later();
-    let mut sync = pin!(later.sync_range(..4096));
-    let mut discard = pin!(later.discard());
-    let mut prefetch = pin!(later.prefetch(16_384..20_480));
-    let mut invalidate = pin!(later.invalidate(16_384..20_480));
+    let mut sync = pin!(file.defer(move |file| file.sync_range(..4096)));
+    let mut discard = pin!(file.defer(|file| file.discard()));
+    let mut prefetch = pin!(file.defer_shared(move |file| file.prefetch(16_384..20_480)));
+    let mut invalidate = pin!(file.defer(move |file| file.invalidate(16_384..20_480)));
     assert!(poll(sync.as_mut(), &bell).is_pending());
     assert!(poll(discard.as_mut(), &bell).is_pending());
     assert!(poll(prefetch.as_mut(), &bell).is_pending());
@@ -230,7 +228,7 @@ fn all_other_calls_are_made_as_well() {
     );
     assert_eq!(stored(&store)[..4096], [9; 4096]);
     file.view(..4096).unwrap();
-    let mut evict = pin!(later.evict(..4096));
+    let mut evict = pin!(file.defer(move |file| file.evict(..4096)));
     assert!(poll(evict.as_mut(), &bell).is_pending());
     cache.tick();
     let evicted = poll(evict.as_mut(), &bell);
@@ -249,7 +247,7 @@ fn a_read_for_which_there_is_no_memory_is_an_error() {
     let store = Arc::new(MemoryStore::with_len(1 << 62));
     let file = open(&cache, &store, &options(4096));
     let bell = Arc::new(Bell::default());
-    let mut read = pin!(file.later().read(..));
+    let mut read = pin!(file.defer_shared(move |file| file.read_to_vec(..)));
     assert!(poll(read.as_mut(), &bell).is_pending());
     cache.tick();
     let end = poll(read.as_mut(), &bell);
@@ -270,7 +268,8 @@ impl Store for Odd {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
         let file = self.0.as_ref().expect("one to read from");
-        let mut read = pin!(file.later().read(offset..offset + buf.len() as u64));
+        let range = offset..offset + buf.len() as u64;
+        let mut read = pin!(file.defer_shared(move |file| file.read_to_vec(range)));
         match poll(read.as_mut(), &Arc::new(Bell::default())) {
             Poll::Ready(bytes) => buf.copy_from_slice(&bytes?),
             Poll::Pending => panic!("who makes the call waits for it here"),
@@ -286,7 +285,7 @@ fn a_call_by_who_makes_the_calls_is_made_at_once() {
     let below = open(&cache, &patterned(65_536), &options(4096));
     let above = open(&cache, &Arc::new(Odd(Some(below))), &FileOptions::new());
     let bell = Arc::new(Bell::default());
-    let mut read = pin!(above.later().read(0..10_000));
+    let mut read = pin!(above.defer_shared(move |file| file.read_to_vec(0..10_000)));
     assert!(poll(read.as_mut(), &bell).is_pending());
     cache.tick();
     let Poll::Ready(Ok(bytes)) = poll(read.as_mut(), &bell) else {
@@ -302,8 +301,8 @@ fn a_panic_of_a_call_is_of_who_polls_it_and_ends_no_other() {
     let odd = open(&cache, &Arc::new(Odd(None)), &FileOptions::new());
     let file = open(&cache, &patterned(65_536), &options(4096));
     let bell = Arc::new(Bell::default());
-    let mut bad = pin!(odd.later().read(0..10));
-    let mut good = pin!(file.later().read(0..10));
+    let mut bad = pin!(odd.defer_shared(move |file| file.read_to_vec(0..10)));
+    let mut good = pin!(file.defer_shared(move |file| file.read_to_vec(0..10)));
     assert!(poll(bad.as_mut(), &bell).is_pending());
     assert!(poll(good.as_mut(), &bell).is_pending());
     cache.tick();
@@ -320,10 +319,10 @@ fn a_waker_that_panics_keeps_a_tick_from_no_other_call() {
     let file = open(&cache, &patterned(65_536), &options(4096));
     let bell = Arc::new(Bell::default());
     let alarm = Waker::from(std::sync::Arc::new(Alarm));
-    let mut alarmed = pin!(file.later().set_len(8192));
+    let mut alarmed = pin!(file.defer(move |file| file.set_len(8192)));
     let mut context = Context::from_waker(&alarm);
     assert!(alarmed.as_mut().poll(&mut context).is_pending());
-    let mut append = pin!(file.later().append([7; 10]));
+    let mut append = pin!(file.defer(move |file| file.append(&[7; 10])));
     assert!(poll(append.as_mut(), &bell).is_pending());
     let tick = std::panic::AssertUnwindSafe(|| cache.tick());
     std::panic::catch_unwind(tick).unwrap_err();
@@ -345,7 +344,7 @@ fn a_view_whose_waker_panics_keeps_a_tick_and_a_step_from_no_call() {
         let mut alarmed = pin!(file.ready(0..10));
         let mut context = Context::from_waker(&alarm);
         assert!(alarmed.as_mut().poll(&mut context).is_pending());
-        let mut append = pin!(file.later().append([7; 10]));
+        let mut append = pin!(file.defer(move |file| file.append(&[7; 10])));
         assert!(poll(append.as_mut(), &bell).is_pending());
         let work = std::panic::AssertUnwindSafe(|| work(&cache));
         std::panic::catch_unwind(work).unwrap_err();
@@ -381,8 +380,8 @@ fn only_one_thread_makes_calls_at_a_time() {
     let bell = Arc::new(Bell::default());
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
     // Waits for the rest of its block.
-    let mut write = pin!(file.later().write_at([9; 10], 0));
-    let mut sync = pin!(file.later().sync_all());
+    let mut write = pin!(file.defer(move |file| file.write_at(&[9; 10], 0)));
+    let mut sync = pin!(file.defer(|file| file.sync_all()));
     assert!(poll(write.as_mut(), &bell).is_pending());
     assert!(poll(sync.as_mut(), &bell).is_pending());
     let ticking = {
@@ -411,14 +410,14 @@ fn a_call_that_was_queued_while_another_was_made_comes_after_it() {
     let file = open(&cache, &store, &options(4096));
     let bell = Arc::new(Bell::default());
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
-    let mut read = pin!(file.later().read(0..10));
+    let mut read = pin!(file.defer_shared(move |file| file.read_to_vec(0..10)));
     assert!(poll(read.as_mut(), &bell).is_pending());
     let ticking = {
         let cache = cache.clone();
         thread::spawn(move || cache.tick())
     };
     store.wait_hanging(1);
-    let mut cut = pin!(file.later().set_len(100));
+    let mut cut = pin!(file.defer(move |file| file.set_len(100)));
     assert!(poll(cut.as_mut(), &bell).is_pending());
     cache.tick();
     assert!(poll(cut.as_mut(), &bell).is_pending(), "after the read");
@@ -443,7 +442,7 @@ fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
     let cache = memory(64);
     let file = open(&cache, &patterned(65_536), &options(4096));
     let bell = Arc::new(Bell::default());
-    let mut cut = pin!(file.later().set_len(100));
+    let mut cut = pin!(file.defer(move |file| file.set_len(100)));
     let (begun, ticked) = mpsc::channel();
     let (end, ending) = mpsc::channel();
     let ticking = {

@@ -1,0 +1,197 @@
+//! Futures of a space: [`Space::defer`] makes any call in the background, [`Space::ready`] waits for
+//! what an access would have waited for.
+//!
+//! `ready` takes the pages as accesses do, by an accessor of its own: at the first poll those that
+//! take no waiting; if there are others, then all once more in a [`Task`], in the blocking way. That
+//! leaves words in the page table, as any access does, and holds nothing for the future.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::access::{Core, Sectioned, Single};
+use super::at_once::AtOnce;
+use super::error::{AccessKind, Fault};
+use super::{Space, SpaceError};
+use crate::VirtAddr;
+use crate::cache::{Task, TimedOut, wait_for};
+use crate::exec::Turn;
+use crate::sync::Arc;
+
+impl Space {
+    /// Has `call` made in the background, once, with this space: see [`Task`].
+    ///
+    /// Calls of one space are made one at a time, in the order in which their tasks were first
+    /// polled. A task that is first polled in a callback of a store makes its call there and then,
+    /// and what would come back to the space or the file that the callback is for is refused
+    /// ([`SpaceError::Reentered`], or the file's error of that name). One first polled in the
+    /// handler of a device waits for its turn; with [`Threads::None`](crate::Threads::None), a
+    /// handler that waits for it in place ([`Task::wait_timeout`]) makes the call.
+    ///
+    /// These calls may wait, besides for their turn:
+    ///
+    /// | call | for a store | for memory | for other changes of the space, and open sections |
+    /// |---|---|---|---|
+    /// | `sync`; `advise` to read or to evict | yes | | |
+    /// | `populate`, `lock`, `pin`; an accessor's `copy_from`, `gather`, `watch_code` | yes | yes | yes |
+    /// | `unmap`, `map` in place of something, `remap`, `restore` | if they are the last to keep a file open | yes | yes |
+    /// | `protect`, `fork`, `freeze` | | yes | yes |
+    ///
+    /// Waiting for memory is waiting for a store where it has to be written first. Sections are
+    /// open for the time of an access, or of a [`Session`](crate::Session) up to its next
+    /// safepoint. So where groups have room a fork or a restore takes microseconds, and is best
+    /// called directly.
+    ///
+    /// ```
+    /// # use innerspace::{Accessor, VirtAddr};
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// async fn save(a: &mut Accessor, at: VirtAddr, bytes: &[u8]) -> Result<(), Error> {
+    ///     let (space, len) = (a.space(), bytes.len() as u64);
+    ///     loop {
+    ///         match a.try_write(at, bytes) {
+    ///             Err(fault) if fault.would_block() => {
+    ///                 space.ready(fault.address(), 1, fault.access()).await?;
+    ///             }
+    ///             written => break written?,
+    ///         }
+    ///     }
+    ///     Ok(space.defer(move |space| space.sync(at, len)).await?)
+    /// }
+    /// ```
+    pub fn defer<T: Send + 'static, E: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Space) -> Result<T, E> + Send + 'static,
+    ) -> Task<T, E> {
+        let space = self.clone();
+        let address = Arc::as_ptr(&self.0) as usize;
+        let turn = (Turn::Alone, 1);
+        Task::new(&self.0.cache, address, turn, move || call(&space))
+    }
+
+    /// A future that is done when `len` bytes at `at`, at any alignment, can be so accessed without
+    /// waiting: what to wait for when a `try_` form of an [`Accessor`](crate::Accessor) says that
+    /// it would block. It needs no runtime; the memory's service thread (or `tick()`) does the
+    /// work.
+    ///
+    /// The pages are in memory and mapped then, as after such an access. For stores that means that
+    /// private pages are copied, new ones taken, and those of shared mappings counted as dirty.
+    /// They are kept by nothing: under pressure they may be gone again before the access comes,
+    /// which then waits once more, and a range that does not fit in memory is never there as a
+    /// whole.
+    ///
+    /// ```
+    /// # use innerspace::{Accessor, VirtAddr};
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// async fn load(a: &mut Accessor, at: VirtAddr) -> Result<u64, Error> {
+    ///     loop {
+    ///         match a.try_load::<u64>(at) {
+    ///             Err(fault) if fault.would_block() => {
+    ///                 a.space().ready(at, 8, fault.access()).await?;
+    ///             }
+    ///             loaded => return Ok(loaded?),
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpaceError::Access`] for the first page that cannot be so accessed, with its address and
+    /// why.
+    pub fn ready(&self, at: VirtAddr, len: usize, access: AccessKind) -> SpaceReady {
+        SpaceReady {
+            space: self.clone(),
+            at,
+            len,
+            access,
+            call: None,
+        }
+    }
+
+    fn take_ready<S: Sectioned>(
+        &self,
+        at: VirtAddr,
+        len: usize,
+        access: AccessKind,
+    ) -> Result<(), Fault> {
+        self.accessor().core.take_all::<S>(at, len, access)
+    }
+
+    fn not_ready(&self, fault: Fault) -> SpaceError {
+        SpaceError::Access {
+            what: "ready",
+            explanation: self.explain(fault),
+        }
+    }
+}
+
+impl Core {
+    fn take_all<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        len: usize,
+        access: AccessKind,
+    ) -> Result<(), Fault> {
+        for (start, _) in self.space.pieces(at, len) {
+            if let Err(fault) = self.have_in::<S>(VirtAddr(start), access) {
+                // A device's page is a call at each access: nothing can be made ready.
+                self.device_of(fault)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A future that waits for pages of a space; see [`Space::ready`].
+///
+/// Any executor can poll it. Dropped before its turn, it leaves nothing to be done.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct SpaceReady {
+    space: Space,
+    at: VirtAddr,
+    len: usize,
+    access: AccessKind,
+    /// Made when it has to wait.
+    call: Option<Task<(), SpaceError>>,
+}
+
+impl SpaceReady {
+    /// Waits in place, without an executor, until the pages are there or `timeout` is over. It can
+    /// be waited for again then, or dropped at any time; see [`Task::wait_timeout`].
+    ///
+    /// # Errors
+    /// When the time is over; inside, those of the future.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<(), SpaceError>, TimedOut> {
+        let cache = self.space.0.cache.clone();
+        wait_for(self, &cache, timeout)
+    }
+}
+
+impl Future for SpaceReady {
+    type Output = Result<(), SpaceError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let SpaceReady {
+            space,
+            at,
+            len,
+            access,
+            call,
+        } = &mut *self;
+        let (at, len, access) = (*at, *len, *access);
+        let call = match call {
+            Some(call) => call,
+            None => match space.take_ready::<AtOnce<Single>>(at, len, access) {
+                Err(fault) if fault.would_block() => call.insert(space.defer(move |space| {
+                    let taken = space.take_ready::<Single>(at, len, access);
+                    taken.map_err(|fault| space.not_ready(fault))
+                })),
+                taken => return Poll::Ready(taken.map_err(|fault| space.not_ready(fault))),
+            },
+        };
+        Pin::new(call).poll(context)
+    }
+}
