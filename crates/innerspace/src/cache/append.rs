@@ -13,7 +13,7 @@ use super::index::Inserted;
 use super::lookup::{Basis, Get, Got, marks_after_publishing};
 use super::spare_nodes::SpareNodes;
 use crate::frame::Writing;
-use crate::reclaim::AllocMode;
+use crate::reclaim::{AllocMode, note_failure};
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::FrameId;
@@ -40,7 +40,7 @@ impl FileCore {
         if let Some(error) = failed {
             if let FileError::Limit(full) = &error {
                 // It was taken for one that is mended.
-                self.pool.note_failure(full.details().id);
+                note_failure(&self.pool, full.details().id);
             }
             return Err(error);
         }

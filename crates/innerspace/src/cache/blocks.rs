@@ -15,6 +15,7 @@ use super::errors::FileError;
 use super::file::{Handle, PagedFile};
 use super::fill::{Miss, Present};
 use super::view::{View, Wait};
+use crate::reclaim::Trial;
 use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 
@@ -214,7 +215,7 @@ impl Recent {
     ) -> Result<Present<'h>, FileError> {
         let core = &handle.core;
         loop {
-            let trial = core.pool.trial();
+            let trial = Trial::begin(&core.pool);
             let sought = seek(handle, block);
             if !matches!(sought, Err(FileError::Limit(_))) {
                 trial.forget();

@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use super::core::FileCore;
 use super::errors::FileError;
 use crate::group::{GroupId, Reclaimer};
-use crate::reclaim::{Pool, StoreScope};
+use crate::reclaim::{Pool, StoreScope, Trial};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Apart, Arc};
 use crate::sys::process::Process;
@@ -203,7 +203,7 @@ impl FileCore {
     pub(super) fn may_call_unasked(&self) -> bool {
         let may = !self.uses_files.load(Ordering::Relaxed) || is_free();
         if !may {
-            Pool::pass_over();
+            StoreScope::note_skipped();
         }
         may
     }
@@ -263,15 +263,15 @@ pub(crate) fn with_room<T, E>(
 ) -> Result<T, E> {
     let mut rooms = 0;
     loop {
-        let before = Pool::passed_over();
-        let trial = pool.trial();
+        let before = StoreScope::skipped();
+        let trial = Trial::begin(pool);
         let result = work();
         let Some(group) = result.as_ref().err().and_then(&is_full) else {
             trial.forget();
             return result;
         };
         if rooms == ROOMS
-            || Pool::passed_over() == before
+            || StoreScope::skipped() == before
             || !is_free()
             || pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0)
         {

@@ -237,7 +237,7 @@ impl Drop for PagedFile {
         if !last.core.in_store_call() && last.core.may_call_unasked() {
             last.core.close();
             // After the last of the memory nobody may come by any more.
-            last.core.pool.do_deferred();
+            last.core.pool.run_deferred_calls();
         }
     }
 }

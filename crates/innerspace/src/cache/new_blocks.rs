@@ -121,7 +121,7 @@ impl FileCore {
         insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
     ) -> Result<bool, FileError> {
         // Two ways from here, so that what is at hand stays in registers.
-        match self.pool.alloc_page_at_hand(self.group.id()) {
+        match self.pool.alloc_page_from_thread_cache(self.group.id()) {
             Some((page, next)) => self.fill_new_page(page, next, block, fill, insert),
             None => self.write_new_page_otherwise(block, fill, insert),
         }

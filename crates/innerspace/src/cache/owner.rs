@@ -184,7 +184,7 @@ impl Owner for FileCore {
         }
     }
 
-    fn let_failed_go(&self, frame: FrameId) {
+    fn failed_block_freed(&self, frame: FrameId) {
         let mut errors = self.fill_errors.lock();
         errors.retain(|(failed, _)| *failed != frame);
     }

@@ -46,7 +46,7 @@ use super::reached::Reached;
 use super::stats::count;
 use crate::exec::{Entry, InFlight, Job, Lane, Stage, Turn, is_in_job};
 use crate::frame::{Bit, Fills, ReadEnd, Uses};
-use crate::reclaim::Pool;
+use crate::reclaim::{Pool, StoreScope};
 use crate::stats::Event;
 use crate::store::{
     Batch, Operation, Own, Request, Store, StoreError, Transfer, read_vectored_or_eof,
@@ -500,7 +500,7 @@ impl FileCore {
         if !self.ready.is_any_due() {
             return;
         }
-        if is_in_job() && !Pool::in_any_store_scope() {
+        if is_in_job() && !StoreScope::is_any_open() {
             return self.ready.wake_due();
         }
         let core = self.me.clone();

@@ -12,7 +12,7 @@ use super::serving::Serving;
 use super::write::DirtyLevel;
 use crate::exec::{Job, Lane, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
-use crate::reclaim::{Pool, Step, Untried};
+use crate::reclaim::{Pool, Step, StoreScope, Untried};
 use crate::stats::Event;
 #[cfg(all(
     target_os = "linux",
@@ -204,7 +204,7 @@ impl Cache {
     /// Calls the wakers that were left to the service, and the hook for what it has not heard. No
     /// lock is held.
     pub(crate) fn call_out(&self) {
-        if Pool::in_any_store_scope() {
+        if StoreScope::is_any_open() {
             return;
         }
         may_call_out();
@@ -251,7 +251,7 @@ impl Cache {
         // who closes a file.
         fence(Ordering::SeqCst);
         let mut panics = Panics::default();
-        panics.catch(|| self.pool.let_go());
+        panics.catch(|| self.pool.run_deferred());
         panics.catch(|| self.serve_waiting());
         panics.go_on();
     }
@@ -298,7 +298,7 @@ impl Cache {
     #[cold]
     fn serve_abandoned(&self) {
         let mut panics = Panics::default();
-        panics.catch(|| self.pool.do_deferred());
+        panics.catch(|| self.pool.run_deferred_calls());
         panics.catch(|| self.call_out());
         panics.go_on();
     }
@@ -307,7 +307,7 @@ impl Cache {
     /// locked) the service is left to call it. That is so in a job, too: an operation that has a
     /// file locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, waker: Waker) {
-        if Pool::in_any_store_scope() || !calls::is_free() {
+        if StoreScope::is_any_open() || !calls::is_free() {
             self.wakes.lock().push(waker);
             self.pool.kick();
             return;
@@ -348,11 +348,11 @@ impl Cache {
         loop {
             // The last reference may wait for a grace period, or have gone where a file cannot be
             // closed.
-            self.pool.let_go();
+            self.pool.run_deferred();
             // In a call of a store the others have to wait, but this one is wanted.
             for file in self.files() {
                 if file.identity == Some(identity) {
-                    self.pool.do_deferred_of(file.owner);
+                    self.pool.run_deferred_calls_of(file.owner);
                 }
             }
             let files = self.files.lock();
@@ -527,7 +527,7 @@ impl Cache {
             return Step::Idle;
         }
         // In a call of a store, files are passed over that can be written as soon as it ends.
-        if written == 0 && Pool::in_any_store_scope() {
+        if written == 0 && StoreScope::is_any_open() {
             self.flush_wanted.store(true, Ordering::Release);
             self.pool.kick();
             return Step::Idle;
@@ -645,7 +645,7 @@ impl Cache {
 
     /// Runs the jobs that are queued now, where no thread does.
     pub(super) fn run_jobs(&self) {
-        if Pool::in_any_store_scope() || calls::depth_in_spaces() > 0 {
+        if StoreScope::is_any_open() || calls::depth_in_spaces() > 0 {
             return;
         }
         let _here = Serving::begin(self);

@@ -277,7 +277,7 @@ impl Memory {
         }
         let _paused = self.0.service.as_ref().map(Service::pause);
         self.0.cache.wait_quiet();
-        self.0.pool.let_go();
+        self.0.pool.run_deferred();
         self.0.pool.validate();
         self.0.cache.validate();
     }
@@ -305,7 +305,7 @@ impl Drop for MemoryInner {
         // would.
         match self.service {
             Some(_) => {
-                panics.catch(|| self.pool.let_go());
+                panics.catch(|| self.pool.run_deferred());
                 panics.catch(|| self.cache.call_out());
             }
             None => panics.catch(|| self.cache.abandon()),

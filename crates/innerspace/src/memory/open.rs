@@ -434,7 +434,7 @@ impl MemoryInner {
                 Ok(open) => return Ok(Found::Same(open)),
                 Err(error) if refused => return Err(error),
                 // Outside every section, with nothing locked.
-                Err(_) => self.pool.let_go(),
+                Err(_) => self.pool.run_deferred(),
             }
             refused = true;
         }

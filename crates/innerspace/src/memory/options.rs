@@ -9,9 +9,7 @@ use super::service::Service;
 use super::{Limit, Memory, MemoryInner};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions, LOOKASIDE_BYTES_PER_FRAME};
-use crate::reclaim::{
-    EvictionPolicy, Pool, PoolOptions, SAMPLER_BYTES, SHADOW_BYTES_PER_FRAME, Sampling,
-};
+use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SAMPLER_BYTES, SHADOW_BYTES_PER_FRAME};
 use crate::sync::{Arc, Mutex, Rank};
 use crate::sys;
 use crate::units::{ByteSize, KIB, PAGE_SIZE};
@@ -43,7 +41,7 @@ pub struct MemoryOptions {
     limit: Limit,
     threads: Threads,
     policy: EvictionPolicy,
-    sampling: Sampling,
+    sampling: bool,
 }
 
 /// Why a memory could not be made.
@@ -123,7 +121,7 @@ impl MemoryOptions {
             limit: limit.into(),
             threads: Threads::Service,
             policy: EvictionPolicy::default(),
-            sampling: Sampling::Off,
+            sampling: false,
         }
     }
 
@@ -138,7 +136,7 @@ impl MemoryOptions {
     /// of it calls count their uses, and each access to a sampled page through a mapping is a page
     /// fault.
     pub fn sample_misses(mut self) -> MemoryOptions {
-        self.sampling = Sampling::On;
+        self.sampling = true;
         self
     }
 
@@ -155,10 +153,8 @@ impl MemoryOptions {
     /// See [`MemoryError`].
     pub fn build(self) -> Result<Memory, MemoryError> {
         let limit = self.limit.bytes(sys::memory::memory_of_machine())?;
-        let minimum = match self.sampling {
-            Sampling::Off => MINIMUM_LIMIT,
-            Sampling::On => MINIMUM_LIMIT + SAMPLER_BYTES,
-        };
+        let sample = if self.sampling { SAMPLER_BYTES } else { 0 };
+        let minimum = MINIMUM_LIMIT + sample;
         if limit < minimum {
             return Err(MemoryError::TooSmall { limit, minimum });
         }

@@ -1,27 +1,24 @@
-//! The pool itself: its parts, freeing, and the small calls of the layers above.
+//! The pool: its parts, freeing, and the small calls of the layers above.
 
-use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 use super::background::Background;
-use super::batch::own_batch;
-use super::deferred::DeferredWork;
+use super::defer::{DeferredWork, RetireQueue};
+use super::evict::Progress;
 #[cfg(all(test, not(shuttle)))]
-use super::lru::ListSizes;
-use super::lru::{Evictable, Lru, Place, pages_of};
-use super::miss_curve::{MissCurve, SAMPLER_BYTES, Sampler};
-use super::owners::{Owner, OwnerId, Owners};
-use super::policy::{EvictionPolicy, Policy};
-use super::progress::{Progress, Room, Rounds};
-use super::retire::RetireQueue;
-use super::shadows::Shadows;
-use super::shrink::Io;
-use super::trial::Untried;
+use super::lists::ListSizes;
+use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of, thread_batch};
+use super::owners::{LeftShadow, Owner, OwnerId, Owners, Shadows};
+use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
+use super::scope::StoreScope;
 use super::watched::WatchedPages;
-use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, Meta};
-use crate::group::{Group, GroupId, GroupTree, Holders, Reclaimer};
+use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, Kind, Meta};
+use crate::group::{Group, GroupId, GroupTree};
 use crate::stats::{Counters, Event, Totals};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::keep::KeepSelf;
-use crate::sync::{Arc, Domain, OnceLock, Weak};
+use crate::sync::panics::Panics;
+use crate::sync::{Arc, Domain, OnceLock, Weak, may_call_out};
 use crate::sys::barrier::BarrierMode;
 use crate::sys::process::Process;
 use crate::units::{FrameId, PageCount};
@@ -33,18 +30,9 @@ pub(crate) struct PoolOptions {
     pub(crate) arena: ArenaOptions,
     /// The barrier of the pool's domain; `None` for the best of this machine.
     pub(crate) barrier: Option<BarrierMode>,
-    /// What is evicted first.
     pub(crate) policy: EvictionPolicy,
-    /// Whether uses are sampled for a miss curve; the sample is charged to the root.
-    pub(crate) sampling: Sampling,
-}
-
-/// Whether uses of file blocks are sampled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Sampling {
-    #[default]
-    Off,
-    On,
+    /// Whether uses of file blocks are sampled for a miss curve; the sample is charged to the root.
+    pub(crate) sampling: bool,
 }
 
 impl PoolOptions {
@@ -55,12 +43,12 @@ impl PoolOptions {
             arena: ArenaOptions::new(frames),
             barrier: None,
             policy: EvictionPolicy::default(),
-            sampling: Sampling::default(),
+            sampling: false,
         }
     }
 }
 
-/// Frames, groups, lists and the retire queue of one memory. See the module's documentation.
+/// Frames, groups, lists and deferred work of one memory. See the module's documentation.
 pub(crate) struct Pool {
     pub(crate) frames: Frames,
     pub(crate) groups: Arc<GroupTree>,
@@ -68,19 +56,44 @@ pub(crate) struct Pool {
     pub(crate) counters: Counters,
     pub(super) lru: Lru,
     pub(super) owners: Owners,
-    pub(super) retired: RetireQueue,
-    pub(super) deferred: DeferredWork,
-    pub(super) shadows: Shadows,
+    pub(super) retired: RetireQueue<Retired>,
+    deferred: DeferredWork,
+    shadows: Shadows,
     pub(super) progress: Progress,
     pub(super) background: Background,
-    pub(super) policy: &'static dyn Policy,
     pub(super) sampler: Option<Sampler>,
-    /// The page table's common leaf of zeros (`space::table`), once it was wanted; it stays.
+    /// Spreads the rounding of shares; see [`Pool::next_offset`].
+    offsets: AtomicU64,
+    /// The page table's common leaf of zeros (`space::table`), made when it is first wanted.
     pub(crate) zero_leaf: OnceLock<FrameId>,
     /// Pages of files that code was fetched from (`space::code`).
     pub(crate) watched: WatchedPages,
     /// Counts blocks that left their files while they were viewed.
     viewed_outside: KeepSelf<Pool>,
+}
+
+/// Something that nobody can find any more, but somebody may still be using.
+pub(crate) enum Retired {
+    /// A frame whose hold word is 0, for [`Pool::free`].
+    Frame(FrameId),
+    /// A reference to drop.
+    Put(FrameId),
+    /// A page table's mapping of a frame, or of a part of a block, to drop.
+    Unmap(FrameId),
+    /// Anything else: called once, outside sections. Any request for memory may call it, with any
+    /// locks held, so it must not call a store or a waker: [`Pool::defer`] is for those.
+    Call(Box<dyn FnOnce(&Pool) + Send>),
+}
+
+impl std::fmt::Debug for Retired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Retired::Frame(id) => write!(f, "Frame({})", id.0),
+            Retired::Put(id) => write!(f, "Put({})", id.0),
+            Retired::Unmap(id) => write!(f, "Unmap({})", id.0),
+            Retired::Call(_) => f.write_str("Call"),
+        }
+    }
 }
 
 impl std::fmt::Debug for Pool {
@@ -92,6 +105,7 @@ impl std::fmt::Debug for Pool {
     }
 }
 
+/// Construction, and the pool as a whole.
 impl Pool {
     /// A pool with an arena of its own, all free.
     pub(crate) fn new(options: &PoolOptions) -> Result<Arc<Pool>, ArenaError> {
@@ -105,18 +119,15 @@ impl Pool {
             groups: Arc::new(GroupTree::new(ordinary)),
             domain,
             counters: Counters::new(),
-            lru: Lru::new(),
+            lru: Lru::new(options.policy),
             owners: Owners::default(),
             retired: RetireQueue::default(),
             deferred: DeferredWork::default(),
             shadows: Shadows::new(frames.total()),
             progress: Progress::default(),
             background: Background::new(ordinary),
-            policy: options.policy.choices(),
-            sampler: match options.sampling {
-                Sampling::Off => None,
-                Sampling::On => Some(Sampler::new(ordinary)),
-            },
+            sampler: options.sampling.then(|| Sampler::new(ordinary)),
+            offsets: AtomicU64::new(0),
             zero_leaf: OnceLock::new(),
             watched: WatchedPages::default(),
             viewed_outside: KeepSelf::new(),
@@ -132,8 +143,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The process that made the memory, unless that is the calling one: a child of fork(2), which
-    /// has none of it.
+    /// The process that made the memory, unless it is the calling one. A child of fork(2) has none
+    /// of the memory.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
         self.domain.foreign_maker()
@@ -144,160 +155,40 @@ impl Pool {
         Group::root(self.groups.clone())
     }
 
-    /// Frees a block whose hold word is 0: off its list, back to the arena, and off its group's
-    /// account, in this order, so that a charge that succeeds finds a frame.
-    pub(crate) fn free(&self, id: FrameId) {
-        let meta = self.frames.meta(id);
-        let flags = meta.flags.load();
-        if flags.contains(FlagSet::ERROR) && !flags.contains(FlagSet::UPTODATE) {
-            self.let_failed_go(id);
-        }
-        if Place::load(meta) != Place::None {
-            self.lru.remove(&self.frames, id);
-        }
-        let pages = pages_of(meta);
-        let group = GroupId(meta.group());
-        if meta.kind().has_words() {
-            self.groups.count_tables(group, -(pages as i64));
-        }
-        self.frames.free(id);
-        self.groups.uncharge(group, PageCount(pages));
-        self.counters.add(Event::PgFree, pages);
+    /// Pages that the whole pool may use.
+    pub(super) fn max_pages(&self) -> u64 {
+        self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0)
     }
 
-    #[cold]
-    fn let_failed_go(&self, id: FrameId) {
-        if let Some(owner) = self.owners.get(OwnerId(self.frames.meta(id).owner())) {
-            owner.let_failed_go(id);
-        }
+    /// Pages that are charged to `group` over its `high`.
+    pub(super) fn over_high(&self, group: GroupId) -> u64 {
+        let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
+        self.groups.charged(group).0.saturating_sub(high)
     }
 
-    /// Drops a reference that the caller has; frees the block if it was the last hold.
-    pub(crate) fn put(&self, id: FrameId) {
-        if self.frames.meta(id).hold.put() == Dropped::Last {
-            self.free(id);
-        }
-    }
-
-    /// Drops a view of a snapshot's page; frees it if that was the last hold.
-    pub(crate) fn put_view_still(&self, id: FrameId) {
-        if self.foreign_maker().is_some() {
-            return;
-        }
-        if self.frames.meta(id).hold.put_view_still() == Dropped::Last {
-            self.free(id);
-        }
-    }
-
-    /// Takes a block out of its file, together with the reference that its index had on it. The
-    /// caller holds the block's lock. Views that there are keep the block, and this pool.
-    pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
-        self.frames.meta(id).uncache(&self.viewed_outside, self)
-    }
-
-    /// One page table less maps the page in this frame; frees its block if that was the last hold.
-    pub(crate) fn unmap(&self, id: FrameId) {
-        let head = self.frames.head_of(id);
-        if self.frames.meta(head).hold.unmap() == Dropped::Last {
-            self.free(head);
-        }
-    }
-
-    /// Lists a published block: on the active list if it is flagged ACTIVE, else on the inactive
-    /// one; by way of this thread's batch. The caller holds the block.
-    #[inline]
-    pub(crate) fn lru_add(&self, id: FrameId) {
-        if let Some(sampler) = &self.sampler {
-            sampler.mark(self.frames.meta(id));
-        }
-        self.lru.add(&self.frames, id, own_batch());
-    }
-
-    /// Lists blocks that the caller has published for one group, in this order.
-    #[inline]
-    pub(crate) fn lru_add_run(&self, ids: &[FrameId]) {
-        if let Some(sampler) = &self.sampler {
-            ids.iter()
-                .for_each(|id| sampler.mark(self.frames.meta(*id)));
-        }
-        match ids {
-            [one] => self.lru.add(&self.frames, *one, own_batch()),
-            _ => self.lru.add_run(&self.frames, ids, own_batch()),
-        }
-    }
-
-    /// Takes a block off its list; nothing happens if it is on none. The caller holds the block or
-    /// is the one who frees it.
-    pub(crate) fn lru_remove(&self, id: FrameId) {
-        self.lru.remove(&self.frames, id);
-    }
-
-    /// Has reclaim pass a listed block over, or look at it again. The caller holds the block.
-    pub(crate) fn lru_set(&self, id: FrameId, evictable: Evictable) {
-        self.lru.move_listed(&self.frames, id, evictable);
-    }
-
-    /// Pages on the lists of one group, those below it not counted.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
-        self.lru.sizes(group)
-    }
-
-    /// Makes frames with the returned number in their metadata evictable through `owner`.
-    pub(crate) fn register_owner(&self, owner: Weak<dyn Owner>) -> OwnerId {
-        self.owners.register(owner)
-    }
-
-    /// The number may be used again: no frame carries it any more.
-    pub(crate) fn unregister_owner(&self, id: OwnerId) {
-        self.owners.unregister(id);
+    /// A number below `total`, a different one each time, spread evenly in the long run (steps of
+    /// the golden ratio).
+    pub(super) fn next_offset(&self, total: u64) -> u64 {
+        let count = self.offsets.fetch_add(1, Ordering::Relaxed);
+        let turn = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(turn) * u128::from(total)) >> 64) as u64
     }
 
     /// Opens a scope for calls of a store (or an owner): requests of this thread to this pool may
     /// use the reserve and never reclaim.
     pub(crate) fn store_scope(&self) -> StoreScope {
-        let pool = self.domain.id();
-        let _ = SCOPES.try_with(|scopes| scopes.borrow_mut().push(pool));
-        StoreScope {
-            pool,
-            _untried: Untried::begin(),
-            _of_thread: std::marker::PhantomData,
-        }
+        StoreScope::open(self.domain.id())
     }
 
-    /// Whether this thread is in a [`StoreScope`] of this pool. One that is ending may be: its
-    /// locals are gone.
+    /// Whether this thread is in a [`StoreScope`] of this pool.
     pub(crate) fn in_store_scope(&self) -> bool {
-        let pool = self.domain.id();
-        let open = SCOPES.try_with(|scopes| scopes.borrow().contains(&pool));
-        open.unwrap_or(true)
+        StoreScope::is_open(self.domain.id())
     }
 
-    /// Whether this thread is in a [`StoreScope`] of whatever pool.
-    pub(crate) fn in_any_store_scope() -> bool {
-        let open = SCOPES.try_with(|scopes| !scopes.borrow().is_empty());
-        open.unwrap_or(true)
-    }
-
-    /// Notes that this thread has passed over what it may not call a store for.
-    pub(crate) fn pass_over() {
-        let _ = PASSED_OVER.try_with(|passed| passed.set(passed.get() + 1));
-    }
-
-    /// How often this thread has.
-    pub(crate) fn passed_over() -> u64 {
-        PASSED_OVER.try_with(Cell::get).unwrap_or(0)
-    }
-
-    /// Which share of the uses so far would have missed with more or less memory; `None` without a
-    /// sample.
+    /// The share of the uses so far that would have missed with more or less memory; `None` without
+    /// a sample.
     pub(crate) fn miss_curve(&self) -> Option<MissCurve> {
         self.sampler.as_ref().map(Sampler::curve)
-    }
-
-    /// Moves what waits in batches to its lists, so that gauges count it.
-    pub(crate) fn settle_lists(&self) {
-        self.lru.drain_batches(&self.frames);
     }
 
     /// All counters and gauges.
@@ -322,6 +213,324 @@ impl Pool {
     }
 }
 
+/// Ends of frames.
+impl Pool {
+    /// Frees a block whose hold word is 0: off its list, back to the arena, and off its group's
+    /// account, in this order, so that a charge that succeeds finds a frame.
+    pub(crate) fn free(&self, id: FrameId) {
+        let meta = self.frames.meta(id);
+        let flags = meta.flags.load();
+        if flags.contains(FlagSet::ERROR) && !flags.contains(FlagSet::UPTODATE) {
+            self.note_failed_block(id);
+        }
+        if LruState::load(meta) != LruState::None {
+            self.lru.remove(&self.frames, id);
+        }
+        let pages = pages_of(meta);
+        let group = GroupId(meta.group());
+        if meta.kind().has_words() {
+            self.groups.count_tables(group, -(pages as i64));
+        }
+        self.frames.free(id);
+        self.groups.uncharge(group, PageCount(pages));
+        self.counters.add(Event::PgFree, pages);
+    }
+
+    #[cold]
+    fn note_failed_block(&self, id: FrameId) {
+        if let Some(owner) = self.owners.get(OwnerId(self.frames.meta(id).owner())) {
+            owner.failed_block_freed(id);
+        }
+    }
+
+    /// Frees cached pages that were evicted together: their holds are 0, and they are on no list.
+    ///
+    /// They go past the magazines. A store fills frames that lie in a row in one piece, and a
+    /// device takes a request of one piece at more than twice the speed of one of 256 pieces; a
+    /// stream's pages were read in a row and are evicted in a row.
+    pub(crate) fn free_evicted(&self, ids: &mut [FrameId]) {
+        let group_of = |id: &FrameId| self.frames.meta(*id).group();
+        for run in ids.chunk_by_mut(|one, next| group_of(one) == group_of(next)) {
+            let group = GroupId(group_of(&run[0]));
+            for id in &*run {
+                let meta = self.frames.meta(*id);
+                debug_assert_eq!(
+                    (meta.kind(), LruState::load(meta)),
+                    (Kind::Cached, LruState::None)
+                );
+                self.frames.end_single(*id);
+            }
+            let pages = run.len() as u64;
+            self.frames.give_ended_to_lists(run);
+            self.groups.uncharge(group, PageCount(pages));
+            self.counters.add(Event::PgFree, pages);
+        }
+    }
+
+    /// Drops a reference of the caller's. Frees the block if that was the last hold.
+    pub(crate) fn put(&self, id: FrameId) {
+        if self.frames.meta(id).hold.put() == Dropped::Last {
+            self.free(id);
+        }
+    }
+
+    /// Drops a view of a snapshot's page. Frees the page if that was the last hold.
+    pub(crate) fn put_view_still(&self, id: FrameId) {
+        if self.foreign_maker().is_some() {
+            return;
+        }
+        if self.frames.meta(id).hold.put_view_still() == Dropped::Last {
+            self.free(id);
+        }
+    }
+
+    /// Takes a block out of its file, with the reference that the file's index had. The caller
+    /// holds the block's lock. Views of the block keep it, and this pool.
+    pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
+        self.frames.meta(id).uncache(&self.viewed_outside, self)
+    }
+
+    /// Drops a page table's mapping of the page in this frame. Frees its block if that was the last
+    /// hold.
+    pub(crate) fn unmap(&self, id: FrameId) {
+        let head = self.frames.head_of(id);
+        if self.frames.meta(head).hold.unmap() == Dropped::Last {
+            self.free(head);
+        }
+    }
+}
+
+/// Lists.
+impl Pool {
+    /// Lists a published block, by way of this thread's batch: on the active list if it is flagged
+    /// ACTIVE, else on the inactive one. The caller holds the block.
+    #[inline]
+    pub(crate) fn lru_add(&self, id: FrameId) {
+        if let Some(sampler) = &self.sampler {
+            sampler.mark(self.frames.meta(id));
+        }
+        self.lru.add(&self.frames, id, thread_batch());
+    }
+
+    /// Lists blocks that the caller has published for one group, in this order.
+    #[inline]
+    pub(crate) fn lru_add_run(&self, ids: &[FrameId]) {
+        if let Some(sampler) = &self.sampler {
+            ids.iter()
+                .for_each(|id| sampler.mark(self.frames.meta(*id)));
+        }
+        match ids {
+            [one] => self.lru.add(&self.frames, *one, thread_batch()),
+            _ => self.lru.add_run(&self.frames, ids, thread_batch()),
+        }
+    }
+
+    /// Takes a block off its list, if it is on one. The caller holds the block or is freeing it.
+    pub(crate) fn lru_remove(&self, id: FrameId) {
+        self.lru.remove(&self.frames, id);
+    }
+
+    /// Sets whether reclaim looks at a listed block. The caller holds the block.
+    pub(crate) fn lru_set(&self, id: FrameId, evictable: Evictable) {
+        self.lru.set_evictable(&self.frames, id, evictable);
+    }
+
+    /// Pages on the lists of one group, without the groups below it.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
+        self.lru.sizes(group)
+    }
+
+    /// Moves the frames that wait in batches to their lists, so that gauges count them.
+    pub(crate) fn settle_lists(&self) {
+        self.lru.drain_batches(&self.frames);
+    }
+
+    /// A block of `pages` pages of `group` is being evicted. Returns the shadow to leave in the
+    /// index.
+    pub(crate) fn shadow_pack(&self, group: GroupId, pages: PageCount) -> u64 {
+        self.lru.shadow_pack(group, pages)
+    }
+
+    /// A block of `pages` pages that had left `shadow` is read again; counts it. A caller that is
+    /// about to write the whole block ignores the answer: such a refault is no sign of use.
+    pub(crate) fn refault_decision(&self, shadow: u64, pages: PageCount) -> Refault {
+        self.counters.add(Event::Refault, pages.0);
+        self.lru.refault(shadow)
+    }
+
+    /// A block of `pages` pages begins on the active list because it was missed soon.
+    pub(crate) fn count_active_refault(&self, pages: PageCount) {
+        self.counters.add(Event::RefaultActivate, pages.0);
+    }
+}
+
+/// Owners.
+impl Pool {
+    /// Makes frames with the returned number in their metadata evictable through `owner`.
+    pub(crate) fn register_owner(&self, owner: Weak<dyn Owner>) -> OwnerId {
+        self.owners.register(owner)
+    }
+
+    /// Frees an owner's number. No frame carries it any more.
+    pub(crate) fn unregister_owner(&self, id: OwnerId) {
+        self.owners.unregister(id);
+    }
+
+    /// The most shadows that the files have together.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn most_shadows(&self) -> usize {
+        self.shadows.most()
+    }
+
+    /// `owner` evicted blocks and left these shadows in its index, oldest first. For each shadow
+    /// too many, the oldest of all is forgotten by its owner ([`Owner::forget`]). The caller holds
+    /// no lock.
+    pub(crate) fn shadows_left(&self, owner: OwnerId, left: &[LeftShadow]) {
+        let dropped = self.shadows.push(owner, left);
+        for of_one in dropped.chunk_by(|a, b| a.0 == b.0) {
+            let Some(owner) = self.owners.get(of_one[0].0) else {
+                continue;
+            };
+            let shadows: Vec<LeftShadow> = of_one.iter().map(|(_, shadow)| *shadow).collect();
+            owner.forget(&shadows);
+        }
+    }
+}
+
+/// Deferred work, and the service thread's sleep.
+impl Pool {
+    /// Frees `entry` after a grace period. Never waits; may be called in a section and with locks
+    /// held.
+    pub(crate) fn retire(&self, entry: Retired) {
+        if self.retired.push(entry) {
+            self.kick();
+        }
+    }
+
+    /// Whether the queue has grown so long that [`Pool::safe_point`] would flush it.
+    #[inline]
+    pub(crate) fn is_flush_due(&self) -> bool {
+        self.retired.is_flush_due()
+    }
+
+    /// A point outside every section, with no lock held that a section may take: flushes the queue
+    /// if it has grown long.
+    #[inline]
+    pub(crate) fn safe_point(&self) {
+        if self.is_flush_due() {
+            self.flush_retired();
+        }
+    }
+
+    /// Waits for one grace period, and frees all that was retired before the call; returns how many
+    /// entries that were. Outside every section, with no lock held that a section may take.
+    pub(crate) fn flush_retired(&self) -> usize {
+        if self.retired.len() == 0 {
+            return 0;
+        }
+        // Others that are short of memory wait for this rather than fail.
+        let _working = self.progress.begin();
+        self.run_retired()
+    }
+
+    /// [`Pool::flush_retired`] for a caller that is counted as working already.
+    pub(super) fn run_retired(&self) -> usize {
+        let entries = self.retired.take();
+        if entries.is_empty() {
+            return 0;
+        }
+        let count = entries.len();
+        self.domain.synchronize();
+        // If a call panics, the rest is done nevertheless.
+        let mut panics = Panics::default();
+        for entry in entries {
+            panics.catch(|| match entry {
+                Retired::Frame(id) => self.free(id),
+                Retired::Put(id) => self.put(id),
+                Retired::Unmap(id) => self.unmap(id),
+                Retired::Call(call) => call(self),
+            });
+        }
+        panics.go_on();
+        count
+    }
+
+    /// Leaves `work`, which concerns the file `of` if any, to a thread that may do it. Never waits.
+    pub(crate) fn defer(&self, of: Option<OwnerId>, work: impl FnOnce() + Send + 'static) {
+        self.deferred.push(of, Box::new(work));
+        self.kick();
+    }
+
+    /// Does all work left by [`Pool::defer`], and what that defers. Outside every section, with no
+    /// lock held. Does nothing in a call of a store, whose caller may hold locks.
+    pub(crate) fn run_deferred_calls(&self) {
+        if self.deferred.is_empty() || StoreScope::is_any_open() {
+            return;
+        }
+        may_call_out();
+        let mut panics = Panics::default();
+        while let Some(work) = self.deferred.take() {
+            panics.catch(work);
+        }
+        panics.go_on();
+    }
+
+    /// Does the deferred work that concerns the file `of`, also in a call of a store, for a caller
+    /// that would wait for it. Outside every section, with no lock held but those of that call.
+    pub(crate) fn run_deferred_calls_of(&self, of: OwnerId) {
+        while let Some(work) = self.deferred.take_of(of) {
+            work();
+        }
+    }
+
+    /// [`Pool::flush_retired`] and [`Pool::run_deferred_calls`], where both are allowed: all that
+    /// was released before is gone then.
+    pub(crate) fn run_deferred(&self) {
+        self.flush_retired();
+        // A mapping that went then may have been the last to keep a direct access file, whose
+        // entries are retired in turn.
+        self.flush_retired();
+        self.run_deferred_calls();
+    }
+
+    /// The number of ticks so far: the time stamp of what becomes dirty.
+    pub(crate) fn now(&self) -> u64 {
+        self.background.now()
+    }
+
+    /// Asks for a background step; wakes the service thread if there is one.
+    #[cold]
+    pub(crate) fn kick(&self) {
+        self.background.kick();
+    }
+
+    /// Asks for a background step that writes dirty blocks, oldest first.
+    pub(crate) fn want_flush(&self) {
+        self.background.want_flush();
+    }
+
+    /// Asks for a background step if free pages run low. Called whenever the root's usage has
+    /// grown.
+    #[inline]
+    pub(super) fn kick_if_low(&self) {
+        let used = self.groups.charged(GroupId::ROOT).0;
+        self.background.kick_if_low(used, self.max_pages());
+    }
+
+    /// Sleeps until a step is asked for, or for `at_most`. For the service thread, which looks for
+    /// work after this.
+    pub(crate) fn wait_for_work(&self, at_most: Duration) {
+        self.background.wait_for_work(at_most);
+    }
+
+    /// Whether the service thread would not sleep.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn is_kicked(&self) -> bool {
+        self.background.is_kicked()
+    }
+}
+
 impl Keeper for Pool {
     #[inline(always)]
     fn frames(&self) -> &Frames {
@@ -333,7 +542,7 @@ impl Keeper for Pool {
     }
 
     fn view_outside_gone(&self, meta: &Meta) {
-        // The metadata is zeros there, as if the block had left its file.
+        // In a child of fork(2) the metadata is zeros, as if the block had left its file.
         if self.foreign_maker().is_some() {
             return;
         }
@@ -344,58 +553,5 @@ impl Keeper for Pool {
             me.free(id);
         }
         drop((own, me));
-    }
-}
-
-impl Reclaimer for Pool {
-    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
-        if self.foreign_maker().is_some() {
-            return PageCount(0);
-        }
-        let (mut rounds, mut freed) = (Rounds::new(), PageCount(0));
-        while freed < pages {
-            let left = PageCount(pages.0 - freed.0);
-            match self.make_room(group, left, Io::Allowed, &mut rounds) {
-                Room::Made(more) => {
-                    freed.0 += more.0;
-                    if more.0 > 0 {
-                        rounds.wait_no_more();
-                    }
-                }
-                Room::Perhaps => {}
-                Room::None => break,
-            }
-        }
-        freed
-    }
-
-    fn holders(&self, group: GroupId) -> Holders {
-        self.count_holders(group)
-    }
-}
-
-crate::sync::thread_local! {
-    /// The pools in whose store calls this thread is.
-    static SCOPES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-    /// How often this thread has passed over a file whose store it may not call.
-    static PASSED_OVER: Cell<u64> = const { Cell::new(0) };
-}
-
-/// While it lives, this thread calls a store for the pool. Not `Send`.
-#[must_use = "the scope ends when this is dropped"]
-#[derive(Debug)]
-pub(crate) struct StoreScope {
-    pool: u64,
-    _untried: Untried,
-    _of_thread: std::marker::PhantomData<*const ()>,
-}
-
-impl Drop for StoreScope {
-    fn drop(&mut self) {
-        let _ = SCOPES.try_with(|scopes| {
-            let mut scopes = scopes.borrow_mut();
-            let at = scopes.iter().rposition(|pool| *pool == self.pool);
-            scopes.remove(at.expect("a scope is closed once, by its thread"));
-        });
     }
 }

@@ -1,8 +1,9 @@
-//! Pages of files that code was fetched from: whose generations a store to them counts up,
-//! whichever space it comes through.
+//! Pages of files that code was fetched from. A store to such a page, through any space, advances
+//! the generations of those that watch it.
 //!
-//! Who makes a page writable calls [`WatchedPages::stored`] first, in the section in which it does;
-//! who writes to mapped pages by a call of the file does so afterwards: see `space::code`.
+//! A thread that makes a page writable calls [`WatchedPages::stored`] first, in the section in
+//! which it does so. A call of the file that writes to mapped pages does it afterwards. See
+//! `space::code`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,14 +14,15 @@ use crate::sync::{Arc, Mutex, Weak};
 /// The watched pages of all files, by the file's key and the page's number.
 #[derive(Debug, Default)]
 pub(crate) struct WatchedPages {
-    /// Their number, for those who need not look closer.
+    /// The number of pages: most calls find 0 and need not look closer.
     count: AtomicUsize,
     pages: Mutex<Watched>,
 }
 
 #[derive(Debug, Default)]
 struct Watched {
-    /// Of several spaces. They end without a word: the map is swept when it has doubled.
+    /// The generations of each page, of several spaces. Spaces do not remove theirs when they end:
+    /// the map is swept when it has doubled.
     pages: BTreeMap<(usize, u64), Vec<Weak<AtomicU64>>>,
     swept: usize,
 }
@@ -34,8 +36,8 @@ fn keep_live(generations: &mut Vec<Weak<AtomicU64>>) -> bool {
 }
 
 impl WatchedPages {
-    /// Has stores to the page counted in `generation` from now on. A store that was let in before
-    /// is over after a grace period.
+    /// From now on, stores to the page advance `generation`. A store that was let in before is over
+    /// after a grace period.
     pub(crate) fn watch(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut watched = self.pages.lock();
         let known = watched.pages.entry((file, page)).or_default();
@@ -53,8 +55,8 @@ impl WatchedPages {
         self.count.store(watched.pages.len(), Ordering::Release);
     }
 
-    /// The pages are about to become writable somewhere, and this is the section in which they do;
-    /// or they have been written to.
+    /// The pages have been written to, or are about to become writable in the section in which this
+    /// is called.
     #[inline]
     pub(crate) fn stored(&self, file: usize, pages: Range<u64>) {
         if self.count.load(Ordering::Acquire) != 0 {
@@ -68,7 +70,7 @@ impl WatchedPages {
         let stored = watched.pages.range((file, pages.start)..(file, pages.end));
         for generation in stored.flat_map(|(_, generations)| generations) {
             if let Some(generation) = generation.upgrade() {
-                // Release: whoever sees the new number sees that the page is no longer what it was.
+                // Release: a thread that sees the new number sees that the page may have changed.
                 generation.fetch_add(1, Ordering::AcqRel);
             }
         }

@@ -466,7 +466,7 @@ impl SpaceInner {
         if !leftover.unused.is_empty() {
             leftover.unused.into_iter().for_each(FileUse::unregister);
             // The old set may be the last to keep such a file open.
-            self.pool.let_go();
+            self.pool.run_deferred();
         }
         self.pool.safe_point();
     }

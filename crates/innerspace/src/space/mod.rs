@@ -485,7 +485,7 @@ impl Drop for SpaceInner {
         // The mappings may have been the last to keep a file open: what that retires is done now,
         // while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));
-        self.pool.let_go();
+        self.pool.run_deferred();
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cache::calls::ROOMS;
 use crate::cache::index::Word;
 use crate::cache::{FileError, with_room};
 use crate::group::GroupId;
-use crate::reclaim::{AllocMode, Step};
+use crate::reclaim::{AllocMode, Step, StoreScope};
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
@@ -409,7 +409,7 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
                 // Refused on the way, also where it succeeds in the end.
                 pool.charge(full.id(), PageCount(17), AllocMode::Wait)
                     .unwrap_err();
-                Pool::pass_over();
+                StoreScope::note_skipped();
                 if good && times == ROOMS + 1 {
                     Ok(())
                 } else {

@@ -3,8 +3,8 @@
 use super::mock::*;
 use crate::frame::FlagSet;
 use crate::group::GroupId;
-use crate::reclaim::batch::{BATCH_LEN, own_batch};
-use crate::reclaim::lru::{Evictable, ListKind, Place};
+use crate::reclaim::lists::{BATCH_LEN, thread_batch};
+use crate::reclaim::lists::{Evictable, ListKind, LruState};
 use crate::reclaim::*;
 use crate::units::PageCount;
 
@@ -29,7 +29,7 @@ fn the_table_of_accessed_states() {
         pool.mark_accessed(id);
         let flags = pool.frames.meta(id).flags.load();
         assert_eq!(flags, after | FlagSet::UPTODATE, "row {index}");
-        assert_eq!(file.place(index), Place::List(list), "row {index}");
+        assert_eq!(file.place(index), LruState::List(list), "row {index}");
         pool.validate();
     }
     // Unevictable: referenced is set, nothing else.
@@ -40,7 +40,7 @@ fn the_table_of_accessed_states() {
         pool.mark_accessed(id);
         let flags = pool.frames.meta(id).flags.load();
         assert_eq!(flags, before | r | FlagSet::UPTODATE);
-        assert_eq!(file.place(10), Place::List(ListKind::Unevictable));
+        assert_eq!(file.place(10), LruState::List(ListKind::Unevictable));
         pool.validate();
         file.truncate(10);
     }
@@ -54,18 +54,18 @@ fn activation_in_this_threads_batch_survives_the_drain() {
     let pool = pool_of(64, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
-    assert_eq!(file.place(0), Place::Batch(own_batch()));
+    assert_eq!(file.place(0), LruState::Batch(thread_batch()));
     pool.mark_accessed(id);
     pool.mark_accessed(id);
     assert!(file.is(0, FlagSet::ACTIVE) && !file.is(0, FlagSet::REFERENCED));
     assert_eq!(
         file.place(0),
-        Place::Batch(own_batch()),
+        LruState::Batch(thread_batch()),
         "marked where it is"
     );
     pool.validate();
     pool.lru.drain_batches(&pool.frames);
-    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    assert_eq!(file.place(0), LruState::List(ListKind::Active));
     assert_eq!(pool.list_sizes(GroupId::ROOT).active, PageCount(1));
     assert_eq!(pool.totals().pgactivate, 1);
     pool.validate();
@@ -77,23 +77,26 @@ fn a_page_in_another_threads_batch_is_not_activated_behind_its_back() {
     let pool = pool_of(64, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
-    let Place::Batch(theirs) = file.place(0) else {
+    let LruState::Batch(theirs) = file.place(0) else {
         panic!("a new block waits in a batch");
     };
     // As a thread with another batch would.
     pool.mark_accessed(id);
-    pool.activate(id, theirs ^ 1);
-    pool.activate(id, theirs ^ 1);
+    pool.lru
+        .activate(&pool.frames, &pool.counters, id, theirs ^ 1);
+    pool.lru
+        .activate(&pool.frames, &pool.counters, id, theirs ^ 1);
     assert!(!file.is(0, FlagSet::ACTIVE), "the batch's owner decides");
-    assert_eq!(file.place(0), Place::Batch(theirs));
+    assert_eq!(file.place(0), LruState::Batch(theirs));
     pool.validate();
     pool.lru.drain_batches(&pool.frames);
     let sizes = pool.list_sizes(GroupId::ROOT);
     assert_eq!((sizes.inactive, sizes.active), (PageCount(1), PageCount(0)));
     pool.validate();
     // The uses were not forgotten: one more and it is active.
-    pool.activate(id, theirs ^ 1);
-    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    pool.lru
+        .activate(&pool.frames, &pool.counters, id, theirs ^ 1);
+    assert_eq!(file.place(0), LruState::List(ListKind::Active));
     pool.validate();
 }
 
@@ -151,10 +154,14 @@ fn a_waiting_page_that_becomes_unevictable_goes_to_its_list_alone() {
     let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
     file.bring(1, PLAIN, AllocMode::Wait).unwrap();
     pool.lru_set(id, Evictable::No);
-    assert_eq!(file.place(0), Place::List(ListKind::Unevictable));
-    assert_eq!(file.place(1), Place::Batch(own_batch()), "left as it was");
+    assert_eq!(file.place(0), LruState::List(ListKind::Unevictable));
+    assert_eq!(
+        file.place(1),
+        LruState::Batch(thread_batch()),
+        "left as it was"
+    );
     pool.lru.drain_batches(&pool.frames);
-    assert_eq!(file.place(0), Place::List(ListKind::Unevictable));
+    assert_eq!(file.place(0), LruState::List(ListKind::Unevictable));
     pool.validate();
 }
 
@@ -201,9 +208,9 @@ fn a_frame_marked_while_isolated_goes_back_active() {
     );
     assert_eq!((pages, &taken[..]), (1, &[id][..]));
     pool.mark_accessed(id);
-    assert_eq!(file.place(0), Place::Isolated);
+    assert_eq!(file.place(0), LruState::Isolated);
     pool.lru.put_back(&pool.frames, &taken, Evictable::Yes);
-    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    assert_eq!(file.place(0), LruState::List(ListKind::Active));
     pool.validate();
 }
 
@@ -235,7 +242,7 @@ fn a_frame_freed_while_isolated_is_passed_over() {
     assert!(pool.frames.magazines_in_use() > 0);
     pool.lru.put_back(&pool.frames, &taken, Evictable::Yes);
     pool.validate();
-    assert!(matches!(other.place(0), Place::Batch(_)));
+    assert!(matches!(other.place(0), LruState::Batch(_)));
     pool.lru.drain_batches(&pool.frames);
     let mut again = Vec::new();
     pool.lru
@@ -258,7 +265,7 @@ fn a_frame_reused_while_it_is_judged_stays_as_active_as_it_is() {
     file.touch_mapped(0).unwrap();
     pool.lru.drain_batches(&pool.frames);
     (0..2).for_each(|_| pool.mark_accessed(id));
-    assert_eq!(file.place(0), Place::List(ListKind::Active));
+    assert_eq!(file.place(0), LruState::List(ListKind::Active));
     let (first, next) = (file.clone(), other.clone());
     *file.when_aged.lock() = Some(Box::new(move || {
         first.truncate(0);
@@ -268,6 +275,6 @@ fn a_frame_reused_while_it_is_judged_stays_as_active_as_it_is() {
     }));
     pool.shrink(group, PageCount(1), Io::Allowed);
     assert!(file.when_aged.lock().is_none(), "the frame was judged");
-    assert_eq!(other.place(0), Place::List(ListKind::Active));
+    assert_eq!(other.place(0), LruState::List(ListKind::Active));
     pool.validate();
 }

@@ -3,7 +3,7 @@
 use super::mock::*;
 use crate::frame::FlagSet;
 use crate::group::GroupId;
-use crate::reclaim::workingset::{SHADOW_BITS, shadow_unpack};
+use crate::reclaim::lists::{SHADOW_BITS, shadow_unpack};
 use crate::reclaim::*;
 use crate::units::PageCount;
 

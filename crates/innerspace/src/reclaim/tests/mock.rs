@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::frame::{FlagSet, HoldState, Kind};
 use crate::group::{GroupId, LimitError};
-use crate::reclaim::lru::Place;
+use crate::reclaim::lists::LruState;
 use crate::reclaim::*;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
@@ -171,8 +171,8 @@ impl MockFile {
             .count()
     }
 
-    pub(super) fn place(&self, index: u64) -> Place {
-        Place::load(self.meta(self.peek(index).expect("cached")))
+    pub(super) fn place(&self, index: u64) -> LruState {
+        LruState::load(self.meta(self.peek(index).expect("cached")))
     }
 
     pub(super) fn is(&self, index: u64, flag: FlagSet) -> bool {

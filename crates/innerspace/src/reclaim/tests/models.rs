@@ -3,7 +3,7 @@
 use super::mock::*;
 use crate::frame::FlagSet;
 use crate::group::GroupId;
-use crate::reclaim::lru::{Evictable, ListKind};
+use crate::reclaim::lists::{Evictable, ListKind};
 use crate::reclaim::*;
 use crate::sync::{Arc, thread};
 use crate::units::PageCount;

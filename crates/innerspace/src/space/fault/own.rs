@@ -66,7 +66,7 @@ pub(in crate::space) fn store_by_short_way(
     if !place.old.is_vacant() {
         return place.reuse_or_copy(vmas);
     }
-    let done = match space.pool.alloc_at_hand(space.group_id()) {
+    let done = match space.pool.alloc_from_thread_cache(space.group_id()) {
         Some((page, next)) => place.fill_and_publish(page, next),
         None => place.install_otherwise(),
     };
@@ -148,7 +148,11 @@ impl<'s> OwnSlot<'s> {
         // What can be had at once stays in registers.
         let page = match page {
             Some(page) => page,
-            None => match self.space.pool.alloc_at_hand(self.space.group_id()) {
+            None => match self
+                .space
+                .pool
+                .alloc_from_thread_cache(self.space.group_id())
+            {
                 Some((page, next)) => return Some(self.fill_and_publish(page, next)),
                 None => self.space.pool.try_alloc(self.space.group_id())?,
             },

@@ -1,0 +1,139 @@
+//! Frames with their charges.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::frame::{HoldState, Kind, OwnedFrame, Singles};
+use crate::group::{Charge, GroupId};
+use crate::reclaim::pool::Pool;
+use crate::stats::Event;
+use crate::units::{FrameId, PAGE_SIZE, PageCount};
+
+/// An owned frame with its charge. Dropped, both go back; published, both stay.
+#[must_use = "dropping a frame frees it and gives its charge back"]
+#[derive(Debug)]
+pub(crate) struct PoolFrame<'p> {
+    // Dropped in this order: a charge that succeeds must find the frame.
+    frame: OwnedFrame<'p>,
+    charge: Charge<'p>,
+    pool: &'p Pool,
+}
+
+impl<'p> PoolFrame<'p> {
+    #[inline(always)]
+    pub(super) fn new(pool: &'p Pool, mut frame: OwnedFrame<'p>, charge: Charge<'p>) -> Self {
+        frame.set_group(charge.group().0);
+        PoolFrame {
+            frame,
+            charge,
+            pool,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn charge(&self) -> &Charge<'p> {
+        &self.charge
+    }
+}
+
+impl<'p> Deref for PoolFrame<'p> {
+    type Target = OwnedFrame<'p>;
+
+    fn deref(&self) -> &OwnedFrame<'p> {
+        &self.frame
+    }
+}
+
+impl<'p> DerefMut for PoolFrame<'p> {
+    fn deref_mut(&mut self) -> &mut OwnedFrame<'p> {
+        &mut self.frame
+    }
+}
+
+impl PoolFrame<'_> {
+    /// Has the root group pay in place of the group that the frame was requested for: for frames
+    /// that serve all groups.
+    pub(crate) fn paid_by_root(self) -> Self {
+        let (pool, pages) = (self.pool, self.charge.pages());
+        // Charged twice for a moment: the other charge goes when this one is there, so that no other
+        // request gets it meanwhile.
+        let charge = pool.groups.charge_must(GroupId::ROOT, pages);
+        PoolFrame::new(pool, self.frame, charge)
+    }
+
+    /// Makes the frame visible, held as `initial` says; it stays charged until [`Pool::free`].
+    #[inline(always)]
+    pub(crate) fn publish(self, initial: HoldState) -> FrameId {
+        let has_words = self.frame.meta().kind().has_words();
+        self.commit(has_words, initial)
+    }
+
+    /// [`PoolFrame::publish`] after setting the kind.
+    #[inline(always)]
+    pub(crate) fn publish_as(mut self, kind: Kind, initial: HoldState) -> FrameId {
+        self.frame.set_kind(kind);
+        self.commit(kind.has_words(), initial)
+    }
+
+    #[inline(always)]
+    fn commit(self, has_words: bool, initial: HoldState) -> FrameId {
+        let PoolFrame {
+            frame,
+            charge,
+            pool,
+        } = self;
+        let pages = charge.pages();
+        debug_assert_eq!(
+            frame.meta().group(),
+            charge.group().0,
+            "I3: the frame names its payer"
+        );
+        // Committed before another thread can find the frame, and free it.
+        let group = charge.commit();
+        if has_words {
+            pool.groups.count_tables(group, pages.0 as i64);
+        }
+        pool.counters.add(Event::PgAlloc, pages.0);
+        frame.publish(initial)
+    }
+}
+
+/// Frames of one page each with their charges, allocated together. Those that are left when this is
+/// dropped go back.
+#[must_use = "the frames go back when this is dropped"]
+#[derive(Debug)]
+pub(crate) struct PoolFrames<'p> {
+    // Dropped in this order, as in `PoolFrame`.
+    frames: Singles<'p>,
+    /// Of the frames that are left.
+    charge: Charge<'p>,
+    pool: &'p Pool,
+}
+
+impl<'p> PoolFrames<'p> {
+    pub(super) fn new(pool: &'p Pool, frames: Singles<'p>, charge: Charge<'p>) -> Self {
+        PoolFrames {
+            frames,
+            charge,
+            pool,
+        }
+    }
+
+    /// Frames that are left.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// See [`Singles::stream_in`].
+    pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
+        self.frames.stream_in(pages)
+    }
+
+    /// One of them.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<PoolFrame<'p>> {
+        let frame = self.frames.next()?;
+        let charge = self.charge.split(PageCount(1));
+        Some(PoolFrame::new(self.pool, frame, charge))
+    }
+}

@@ -1,0 +1,94 @@
+//! The charge for structures smaller than a page, which the layers above keep on the heap.
+
+use super::request::AllocMode;
+use crate::group::{Group, GroupId, LimitError};
+use crate::reclaim::pool::Pool;
+use crate::sync::Arc;
+use crate::units::PageCount;
+
+/// Pages that a group is charged for memory on the heap. They are given back when this is dropped.
+pub(crate) struct HeapCharge {
+    pool: Arc<Pool>,
+    group: Group,
+    pages: PageCount,
+}
+
+impl HeapCharge {
+    /// Nothing yet.
+    pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> HeapCharge {
+        HeapCharge {
+            pool: pool.clone(),
+            group: group.clone(),
+            pages: PageCount(0),
+        }
+    }
+
+    /// Whether so many bytes need more pages than are charged.
+    pub(crate) fn is_too_little_for(&self, bytes: u64) -> bool {
+        PageCount::floor(bytes).0 > self.pages.0
+    }
+
+    /// Pages for so many bytes, and one page more, so that the next few bytes need no charge.
+    pub(crate) fn wanted_ahead(bytes: u64) -> PageCount {
+        PageCount(PageCount::floor(bytes).0 + 1)
+    }
+
+    /// Whether [`HeapCharge::settle`] would leave the charge at so many pages.
+    pub(crate) fn is_settled(bytes: u64, pages: PageCount) -> bool {
+        let wanted = PageCount::floor(bytes).0;
+        // One page stays, so that bytes that come and go do not charge each time.
+        (wanted..=wanted + 1).contains(&pages.0)
+    }
+
+    /// The pages charged now.
+    pub(crate) fn pages(&self) -> PageCount {
+        self.pages
+    }
+
+    /// The group, and how many more pages it has to be charged for [`HeapCharge::wanted_ahead`].
+    pub(crate) fn short_of(&self, bytes: u64) -> (GroupId, PageCount) {
+        let short = HeapCharge::wanted_ahead(bytes)
+            .0
+            .saturating_sub(self.pages.0);
+        (self.group.id(), PageCount(short))
+    }
+
+    /// Takes over pages that were charged to the group.
+    pub(crate) fn add(&mut self, charged: PageCount) {
+        self.pages.0 += charged.0;
+    }
+
+    /// Charges for so many bytes, rounded down to pages, or gives back pages that are too many.
+    /// Outside every section; may reclaim, as `mode` says.
+    ///
+    /// # Errors
+    /// As [`Pool::charge`]; then nothing has changed. Giving back, and [`AllocMode::Must`], never
+    /// fail.
+    pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
+        if HeapCharge::is_settled(bytes, self.pages) {
+            return Ok(());
+        }
+        let wanted = PageCount::floor(bytes);
+        let id = self.group.id();
+        if wanted.0 > self.pages.0 {
+            let more = PageCount(wanted.0 - self.pages.0);
+            let _group = self.pool.charge(id, more, mode)?.commit();
+            self.pages = wanted;
+        } else {
+            let less = PageCount(self.pages.0 - wanted.0 - 1);
+            self.pool.groups.uncharge(id, less);
+            self.pages.0 -= less.0;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Drop for HeapCharge {
+    fn drop(&mut self) {
+        self.pool.groups.uncharge(self.group.id(), self.pages);
+    }
+}

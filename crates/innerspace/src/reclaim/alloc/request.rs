@@ -1,0 +1,506 @@
+//! Requests for memory: the hit, and what to do when it fails.
+//!
+//! A hit takes a charge and a frame from what the thread has in stock. Everything else is one cold
+//! path, [`Pool::finish`]:
+//!
+//! ```text
+//!   attempted --- got, below `high` ---------------------------------> Ok
+//!       | `--- got, over `high` ----> free some, slow down ----------> Ok, or OverHigh (M9)
+//!     stuck
+//!       |--- NoWait ---------------------------------------------------> WouldBlock
+//!       |--- Must ----> over the limit, and from the reserve ----------> Ok, or ReserveEmpty
+//!       `--- Wait, NoIo ----> make room <-------- stuck ----.
+//!                                `----> attempt again ------'----------> Ok
+//!                                            | no room is left to make
+//!                                            `--> a little over --------> Ok, or NothingEvictable
+//! ```
+
+use super::frame::{PoolFrame, PoolFrames};
+use super::trial::note_failure;
+use crate::frame::{MOST_SINGLES, OwnedFrame, Source};
+use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused};
+use crate::reclaim::evict::{Io, Room, Rounds, age_if_due};
+use crate::reclaim::pool::Pool;
+use crate::reclaim::scope::StoreScope;
+use crate::stats::Event;
+use crate::sync::{Rank, order};
+use crate::units::{FrameId, PageCount};
+
+/// Pages that one round of direct reclaim frees beyond the need, so that not every request
+/// reclaims: a 64th of the group between these two, and no more than a sixteenth.
+const EXTRA_PAGES: u64 = 32;
+const MOST_EXTRA_PAGES: u64 = 256;
+
+/// Pages over `high` that one request frees at most.
+const HIGH_PAGES: u64 = 128;
+
+/// Pages over `high` up to which requests that may not wait are let pass; in small groups an eighth
+/// of `high`.
+const HIGH_SLACK: u64 = 64;
+
+/// Pages over a limit up to which single pages are granted to calls of stores of other memories:
+/// what such a call takes before it can be freed.
+const STORE_SLACK: u64 = 16;
+
+/// How far a request for memory may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AllocMode {
+    /// Evict, write back, wait for others. Outside every section, with no block lock held.
+    Wait,
+    /// Take what is free or fail with "would block".
+    NoWait,
+    /// Evict clean blocks, never call a store. A block lock may be held.
+    NoIo,
+    /// Go over the limit and into the reserve. For writeback and for what cannot be undone.
+    Must,
+}
+
+impl AllocMode {
+    #[inline(always)]
+    fn may_reclaim(self) -> bool {
+        matches!(self, AllocMode::Wait | AllocMode::NoIo)
+    }
+
+    /// A request that reclaims may call owners, which take the locks of files, from their lists of
+    /// mappings inwards.
+    #[inline(always)]
+    fn check_order(self) {
+        if self.may_reclaim() {
+            order::may_wait(Rank::Mappings);
+        }
+    }
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug)]
+enum Stuck {
+    /// This group refused the charge.
+    Charge(GroupId),
+    /// The charge fits, but no block of this order is free.
+    NoFrame,
+}
+
+impl Stuck {
+    /// Where reclaim has to begin.
+    fn group(self) -> GroupId {
+        match self {
+            Stuck::Charge(group) => group,
+            Stuck::NoFrame => GroupId::ROOT,
+        }
+    }
+}
+
+impl From<Refused> for Stuck {
+    fn from(refused: Refused) -> Stuck {
+        Stuck::Charge(refused.group)
+    }
+}
+
+/// What is asked for, and for which group.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    group: GroupId,
+    pages: PageCount,
+    order: u8,
+}
+
+/// What a request may do that did not succeed at once.
+#[derive(Clone, Copy, Debug)]
+enum Effort {
+    Refuse,
+    Must,
+    Reclaim(Io),
+}
+
+/// A further attempt on the cold path.
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    /// Within the limits, after room was made.
+    Again,
+    /// Over the limits, by no more than [`STORE_SLACK`], and from the reserve.
+    LittleOver,
+    /// Over any limit, and from the reserve.
+    Must,
+}
+
+/// What a request returns: it has a charge.
+trait Charged {
+    fn over_high(&self) -> Option<GroupId>;
+}
+
+impl Charged for Charge<'_> {
+    fn over_high(&self) -> Option<GroupId> {
+        Charge::over_high(self)
+    }
+}
+
+impl Charged for PoolFrame<'_> {
+    #[inline(always)]
+    fn over_high(&self) -> Option<GroupId> {
+        self.charge().over_high()
+    }
+}
+
+/// Requests and their hits.
+impl Pool {
+    /// A block of `1 << order` frames charged to `group`. Its bytes are what its last user left.
+    ///
+    /// # Errors
+    /// The group, or one above it, is full (or the arena has no such block) and stayed so within
+    /// what `mode` allows. The error says what holds the memory; nothing was charged.
+    #[inline]
+    pub(crate) fn alloc(
+        &self,
+        group: GroupId,
+        order: u8,
+        mode: AllocMode,
+    ) -> Result<PoolFrame<'_>, LimitError> {
+        mode.check_order();
+        self.check_process(PageCount(1 << order))?;
+        if mode.may_reclaim() {
+            age_if_due(self);
+        }
+        match self.attempt(group, order) {
+            Ok(frame) if frame.over_high().is_none() => Ok(frame),
+            attempted => self.alloc_slow(group, order, mode, attempted),
+        }
+    }
+
+    /// Charges pages that are in no frame: for what a layer above keeps on the heap.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`]; [`AllocMode::Must`] never fails.
+    pub(crate) fn charge(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        mode: AllocMode,
+    ) -> Result<Charge<'_>, LimitError> {
+        mode.check_order();
+        if mode != AllocMode::Must {
+            self.check_process(pages)?;
+        }
+        match self.groups.try_charge(group, pages) {
+            Ok(charge) if charge.over_high().is_none() => Ok(charge),
+            attempted => {
+                let want = Want {
+                    group,
+                    pages,
+                    order: 0,
+                };
+                let attempted = attempted.map_err(Stuck::from);
+                self.finish(want, mode, attempted, |attempt| match attempt {
+                    Attempt::Again => Ok(self.groups.try_charge_again(group, pages)?),
+                    Attempt::LittleOver => Err(Stuck::Charge(group)),
+                    Attempt::Must => Ok(self.groups.charge_must(group, pages)),
+                })
+            }
+        }
+    }
+
+    /// [`Pool::alloc_from_thread_cache`] for a caller that may wait, and asks [`Pool::alloc`] if
+    /// this returns none.
+    #[inline(always)]
+    pub(crate) fn alloc_page_from_thread_cache(
+        &self,
+        group: GroupId,
+    ) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
+        AllocMode::Wait.check_order();
+        age_if_due(self);
+        self.alloc_from_thread_cache(group)
+    }
+
+    /// A frame, if the charge is in this thread's stock and the frame in its magazine, or can be
+    /// loaded there; and, as a hint, the frame that this thread gets after it, if known. May be
+    /// called inside a section.
+    #[inline(always)]
+    pub(crate) fn alloc_from_thread_cache(
+        &self,
+        group: GroupId,
+    ) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
+        let charge = self.groups.try_charge_stocked(group)?;
+        let (frame, next) = self.frames.alloc_at_hand()?;
+        Some((PoolFrame::new(self, frame, charge), next))
+    }
+
+    /// A frame, if the charge stays below every limit and mark and a frame is free. Frees nothing,
+    /// waits for nothing: may be called inside a section. `None` does not say why, and counts as no
+    /// refusal; ask [`Pool::alloc`] outside.
+    #[inline(always)]
+    pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
+        let charge = self.groups.try_charge_unrefused(group)?;
+        let frame = self.frames.alloc(0, Source::Ordinary)?;
+        self.note_charged(&charge);
+        Some(PoolFrame::new(self, frame, charge))
+    }
+
+    /// Up to `most` frames of one page, as many as this thread's stock of charges and its magazine
+    /// give in one access each. `None` if they give none, or a limit is near: ask [`Pool::alloc`]
+    /// for one frame. Waits as [`AllocMode::Wait`] does.
+    pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Option<PoolFrames<'_>> {
+        AllocMode::Wait.check_order();
+        age_if_due(self);
+        let pages = most.min(MOST_SINGLES) as u64;
+        let mut charge = self.groups.try_charge_some(group, PageCount(pages))?;
+        self.note_charged(&charge);
+        let frames = self.frames.alloc_singles(charge.pages().0 as usize);
+        if frames.len() == 0 {
+            return None;
+        }
+        // Charges without a frame go back.
+        let charge = charge.split(PageCount(frames.len() as u64));
+        Some(PoolFrames::new(self, frames, charge))
+    }
+
+    /// Refuses memory to a child of fork(2).
+    #[inline]
+    fn check_process(&self, pages: PageCount) -> Result<(), LimitError> {
+        match self.foreign_maker() {
+            None => Ok(()),
+            Some(maker) => Err(LimitError::other_process(maker.id(), pages)),
+        }
+    }
+
+    /// Wakes the service thread if the charge changed the root's usage, and memory runs low.
+    #[inline(always)]
+    fn note_charged(&self, charge: &Charge<'_>) {
+        if !charge.is_from_stock() {
+            self.kick_if_low();
+        }
+    }
+
+    /// Charges, then takes a frame: a refused request has touched none.
+    #[inline(always)]
+    fn attempt(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
+        let charge = self.groups.try_charge(group, PageCount(1 << order))?;
+        let frame = self.frames.alloc(order, Source::Ordinary);
+        let frame = frame.ok_or(Stuck::NoFrame)?;
+        self.note_charged(&charge);
+        Ok(PoolFrame::new(self, frame, charge))
+    }
+
+    /// One page, the old way, or nothing: for comparison. The frame is taken and marked up to date,
+    /// and then may be refused.
+    #[cfg(feature = "tables")]
+    pub(crate) fn alloc_charging_last(&self, group: GroupId) -> Option<PoolFrame<'_>> {
+        let mut frame = self.frames.alloc(0, Source::Ordinary)?;
+        frame.set_flags(crate::frame::FlagSet::UPTODATE);
+        crate::sync::atomic::fence(crate::sync::atomic::Ordering::SeqCst);
+        let charge = self.groups.try_charge(group, PageCount(1)).ok()?;
+        self.kick_if_low();
+        Some(PoolFrame::new(self, frame, charge))
+    }
+}
+
+/// The cold path.
+impl Pool {
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow<'p>(
+        &'p self,
+        group: GroupId,
+        order: u8,
+        mode: AllocMode,
+        attempted: Result<PoolFrame<'p>, Stuck>,
+    ) -> Result<PoolFrame<'p>, LimitError> {
+        let pages = PageCount(1 << order);
+        let want = Want {
+            group,
+            pages,
+            order,
+        };
+        self.finish(want, mode, attempted, |attempt| {
+            let (charge, source) = match attempt {
+                Attempt::Again => {
+                    let charge = self.groups.try_charge_again(group, pages)?;
+                    (charge, Source::Ordinary)
+                }
+                Attempt::LittleOver if order > 0 => return Err(Stuck::NoFrame),
+                Attempt::LittleOver => (self.charge_little_over(group)?, Source::Reserve),
+                Attempt::Must => (self.groups.charge_must(group, pages), Source::Reserve),
+            };
+            let frame = self.frame_from(source, order).ok_or(Stuck::NoFrame)?;
+            if source == Source::Ordinary {
+                self.kick_if_low();
+            }
+            Ok(PoolFrame::new(self, frame, charge))
+        })
+    }
+
+    /// What is left of a request after its first attempt; see the module's documentation.
+    #[cold]
+    fn finish<T: Charged>(
+        &self,
+        want: Want,
+        mode: AllocMode,
+        attempted: Result<T, Stuck>,
+        attempt: impl Fn(Attempt) -> Result<T, Stuck>,
+    ) -> Result<T, LimitError> {
+        let mut stuck = match attempted {
+            Ok(got) => return self.relieve(got, want.pages, mode),
+            Err(stuck) => stuck,
+        };
+        let io = match self.effort(mode) {
+            Effort::Refuse => return Err(self.would_block(stuck.group(), want.pages)),
+            Effort::Must => {
+                let reason = LimitReason::ReserveEmpty;
+                let got = attempt(Attempt::Must);
+                return got.map_err(|_| self.limit_error(GroupId::ROOT, want.pages, reason));
+            }
+            Effort::Reclaim(io) => io,
+        };
+        if let Stuck::Charge(group) = stuck {
+            self.counters.count(Event::ChargeRefused);
+            self.groups.count_max(group);
+        }
+        self.counters.count(Event::DirectReclaim);
+        let _stalled = self.groups.stall(want.group);
+        let skipped = StoreScope::skipped();
+        let mut rounds = Rounds::new();
+        loop {
+            let room = self.make_room(stuck.group(), self.need(stuck, want), io, &mut rounds);
+            // Also where there was no room: others may have freed some before we looked for them.
+            match attempt(Attempt::Again) {
+                Ok(got) => return Ok(got),
+                Err(still) => stuck = still,
+            }
+            if room == Room::None {
+                break;
+            }
+        }
+        // Files that were skipped may hold all that could be freed, and stand above this very call.
+        if io == Io::Allowed
+            && StoreScope::is_any_open()
+            && StoreScope::skipped() != skipped
+            && let Ok(got) = attempt(Attempt::LittleOver)
+        {
+            return Ok(got);
+        }
+        let reason = match stuck {
+            Stuck::NoFrame if want.order > 0 => LimitReason::Fragmented,
+            _ => LimitReason::NothingEvictable,
+        };
+        Err(self.limit_error(stuck.group(), want.pages, reason))
+    }
+
+    /// A request went through. If its group is over its `high`, frees some pages, and goes slower
+    /// when that does not help. A request that may not wait is let pass a little above the mark, and
+    /// refused beyond (M9).
+    fn relieve<T: Charged>(
+        &self,
+        got: T,
+        pages: PageCount,
+        mode: AllocMode,
+    ) -> Result<T, LimitError> {
+        let Some(group) = got.over_high() else {
+            return Ok(got);
+        };
+        let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
+        match self.effort(mode) {
+            Effort::Refuse => {
+                let slack = (high / 8).clamp(1, HIGH_SLACK);
+                if self.over_high(group) > slack {
+                    // Pages in stock belong to no one: no reason to refuse.
+                    self.groups.drain_stocks(group);
+                }
+                self.background.want_under_high();
+                if self.over_high(group) > slack {
+                    self.counters.count(Event::WouldBlock);
+                    let reason = LimitReason::OverHigh;
+                    return Err(self.groups.limit_error(group, pages, reason, None));
+                }
+            }
+            Effort::Must => self.background.want_under_high(),
+            Effort::Reclaim(io) => {
+                self.counters.count(Event::DirectReclaim);
+                let _stalled = self.groups.stall(group);
+                self.groups.drain_stocks(group);
+                let target = self.over_high(group).min(HIGH_PAGES);
+                if target > 0 {
+                    self.shrink(group, PageCount(target), io);
+                }
+                slow_down(self.over_high(group), high, io);
+            }
+        }
+        Ok(got)
+    }
+
+    /// What a mode allows where the request is made. A store's own requests to another pool may
+    /// reclaim there, but files that may stand above the store are skipped: if that is not enough,
+    /// a few single pages come from the reserve ([`Attempt::LittleOver`]).
+    fn effort(&self, mode: AllocMode) -> Effort {
+        match mode {
+            AllocMode::NoWait => Effort::Refuse,
+            AllocMode::Must => Effort::Must,
+            // Read-ahead: the reserve is not for it.
+            AllocMode::NoIo if self.in_store_scope() => Effort::Refuse,
+            // A store's own requests: reclaim would call the store again.
+            _ if self.in_store_scope() => Effort::Must,
+            AllocMode::NoIo => Effort::Reclaim(Io::Forbidden),
+            AllocMode::Wait => Effort::Reclaim(Io::Allowed),
+        }
+    }
+
+    /// Charges one page over the limits, if none is then exceeded by more than [`STORE_SLACK`].
+    fn charge_little_over(&self, group: GroupId) -> Result<Charge<'_>, Stuck> {
+        // Charged before the limits are looked at: of several requests that come to the last of the
+        // slack some may be refused, but never too many granted.
+        let charge = self.groups.charge_must(group, PageCount(1));
+        let is_too_much = |group: &GroupId| {
+            let max = self.groups.max(*group);
+            max.is_some_and(|max| self.groups.charged(*group).0 > max.0 + STORE_SLACK)
+        };
+        match self.groups.path(group).find(is_too_much) {
+            Some(full) => Err(Stuck::Charge(full)),
+            None => Ok(charge),
+        }
+    }
+
+    /// A block, from the reserve only if there is no other.
+    fn frame_from(&self, source: Source, order: u8) -> Option<OwnedFrame<'_>> {
+        let ordinary = self.frames.alloc(order, Source::Ordinary);
+        if ordinary.is_some() || source == Source::Ordinary {
+            return ordinary;
+        }
+        let frame = self.frames.alloc(order, Source::Reserve)?;
+        self.counters.add(Event::ReserveUse, 1 << order);
+        Some(frame)
+    }
+
+    /// Pages to free: what is missing and a little more, less in small groups.
+    fn need(&self, stuck: Stuck, want: Want) -> PageCount {
+        let group = stuck.group();
+        let usage = self.groups.charged(group).0;
+        let max = self.groups.max(group).map_or(u64::MAX, |max| max.0);
+        let missing = match stuck {
+            Stuck::Charge(_) => (usage + want.pages.0).saturating_sub(max),
+            // Free frames are there, but apart or in other threads' magazines: make room for a
+            // whole block more.
+            Stuck::NoFrame => want.pages.0 * 2,
+        };
+        let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);
+        PageCount(missing + extra.min(max / 16))
+    }
+
+    fn would_block(&self, group: GroupId, pages: PageCount) -> LimitError {
+        self.counters.count(Event::WouldBlock);
+        let reason = LimitReason::WouldBlock;
+        self.groups.limit_error(group, pages, reason, None)
+    }
+
+    fn limit_error(&self, group: GroupId, pages: PageCount, reason: LimitReason) -> LimitError {
+        note_failure(self, group);
+        self.groups.limit_error(group, pages, reason, Some(self))
+    }
+}
+
+/// Makes a caller slower the further its group is over `high`: not at all up to a sixteenth, then
+/// up to a tenth of a second.
+fn slow_down(over: u64, high: u64, io: Io) {
+    if io == Io::Forbidden || over <= high / 16 {
+        return;
+    }
+    let share = over as f64 / high as f64;
+    let seconds = (share * share).min(0.1);
+    crate::sync::thread::sleep(std::time::Duration::from_secs_f64(seconds));
+}

@@ -1,0 +1,10 @@
+//! What a service thread (or `tick`) does between requests.
+//!
+//! [`state`] has the watermarks, the clock and the sleep of the service thread; [`steps`] the work
+//! itself.
+
+mod state;
+mod steps;
+
+pub(super) use state::Background;
+pub(crate) use steps::Step;

@@ -1,0 +1,143 @@
+//! The state of the background work: watermarks, clock, what was asked for, and the sleep of the
+//! service thread.
+
+use std::time::Duration;
+
+use crate::reclaim::owners::OwnerId;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
+use crate::units::PageCount;
+
+/// Dirty pages, in hundredths of the memory, above which blocks of any age are written.
+const DIRTY_PERCENT: u64 = 20;
+
+/// The state of the background work of one pool.
+pub(in crate::reclaim) struct Background {
+    /// Below this many free pages eviction begins.
+    pub(super) low: u64,
+    /// At this many free pages it ends.
+    pub(super) high: u64,
+    /// Pages in all.
+    total: u64,
+    pub(super) evicting: AtomicBool,
+    /// The tick, plus 1, at which eviction last found nothing. It is not tried again in that tick.
+    pub(super) futile_at: AtomicU64,
+    /// Counts calls of `tick`.
+    clock: AtomicU64,
+    /// The last tick at which every owner was asked for old blocks.
+    pub(super) flushed_at: AtomicU64,
+    /// The owner that was asked last.
+    last_owner: AtomicU32,
+    /// Reclaim met dirty blocks and wants them written.
+    flush_wanted: AtomicBool,
+    /// Some group is over its `high`, and the request that noticed could not wait.
+    high_wanted: AtomicBool,
+    /// A step was asked for since the service thread last woke. Only that thread clears it: what a
+    /// `tick` does meanwhile may be over when the next step is asked for.
+    wanted: AtomicBool,
+    sleep: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Background {
+    pub(in crate::reclaim) fn new(total: PageCount) -> Background {
+        let low = (total.0 / 64).clamp(1, 4096);
+        Background {
+            low,
+            high: low * 2,
+            total: total.0,
+            evicting: AtomicBool::new(false),
+            futile_at: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+            flushed_at: AtomicU64::new(0),
+            last_owner: AtomicU32::new(OwnerId::NONE.0),
+            flush_wanted: AtomicBool::new(false),
+            high_wanted: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// The number of ticks so far.
+    pub(in crate::reclaim) fn now(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn advance(&self) {
+        self.clock.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether blocks of any age are to be written when so many pages are dirty.
+    pub(super) fn is_too_dirty(&self, dirty: u64) -> bool {
+        dirty * 100 > self.total * DIRTY_PERCENT
+    }
+
+    pub(super) fn last_owner(&self) -> OwnerId {
+        OwnerId(self.last_owner.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_last_owner(&self, id: OwnerId) {
+        self.last_owner.store(id.0, Ordering::Relaxed);
+    }
+
+    /// Has the next step bring groups under their `high`.
+    pub(super) fn note_over_high(&self) {
+        self.high_wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks for a step that brings groups under their `high`.
+    pub(in crate::reclaim) fn want_under_high(&self) {
+        self.note_over_high();
+        self.kick();
+    }
+
+    pub(super) fn take_high_wanted(&self) -> bool {
+        self.high_wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Asks for a step that writes dirty blocks, oldest first.
+    pub(in crate::reclaim) fn want_flush(&self) {
+        self.flush_wanted.store(true, Ordering::Relaxed);
+        self.kick();
+    }
+
+    pub(super) fn take_flush_wanted(&self) -> bool {
+        self.flush_wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Asks for a step if so few pages are left below `max` that eviction should begin.
+    #[inline]
+    pub(in crate::reclaim) fn kick_if_low(&self, used: u64, max: u64) {
+        if used.saturating_add(self.low) > max && !self.wanted.load(Ordering::Relaxed) {
+            self.kick();
+        }
+    }
+
+    /// Asks for a step, and wakes the service thread if there is one.
+    #[cold]
+    pub(in crate::reclaim) fn kick(&self) {
+        // Release: the thread that takes this finds what it is to do.
+        if !self.wanted.swap(true, Ordering::Release) {
+            // Taken so that a thread between its check and its sleep is not missed.
+            drop(self.sleep.lock());
+            self.wake.notify_all();
+        }
+    }
+
+    /// Sleeps until a step is asked for, or for `at_most`.
+    pub(in crate::reclaim) fn wait_for_work(&self, at_most: Duration) {
+        let guard = self.sleep.lock();
+        if !self.wanted.load(Ordering::Relaxed) {
+            let _ = self.wake.wait_timeout(guard, at_most);
+        }
+        // Acquire, and a swap: pairs with each `kick` up to here.
+        self.wanted.swap(false, Ordering::Acquire);
+    }
+
+    /// Whether the service thread would not sleep.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(in crate::reclaim) fn is_kicked(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+}

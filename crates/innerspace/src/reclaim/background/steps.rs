@@ -1,0 +1,205 @@
+//! Steps of background work: grace periods, free pages kept in stock, old dirty pages.
+
+use crate::group::GroupId;
+use crate::reclaim::evict::Io;
+use crate::reclaim::owners::FlushRequest;
+use crate::reclaim::pool::Pool;
+use crate::reclaim::scope::StoreScope;
+use crate::stats::Event;
+use crate::sync::atomic::Ordering;
+use crate::units::PageCount;
+
+/// Pages one step evicts at most.
+const STEP_PAGES: u64 = 512;
+
+/// Pages one step has one owner write at most.
+const FLUSH_PAGES: u64 = 256;
+
+/// Ticks after which a dirty block is written.
+const DIRTY_TICKS: u64 = 30;
+
+/// Steps one tick makes at most.
+const TICK_STEPS: u32 = 64;
+
+/// Whether a step left something for the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Call again at once.
+    More,
+    /// There is nothing to do until something changes.
+    Idle,
+}
+
+impl Pool {
+    /// Pages that a request could get without reclaim.
+    pub(crate) fn free_pages(&self) -> PageCount {
+        // Pages in stock count as used, here and in `kick_if_low`: the two must agree.
+        self.free_beside(self.groups.charged(GroupId::ROOT))
+    }
+
+    /// Pages that are left when so many are used, as far as there are frames for them.
+    fn free_beside(&self, used: PageCount) -> PageCount {
+        let frames = self.frames.free_frames();
+        let frames = frames.saturating_sub(self.frames.reserve());
+        PageCount(self.max_pages().saturating_sub(used.0).min(frames.into()))
+    }
+
+    /// Free pages, counting those in stock where that makes them enough. Those in stock are given
+    /// back then, or a step would be asked for again.
+    fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
+        let free = self.free_pages();
+        if is_enough(free) {
+            return free;
+        }
+        let free = self.free_beside(self.groups.usage(GroupId::ROOT));
+        if is_enough(free) {
+            self.groups.drain_stocks(GroupId::ROOT);
+        }
+        free
+    }
+
+    /// Dirty pages, as the owners have counted them.
+    pub(crate) fn dirty_pages(&self) -> PageCount {
+        // The two sums are read one after the other: a page cleaned in between must not wrap.
+        let cleaned = self.counters.sum(Event::PgCleaned);
+        PageCount(self.counters.sum(Event::PgDirtied).saturating_sub(cleaned))
+    }
+
+    /// One tick of the clock: drains batches, then makes steps until nothing is left to do, at most
+    /// [`TICK_STEPS`] of them.
+    pub(crate) fn tick(&self) {
+        self.background.advance();
+        self.lru.drain_batches(&self.frames);
+        self.groups.drain_stocks(GroupId::ROOT);
+        self.owners.try_all_again();
+        self.tick_samples(std::time::Instant::now());
+        for _ in 0..TICK_STEPS {
+            if self.background_step() == Step::Idle {
+                break;
+            }
+        }
+    }
+
+    /// A bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages written.
+    /// Outside every section, with no lock held.
+    pub(crate) fn background_step(&self) -> Step {
+        self.run_deferred();
+        let evicted = self.keep_free_pages();
+        let relieved = self.relieve_groups();
+        let written = self.write_old_blocks();
+        // In a call of a store locks may be held.
+        if !StoreScope::is_any_open() {
+            self.groups.tell_watchers();
+        }
+        match (evicted, relieved, written, self.retired.len()) {
+            (Step::Idle, Step::Idle, Step::Idle, 0) => Step::Idle,
+            _ => Step::More,
+        }
+    }
+
+    /// Frees some pages of each group over its `high`, for requests that could not wait for it.
+    fn relieve_groups(&self) -> Step {
+        if !self.background.take_high_wanted() {
+            return Step::Idle;
+        }
+        let mut step = Step::Idle;
+        for group in self.groups.subtree(GroupId::ROOT) {
+            if self.over_high(group) > 0 {
+                // Nothing is evicted for pages in stock.
+                self.groups.drain_stocks(group);
+            }
+            let target = self.over_high(group).min(STEP_PAGES);
+            if target == 0 {
+                continue;
+            }
+            let shrunk = self.shrink(group, PageCount(target), Io::Allowed);
+            if self.over_high(group) == 0 {
+                continue;
+            }
+            if shrunk.freed.0 > 0 {
+                self.background.note_over_high();
+                step = Step::More;
+            } else if StoreScope::is_any_open() {
+                // What was skipped can be freed as soon as the call ends.
+                self.background.want_under_high();
+            }
+        }
+        step
+    }
+
+    /// Keeps free pages in stock: begins evicting below the low mark, goes on up to the high one.
+    fn keep_free_pages(&self) -> Step {
+        let background = &self.background;
+        let evicting = background.evicting.load(Ordering::Relaxed);
+        let is_enough =
+            |free: PageCount| free.0 >= background.high || (free.0 >= background.low && !evicting);
+        let free = self.free_with_stocks(is_enough);
+        if is_enough(free) {
+            background.evicting.store(false, Ordering::Relaxed);
+            return Step::Idle;
+        }
+        let tick = background.now() + 1;
+        if background.futile_at.load(Ordering::Relaxed) == tick {
+            return Step::Idle;
+        }
+        let want = PageCount((background.high - free.0).min(STEP_PAGES));
+        let shrunk = self.shrink(GroupId::ROOT, want, Io::Allowed);
+        if shrunk.freed.0 == 0 && !StoreScope::is_any_open() {
+            background.futile_at.store(tick, Ordering::Relaxed);
+        }
+        let free = self.free_with_stocks(|free| free.0 >= background.high).0;
+        let more = shrunk.freed.0 > 0 && free < background.high;
+        // What was skipped in a call of a store can be freed as soon as the call ends.
+        let later = !more && free < background.high && StoreScope::is_any_open();
+        background.evicting.store(more || later, Ordering::Relaxed);
+        if later {
+            background.kick();
+        }
+        if more { Step::More } else { Step::Idle }
+    }
+
+    /// Asks one owner to write: blocks of any age while too much is dirty, old ones otherwise.
+    fn write_old_blocks(&self) -> Step {
+        let background = &self.background;
+        let dirty = self.dirty_pages().0;
+        let now = background.now();
+        let wanted = background.take_flush_wanted();
+        let too_much = wanted || background.is_too_dirty(dirty);
+        let looked = background.flushed_at.load(Ordering::Relaxed) >= now;
+        if dirty == 0 || (looked && !too_much) || (!too_much && now < DIRTY_TICKS) {
+            return Step::Idle;
+        }
+        let request = FlushRequest {
+            dirtied_by: if too_much {
+                u64::MAX
+            } else {
+                now - DIRTY_TICKS
+            },
+            pages: PageCount(FLUSH_PAGES),
+        };
+        // One owner after the other, until one has something to write or all were asked.
+        for _ in 0..self.owners.len() {
+            let Some((id, owner)) = self.owners.next_after(background.last_owner()) else {
+                break;
+            };
+            background.set_last_owner(id);
+            let _working = self.progress.begin();
+            let _scope = self.store_scope();
+            let count = owner.flush(&request);
+            self.owners.note_clean(id, &count);
+            self.counters.add(Event::PgWriteback, count.written.0);
+            if count.written.0 > 0 {
+                return Step::More;
+            }
+        }
+        // In a call of a store, owners skip what they can write as soon as the call ends.
+        if StoreScope::is_any_open() {
+            if wanted {
+                background.want_flush();
+            }
+            return Step::Idle;
+        }
+        background.flushed_at.store(now, Ordering::Relaxed);
+        Step::Idle
+    }
+}

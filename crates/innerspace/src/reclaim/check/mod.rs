@@ -1,0 +1,7 @@
+//! Looking at everything the pool has: [`validate`] for tests and fuzzers, [`holders`] for the
+//! error of a request that has failed.
+
+mod holders;
+mod validate;
+
+pub(super) use holders::count_holders;

@@ -1,0 +1,314 @@
+//! A cluster: frames in one reclaimer's hands, from the tail of a list to their fate.
+
+use crate::frame::{Bit, FlagSet, HoldState, Kind, Meta, Uses};
+use crate::group::GroupId;
+use crate::reclaim::lists::{Evictable, ListKind, pages_of, thread_batch};
+use crate::reclaim::owners::{Owner, OwnerId};
+use crate::reclaim::pool::Pool;
+use crate::stats::Event;
+use crate::sync::Arc;
+use crate::sync::panics::Panics;
+use crate::units::{FrameId, PageCount};
+
+/// Whether stores may be called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Io {
+    /// Dirty blocks are written.
+    Allowed,
+    /// Dirty blocks stay.
+    Forbidden,
+}
+
+/// How hard a pass tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Effort {
+    /// Frames that were used since reclaim last looked at them stay.
+    Spare,
+    /// Every frame that can go goes.
+    Force,
+}
+
+/// What one call of [`Pool::shrink`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Shrunk {
+    /// Pages freed.
+    pub(crate) freed: PageCount,
+    /// Pages looked at.
+    pub(crate) scanned: PageCount,
+    /// Pages written.
+    pub(crate) written: PageCount,
+    /// Pages passed over because they would have to be written.
+    pub(crate) dirty: PageCount,
+    /// Some block that could not go because it was locked or being written; named, not held.
+    pub(crate) waits_for: Option<(FrameId, Bit)>,
+    /// Some block could not go because there was a reference to it, perhaps for a moment only.
+    pub(crate) referenced: bool,
+}
+
+impl Shrunk {
+    /// Remembers what a request that finds nothing else could wait for.
+    fn note_wait(&mut self, id: FrameId, meta: &Meta) {
+        let flags = meta.flags.load();
+        if flags.contains(FlagSet::WRITEBACK) {
+            self.waits_for.get_or_insert((id, Bit::Writeback));
+        } else if flags.contains(FlagSet::LOCKED) {
+            self.waits_for.get_or_insert((id, Bit::Locked));
+        } else {
+            let hold = meta.hold.load();
+            self.referenced |= hold.views() == 0 && hold.refs() > 1;
+        }
+    }
+}
+
+/// What becomes of an isolated frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// Back to the head of the list its flags say.
+    Keep,
+    /// The same, because it would have to be written first.
+    KeepDirty,
+    /// To the unevictable list: nothing will change until it is freed.
+    SetAside,
+    /// Evict it.
+    Evict,
+    /// Write it, then evict it.
+    Clean,
+}
+
+/// Frames taken off a list. The vectors are reused from one cluster to the next.
+pub(super) struct Cluster<'p> {
+    pool: &'p Pool,
+    pub(super) taken: Vec<FrameId>,
+    /// Of each that is taken: whether it was used through a mapping since reclaim last looked at
+    /// it.
+    used: Vec<bool>,
+    /// Those that are mapped: owner, index in it, position among the taken.
+    mapped: Vec<(OwnerId, u64, usize)>,
+    judged: Judged,
+}
+
+/// Taken frames by what is to become of them.
+#[derive(Default)]
+struct Judged {
+    keep: Vec<FrameId>,
+    set_aside: Vec<FrameId>,
+    evict: Vec<FrameId>,
+    clean: Vec<FrameId>,
+}
+
+impl Judged {
+    fn clear(&mut self) {
+        self.keep.clear();
+        self.set_aside.clear();
+        self.evict.clear();
+        self.clean.clear();
+    }
+}
+
+impl<'p> Cluster<'p> {
+    pub(super) fn new(pool: &'p Pool) -> Cluster<'p> {
+        Cluster {
+            pool,
+            taken: Vec::new(),
+            used: Vec::new(),
+            mapped: Vec::new(),
+            judged: Judged::default(),
+        }
+    }
+
+    /// Isolates up to `max` frames from the tail of a list, in place of those of the last cluster.
+    /// Returns their pages.
+    pub(super) fn take(&mut self, group: GroupId, kind: ListKind, max: usize) -> u64 {
+        self.taken.clear();
+        let Pool { lru, frames, .. } = self.pool;
+        lru.isolate(frames, group, kind, max, &mut self.taken)
+    }
+
+    /// The taken frames, each with whether it was used; see [`Cluster::age`].
+    pub(super) fn aged(&self) -> impl Iterator<Item = (FrameId, bool)> {
+        self.taken.iter().copied().zip(self.used.iter().copied())
+    }
+
+    /// Clears the accessed bits of those taken frames that are mapped and that `which` accepts, and
+    /// notes which had one set. Each owner is asked once for blocks that lie side by side.
+    pub(super) fn age(&mut self, which: impl Fn(&Meta) -> bool) {
+        let Cluster {
+            pool,
+            taken,
+            used,
+            mapped,
+            ..
+        } = self;
+        used.clear();
+        used.resize(taken.len(), false);
+        mapped.clear();
+        for (at, id) in taken.iter().enumerate() {
+            let meta = pool.frames.meta(*id);
+            if meta.hold.load().mapped() > 0 && which(meta) {
+                mapped.push((OwnerId(meta.owner()), meta.index(), at));
+            }
+        }
+        mapped.sort_unstable_by_key(|(owner, index, _)| (owner.0, *index));
+        let mut owner: Option<(OwnerId, Option<Arc<dyn Owner>>)> = None;
+        for run in mapped.chunk_by(|one, next| one.0 == next.0 && one.1 + 1 == next.1) {
+            let (id, first, _) = run[0];
+            if owner.as_ref().is_none_or(|(of, _)| *of != id) {
+                owner = Some((id, pool.owners.get(id)));
+            }
+            let Some((_, Some(owner))) = &owner else {
+                continue;
+            };
+            owner.age(first..first + run.len() as u64, &mut |index| {
+                used[run[(index - first) as usize].2] = true;
+            });
+            for (_, _, at) in run {
+                let uses = &pool.frames.meta(taken[*at]).uses;
+                used[*at] |= uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED);
+                // A page mapped by fault-around was still awaited. It goes with its neighbours, or
+                // their frames would come back apart.
+                if used[*at] && uses.has(Uses::AHEAD) {
+                    uses.clear(Uses::AHEAD);
+                }
+            }
+        }
+    }
+
+    /// Decides about each of the taken frames, and has it done. Frames that stay are put back.
+    pub(super) fn reclaim(&mut self, effort: Effort, io: Io, done: &mut Shrunk) {
+        let pool = self.pool;
+        self.age(|meta| effort == Effort::Spare && !is_in_use(meta.hold.load(), meta.flags.load()));
+        let mut judged = std::mem::take(&mut self.judged);
+        judged.clear();
+        let mut busy = 0;
+        for (id, used) in self.aged() {
+            let meta = pool.frames.meta(id);
+            done.note_wait(id, meta);
+            let verdict = verdict(pool, id, used, effort, io);
+            let list = match verdict {
+                Verdict::Keep | Verdict::KeepDirty => &mut judged.keep,
+                Verdict::SetAside => &mut judged.set_aside,
+                Verdict::Evict => &mut judged.evict,
+                Verdict::Clean => &mut judged.clean,
+            };
+            list.push(id);
+            if !matches!(verdict, Verdict::Evict | Verdict::Clean) {
+                busy += pages_of(meta);
+            }
+            if verdict == Verdict::KeepDirty {
+                done.dirty.0 += pages_of(meta);
+            }
+        }
+        pool.counters.add(Event::PgBusy, busy);
+        pool.lru
+            .put_back(&pool.frames, &judged.keep, Evictable::Yes);
+        pool.lru
+            .put_back(&pool.frames, &judged.set_aside, Evictable::No);
+        evict_chosen(pool, &mut judged, done);
+        self.judged = judged;
+    }
+}
+
+/// Whether reclaim meets a page that was read ahead for the first time. Pages that were used before
+/// it keep their places for another round as well, so its reader may not have come so far yet.
+pub(super) fn is_awaited(meta: &Meta) -> bool {
+    let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
+    if is_met_first {
+        meta.uses.set(Uses::PASSED_OVER);
+    }
+    is_met_first
+}
+
+/// Whether a frame cannot go now: it is dying, in use this moment, or became active after it was
+/// isolated.
+fn is_in_use(hold: HoldState, flags: FlagSet) -> bool {
+    let in_hand = flags.intersects(FlagSet::LOCKED | FlagSet::WRITEBACK | FlagSet::ACTIVE);
+    let is_held = hold.views() > 0 || hold.refs() > 1 || hold.has_writer();
+    !hold.is_cached() || is_held || in_hand
+}
+
+fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verdict {
+    let meta = pool.frames.meta(id);
+    let hold = meta.hold.load();
+    if hold.is_viewed_only() || meta.kind() == Kind::Anonymous {
+        return Verdict::SetAside;
+    }
+    let flags = meta.flags.load();
+    if is_in_use(hold, flags) {
+        return Verdict::Keep;
+    }
+    if used {
+        // Used once through a mapping: another round. Used again since: active.
+        let Pool {
+            lru,
+            frames,
+            counters,
+            ..
+        } = pool;
+        lru.used_through_mapping(frames, counters, id);
+        return Verdict::Keep;
+    }
+    if effort == Effort::Spare && is_awaited(meta) {
+        return Verdict::Keep;
+    }
+    if effort == Effort::Spare && meta.take_again() {
+        pool.lru
+            .activate(&pool.frames, &pool.counters, id, thread_batch());
+        return Verdict::Keep;
+    }
+    // One use by a read is no reason to stay: a second made the frame active.
+    match (flags.contains(FlagSet::DIRTY), io) {
+        (false, _) => Verdict::Evict,
+        (true, Io::Allowed) => Verdict::Clean,
+        (true, Io::Forbidden) => Verdict::KeepDirty,
+    }
+}
+
+/// Has the owners write and evict isolated frames. Those that did not go are put back.
+fn evict_chosen(pool: &Pool, judged: &mut Judged, done: &mut Shrunk) {
+    let Judged { evict, clean, .. } = judged;
+    // A store may panic: isolated frames are put back all the same.
+    let mut panics = Panics::default();
+    by_owner(pool, clean, |id, owner, frames| {
+        if !pool.owners.may_clean(id) {
+            return;
+        }
+        panics.catch(|| {
+            let count = owner.clean(frames);
+            pool.owners.note_clean(id, &count);
+            done.written.0 += count.written.0;
+            pool.counters.add(Event::PgWriteback, count.written.0);
+        });
+    });
+    evict.append(clean);
+    by_owner(pool, evict, |_, owner, frames| {
+        panics.catch(|| {
+            // Read before: frames that went may be in other blocks after it.
+            let pages = pages_of(pool.frames.meta(frames[0]));
+            let count = owner.evict(frames);
+            done.freed.0 += count.freed.0;
+            let busy = u64::from(count.busy) * pages;
+            pool.counters.add(Event::PgBusy, busy);
+        });
+    });
+    pool.lru.put_back(&pool.frames, evict, Evictable::Yes);
+    panics.go_on();
+}
+
+/// Calls `each` once for each owner with its frames, in the order of their index in it.
+fn by_owner(
+    pool: &Pool,
+    frames: &mut [FrameId],
+    mut each: impl FnMut(OwnerId, &dyn Owner, &[FrameId]),
+) {
+    let key = |id: &FrameId| {
+        let meta = pool.frames.meta(*id);
+        (meta.owner(), meta.index())
+    };
+    frames.sort_by_cached_key(key);
+    for of_one in frames.chunk_by(|a, b| key(a).0 == key(b).0) {
+        let id = OwnerId(key(&of_one[0]).0);
+        if let Some(owner) = pool.owners.get(id) {
+            each(id, &*owner, of_one);
+        }
+    }
+}

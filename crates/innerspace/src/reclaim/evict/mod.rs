@@ -1,0 +1,20 @@
+//! Eviction: which frames go when a group has to become smaller.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | [`cluster`] | frames taken off a list, aged, judged, written and evicted |
+//! | [`passes`] | one call: ever more thorough passes over the groups of a subtree |
+//! | [`room`] | rounds: when to try again, when to wait for another thread, when to give up |
+//! | [`progress`] | which threads are freeing memory now |
+//! | [`aging`] | looking at mapped pages before memory is full |
+
+mod aging;
+mod cluster;
+mod passes;
+mod progress;
+mod room;
+
+pub(super) use aging::age_if_due;
+pub(crate) use cluster::Io;
+pub(super) use progress::Progress;
+pub(super) use room::{Room, Rounds};

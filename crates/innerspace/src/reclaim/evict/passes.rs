@@ -1,0 +1,333 @@
+//! One call of reclaim: passes over the groups of a subtree.
+//!
+//! One call frees about as much as it was asked for. Each pass gives every group of the subtree a
+//! share in proportion to its size, and looks at so many pages of its inactive tail; each further
+//! pass looks at four times as many. The last pass looks at everything, until enough is freed, and
+//! no longer spares blocks that are in use but could go. So a call looks at a small multiple of its
+//! target when memory is easy to free, and at each page a bounded number of times when it is not.
+//! Then it gives up: it always ends.
+//!
+//! Pages that a group's `low` protects are passed over. If nothing else could be freed, the passes
+//! are made once more with `min` alone. The first passes also pass over dirty blocks, and ask the
+//! flusher to write them: a clean block costs nothing to evict. An owner whose store failed to
+//! write is asked ever more rarely, until the next tick.
+
+use super::cluster::{Cluster, Effort, Io, Shrunk};
+use crate::frame::FlagSet;
+use crate::group::{GroupId, Portion, Spared};
+use crate::reclaim::lists::{Demotion, End, Evictable, ListKind, pages_of};
+use crate::reclaim::pool::Pool;
+use crate::stats::Event;
+use crate::units::PageCount;
+
+/// Frames of a cluster, at least.
+const CLUSTER: usize = 32;
+
+/// Frames of a cluster, at most: a request of the usual size to a store. Each cluster of mapped
+/// pages costs a grace period, and frames freed together come out of the allocator in a row.
+const MOST_CLUSTER: u64 = 256;
+
+/// A cluster is this part of the evictable pages, between the two.
+const CLUSTER_PART: u64 = 64;
+
+/// The last pass moves this part of an active list at a time, as often as it has to. So most of a
+/// loop slightly larger than memory, all of which is active after some rounds, stays in memory: the
+/// loop finds 28 % of its pages by halves of the list, 36 % by eighths, 29 % by sixteenths, 27 % if
+/// all is moved at once, and none if only as many pages move as have to go.
+const FORCED_PART: u64 = 8;
+
+/// Passes before the last one.
+const PASSES: u32 = 4;
+
+/// Passes that leave dirty blocks to the flusher.
+const CLEAN_PASSES: u32 = 3;
+
+/// One call's state.
+struct Scan<'p> {
+    pool: &'p Pool,
+    cluster: Cluster<'p>,
+    io: Io,
+    done: Shrunk,
+}
+
+/// What a pass is to do with one group.
+#[derive(Clone, Copy)]
+struct Share {
+    group: GroupId,
+    /// The number of the pass.
+    pass: u32,
+    /// The call's count of freed pages at which this group has given enough.
+    enough: u64,
+    /// Frames of a cluster.
+    cluster: usize,
+}
+
+impl Share {
+    fn effort(&self) -> Effort {
+        match self.pass {
+            PASSES => Effort::Force,
+            _ => Effort::Spare,
+        }
+    }
+}
+
+/// Frees about `target` pages charged to `group` or below it, or fewer when there are fewer to
+/// free. No section is open, and the caller is counted as working.
+pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
+    // Requests of owners and stores must not come back here.
+    let _scope = pool.store_scope();
+    pool.lru.drain_batches(&pool.frames);
+    let mut scan = Scan {
+        pool,
+        cluster: Cluster::new(pool),
+        io,
+        done: Shrunk::default(),
+    };
+    for spared in [Spared::Low, Spared::Min] {
+        let passed_over = scan.passes(group, target, spared);
+        if scan.done.freed.0 > 0 || !passed_over {
+            break;
+        }
+    }
+    let done = scan.done;
+    if done.dirty.0 > 0 && io == Io::Allowed {
+        pool.want_flush();
+    }
+    pool.counters.add(Event::PgSteal, done.freed.0);
+    done
+}
+
+impl Scan<'_> {
+    /// Makes all passes. Returns whether some page was passed over for its group's `low`.
+    fn passes(&mut self, group: GroupId, target: PageCount, spared: Spared) -> bool {
+        let mut passed_over = false;
+        for number in 0..=PASSES {
+            let want = target.0.saturating_sub(self.done.freed.0);
+            if want == 0 {
+                break;
+            }
+            // Freed pages may lie in stock, where they would count as used, and be protected.
+            self.pool.groups.drain_stocks(group);
+            let portions = self.pool.groups.portions(group, spared);
+            passed_over = spared == Spared::Low
+                && portions.iter().any(|portion| {
+                    portion.spared.0 > 0 && self.pool.lru.sizes(portion.group).evictable() > 0
+                });
+            self.pass(number, &portions, want);
+        }
+        passed_over
+    }
+
+    fn pass(&mut self, number: u32, portions: &[Portion], want: u64) {
+        // In proportion to the pages that can be evicted and are not protected.
+        let weights: Vec<u64> = portions
+            .iter()
+            .map(|portion| {
+                let evictable = self.pool.lru.sizes(portion.group).evictable();
+                match portion.spared.0 {
+                    0 => evictable,
+                    _ => {
+                        (u128::from(evictable) * u128::from(portion.exposed())
+                            / u128::from(portion.own.0)) as u64
+                    }
+                }
+            })
+            .collect();
+        let total: u64 = weights.iter().sum();
+        if total == 0 {
+            return;
+        }
+        let mut shares = Shares::new(want, total, self.pool.next_offset(total));
+        for (portion, weight) in portions.iter().zip(weights) {
+            let share = shares.of(weight);
+            self.shrink_group(number, portion, weight, share);
+        }
+    }
+
+    /// Takes a group's share of a pass.
+    fn shrink_group(&mut self, pass: u32, portion: &Portion, weight: u64, share: u64) {
+        let group = portion.group;
+        let size = self.pool.lru.sizes(group).evictable();
+        let (scan, enough) = match pass {
+            PASSES if weight > 0 => (size, share.max(1)),
+            PASSES => (0, 0),
+            _ => ((share << (2 * pass)).min(size), share),
+        };
+        if scan == 0 {
+            return;
+        }
+        let before = self.done.freed.0;
+        // Of a protected group no page more than may go; of others a whole cluster at a time.
+        let (enough, cluster) = match portion.spared.0 {
+            0 => {
+                let whole = (size / CLUSTER_PART).clamp(CLUSTER as u64, MOST_CLUSTER);
+                (before + enough, whole as usize)
+            }
+            _ => {
+                let enough = enough.min(portion.exposed());
+                (before + enough, CLUSTER.min(enough as usize))
+            }
+        };
+        let share = Share {
+            group,
+            pass,
+            enough,
+            cluster,
+        };
+        match share.effort() {
+            Effort::Spare => {
+                self.balance(share, scan);
+                self.shrink_inactive(share, scan);
+            }
+            Effort::Force => self.force(share),
+        }
+        let freed = PageCount(self.done.freed.0 - before);
+        if freed.0 > 0 {
+            self.pool.groups.count_reclaimed(group, freed);
+        }
+    }
+
+    /// Looks at the whole of both lists, until enough pages are freed. Active blocks are used most:
+    /// they go after all others, even after those used of late, and a part at a time, so that the
+    /// rest keep their places.
+    fn force(&mut self, share: Share) {
+        let sizes = self.pool.lru.sizes(share.group);
+        self.shrink_inactive(share, sizes.inactive.0);
+        let part = (sizes.active.0 / FORCED_PART).max(CLUSTER as u64);
+        let mut active = sizes.active.0;
+        while active > 0 && self.done.freed.0 < share.enough {
+            let moved = self.balance(share, part.min(active));
+            if moved == 0 {
+                break;
+            }
+            active = active.saturating_sub(moved);
+            self.shrink_inactive(share, moved);
+        }
+        // Those scans may have met other frames, which cannot go and are in front of those moved.
+        let inactive = self.pool.lru.sizes(share.group).inactive.0;
+        self.shrink_inactive(share, inactive);
+    }
+
+    /// Moves frames from the tail of the active list to the inactive one while the policy says so.
+    /// Returns how many pages it looked at.
+    fn balance(&mut self, share: Share, scan: u64) -> u64 {
+        let pool = self.pool;
+        let policy = pool.lru.policy();
+        let is_forced = share.effort() == Effort::Force;
+        let mut scanned = 0;
+        while scanned < scan {
+            let sizes = pool.lru.sizes(share.group);
+            if sizes.active.0 == 0 || !(is_forced || policy.takes_from_active(&sizes)) {
+                break;
+            }
+            let max = CLUSTER.min((scan - scanned) as usize);
+            let pages = self.cluster.take(share.group, ListKind::Active, max);
+            if pages == 0 {
+                break;
+            }
+            scanned += pages;
+            self.cluster.age(|_| true);
+            let (mut keep, mut demote) = (Vec::new(), Vec::new());
+            for (id, used) in self.cluster.aged() {
+                let meta = pool.frames.meta(id);
+                let before = meta.take_mark(FlagSet::REFERENCED);
+                if is_forced || !(used || before.contains(FlagSet::REFERENCED)) {
+                    pool.counters.add(Event::PgDeactivate, pages_of(meta));
+                    demote.push(id);
+                } else {
+                    keep.push(id);
+                }
+            }
+            pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
+            let end = match policy.demotion() {
+                Demotion::SecondChance => End::Head,
+                Demotion::Next => {
+                    // The oldest was taken first.
+                    demote.reverse();
+                    End::Tail
+                }
+            };
+            pool.lru.put_back_inactive(&pool.frames, &demote, end);
+        }
+        pool.counters.add(Event::PgRefill, scanned);
+        self.done.scanned.0 += scanned;
+        scanned
+    }
+
+    /// Looks at up to `scan` pages from the tail of the inactive list, until enough pages are
+    /// freed.
+    fn shrink_inactive(&mut self, share: Share, scan: u64) {
+        let io = match share.pass {
+            0..CLEAN_PASSES => Io::Forbidden,
+            _ => self.io,
+        };
+        let mut scanned = 0;
+        while scanned < scan && self.done.freed.0 < share.enough {
+            let max = share.cluster.min((scan - scanned) as usize);
+            let pages = self.cluster.take(share.group, ListKind::Inactive, max);
+            if pages == 0 {
+                break;
+            }
+            scanned += pages;
+            self.pool.counters.add(Event::PgScan, pages);
+            self.cluster.reclaim(share.effort(), io, &mut self.done);
+        }
+        self.done.scanned.0 += scanned;
+    }
+}
+
+/// Splits a number of pages among groups in proportion to their sizes. Rounding loses none: the
+/// shares add up, and over many calls with spread offsets each small group gets its part.
+struct Shares {
+    want: u64,
+    total: u64,
+    offset: u64,
+    before: u64,
+}
+
+impl Shares {
+    fn new(want: u64, total: u64, offset: u64) -> Shares {
+        Shares {
+            want,
+            total,
+            offset,
+            before: 0,
+        }
+    }
+
+    /// The share of the next group, of `size`.
+    fn of(&mut self, size: u64) -> u64 {
+        let up_to = |sum: u64| {
+            (u128::from(sum) * u128::from(self.want) + u128::from(self.offset))
+                / u128::from(self.total)
+        };
+        let share = up_to(self.before + size) - up_to(self.before);
+        self.before += size;
+        share as u64
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_and_follow_the_sizes() {
+        let sizes = [1000, 10, 0, 500, 490];
+        let total = sizes.iter().sum();
+        let mut sums = [0; 5];
+        for offset in 0..total {
+            let mut shares = Shares::new(32, total, offset);
+            let round = sizes.map(|size| shares.of(size));
+            assert_eq!(round.iter().sum::<u64>(), 32);
+            sums.iter_mut()
+                .zip(round)
+                .for_each(|(sum, share)| *sum += share);
+        }
+        assert_eq!(
+            sums,
+            sizes.map(|size| size * 32),
+            "exactly proportional over all offsets"
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! Rounds of reclaim: when to try again, when to wait for another thread, when to give up.
+
+use std::time::Duration;
+
+use super::cluster::{Io, Shrunk};
+use super::passes;
+use crate::frame::{FlagSet, WaitResult};
+use crate::group::{GroupId, Holders, Reclaimer};
+use crate::reclaim::check;
+use crate::reclaim::pool::Pool;
+use crate::reclaim::scope::StoreScope;
+use crate::sync::thread;
+use crate::units::PageCount;
+
+/// Rounds that one request makes at most, whatever they bring. They are enough where several
+/// threads share a group of few blocks, and each takes some of the room that the others have made.
+const ROUNDS: u32 = 64;
+
+/// Rounds that may bring nothing because other threads had isolated the frames. A round in which a
+/// block that was in the way came free is not counted, unless the block could not be written: there
+/// is something to evict now.
+const VAIN_ROUNDS: u32 = 3;
+
+/// How long one round waits for other threads that are freeing memory: a store may hang.
+const OTHERS_WAIT: Duration = Duration::from_millis(500);
+
+/// The rounds that a request has left.
+pub(in crate::reclaim) struct Rounds {
+    left: u32,
+    vain: u32,
+}
+
+impl Rounds {
+    pub(in crate::reclaim) fn new() -> Rounds {
+        Rounds {
+            left: ROUNDS,
+            vain: VAIN_ROUNDS,
+        }
+    }
+}
+
+/// What a round brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::reclaim) enum Room {
+    /// Something was freed: so many pages of the group, and perhaps pages of others.
+    Made(PageCount),
+    /// Nothing was freed, but another thread was at work, or a block came free: try again.
+    Perhaps,
+    /// Nothing was freed, and there is nothing to wait for.
+    None,
+}
+
+/// How a wait for memory ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waited {
+    /// A block that could not go was unlocked or written, and seems able to go now.
+    BlockCameFree,
+    /// Other threads may have freed something.
+    Perhaps,
+    /// No other thread may free anything.
+    InVain,
+}
+
+impl Waited {
+    fn perhaps(others: bool) -> Waited {
+        match others {
+            true => Waited::Perhaps,
+            false => Waited::InVain,
+        }
+    }
+}
+
+impl Pool {
+    /// Frees about `target` pages charged to `group` or below it; fewer when there are fewer to
+    /// free. No section is open.
+    pub(crate) fn shrink(&self, group: GroupId, target: PageCount, io: Io) -> Shrunk {
+        let _working = self.progress.begin();
+        passes::shrink(self, group, target, io)
+    }
+
+    /// One round. Frees frames that wait for a grace period, or else about `target` pages of
+    /// `group`; if there are none, waits for threads that may free some.
+    pub(in crate::reclaim) fn make_room(
+        &self,
+        group: GroupId,
+        target: PageCount,
+        io: Io,
+        rounds: &mut Rounds,
+    ) -> Room {
+        if rounds.left == 0 {
+            return Room::None;
+        }
+        rounds.left -= 1;
+        let finished = self.progress.finished();
+        let shrunk = {
+            let _working = self.progress.begin();
+            // Frames that wait for a grace period cost nothing but the wait.
+            let before = self.groups.usage(group).0;
+            if self.run_retired() > 0 {
+                let freed = before.saturating_sub(self.groups.usage(group).0);
+                return Room::Made(PageCount(freed));
+            }
+            passes::shrink(self, group, target, io)
+        };
+        if shrunk.freed.0 > 0 {
+            return Room::Made(shrunk.freed);
+        }
+        if rounds.vain == 0 {
+            return Room::None;
+        }
+        // Our own end of work is counted too.
+        match self.wait_for_memory(finished + 1, io, &shrunk) {
+            Waited::BlockCameFree => {}
+            Waited::Perhaps => rounds.vain -= 1,
+            Waited::InVain => return Room::None,
+        }
+        Room::Perhaps
+    }
+
+    /// Waits for threads that may free something.
+    fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> Waited {
+        if io == Io::Forbidden || StoreScope::is_any_open() {
+            // The caller may hold a block that other threads want, or one that reclaim met: it
+            // yields, but does not wait.
+            thread::yield_now();
+            return Waited::perhaps(self.progress.finished() != finished);
+        }
+        if let Some((id, bit)) = shrunk.waits_for
+            && self.frames.meta(id).hold.try_get_cached()
+        {
+            let end = self.frames.wait_timeout(id, bit, OTHERS_WAIT);
+            // A block that failed to be written can go no more than before, and would be tried
+            // again and again: a store may take its time to fail.
+            let flags = self.frames.meta(id).flags.load();
+            let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
+            self.put(id);
+            return match end {
+                WaitResult::Cleared if !failed => Waited::BlockCameFree,
+                _ => Waited::Perhaps,
+            };
+        }
+        if self.progress.wait_for_others(finished, OTHERS_WAIT) {
+            return Waited::Perhaps;
+        }
+        if shrunk.referenced {
+            thread::yield_now();
+        }
+        Waited::perhaps(shrunk.referenced)
+    }
+}
+
+impl Reclaimer for Pool {
+    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
+        if self.foreign_maker().is_some() {
+            return PageCount(0);
+        }
+        let (mut rounds, mut freed) = (Rounds::new(), PageCount(0));
+        while freed < pages {
+            let left = PageCount(pages.0 - freed.0);
+            match self.make_room(group, left, Io::Allowed, &mut rounds) {
+                Room::Made(more) => {
+                    freed.0 += more.0;
+                    if more.0 > 0 {
+                        // Something was freed: the rest is not waited for.
+                        rounds.vain = 0;
+                    }
+                }
+                Room::Perhaps => {}
+                Room::None => break,
+            }
+        }
+        freed
+    }
+
+    fn holders(&self, group: GroupId) -> Holders {
+        check::count_holders(self, group)
+    }
+}

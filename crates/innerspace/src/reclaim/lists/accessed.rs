@@ -1,0 +1,92 @@
+//! The accessed state of a frame: what a use does to it.
+//!
+//! | before | after a use |
+//! |---|---|
+//! | inactive | inactive, referenced |
+//! | inactive, referenced | active |
+//! | active | active, referenced |
+//! | active, referenced | the same |
+//! | unevictable | unevictable, referenced |
+//!
+//! "Active" is the flag ACTIVE. It changes only under the lock of the list or batch the frame is
+//! in, so that list and flag agree. S3-FIFO differs in one row: it only remembers the second use
+//! until the frame is at the tail.
+//!
+//! A frame in this thread's batch is marked there and joins the active list when the batch is
+//! drained. A frame in another thread's batch stays inactive and referenced, and its next use
+//! after the drain makes it active.
+
+use super::batch::thread_batch;
+use super::lru::Lru;
+use super::policy::SecondUse;
+use super::state::{End, ListKind, LruState, pages_of};
+use crate::frame::{FlagSet, Frames, Uses};
+use crate::group::GroupId;
+use crate::stats::{Counters, Event};
+use crate::sync::atomic::Ordering;
+use crate::units::FrameId;
+
+impl Lru {
+    /// An inactive, referenced frame was used again.
+    #[cold]
+    pub(in crate::reclaim) fn used_again(&self, frames: &Frames, counters: &Counters, id: FrameId) {
+        match self.policy.second_use() {
+            SecondUse::Activate => self.activate(frames, counters, id, thread_batch()),
+            SecondUse::Remember => {
+                let uses = &frames.meta(id).uses;
+                if !uses.has(Uses::AGAIN) {
+                    uses.set(Uses::AGAIN);
+                }
+            }
+        }
+    }
+
+    /// An isolated frame was used through a mapping since reclaim last looked at it: the first time
+    /// it is marked, the second time it becomes active.
+    pub(in crate::reclaim) fn used_through_mapping(
+        &self,
+        frames: &Frames,
+        counters: &Counters,
+        id: FrameId,
+    ) {
+        let before = frames.meta(id).flags.test_and_set(FlagSet::REFERENCED);
+        if before.contains(FlagSet::REFERENCED) {
+            self.used_again(frames, counters, id);
+        }
+    }
+
+    /// Makes a frame active, unless it is in a batch other than `batch`.
+    #[cold]
+    pub(in crate::reclaim) fn activate(
+        &self,
+        frames: &Frames,
+        counters: &Counters,
+        id: FrameId,
+        batch: u8,
+    ) {
+        let metas = frames.metas();
+        let meta = &metas[id.index()];
+        let seen = meta.lru.load();
+        let state = LruState::of(seen);
+        match state {
+            LruState::None | LruState::List(ListKind::Unevictable | ListKind::Active) => return,
+            LruState::Batch(number) if number != batch => return,
+            _ => {}
+        }
+        let Some(mut locked) = self.lock_at(meta, seen) else {
+            return;
+        };
+        meta.flags.set(FlagSet::ACTIVE);
+        meta.take_mark(FlagSet::REFERENCED);
+        // From a batch, or after isolation, the frame gets to the list that its flags say.
+        if state == LruState::List(ListKind::Inactive) {
+            locked.take(metas, id, ListKind::Inactive);
+            locked.insert(metas, id, ListKind::Active, End::Head);
+        }
+        drop(locked);
+        let pages = pages_of(meta);
+        counters.add(Event::PgActivate, pages);
+        let clock = &self.group(GroupId(meta.group())).clock;
+        clock.fetch_add(pages, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,63 @@
+//! Add-batches: a new frame waits with fifteen others, and the list lock is taken once for all of
+//! them.
+//!
+//! Each thread has the batch with its number. It alone adds to that batch, with plain stores;
+//! threads beyond those numbers share a few batches, each with a mutex. `sync::pending` has the
+//! protocol: the mark is `LruState::Batch`, and it is changed back under the lock of the lists of
+//! the frame's group. So a frame is taken out of a batch, or changed there, as it would be on a
+//! list. Its number stays behind in the batch and means nothing.
+//!
+//! A frame that was freed may wait again, for another group, while a drain still finds its old
+//! number: `frame::listing` tells the two apart.
+
+use crate::stats::thread_number;
+use crate::sync::owned::OWNED;
+use crate::sync::pending::Pending;
+use crate::sync::{Mutex, MutexGuard, Rank};
+
+/// Batches that all further threads share.
+const SHARED: usize = 4;
+
+/// Batches of one pool.
+pub(super) const BATCHES: usize = OWNED + SHARED;
+
+/// Frames of a full batch.
+pub(in crate::reclaim) const BATCH_LEN: usize = 16;
+
+/// Frames on their way to a list; aligned so that no two threads' batches share a cache line.
+#[repr(align(128))]
+pub(super) struct Batch {
+    pub(super) frames: Pending<BATCH_LEN>,
+    /// Held while a thread adds to a shared batch.
+    adding: Mutex<()>,
+}
+
+/// The number of the calling thread's batch.
+#[inline]
+pub(in crate::reclaim) fn thread_batch() -> u8 {
+    match thread_number() {
+        own if own < OWNED => own as u8,
+        many => (OWNED + many % SHARED) as u8,
+    }
+}
+
+/// Whether only one thread adds to the batch with this number.
+#[inline(always)]
+pub(super) fn is_per_thread(number: u8) -> bool {
+    usize::from(number) < OWNED
+}
+
+impl Batch {
+    pub(super) fn new() -> Batch {
+        Batch {
+            frames: Pending::new(),
+            adding: Mutex::ranked(Rank::Batch, ()),
+        }
+    }
+
+    /// Keeps other threads from adding to this batch, which has this number, until the result is
+    /// dropped.
+    pub(super) fn begin(&self, number: u8) -> Option<MutexGuard<'_, ()>> {
+        (!is_per_thread(number)).then(|| self.adding.lock())
+    }
+}

@@ -1,0 +1,96 @@
+//! One group's lists.
+
+use super::state::{End, ListKind, ListSizes, LruState, pages_of};
+use crate::frame::{FrameList, Meta};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, Rank};
+use crate::units::{FrameId, PageCount};
+
+/// What the lock of a group's lists guards.
+#[derive(Default)]
+pub(super) struct Lists {
+    lists: [FrameList; 3],
+    /// Pages that reclaim has isolated and not yet put back or freed.
+    pub(super) isolated: u64,
+}
+
+/// A group's lists, and what may be read without their lock.
+pub(super) struct GroupLists {
+    lists: Mutex<Lists>,
+    /// Pages on each list; written under the lock.
+    pages: [AtomicU64; 3],
+    /// Evictions and activations of this group so far, in pages: the clock of refault distances.
+    pub(super) clock: AtomicU64,
+}
+
+impl GroupLists {
+    pub(super) fn new() -> GroupLists {
+        GroupLists {
+            lists: Mutex::ranked(Rank::Lists, Lists::default()),
+            pages: std::array::from_fn(|_| AtomicU64::new(0)),
+            clock: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn sizes(&self) -> ListSizes {
+        let pages = |kind: ListKind| PageCount(self.pages[kind as usize].load(Ordering::Relaxed));
+        ListSizes {
+            inactive: pages(ListKind::Inactive),
+            active: pages(ListKind::Active),
+            unevictable: pages(ListKind::Unevictable),
+        }
+    }
+
+    pub(super) fn lock(&self) -> LockedLists<'_> {
+        LockedLists {
+            group: self,
+            lists: self.lists.lock(),
+        }
+    }
+}
+
+/// A group's lists, locked.
+pub(in crate::reclaim) struct LockedLists<'a> {
+    group: &'a GroupLists,
+    pub(super) lists: MutexGuard<'a, Lists>,
+}
+
+impl LockedLists<'_> {
+    pub(in crate::reclaim) fn list(&self, kind: ListKind) -> &FrameList {
+        &self.lists.lists[kind as usize]
+    }
+
+    /// Pages that reclaim has isolated and not yet put back or freed.
+    pub(in crate::reclaim) fn isolated(&self) -> u64 {
+        self.lists.isolated
+    }
+
+    fn change_pages(&self, kind: ListKind, change: i64) {
+        // Only the lock's holder writes, so load and store need not be one operation.
+        let pages = &self.group.pages[kind as usize];
+        let now = pages.load(Ordering::Relaxed).checked_add_signed(change);
+        pages.store(
+            now.expect("a list has no fewer than 0 pages"),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Puts a frame that is on no list at one end of a list.
+    #[inline]
+    pub(super) fn insert(&mut self, metas: &[Meta], id: FrameId, kind: ListKind, end: End) {
+        let meta = &metas[id.index()];
+        let list = &mut self.lists.lists[kind as usize];
+        match end {
+            End::Head => list.push_front(metas, id),
+            End::Tail => list.push_back(metas, id),
+        }
+        self.change_pages(kind, pages_of(meta) as i64);
+        LruState::List(kind).store(meta);
+    }
+
+    /// Takes a frame off the list it is on. The caller sets its next state.
+    pub(super) fn take(&mut self, metas: &[Meta], id: FrameId, kind: ListKind) {
+        self.lists.lists[kind as usize].remove(metas, id);
+        self.change_pages(kind, -(pages_of(&metas[id.index()]) as i64));
+    }
+}

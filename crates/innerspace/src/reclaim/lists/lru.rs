@@ -1,0 +1,328 @@
+//! All lists and batches of one pool.
+
+use super::batch::{BATCHES, Batch, is_per_thread};
+use super::group::{GroupLists, LockedLists};
+use super::policy::EvictionPolicy;
+use super::state::{End, Evictable, ListKind, ListSizes, LruState, pages_of};
+use crate::frame::{FlagSet, Frames, Listing, Meta};
+use crate::group::{GroupId, Slab};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::pending::{Room, Seen};
+use crate::sync::{Mutex, Rank};
+use crate::units::FrameId;
+
+/// All lists and batches of one pool.
+pub(in crate::reclaim) struct Lru {
+    groups: Slab<GroupLists>,
+    batches: Box<[Batch]>,
+    /// How far each batch was read by drains of all batches.
+    seen: Mutex<[Seen; BATCHES]>,
+    aging_due: AgingDue,
+    pub(super) policy: EvictionPolicy,
+}
+
+/// A group whose inactive list has grown by a batch: 0 for none, else one more than its number.
+/// It is a hint, so one group is enough.
+#[derive(Default)]
+struct AgingDue(AtomicU32);
+
+impl AgingDue {
+    fn set(&self, group: u16) {
+        self.0.store(u32::from(group) + 1, Ordering::Relaxed);
+    }
+}
+
+/// Holds the list lock of one group at a time. Going from frame to frame, it keeps the lock while
+/// the group is the same, and releases it before it takes the next.
+struct ListLocks<'l> {
+    lru: &'l Lru,
+    locked: Option<(u16, LockedLists<'l>)>,
+}
+
+impl<'l> ListLocks<'l> {
+    fn new(lru: &'l Lru) -> ListLocks<'l> {
+        ListLocks { lru, locked: None }
+    }
+
+    /// As [`Lru::lock_at`].
+    #[inline]
+    fn lock_at(&mut self, meta: &Meta, seen: Listing) -> Option<&mut LockedLists<'l>> {
+        meta.lru.lock_at(seen, |group| {
+            self.locked.take_if(|(of, _)| *of != group);
+            let lock = || (group, self.lru.lock(GroupId(group)));
+            &mut self.locked.get_or_insert_with(lock).1
+        })
+    }
+
+    /// Puts a frame on its list if it waits in the batch with this number.
+    #[inline(always)]
+    fn list_if_waiting(&mut self, metas: &[Meta], id: FrameId, batch: u8) {
+        let meta = &metas[id.index()];
+        let seen = meta.lru.load();
+        if LruState::of(seen) == LruState::Batch(batch)
+            && let Some(locked) = self.lock_at(meta, seen)
+        {
+            locked.insert(metas, id, ListKind::by_flags(meta), End::Head);
+        }
+    }
+}
+
+impl Lru {
+    pub(in crate::reclaim) fn new(policy: EvictionPolicy) -> Lru {
+        Lru {
+            groups: Slab::new(),
+            batches: (0..BATCHES).map(|_| Batch::new()).collect(),
+            seen: Mutex::ranked(Rank::Batch, [Seen::default(); BATCHES]),
+            aging_due: AgingDue::default(),
+            policy,
+        }
+    }
+
+    pub(in crate::reclaim) fn policy(&self) -> EvictionPolicy {
+        self.policy
+    }
+
+    #[inline]
+    pub(super) fn group(&self, id: GroupId) -> &GroupLists {
+        self.groups.get_or_make(id.0, GroupLists::new)
+    }
+
+    /// Pages on the lists of one group, without the groups below it.
+    pub(in crate::reclaim) fn sizes(&self, group: GroupId) -> ListSizes {
+        self.group(group).sizes()
+    }
+
+    pub(in crate::reclaim) fn lock(&self, group: GroupId) -> LockedLists<'_> {
+        self.group(group).lock()
+    }
+
+    /// Locks the lists of the group a frame is charged to. `None` if the frame is no longer where
+    /// it was `seen`, which was not [`LruState::None`].
+    pub(super) fn lock_at(&self, meta: &Meta, seen: Listing) -> Option<LockedLists<'_>> {
+        meta.lru.lock_at(seen, |group| self.lock(GroupId(group)))
+    }
+
+    /// Whether some group's inactive list has grown by a batch.
+    #[inline]
+    pub(in crate::reclaim) fn is_aging_due(&self) -> bool {
+        self.aging_due.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// The last group whose inactive list has grown by a batch; each is returned once.
+    pub(in crate::reclaim) fn take_aging_due(&self) -> Option<GroupId> {
+        let number = self.aging_due.0.swap(0, Ordering::Relaxed).checked_sub(1)?;
+        Some(GroupId(number as u16))
+    }
+
+    /// Adds a frame in state `None` to the batch with this number; a full batch is drained.
+    #[inline]
+    pub(in crate::reclaim) fn add(&self, frames: &Frames, id: FrameId, batch: u8) {
+        let meta = frames.meta(id);
+        assert_eq!(
+            LruState::load(meta),
+            LruState::None,
+            "{id:?} is added to the LRU twice"
+        );
+        match is_per_thread(batch) {
+            true => self.add_alone(frames, id, batch),
+            false => self.add_to_shared(frames, id, batch),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_to_shared(&self, frames: &Frames, id: FrameId, batch: u8) {
+        let _alone = self.batches[usize::from(batch)].begin(batch);
+        self.add_alone(frames, id, batch);
+    }
+
+    #[inline(always)]
+    fn add_alone(&self, frames: &Frames, id: FrameId, batch: u8) {
+        let meta = frames.meta(id);
+        let pending = &self.batches[usize::from(batch)].frames;
+        let room = pending.add(id.0, || LruState::Batch(batch).store(meta));
+        if room == Room::None {
+            self.aging_due.set(meta.group());
+            self.drain_own(frames, batch);
+        }
+    }
+
+    /// Drains the batch with this number, then puts frames of one group in state `None` directly on
+    /// their lists, the newest last.
+    pub(in crate::reclaim) fn add_run(&self, frames: &Frames, ids: &[FrameId], batch: u8) {
+        let metas = frames.metas();
+        let Some(first) = ids.first() else {
+            return;
+        };
+        let group = metas[first.index()].group();
+        let _alone = self.batches[usize::from(batch)].begin(batch);
+        self.drain_own(frames, batch);
+        self.aging_due.set(group);
+        let mut lists = self.lock(GroupId(group));
+        for id in ids {
+            let meta = &metas[id.index()];
+            assert_eq!(
+                (LruState::load(meta), meta.group()),
+                (LruState::None, group),
+                "{id:?} is added to the LRU twice, or to another group's lists"
+            );
+            lists.insert(metas, *id, ListKind::by_flags(meta), End::Head);
+        }
+    }
+
+    /// Moves the frames of every batch to their lists.
+    pub(in crate::reclaim) fn drain_batches(&self, frames: &Frames) {
+        let mut seen = self.seen.lock();
+        let mut locks = ListLocks::new(self);
+        for (number, (batch, seen)) in (0..).zip(self.batches.iter().zip(&mut *seen)) {
+            batch.frames.drain(seen, |id| {
+                locks.list_if_waiting(frames.metas(), FrameId(id), number);
+            });
+        }
+    }
+
+    /// Moves the frames of the caller's batch to their lists.
+    #[cold]
+    #[inline(never)]
+    fn drain_own(&self, frames: &Frames, batch: u8) {
+        let mut locks = ListLocks::new(self);
+        self.batches[usize::from(batch)].frames.drain_own(|id| {
+            locks.list_if_waiting(frames.metas(), FrameId(id), batch);
+        });
+    }
+
+    /// The frames that may wait in batches, each with its batch's number. For `validate`.
+    pub(in crate::reclaim) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
+        let batches = (0..).zip(&self.batches);
+        batches.flat_map(|(number, batch)| batch.frames.iter().map(move |id| (number, FrameId(id))))
+    }
+
+    /// Takes a frame off its list or out of its batch. The caller holds it or is freeing it.
+    pub(in crate::reclaim) fn remove(&self, frames: &Frames, id: FrameId) {
+        let metas = frames.metas();
+        let meta = &metas[id.index()];
+        loop {
+            let seen = meta.lru.load();
+            let state = LruState::of(seen);
+            if state == LruState::None {
+                return;
+            }
+            let Some(mut locked) = self.lock_at(meta, seen) else {
+                continue;
+            };
+            match state {
+                LruState::List(kind) => locked.take(metas, id, kind),
+                LruState::Isolated => locked.lists.isolated -= pages_of(meta),
+                LruState::Batch(_) | LruState::None => {}
+            }
+            LruState::None.store(meta);
+            return;
+        }
+    }
+
+    /// Moves a frame to the unevictable list, or from there to the list its flags say. A frame in a
+    /// batch gets to that list anyway.
+    pub(in crate::reclaim) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
+        let metas = frames.metas();
+        let meta = &metas[id.index()];
+        loop {
+            let seen = meta.lru.load();
+            let state = LruState::of(seen);
+            let stays = match (state, to) {
+                (LruState::List(kind), Evictable::Yes) => kind != ListKind::Unevictable,
+                (LruState::List(kind), Evictable::No) => kind == ListKind::Unevictable,
+                (LruState::Batch(_), Evictable::No) => false,
+                _ => true,
+            };
+            if stays {
+                return;
+            }
+            if let Some(mut locked) = self.lock_at(meta, seen) {
+                if let LruState::List(kind) = state {
+                    locked.take(metas, id, kind);
+                }
+                locked.insert(metas, id, list_for(meta, to), End::Head);
+                return;
+            }
+        }
+    }
+
+    /// Isolates up to `max` frames from the tail of a list, oldest first. Returns their pages.
+    pub(in crate::reclaim) fn isolate(
+        &self,
+        frames: &Frames,
+        group: GroupId,
+        kind: ListKind,
+        max: usize,
+        out: &mut Vec<FrameId>,
+    ) -> u64 {
+        let metas = frames.metas();
+        let mut locked = self.lock(group);
+        let mut pages = 0;
+        for _ in 0..max {
+            let Some(id) = locked.list(kind).back() else {
+                break;
+            };
+            let meta = &metas[id.index()];
+            locked.take(metas, id, kind);
+            locked.lists.isolated += pages_of(meta);
+            pages += pages_of(meta);
+            LruState::Isolated.store(meta);
+            out.push(id);
+        }
+        pages
+    }
+
+    /// Puts isolated frames back at the head of the list their flags say, or of the unevictable
+    /// one.
+    pub(in crate::reclaim) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
+        self.put_back_to(frames, ids, End::Head, |meta| list_for(meta, to));
+    }
+
+    /// Puts isolated frames back at the tail of the list their flags say, in this order.
+    pub(in crate::reclaim) fn put_back_at_tail(&self, frames: &Frames, ids: &[FrameId]) {
+        self.put_back_to(frames, ids, End::Tail, ListKind::by_flags);
+    }
+
+    /// Puts isolated frames back on the inactive list. The flag ACTIVE is cleared under the list's
+    /// lock: a frame that was freed meanwhile, and is active in its next life, keeps both.
+    pub(in crate::reclaim) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {
+        self.put_back_to(frames, ids, end, |meta| {
+            meta.take_mark(FlagSet::ACTIVE);
+            ListKind::Inactive
+        });
+    }
+
+    /// Puts isolated frames back on the list that `kind` chooses with the lists locked. Skips
+    /// frames that were freed meanwhile and may have another owner now.
+    fn put_back_to(
+        &self,
+        frames: &Frames,
+        ids: &[FrameId],
+        end: End,
+        kind: impl Fn(&Meta) -> ListKind,
+    ) {
+        let metas = frames.metas();
+        let mut locks = ListLocks::new(self);
+        for id in ids {
+            let meta = &metas[id.index()];
+            let seen = meta.lru.load();
+            if LruState::of(seen) != LruState::Isolated {
+                continue;
+            }
+            let Some(locked) = locks.lock_at(meta, seen) else {
+                continue;
+            };
+            locked.lists.isolated -= pages_of(meta);
+            locked.insert(metas, *id, kind(meta), end);
+        }
+    }
+}
+
+/// The list of a frame that reclaim may look at, or may not.
+fn list_for(meta: &Meta, evictable: Evictable) -> ListKind {
+    match evictable {
+        Evictable::Yes => ListKind::by_flags(meta),
+        Evictable::No => ListKind::Unevictable,
+    }
+}

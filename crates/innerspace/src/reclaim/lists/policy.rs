@@ -1,0 +1,152 @@
+//! Which block goes when one has to: the choices in which eviction algorithms differ.
+//!
+//! All policies share the mechanism: two lists for each group, frames isolated in clusters, owners
+//! that age, write and evict. A policy says what a second use does, which list gives frames, and
+//! what becomes of a frame at the tail of either. It keeps no state: it decides by flags, uses and
+//! list sizes alone.
+//!
+//! S3-FIFO is after J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You
+//! Need for Cache Eviction", SOSP 2023:
+//!
+//! | paper | here |
+//! |---|---|
+//! | small queue S, a tenth | the inactive list |
+//! | main queue M | the active list |
+//! | ghost queue G, as many entries as M has | shadows in the files' indexes, by distance |
+//! | frequency | one bit in either queue: used since it came, used since reclaim last looked |
+//!
+//! The paper counts up to three uses. One bit is what the flags have, and the paper's own
+//! measurements find little difference. Unlike the paper's, what M drops leaves a shadow, too.
+
+use super::state::ListSizes;
+use crate::units::PageCount;
+
+/// How a [`Memory`](crate::Memory) chooses what to evict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum EvictionPolicy {
+    /// Two lists, as in Linux: blocks used twice are protected from blocks used once, and a block
+    /// that returns soon after its eviction is protected at once.
+    #[default]
+    TwoLists,
+    /// S3-FIFO: a small first queue that drops blocks used once, a main queue that gives used
+    /// blocks another round, and a memory of the blocks that were dropped.
+    S3Fifo,
+}
+
+/// What a second use of a block on the inactive list does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::reclaim) enum SecondUse {
+    /// The block moves to the active list now.
+    Activate,
+    /// The use is remembered; the block moves when it gets to the tail.
+    Remember,
+}
+
+/// What becomes of a frame at the tail of the active list that was not used since reclaim last
+/// looked at it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::reclaim) enum Demotion {
+    /// It passes through the inactive list once more.
+    SecondChance,
+    /// It is evicted next.
+    Next,
+}
+
+/// With two lists, a distance up to this part of both is short.
+const SHORT_PART: u64 = 8;
+
+/// With S3-FIFO, the small queue is this part of both.
+const SMALL_PART: u64 = 10;
+
+impl EvictionPolicy {
+    pub(super) fn second_use(self) -> SecondUse {
+        match self {
+            EvictionPolicy::TwoLists => SecondUse::Activate,
+            EvictionPolicy::S3Fifo => SecondUse::Remember,
+        }
+    }
+
+    /// Whether the active list gives frames to the inactive one now: with two lists while it is the
+    /// longer, with S3-FIFO while the small queue is no larger than its part.
+    pub(in crate::reclaim) fn takes_from_active(self, sizes: &ListSizes) -> bool {
+        match self {
+            EvictionPolicy::TwoLists => sizes.inactive < sizes.active,
+            EvictionPolicy::S3Fifo => sizes.inactive.0 * SMALL_PART <= sizes.evictable(),
+        }
+    }
+
+    pub(in crate::reclaim) fn demotion(self) -> Demotion {
+        match self {
+            EvictionPolicy::TwoLists => Demotion::SecondChance,
+            EvictionPolicy::S3Fifo => Demotion::Next,
+        }
+    }
+
+    /// Whether a block that returns after so many evictions and activations belongs on the active
+    /// list.
+    ///
+    /// With two lists: had the active list been shorter by the distance, the block would have
+    /// stayed, so it competes with what is active. The same holds for a distance that is short
+    /// compared with both lists: a loop slightly larger than memory has nothing active, and it is
+    /// better to keep some part of it than none.
+    pub(super) fn missed(self, distance: PageCount, sizes: &ListSizes) -> bool {
+        let active = sizes.active.0;
+        match self {
+            EvictionPolicy::TwoLists => distance.0 < active.max(sizes.evictable() / SHORT_PART),
+            EvictionPolicy::S3Fifo => distance.0 < active,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Lists of so many pages, beside others that cannot go.
+    fn sizes(inactive: u64, active: u64) -> ListSizes {
+        ListSizes {
+            inactive: PageCount(inactive),
+            active: PageCount(active),
+            unevictable: PageCount(1_000),
+        }
+    }
+
+    #[test]
+    fn of_two_lists_the_longer_gives() {
+        let takes =
+            |inactive, active| EvictionPolicy::TwoLists.takes_from_active(&sizes(inactive, active));
+        assert_eq!(
+            [(9, 10), (10, 10), (11, 10)].map(|(a, b)| takes(a, b)),
+            [true, false, false]
+        );
+    }
+
+    #[test]
+    fn two_lists_miss_a_distance_below_the_active_pages_or_short_of_all() {
+        let missed = |distance, inactive, active| {
+            EvictionPolicy::TwoLists.missed(PageCount(distance), &sizes(inactive, active))
+        };
+        assert!(missed(49, 50, 50) && !missed(50, 50, 50));
+        // Nothing is active: an eighth of all there is.
+        assert!(missed(9, 80, 0) && !missed(10, 80, 0));
+        assert!(!missed(0, 0, 0));
+    }
+
+    #[test]
+    fn the_small_queue_of_s3_fifo_is_a_tenth() {
+        let takes =
+            |inactive, active| EvictionPolicy::S3Fifo.takes_from_active(&sizes(inactive, active));
+        assert_eq!(
+            [(10, 90), (11, 89)].map(|(a, b)| takes(a, b)),
+            [true, false]
+        );
+        assert!(takes(0, 1));
+    }
+
+    #[test]
+    fn s3_fifo_misses_what_it_would_still_remember() {
+        let missed = |distance| EvictionPolicy::S3Fifo.missed(PageCount(distance), &sizes(10, 90));
+        assert_eq!([0, 89, 90].map(missed), [true, true, false]);
+    }
+}

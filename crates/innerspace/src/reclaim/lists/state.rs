@@ -1,0 +1,127 @@
+//! Where a frame is.
+
+use super::batch::BATCHES;
+use crate::frame::{FlagSet, Listing, Meta};
+use crate::units::PageCount;
+
+/// Where a frame is, as `Meta::lru` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LruState {
+    /// Not added, or removed.
+    None,
+    /// On one of its group's lists.
+    List(ListKind),
+    /// Taken off its list by reclaim, which is looking at it.
+    Isolated,
+    /// In the batch with this number.
+    Batch(u8),
+}
+
+/// A group's lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ListKind {
+    /// Evicted from its tail.
+    Inactive,
+    /// Used at least twice.
+    Active,
+    /// Passed over by reclaim.
+    Unevictable,
+}
+
+impl ListKind {
+    pub(in crate::reclaim) const ALL: [ListKind; 3] =
+        [ListKind::Inactive, ListKind::Active, ListKind::Unevictable];
+
+    /// The list a frame belongs on by its flags.
+    pub(in crate::reclaim) fn by_flags(meta: &Meta) -> ListKind {
+        match meta.flags.load().contains(FlagSet::ACTIVE) {
+            true => ListKind::Active,
+            false => ListKind::Inactive,
+        }
+    }
+}
+
+/// An end of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::reclaim) enum End {
+    /// The newest frame.
+    Head,
+    /// The frame that reclaim takes next.
+    Tail,
+}
+
+/// Whether reclaim looks at a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Evictable {
+    Yes,
+    No,
+}
+
+/// Pages on a group's lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ListSizes {
+    pub(crate) inactive: PageCount,
+    pub(crate) active: PageCount,
+    pub(crate) unevictable: PageCount,
+}
+
+impl ListSizes {
+    pub(in crate::reclaim) fn of(&self, kind: ListKind) -> PageCount {
+        match kind {
+            ListKind::Inactive => self.inactive,
+            ListKind::Active => self.active,
+            ListKind::Unevictable => self.unevictable,
+        }
+    }
+
+    /// Pages on the two lists that reclaim works on.
+    pub(in crate::reclaim) fn evictable(&self) -> u64 {
+        self.inactive.0 + self.active.0
+    }
+}
+
+const ISOLATED: u8 = 4;
+const BATCH: u8 = 0x40;
+
+const _: () = assert!(BATCHES <= BATCH as usize);
+
+impl LruState {
+    #[inline]
+    pub(in crate::reclaim) fn load(meta: &Meta) -> LruState {
+        LruState::of(meta.lru.load())
+    }
+
+    /// The state in a word that was read before.
+    #[inline]
+    pub(super) fn of(listing: Listing) -> LruState {
+        match listing.place {
+            0 => LruState::None,
+            byte @ 1..=3 => LruState::List(ListKind::ALL[usize::from(byte) - 1]),
+            ISOLATED => LruState::Isolated,
+            byte => {
+                debug_assert!(byte & BATCH != 0, "lru byte {byte:#x}");
+                LruState::Batch(byte & !BATCH)
+            }
+        }
+    }
+
+    /// Sets the state. The caller owns the frame or has its group's lists locked, so the group does
+    /// not change.
+    #[inline]
+    pub(super) fn store(self, meta: &Meta) {
+        let place = match self {
+            LruState::None => 0,
+            LruState::List(list) => list as u8 + 1,
+            LruState::Isolated => ISOLATED,
+            LruState::Batch(number) => BATCH | number,
+        };
+        let group = meta.group();
+        meta.lru.store(Listing { place, group });
+    }
+}
+
+/// Pages of the block that starts at this frame.
+#[inline]
+pub(in crate::reclaim) fn pages_of(meta: &Meta) -> u64 {
+    1 << meta.order()
+}

@@ -1,0 +1,120 @@
+//! The registered owners by number, and how long to spare each after its store failed.
+
+use super::owner::{CleanCount, Owner, OwnerId};
+use crate::sync::{Arc, Mutex, Rank, Weak};
+
+/// The registered owners, by number.
+pub(in crate::reclaim) struct Owners {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// `entries[n]` is owner `n + 1`.
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+}
+
+struct Entry {
+    owner: Weak<dyn Owner>,
+    /// Calls of `clean` in a row that wrote nothing and failed.
+    failures: u32,
+    /// Calls of `clean` to skip before the next: twice as many after each failure, none after a
+    /// tick.
+    skip: u32,
+}
+
+/// log2 of the calls skipped at most.
+const MOST_FAILURES: u32 = 10;
+
+impl Default for Owners {
+    fn default() -> Owners {
+        Owners {
+            table: Mutex::ranked(Rank::Retire, Table::default()),
+        }
+    }
+}
+
+impl Owners {
+    pub(in crate::reclaim) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {
+        let mut table = self.table.lock();
+        let entry = Entry {
+            owner,
+            failures: 0,
+            skip: 0,
+        };
+        match table.free.pop() {
+            Some(number) => {
+                table.entries[number as usize - 1] = Some(entry);
+                OwnerId(number)
+            }
+            None => {
+                table.entries.push(Some(entry));
+                OwnerId(u32::try_from(table.entries.len()).expect("fewer than 2^32 files"))
+            }
+        }
+    }
+
+    pub(in crate::reclaim) fn unregister(&self, id: OwnerId) {
+        let mut table = self.table.lock();
+        let gone = table.entries[id.0 as usize - 1].take();
+        assert!(gone.is_some(), "owner {} is unregistered twice", id.0);
+        table.free.push(id.0);
+    }
+
+    pub(in crate::reclaim) fn get(&self, id: OwnerId) -> Option<Arc<dyn Owner>> {
+        let table = self.table.lock();
+        let index = (id.0 as usize).checked_sub(1)?;
+        table.entries.get(index)?.as_ref()?.owner.upgrade()
+    }
+
+    /// Whether reclaim may ask this owner to write now; not for a while after its store failed.
+    pub(in crate::reclaim) fn may_clean(&self, id: OwnerId) -> bool {
+        let mut table = self.table.lock();
+        match table.entries.get_mut(id.0 as usize - 1) {
+            Some(Some(entry)) if entry.skip > 0 => {
+                entry.skip -= 1;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Records how a call of `clean` or `flush` went.
+    pub(in crate::reclaim) fn note_clean(&self, id: OwnerId, count: &CleanCount) {
+        let mut table = self.table.lock();
+        let Some(Some(entry)) = table.entries.get_mut(id.0 as usize - 1) else {
+            return;
+        };
+        if count.written.0 > 0 {
+            (entry.failures, entry.skip) = (0, 0);
+        } else if count.errors > 0 {
+            entry.failures = (entry.failures + 1).min(MOST_FAILURES);
+            entry.skip = 1 << entry.failures;
+        }
+    }
+
+    /// Time has passed: every owner may be asked to write again.
+    pub(in crate::reclaim) fn try_all_again(&self) {
+        for entry in self.table.lock().entries.iter_mut().flatten() {
+            entry.skip = 0;
+        }
+    }
+
+    /// The next registered owner after `id`, wrapping around; `None` when there is none.
+    pub(in crate::reclaim) fn next_after(&self, id: OwnerId) -> Option<(OwnerId, Arc<dyn Owner>)> {
+        let table = self.table.lock();
+        let count = table.entries.len();
+        (0..count)
+            .map(|step| (id.0 as usize + step) % count)
+            .find_map(|index| {
+                let owner = table.entries[index].as_ref()?.owner.upgrade()?;
+                Some((OwnerId(index as u32 + 1), owner))
+            })
+    }
+
+    pub(in crate::reclaim) fn len(&self) -> usize {
+        let table = self.table.lock();
+        table.entries.len() - table.free.len()
+    }
+}

@@ -1,0 +1,111 @@
+//! Uses of blocks: marks for reclaim, and the sample for the miss curve.
+
+use std::time::Instant;
+
+use super::lists::pages_of;
+use super::owners::OwnerId;
+use super::pool::Pool;
+use super::sampling::Sampler;
+use crate::frame::{FlagSet, Kind, Uses};
+use crate::units::FrameId;
+
+impl Pool {
+    /// A block was used. The caller holds it (reference, view, or lock).
+    #[inline]
+    pub(crate) fn mark_accessed(&self, id: FrameId) {
+        self.mark_accessed_at(id, self.frames.meta(id).flags.load());
+    }
+
+    /// Like [`Pool::mark_accessed`], with the block's flags as they were just now.
+    #[inline(always)]
+    pub(crate) fn mark_accessed_at(&self, id: FrameId, flags: FlagSet) {
+        if self.samples() {
+            self.sample(id);
+        }
+        if !flags.contains(FlagSet::REFERENCED | FlagSet::ACTIVE) {
+            self.mark_changed(id, flags);
+        }
+    }
+
+    /// Called after a use of a block that the caller holds. If the block has all marks, the next
+    /// use need not look, unless it is to be sampled.
+    #[inline]
+    pub(crate) fn warm_if_marked(&self, id: FrameId) {
+        let meta = self.frames.meta(id);
+        if meta.is_marked() && !self.samples() {
+            meta.warm();
+            // A stretch of samples that began meanwhile may have passed this block before. A thread
+            // that sees what the stretch did to the word sees that sampling is on.
+            if self.samples() {
+                meta.hold.cool();
+            }
+        }
+    }
+
+    /// Whether uses are sampled now.
+    #[inline(always)]
+    pub(crate) fn samples(&self) -> bool {
+        self.sampler.as_ref().is_some_and(Sampler::is_on)
+    }
+
+    /// A page of this block is used through a mapping, in a section. Returns whether the next use
+    /// has to be seen as well: then the caller clears the accessed bit, which is kept here.
+    #[cold]
+    pub(crate) fn sample_mapped(&self, head: FrameId) -> bool {
+        let meta = self.frames.meta(head);
+        let sampler = self.sampler.as_ref();
+        let sampled = sampler.is_some_and(|sampler| sampler.see_mapped(meta, pages_of(meta)));
+        if sampled {
+            meta.uses.set(Uses::TOUCHED);
+        }
+        sampled
+    }
+
+    /// Begins another stretch of samples when it is time. Outside every section.
+    pub(crate) fn tick_samples(&self, now: Instant) {
+        if self
+            .sampler
+            .as_ref()
+            .is_some_and(|sampler| sampler.tick(now))
+        {
+            self.age_samples();
+        }
+    }
+
+    /// Has the next use of each block by a call be seen, and that of each sampled page that is
+    /// mapped.
+    fn age_samples(&self) {
+        for meta in self.frames.metas() {
+            meta.hold.cool();
+            let mapped = meta.kind() == Kind::Cached && meta.hold.load().mapped() > 0;
+            if !(mapped && meta.uses.has(Uses::SAMPLED)) {
+                continue;
+            }
+            let Some(owner) = self.owners.get(OwnerId(meta.owner())) else {
+                continue;
+            };
+            let block = meta.index();
+            owner.age(block..block + 1, &mut |_| meta.uses.set(Uses::TOUCHED));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sample(&self, id: FrameId) {
+        if let Some(sampler) = &self.sampler {
+            let meta = self.frames.meta(id);
+            sampler.see(meta, pages_of(meta));
+        }
+    }
+
+    /// A use that changes the frame's marks.
+    #[cold]
+    #[inline(never)]
+    fn mark_changed(&self, id: FrameId, flags: FlagSet) {
+        if !flags.contains(FlagSet::REFERENCED) {
+            self.frames.meta(id).flags.set(FlagSet::REFERENCED);
+        } else {
+            self.lru.used_again(&self.frames, &self.counters, id);
+        }
+    }
+}
