@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 
+use crate::mutants;
 use crate::process::{cargo, output, program, root, step};
 
 /// The platforms that must at least compile. The last one has neither files nor threads.
@@ -24,8 +25,10 @@ pub(crate) fn all() -> Result<()> {
     cross()
 }
 
-/// Compiler version, format, clippy, documentation; a warning is an error.
+/// Mutants that can still be put back, compiler version, format, clippy, documentation; a warning is
+/// an error.
 pub(crate) fn lint() -> Result<()> {
+    mutants::check()?;
     compiler_version()?;
     step("format", cargo().args(["fmt", "--all", "--check"]))?;
     step(

@@ -1,7 +1,7 @@
 //! Building a crate's test binary in one of three modes, listing its tests, running some of them.
 //!
-//! Each mode has a target directory of its own, so that switching between them rebuilds nothing; a
-//! mutant's binary has a name of its own in it. The models are built optimised but with debug
+//! Each mode has a target directory of its own, so that switching between them rebuilds nothing. The
+//! copy of the workspace that mutants are built in shares them, and so the dependencies. The models are built optimised but with debug
 //! assertions: they explore many executions, and the assertions are half of what they check.
 
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// The mode's name, on the command line and in the comments beside mutants.
+    /// The mode's name, on the command line and in the claims of mutants.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Test => "test",
@@ -43,12 +43,18 @@ impl Mode {
             .find(|mode| mode.name() == name)
     }
 
-    /// `cargo VERB` with the mode's flags, features and target directory.
-    fn cargo(self, verb: &str) -> Command {
+    /// `cargo VERB` in `tree` with the mode's flags, features and target directory.
+    fn cargo(self, tree: &Path, verb: &str) -> Command {
         let mut command = cargo();
-        command.arg(verb);
+        command.current_dir(tree).arg(verb);
         match self {
-            Mode::Test => command.arg("--all-features"),
+            Mode::Test => {
+                let shared = std::env::var_os("CARGO_TARGET_DIR")
+                    .map_or_else(|| root().join("target"), PathBuf::from);
+                command
+                    .env("CARGO_TARGET_DIR", shared)
+                    .arg("--all-features")
+            }
             Mode::Loom | Mode::Shuttle => {
                 add_rustflags(&mut command, &format!("--cfg {}", self.name()));
                 command
@@ -78,32 +84,27 @@ pub(crate) enum Messages {
     Kept,
 }
 
-/// Builds the target, with the mutant `id` put in, and returns the path of the test binary.
-pub(crate) fn build(target: &Target, id: Option<&str>, messages: Messages) -> Result<PathBuf> {
-    let cfg = id.map(|id| format!("mutant=\"{id}\""));
-    let mut command = match &target.integration {
-        // The flag goes to this one crate, so its dependencies are built once for all mutants.
-        None => {
-            let mut command = target.mode.cargo("rustc");
-            command.args(["--profile", "test", "--lib"]);
-            command
-        }
-        Some(name) => {
-            let mut command = target.mode.cargo("test");
-            command.args(["--no-run", "--test", name]);
-            if let Some(cfg) = &cfg {
-                add_rustflags(&mut command, &format!("--cfg {cfg}"));
-            }
-            command
-        }
-    };
+/// Builds the target in `tree`, the workspace or its copy, and returns the path of the test binary;
+/// with `cfg(mutant = "ID")` if one is named.
+pub(crate) fn build(
+    tree: &Path,
+    target: &Target,
+    id: Option<&str>,
+    messages: Messages,
+) -> Result<PathBuf> {
+    let mut command = target.mode.cargo(tree, "test");
     command.args([
+        "--no-run",
         "--package",
         &target.package,
         "--message-format=json-render-diagnostics",
     ]);
-    if let (None, Some(cfg)) = (&target.integration, &cfg) {
-        command.args(["--", "--cfg", cfg]);
+    match &target.integration {
+        None => command.arg("--lib"),
+        Some(name) => command.args(["--test", name]),
+    };
+    if let Some(id) = id {
+        add_rustflags(&mut command, &format!("--cfg mutant=\"{id}\""));
     }
     command.stdout(Stdio::piped()).stderr(match messages {
         Messages::Shown => Stdio::inherit(),
@@ -150,10 +151,11 @@ pub(crate) struct Run {
     pub(crate) output: String,
 }
 
-/// Runs exactly the named tests, for at most `time`, with their output written to `log`.
+/// Runs exactly the named tests in the folder of their package, for at most `time`, with their
+/// output written to `log`.
 pub(crate) fn run(
     binary: &Path,
-    package: &str,
+    package: &Path,
     tests: &[String],
     time: Duration,
     log: &Path,
@@ -163,7 +165,7 @@ pub(crate) fn run(
     }
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut child = Command::new(binary)
-        .current_dir(root().join("crates").join(package))
+        .current_dir(package)
         .args(tests)
         .arg("--exact")
         .stdin(Stdio::null())

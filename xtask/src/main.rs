@@ -26,7 +26,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   check              everything a developer checks before a commit: lint, test, cross
-  lint               compiler version, format, clippy and documentation, warnings denied
+  lint               mutants that no longer apply, compiler version, format, clippy and
+                     documentation, warnings denied
   test               the test suite: unit, integration and documentation tests, the first two once
                      more without membarrier, then every example
   cross              cargo check of the library for the other platforms

@@ -328,8 +328,7 @@ impl DaxCore {
     /// Bytes of pages whose entries are locked were changed, by no mapping: what code was made of
     /// them is stale. Who maps the file now finds an entry locked, and so the bytes.
     pub(super) fn written_in_place(&self, pages: Range<u64>) {
-        // mutant: V11-direct (test devices: a_write_by_a_call_of_the_file_counts)
-        if !self.mappers.is_empty() && cfg!(not(mutant = "V11-direct")) {
+        if !self.mappers.is_empty() {
             let _section = self.pool.domain.reader();
             let file = std::ptr::from_ref(self) as usize;
             self.pool.watched.stored(file, pages);

@@ -256,12 +256,7 @@ impl DaxCore {
         if batch.is_empty() {
             return Ok(());
         }
-        // mutant: D16 (shuttle: a_long_store_beside_a_cut_never_reaches_a_freed_block) pages behind the first keep their translations
-        let count = match cfg!(mutant = "D16") {
-            true => 1,
-            false => batch.len(),
-        };
-        for locked in &batch[..count] {
+        for locked in batch.iter() {
             self.revoke(locked.pages(), locked.entry());
         }
         self.grace();

@@ -145,10 +145,6 @@ impl Entries {
                 Some(Step::Wait(asleep, key)) => {
                     asleep.sleep();
                     woken_by = Some(key);
-                    // mutant: D20 (test: a_sync_sees_an_entry_that_it_had_to_wait_for) what was slept on is passed over
-                    if cfg!(mutant = "D20") && wanted == Wanted::Present {
-                        return Ok(Found::Absent);
-                    }
                 }
                 Some(Step::NeedNode) => {
                     if let Err(error) = spare.have(1, wait.alloc_mode()) {

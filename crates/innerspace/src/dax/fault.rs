@@ -228,14 +228,11 @@ impl DaxCore {
         page: u64,
         fill: impl FnOnce(u64) -> Result<(), DaxError>,
     ) -> Result<(u64, BecameDirty), DaxError> {
-        // mutant: D5 (test: two_write_faults_on_one_hole_keep_both_stores) what another fault put there is not seen
-        let known = cfg!(not(mutant = "D5"));
         let (block, is_new) = match (locked.content(), self.block_at(locked, page)?) {
-            (Content::Block(block), _) | (_, Some(block)) if known => (block, false),
+            (Content::Block(block), _) | (_, Some(block)) => (block, false),
             _ => (self.new_block(locked, page)?, true),
         };
-        // mutant: D4 (test: a_write_by_call_is_seen_where_the_hole_was_mapped) the hole's translations stay
-        if locked.content() == Content::Zero && cfg!(not(mutant = "D4")) {
+        if locked.content() == Content::Zero {
             self.revoke(locked.pages(), locked.entry());
             self.grace();
         }
@@ -456,11 +453,8 @@ impl DaxCore {
         }
         let mut became_dirty = false;
         for held in &mut held {
-            // mutant: D11 (shuttle: a_long_store_beside_syncs_is_durable_after_the_next) pages behind the first stay clean
-            if cfg!(not(mutant = "D11")) {
-                became_dirty |= !held.entry.is_dirty();
-                held.entry = held.entry.dirty();
-            }
+            became_dirty |= !held.entry.is_dirty();
+            held.entry = held.entry.dirty();
         }
         if became_dirty {
             self.note_dirty(page);

@@ -76,10 +76,7 @@ impl DaxCore {
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.host_error(DaxAction::Sync, offset, error);
         // Before it is counted: a sync that sees the count unchanged sees this the next time.
-        // mutant: D11-host (shuttle: a_sync_that_fails_beside_stores_loses_nothing) the host is believed to remember what is dirty
-        if cfg!(not(mutant = "D11-host")) {
-            self.host_forgot.fetch_add(1, Ordering::SeqCst);
-        }
+        self.host_forgot.fetch_add(1, Ordering::SeqCst);
         self.errors.record(error.clone());
         error
     }

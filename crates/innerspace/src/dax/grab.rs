@@ -159,14 +159,7 @@ pub(super) fn step(
         Word::Entry {
             locked: true,
             entry: _,
-        } => {
-            // mutant: D7 (test: who_waits_for_a_large_entry_is_woken) the key of the page that was asked for
-            let key = match cfg!(mutant = "D7") {
-                true => page,
-                false => range_start(page),
-            };
-            wait(waits, range, key, when_locked)
-        }
+        } => wait(waits, range, range_start(page), when_locked),
         Word::Entry {
             locked: false,
             entry,
@@ -339,12 +332,7 @@ fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
         return Step::Again;
     }
     let pages = words.pages(node);
-    // mutant: D8 (test: a_small_entry_anywhere_in_the_range_is_a_conflict) a look at the first 64 alone
-    let looked_at = match cfg!(mutant = "D8") {
-        true => &pages[..pages.len().min(64)],
-        false => pages,
-    };
-    if looked_at.iter().any(|word| word.load() != 0) {
+    if pages.iter().any(|word| word.load() != 0) {
         range.store(now);
         return Step::Conflict;
     }

@@ -1,0 +1,89 @@
+//! The copy of the workspace in which mutants are built.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::patch::Patch;
+use crate::process::root;
+
+/// A copy of the workspace, which nobody else changes while this value lives.
+///
+/// Only files that differ are written, so that cargo builds little anew. A copy in which an
+/// interrupted run has left a patch is repaired in the same way.
+pub(super) struct Tree {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Tree {
+    /// Brings the copy up to date.
+    pub(super) fn copied() -> Result<Tree> {
+        let mutants = root().join("target/mutants");
+        fs::create_dir_all(&mutants)?;
+        let lock = File::create(mutants.join("lock"))?;
+        lock.lock()
+            .context("cannot lock the copy of the workspace")?;
+        let folder = mutants.join("tree");
+        copy(&root(), &folder)?;
+        Ok(Tree {
+            folder,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Does `work` while the copy has the bug.
+    pub(super) fn with<T>(&self, patch: &Patch, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let changed = patch.apply(&root())?;
+        for (path, text) in &changed {
+            fs::write(self.folder.join(path), text)?;
+        }
+        let done = work();
+        for path in changed.keys() {
+            fs::write(self.folder.join(path), fs::read(root().join(path))?)?;
+        }
+        done
+    }
+}
+
+/// Makes `to` a copy of the folder `from` without what is built or belongs to git.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == "target" || name == ".git" {
+            continue;
+        }
+        let (source, copied) = (entry.path(), to.join(&name));
+        if source.is_dir() {
+            copy(&source, &copied)?;
+        } else {
+            let bytes =
+                fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
+            if fs::read(&copied).ok().as_ref() != Some(&bytes) {
+                fs::write(&copied, bytes)
+                    .with_context(|| format!("cannot write {}", copied.display()))?;
+            }
+        }
+        names.insert(name);
+    }
+    for entry in fs::read_dir(to)? {
+        let entry = entry?;
+        if names.contains(&entry.file_name()) {
+            continue;
+        }
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
+}
