@@ -1,7 +1,7 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
 //! A magazine is a stack of up to 128 free frames on cache lines of its own. A thread has the one
-//! of its number, which it alone uses, with plain loads and stores (`sync::owned` has the
+//! of its number, which it alone uses, with plain loads and stores (`sync::per_thread` has the
 //! protocol); threads beyond those share a few, each with a mutex. The magazines outlive all
 //! threads: the next thread with a number finds what the last one left, so a thread that ends loses
 //! nothing and needs no destructor. Frames come back last in, first out, while they are warm in the
@@ -43,7 +43,7 @@ use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
 use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::owned::{Draining, Drains, OWNED, Owned};
+use crate::sync::per_thread::{Draining, Drains, OWNERS, PerThread};
 use crate::sync::{Mutex, Rank};
 
 /// Magazines that all further threads share.
@@ -93,7 +93,7 @@ pub(super) struct Allocator {
     /// Who is emptying magazines.
     drains: Drains,
     /// Those of the threads with small numbers.
-    owned: Box<[Owned<Stack>]>,
+    owned: Box<[PerThread<Stack>]>,
     /// Those of all others.
     shared: Box<[Shared]>,
     /// Frames a magazine may hold here: less than `CAPACITY` in small arenas, down to 0.
@@ -111,7 +111,7 @@ impl Allocator {
         // All magazines, those of idle threads, too, keep at most a quarter of the arena from
         // blocks and from others, and that until somebody finds too little and drains them: then
         // the idle ones stay empty. With the loads that is five sixteenths.
-        let capacity = (metas.len() / (4 * (OWNED + SHARED))).min(CAPACITY);
+        let capacity = (metas.len() / (4 * (OWNERS + SHARED))).min(CAPACITY);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
             magazine: Stack::new(),
@@ -129,7 +129,7 @@ impl Allocator {
                 ),
             },
             drains: Drains::new(),
-            owned: (0..OWNED).map(|_| Owned::new(Stack::new())).collect(),
+            owned: (0..OWNERS).map(|_| PerThread::new(Stack::new())).collect(),
             shared: (0..SHARED).map(|_| shared()).collect(),
             // A load of a single frame would gain nothing.
             capacity: if capacity < 4 { 0 } else { capacity },
@@ -172,7 +172,7 @@ impl Allocator {
     /// All magazines, to look at.
     fn magazines(&self) -> impl Iterator<Item = &Stack> {
         let shared = self.shared.iter().map(|shared| &shared.magazine);
-        self.owned.iter().map(Owned::look).chain(shared)
+        self.owned.iter().map(PerThread::look).chain(shared)
     }
 
     /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that
@@ -306,7 +306,7 @@ impl Allocator {
                 // The mutex has who comes after a drainer see that it drains; and who sees that it
                 // does no more comes after its block.
                 let is_ours = !self.drains.any();
-                is_ours.then(|| work(&shared.magazine, OWNED + number % SHARED))
+                is_ours.then(|| work(&shared.magazine, OWNERS + number % SHARED))
             }
         }
     }
@@ -429,7 +429,7 @@ impl Allocator {
 #[inline(always)]
 fn magazine_number() -> usize {
     if cfg!(shuttle) {
-        OWNED
+        OWNERS
     } else {
         thread_number()
     }

@@ -29,7 +29,7 @@
 //!
 //! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside
 //! it the buddy lists. No foreign code (a waker, a drop) runs with one of them held. A thread's own
-//! magazine has no lock (`sync::owned`).
+//! magazine has no lock (`sync::per_thread`).
 //!
 //! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group`
 //! charges, `reclaim` wraps allocation with charges and keeps the LRU lists, `cache` and `space`

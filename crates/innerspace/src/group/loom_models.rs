@@ -8,7 +8,7 @@ use super::levels::Levels;
 use super::slot::Batches;
 use super::stock::{Stocked, Stocks};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::owned::OWNED;
+use crate::sync::per_thread::OWNERS;
 use crate::sync::{Arc, thread};
 
 const BATCH: u32 = 4;
@@ -118,7 +118,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 }
 
 /// The numbers of two threads: each with slots of its own; both with slots that they share.
-const NUMBERS: [[usize; 2]; 2] = [[0, 1], [OWNED, OWNED + 1]];
+const NUMBERS: [[usize; 2]; 2] = [[0, 1], [OWNERS, OWNERS + 1]];
 
 // spec: M5
 #[test]

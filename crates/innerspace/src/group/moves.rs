@@ -2,7 +2,7 @@
 //! nobody's hands. `stock` has what for.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::owned::Drains;
+use crate::sync::per_thread::Drains;
 
 /// Low half: threads that have such pages. High half: how often some have arrived. Apart from what
 /// every charge reads.

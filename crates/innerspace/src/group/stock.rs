@@ -5,7 +5,7 @@
 //! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if they
 //! were in use; whoever reports usage takes them off. A slot with pages keeps its group's number
 //! from being used again. Each thread has a few slots, chosen by the group's number, which it alone
-//! uses: `sync::owned` has the protocol. Threads beyond those share stripes of slots, by
+//! uses: `sync::per_thread` has the protocol. Threads beyond those share stripes of slots, by
 //! compare-and-swap.
 //!
 //! `slot` has its bits.
@@ -58,7 +58,7 @@ use super::levels::Levels;
 use super::moves::Moves;
 use super::slot::{Batches, FIELD, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::owned::{Draining, Drains, OWNED, Owned};
+use crate::sync::per_thread::{Draining, Drains, OWNERS, PerThread};
 use crate::sync::thread;
 
 /// Stripes that all further threads share.
@@ -81,14 +81,14 @@ struct Shared(Slots);
 
 /// Whose slots a thread has.
 enum Place<'a> {
-    Owned(&'a Owned<Slots>),
+    Owned(&'a PerThread<Slots>),
     Shared(&'a Slots),
 }
 
 /// All stocks of one tree.
 pub(super) struct Stocks {
     drains: Drains,
-    owned: Box<[Owned<Slots>; OWNED]>,
+    owned: Box<[PerThread<Slots>; OWNERS]>,
     shared: Box<[Shared]>,
     batches: Batches,
     moves: Moves,
@@ -124,7 +124,7 @@ impl Stocks {
         assert!(u64::from(first.max(largest)) <= FIELD, "{batches:?}");
         Stocks {
             drains: Drains::new(),
-            owned: Box::new(std::array::from_fn(|_| Owned::new(empty_slots()))),
+            owned: Box::new(std::array::from_fn(|_| PerThread::new(empty_slots()))),
             shared: (0..SHARED).map(|_| Shared(empty_slots())).collect(),
             batches,
             moves: Moves::new(),
@@ -262,7 +262,7 @@ impl Stocks {
     /// slots emptied since it was asked.
     #[inline(always)]
     fn look_again(&self, levels: &impl Levels, number: usize, group: GroupId) {
-        if number >= OWNED && cfg!(not(mutant = "M6")) && levels.is_deleted(group) {
+        if number >= OWNERS && cfg!(not(mutant = "M6")) && levels.is_deleted(group) {
             empty(levels, way(self.slots(number), group), |found| {
                 found == group
             });
@@ -344,7 +344,7 @@ impl Stocks {
             !std::ptr::eq(*slot, own) && Slot(slot.load(Ordering::Relaxed)).most() > first
         };
         // In a large memory there is enough for all.
-        let large = match self.batches.all / ((OWNED + SHARED) * WAYS) as u64 {
+        let large = match self.batches.all / ((OWNERS + SHARED) * WAYS) as u64 {
             enough if enough >= largest.into() => 0,
             _ => self.all().filter(is_large).count(),
         };
@@ -444,7 +444,7 @@ impl Stocks {
     }
 
     fn all(&self) -> impl Iterator<Item = &AtomicU64> {
-        let owned = self.owned.iter().flat_map(Owned::look);
+        let owned = self.owned.iter().flat_map(PerThread::look);
         owned.chain(self.shared.iter().flat_map(|one| &one.0))
     }
 

@@ -54,9 +54,9 @@ pub(crate) mod failpoint;
 pub(crate) mod gate;
 pub(crate) mod keep;
 pub(crate) mod order;
-pub(crate) mod owned;
 pub(crate) mod panics;
 pub(crate) mod pending;
+pub(crate) mod per_thread;
 pub(crate) mod published;
 mod shim;
 

@@ -25,7 +25,7 @@
 //! found; or a later one is found in its place, then the owner had drained before (Acquire,
 //! Release).
 //!
-//! *The owner* is one thread at a time, as in [`super::owned`], or whoever has a mutex.
+//! *The owner* is one thread at a time, as in [`super::per_thread`], or whoever has a mutex.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -4,13 +4,13 @@
 use super::super::stack::{CAPACITY, Stack};
 use super::model;
 use crate::FrameId;
-use crate::sync::owned::{Draining, Drains, Owned};
+use crate::sync::per_thread::{Draining, Drains, PerThread};
 use crate::sync::{Arc, Mutex, thread};
 
 /// Two threads' magazines, and the lists behind them.
 struct Free {
     drains: Drains,
-    own: [Owned<Stack>; 2],
+    own: [PerThread<Stack>; 2],
     listed: Mutex<Vec<u32>>,
 }
 
@@ -73,7 +73,7 @@ impl Free {
 fn free(listed: Vec<u32>) -> Arc<Free> {
     Arc::new(Free {
         drains: Drains::new(),
-        own: [Owned::new(Stack::new()), Owned::new(Stack::new())],
+        own: [PerThread::new(Stack::new()), PerThread::new(Stack::new())],
         listed: Mutex::new(listed),
     })
 }

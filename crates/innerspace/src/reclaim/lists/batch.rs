@@ -11,15 +11,15 @@
 //! number: `frame::listing` tells the two apart.
 
 use crate::stats::thread_number;
-use crate::sync::owned::OWNED;
 use crate::sync::pending::Pending;
+use crate::sync::per_thread::OWNERS;
 use crate::sync::{Mutex, MutexGuard, Rank};
 
 /// Batches that all further threads share.
 const SHARED: usize = 4;
 
 /// Batches of one pool.
-pub(super) const BATCHES: usize = OWNED + SHARED;
+pub(super) const BATCHES: usize = OWNERS + SHARED;
 
 /// Frames of a full batch.
 pub(in crate::reclaim) const BATCH_LEN: usize = 16;
@@ -36,15 +36,15 @@ pub(super) struct Batch {
 #[inline]
 pub(in crate::reclaim) fn thread_batch() -> u8 {
     match thread_number() {
-        own if own < OWNED => own as u8,
-        many => (OWNED + many % SHARED) as u8,
+        own if own < OWNERS => own as u8,
+        many => (OWNERS + many % SHARED) as u8,
     }
 }
 
 /// Whether only one thread adds to the batch with this number.
 #[inline(always)]
 pub(super) fn is_per_thread(number: u8) -> bool {
-    usize::from(number) < OWNED
+    usize::from(number) < OWNERS
 }
 
 impl Batch {

@@ -27,7 +27,7 @@
 //!
 //! *The owner* is the thread whose number the place has (`stats::thread_number`: no two living
 //! threads have the same, and a number is handed on under a mutex, with all that the last one left
-//! there). Threads beyond [`OWNED`] share other places, in ways that the users of this have.
+//! there). Threads beyond [`OWNERS`] share other places, in ways that the users of this have.
 
 use std::ops::Deref;
 
@@ -37,7 +37,7 @@ use crate::sys::barrier::{self, BarrierMode};
 
 /// Threads that have places of their own. Few where each look at one is dear, and where memories
 /// are small: what lies in these places must not count there, so many places would have nothing.
-pub(crate) const OWNED: usize = if cfg!(loom) {
+pub(crate) const OWNERS: usize = if cfg!(loom) {
     2
 } else if cfg!(any(miri, shuttle)) {
     4
@@ -48,15 +48,15 @@ pub(crate) const OWNED: usize = if cfg!(loom) {
 /// The place of one thread, on lines of its own (two: the adjacent line is prefetched with it).
 #[repr(align(128))]
 #[derive(Debug)]
-pub(crate) struct Owned<T> {
+pub(crate) struct PerThread<T> {
     /// Whether the owner is there. Written by the owner alone.
     busy: AtomicU32,
     place: T,
 }
 
-impl<T> Owned<T> {
-    pub(crate) fn new(place: T) -> Owned<T> {
-        Owned {
+impl<T> PerThread<T> {
+    pub(crate) fn new(place: T) -> PerThread<T> {
+        PerThread {
             busy: AtomicU32::new(0),
             place,
         }
@@ -65,9 +65,9 @@ impl<T> Owned<T> {
     /// The owner's place, until the result is dropped; `None` while somebody empties places. Called
     /// by the owner alone.
     #[inline(always)]
-    pub(crate) fn enter(&self, drains: &Drains) -> Option<AtPlace<'_, T>> {
+    pub(crate) fn enter(&self, drains: &Drains) -> Option<Entered<'_, T>> {
         self.busy.store(1, Ordering::Relaxed);
-        let place = AtPlace(self);
+        let place = Entered(self);
         drains.mode.light();
         // Acquire: pairs with the end of a drain.
         (drains.count.load(Ordering::Acquire) == 0).then_some(place)
@@ -80,10 +80,10 @@ impl<T> Owned<T> {
     }
 }
 
-/// See [`Owned::enter`].
-pub(crate) struct AtPlace<'a, T>(&'a Owned<T>);
+/// See [`PerThread::enter`].
+pub(crate) struct Entered<'a, T>(&'a PerThread<T>);
 
-impl<T> Deref for AtPlace<'_, T> {
+impl<T> Deref for Entered<'_, T> {
     type Target = T;
 
     #[inline(always)]
@@ -92,7 +92,7 @@ impl<T> Deref for AtPlace<'_, T> {
     }
 }
 
-impl<T> Drop for AtPlace<'_, T> {
+impl<T> Drop for Entered<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         // Release: pairs with `Drains::begin`.
@@ -130,14 +130,14 @@ impl Drains {
 
     /// Until the result is dropped no owner is at its place. Held by the caller meanwhile: nothing
     /// that an owner waits for there.
-    pub(crate) fn begin<'a, T>(&'a self, owned: &[Owned<T>]) -> Draining<'a> {
+    pub(crate) fn begin<'a, T>(&'a self, owned: &[PerThread<T>]) -> Draining<'a> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let draining = Draining(self);
         self.mode.heavy();
         // mutant: M5 (loom: loom_draining_beside_charges_neither_loses_nor_doubles_a_page; loom: a_magazine_loses_nothing_to_who_empties_it)
         if cfg!(not(mutant = "M5")) {
             for one in owned {
-                // Acquire: pairs with the drop of `AtPlace`.
+                // Acquire: pairs with the drop of `Entered`.
                 while one.busy.load(Ordering::Acquire) != 0 {
                     thread::yield_now();
                 }
@@ -154,7 +154,7 @@ pub(crate) struct Draining<'a>(&'a Drains);
 
 impl Drop for Draining<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the load in `Owned::enter`.
+        // Release: pairs with the load in `PerThread::enter`.
         self.0.count.fetch_sub(1, Ordering::Release);
     }
 }
@@ -191,7 +191,7 @@ mod models {
 
     struct World {
         drains: Drains,
-        owned: [Owned<Plain>; 1],
+        owned: [PerThread<Plain>; 1],
         /// What was taken out, and what an owner that was kept away brought here itself.
         out: Mutex<u32>,
     }
@@ -220,7 +220,7 @@ mod models {
         builder.check(move || {
             let world = Arc::new(World {
                 drains: Drains::new(),
-                owned: [Owned::new(Plain(UnsafeCell::new(0)))],
+                owned: [PerThread::new(Plain(UnsafeCell::new(0)))],
                 out: Mutex::new(0),
             });
             let theirs = world.clone();
