@@ -27,7 +27,7 @@
 //!
 //! # States and locking
 //!
-//! The set of mappings is published (`sync::published`): who is in a section reads the newest one,
+//! The set of mappings is published (`sync::rcu_cell`): who is in a section reads the newest one,
 //! without a lock. The page table is read and changed word by word. A structural change closes the
 //! gate (`sync::gate`) on its own range of addresses, so that no fault installs a page there
 //! meanwhile; faults elsewhere go on. What they share with the change are nodes above the range and
@@ -115,7 +115,7 @@ use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::stats::Event;
 use crate::sync::domain::{Participant, Post};
 use crate::sync::gate::{Gate, OpenSection};
-use crate::sync::published::Published;
+use crate::sync::rcu_cell::RcuCell;
 use crate::sync::{Arc, Mutex, Rank, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
@@ -198,7 +198,7 @@ pub(crate) struct SpaceInner {
     /// The page table's root, for the space's life.
     root: FrameId,
     /// The mappings; published by the gate's writer.
-    vmas: Published<VmaSet>,
+    vmas: RcuCell<VmaSet>,
     /// Counts the changes of mappings, for the accessors' slots.
     sequence: Sequence,
     /// Bits of address.
@@ -278,7 +278,7 @@ impl SpaceInner {
             role,
             changes: Changes::default(),
             root,
-            vmas: Published::new(&pool.domain, vmas.clone()),
+            vmas: RcuCell::new(&pool.domain, vmas.clone()),
             sequence: Sequence::default(),
             width,
             code: Code::default(),

@@ -4,7 +4,7 @@
 //! addresses, or what else has an order ([`Key`]). A tree is a value: cloning it costs one count,
 //! and changing a clone copies the nodes on the way and no others, so O(log n). What a reader got
 //! hold of never changes, whatever becomes of other clones; a space publishes a new root
-//! (`sync::published`), a fork keeps the parent's. A node that only this clone has is changed in
+//! (`sync::rcu_cell`), a fork keeps the parent's. A node that only this clone has is changed in
 //! place, so a run of changes copies each node once.
 //!
 //! An inner node knows, for each child, where its ranges start and end and the widest gap between

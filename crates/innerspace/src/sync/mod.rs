@@ -57,7 +57,7 @@ pub(crate) mod order;
 pub(crate) mod panics;
 pub(crate) mod pending;
 pub(crate) mod per_thread;
-pub(crate) mod published;
+pub(crate) mod rcu_cell;
 mod shim;
 
 pub(crate) use domain::Domain;

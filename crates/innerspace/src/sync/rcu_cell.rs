@@ -18,7 +18,7 @@ use super::gate::OpenSection;
 use std::marker::PhantomData;
 
 /// The place of the current value.
-pub(crate) struct Published<T> {
+pub(crate) struct RcuCell<T> {
     /// From `Box::into_raw`; changed by `publish` alone.
     current: AtomicPtr<T>,
     domain_id: u64,
@@ -27,9 +27,9 @@ pub(crate) struct Published<T> {
 
 // SAFETY: `read` gives `&T` to many threads, and the last one to go drops the `T`, which may be
 // another than made it.
-unsafe impl<T: Send + Sync> Sync for Published<T> {}
+unsafe impl<T: Send + Sync> Sync for RcuCell<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync> Send for Published<T> {}
+unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
 
 /// A value that was replaced. Dropping it waits for a grace period unless one has passed since; so
 /// outside every section, with no lock held that a section may take.
@@ -44,10 +44,10 @@ pub(crate) struct Replaced<T> {
 // SAFETY: a `T` on its way to be dropped, by whichever thread.
 unsafe impl<T: Send + Sync> Send for Replaced<T> {}
 
-impl<T> Published<T> {
+impl<T> RcuCell<T> {
     /// Publishes the first value, for sections of `domain`.
-    pub(crate) fn new(domain: &Domain, value: T) -> Published<T> {
-        Published {
+    pub(crate) fn new(domain: &Domain, value: T) -> RcuCell<T> {
+        RcuCell {
             current: AtomicPtr::new(Box::into_raw(Box::new(value))),
             domain_id: domain.id(),
             _owns: PhantomData,
@@ -97,7 +97,7 @@ impl<T> Published<T> {
     }
 }
 
-impl<T> Drop for Published<T> {
+impl<T> Drop for RcuCell<T> {
     fn drop(&mut self) {
         // Relaxed: nobody else can reach it, and whoever could has been synchronised with.
         let current = self.current.load(Ordering::Relaxed);
@@ -119,9 +119,9 @@ impl<T> Drop for Replaced<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Published<T> {
+impl<T> std::fmt::Debug for RcuCell<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Published")
+        f.write_str("RcuCell")
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     fn what_is_replaced_is_dropped_once_and_after_a_grace_period() {
         let domain = Domain::new();
         let drops = Arc::new(AtomicU64::new(0));
-        let published = Published::new(&domain, Counted(drops.clone()));
+        let published = RcuCell::new(&domain, Counted(drops.clone()));
         let replaced = published.publish(&domain, Counted(drops.clone()));
         assert_eq!((drops.load(Ordering::Relaxed), domain.begun()), (0, 0));
         drop(replaced);
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn readers_see_whole_values_while_they_are_replaced() {
         let domain = Domain::new();
-        let published = Arc::new(Published::new(&domain, vec![0u64; 100]));
+        let published = Arc::new(RcuCell::new(&domain, vec![0u64; 100]));
         let reader = {
             let (domain, published) = (domain.clone(), published.clone());
             thread::spawn(move || {
@@ -220,7 +220,7 @@ mod loom_models {
         for mode in [BarrierMode::Membarrier, BarrierMode::Fences] {
             loom::model(move || {
                 let domain = Domain::with_mode(mode);
-                let published = Arc::new(Published::new(&domain, pair(1)));
+                let published = Arc::new(RcuCell::new(&domain, pair(1)));
                 let mut sections = Domain::register(&domain);
                 let reader = {
                     let published = published.clone();
