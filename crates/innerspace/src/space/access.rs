@@ -315,7 +315,7 @@ impl Core {
                     // at it, too.
                     // mutant: P29-gate (test: while_the_mappings_change_it_would_block_each_time) it does not
                     if cfg!(not(mutant = "P29-gate")) {
-                        self.translator.sections.participant().call_in();
+                        self.translator.sections.participant().request_safepoint();
                     }
                     self.fault = what.fault(FaultKind::WouldBlock, at);
                     return None;

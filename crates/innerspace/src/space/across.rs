@@ -102,7 +102,7 @@ impl Core {
                 // It may be no more than the request of who waited for an earlier section. An
                 // access that has one of its own does not look at requests: it would hit, and leave
                 // this one unread.
-                self.translator.sections.participant().call_in();
+                self.translator.sections.participant().request_safepoint();
             }
             let low = self.have_part::<S>(at, first, part)?;
             let high = self.have_part::<S>(next, second, part)?;

@@ -237,7 +237,9 @@ impl Inside {
         // Their next access looks here, whatever they remember.
         let accessors = space.accessors.lock();
         if accessors.len() > 1 {
-            accessors.iter().for_each(|accessor| accessor.call_in());
+            accessors
+                .iter()
+                .for_each(|accessor| accessor.request_safepoint());
         }
         inside
     }

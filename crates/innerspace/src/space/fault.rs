@@ -178,7 +178,7 @@ impl<'space> FaultState<'space> {
                     // at it, too.
                     // mutant: P29-step (test: a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access) it does not
                     if cfg!(not(mutant = "P29-step")) {
-                        translator.sections.participant().call_in();
+                        translator.sections.participant().request_safepoint();
                     }
                     return Err(self.error(FaultKind::WouldBlock, None));
                 }

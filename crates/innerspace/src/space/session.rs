@@ -90,7 +90,7 @@ impl Sectioned for InSession {
         if !translator.sections.is_open() {
             // A panic came out of a fault, which may have read the mail and found the gate closed:
             // the next access looks again.
-            translator.sections.participant().call_in();
+            translator.sections.participant().request_safepoint();
             translator.sections.enter();
         }
         translator.sections.begin_session();

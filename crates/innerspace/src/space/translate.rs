@@ -36,7 +36,7 @@ use self::coalesced::{Found, Place};
 use super::pte;
 use super::table::SLOTS;
 use crate::sync::Arc;
-use crate::sync::domain::{Desk, Domain, Mail, Participant, Post, Sections};
+use crate::sync::domain::{CacheBinding, Domain, Participant, PendingMark, Post, Sections};
 use crate::sync::raw::AtomicU64;
 use crate::sys;
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
@@ -181,7 +181,7 @@ unsafe impl Send for Translator {}
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'t> {
     leaves: &'t Leaves,
-    mail: Mail,
+    mail: PendingMark,
 }
 
 impl Look<'_> {
@@ -196,7 +196,7 @@ impl Look<'_> {
         let leaves = unsafe { &*shown.cast::<Leaves>() };
         Look {
             leaves,
-            mail: Mail::NONE,
+            mail: PendingMark::NONE,
         }
     }
 
@@ -317,9 +317,9 @@ impl AtHand {
 impl Translator {
     pub(super) fn new(domain: &Arc<Domain>) -> Translator {
         let leaves = LeavesPlace::new();
-        let desk = Desk::new(leaves.0.as_ptr(), &raw const SHOWN_WITH_MAIL);
+        let binding = CacheBinding::new(leaves.0.as_ptr(), &raw const SHOWN_WITH_MAIL);
         Translator {
-            sections: Domain::register_at(domain, desk),
+            sections: Domain::register_at(domain, binding),
             leaves,
             begun: 0,
         }
@@ -356,7 +356,7 @@ impl Translator {
     pub(super) fn look_alone(&self) -> Look<'_> {
         Look {
             leaves: &self.leaves,
-            mail: self.sections.lone_mail(),
+            mail: self.sections.pending_mark(),
         }
     }
 

@@ -36,7 +36,7 @@
 //! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). The look
 //! costs nothing but the load of a pointer: what is `pending` is a place, that of what the reader
 //! has cached while nothing is, and an empty one while something is, in which nothing is found
-//! ([`Desk`]). Between two accesses the user's code runs, and may call this library: a thread that
+//! ([`CacheBinding`]). Between two accesses the user's code runs, and may call this library: a thread that
 //! is about to wait for others first leaves the sections of its own sessions ([`suspend_sessions`],
 //! called by every lock and wait of `sync`), so that two threads with open sessions never wait for
 //! each other. It sets `pending` too, so the session finds out before it uses anything it
@@ -75,41 +75,41 @@ const FENCED: u64 = 1 << 62;
 /// there is nothing, at another. Which of the two it is shown tells it whether something is
 /// pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Desk {
+pub(crate) struct CacheBinding {
     own: *mut (),
     empty: *mut (),
 }
 
 // SAFETY: addresses; nothing is read through them here, and who reads says by what right.
-unsafe impl Send for Desk {}
+unsafe impl Send for CacheBinding {}
 // SAFETY: as above.
-unsafe impl Sync for Desk {}
+unsafe impl Sync for CacheBinding {}
 
-impl Desk {
-    pub(crate) fn new<T>(own: *mut T, empty: *const T) -> Desk {
-        let desk = Desk {
+impl CacheBinding {
+    pub(crate) fn new<T>(own: *mut T, empty: *const T) -> CacheBinding {
+        let binding = CacheBinding {
             own: own.cast(),
             empty: empty.cast_mut().cast(),
         };
-        debug_assert_ne!(desk.own, desk.empty);
-        desk
+        debug_assert_ne!(binding.own, binding.empty);
+        binding
     }
 
     /// Of a reader that caches nothing.
-    fn of_nothing() -> Desk {
+    fn of_nothing() -> CacheBinding {
         static PLACES: [u8; 2] = [0; 2];
-        Desk::new((&raw const PLACES[0]).cast_mut(), &raw const PLACES[1])
+        CacheBinding::new((&raw const PLACES[0]).cast_mut(), &raw const PLACES[1])
     }
 }
 
 /// Whether something was pending for a reader that has a section for one access alone, when it
 /// looked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mail(u64);
+pub(crate) struct PendingMark(u64);
 
-impl Mail {
+impl PendingMark {
     /// For whoever has looked by other means.
-    pub(crate) const NONE: Mail = Mail(0);
+    pub(crate) const NONE: PendingMark = PendingMark(0);
 
     /// The number under which something is cached, or one that nothing is cached under if there is
     /// mail: one comparison tells both.
@@ -129,7 +129,7 @@ pub(crate) struct Participant {
     /// The desk's empty place while there are posts and requests to pass a safepoint that the owner
     /// has not seen yet, else its own.
     pending: AtomicPtr<()>,
-    desk: Desk,
+    binding: CacheBinding,
     /// [`PENDING`] while there are posts and calls to come the long way, [`FENCED`] while the owner
     /// is to fence when it enters ([`fencing`]): what an access that has a section of its own looks
     /// at.
@@ -162,11 +162,11 @@ pub(crate) enum Post {
 }
 
 impl Participant {
-    fn new(desk: Desk) -> Participant {
+    fn new(binding: CacheBinding) -> Participant {
         Participant {
             state: AtomicU64::new(0),
-            pending: AtomicPtr::new(desk.own),
-            desk,
+            pending: AtomicPtr::new(binding.own),
+            binding,
             alone: AtomicU64::new(0),
             depth: AtomicU32::new(0),
             fences: AtomicU32::new(0),
@@ -200,7 +200,7 @@ impl Participant {
 
     /// Has the owner's next access of any kind, in a session or not, come the long way, where it
     /// reads its mail.
-    pub(crate) fn call_in(&self) {
+    pub(crate) fn request_safepoint(&self) {
         self.mark(&self.mailbox.lock());
     }
 
@@ -245,7 +245,7 @@ impl Participant {
     /// A swap, not a store: whoever drains acquires what all who have asked released, not the last
     /// one alone.
     pub(crate) fn request(&self) {
-        self.pending.swap(self.desk.empty, Ordering::Release);
+        self.pending.swap(self.binding.empty, Ordering::Release);
     }
 
     /// Whether a section is open. For the owner.
@@ -257,7 +257,7 @@ impl Participant {
     /// Whether something was posted or requested since the last drain. For the owner.
     #[inline(always)]
     fn has_mail(&self) -> bool {
-        self.shown() != self.desk.own
+        self.shown() != self.binding.own
     }
 
     /// The place at which the owner finds what it has cached, or nothing if something was posted or
@@ -322,9 +322,9 @@ impl Domain {
         })
     }
 
-    /// Adds a reader that works at this desk; it starts outside a section with an empty mailbox.
-    pub(crate) fn register_at(domain: &Arc<Domain>, desk: Desk) -> Sections {
-        let participant = Arc::new(Participant::new(desk));
+    /// Adds a reader that works at this binding; it starts outside a section with an empty mailbox.
+    pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding) -> Sections {
+        let participant = Arc::new(Participant::new(binding));
         domain.add(participant.clone());
         Sections {
             participant,
@@ -337,7 +337,7 @@ impl Domain {
     /// Adds a reader that caches nothing at a place that it is shown.
     #[cfg(test)]
     pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
-        Domain::register_at(domain, Desk::of_nothing())
+        Domain::register_at(domain, CacheBinding::of_nothing())
     }
 
     fn add(&self, participant: Arc<Participant>) {
@@ -483,7 +483,7 @@ impl Sections {
         self.order();
     }
 
-    /// Opens a section for one access, which looks at [`Sections::lone_mail`] before it uses
+    /// Opens a section for one access, which looks at [`Sections::pending_mark`] before it uses
     /// anything, and calls [`Sections::order`] if there is any: where readers are told to fence,
     /// this one has not yet.
     #[inline(always)]
@@ -494,12 +494,12 @@ impl Sections {
     /// The same, and what the access does with that mail: if it comes to something, the section is
     /// closed.
     #[inline(always)]
-    pub(crate) fn alone<R>(&mut self, access: impl FnOnce(Mail) -> Option<R>) -> Option<R> {
+    pub(crate) fn alone<R>(&mut self, access: impl FnOnce(PendingMark) -> Option<R>) -> Option<R> {
         // Once for all of it: what is stored there could be anything of ours, for all that the
         // compiler knows.
         let (participant, mode) = (&*self.participant, self.mode);
         self.last = participant.open_alone(self.last, mode);
-        let done = access(Mail(participant.lone_word()))?;
+        let done = access(PendingMark(participant.lone_word()))?;
         participant.set_state(CLOSED, mode);
         Some(done)
     }
@@ -514,8 +514,8 @@ impl Sections {
 
     /// Something other than none if there is mail, or the section is yet to be put in order.
     #[inline(always)]
-    pub(crate) fn lone_mail(&self) -> Mail {
-        Mail(self.participant.lone_word())
+    pub(crate) fn pending_mark(&self) -> PendingMark {
+        PendingMark(self.participant.lone_word())
     }
 
     /// Closes the section; that of a session may have been left already, when it was suspended.
@@ -557,7 +557,7 @@ impl Sections {
         let participant = &self.participant;
         participant
             .pending
-            .swap(participant.desk.own, Ordering::Acquire);
+            .swap(participant.binding.own, Ordering::Acquire);
         participant.alone.fetch_and(!PENDING, Ordering::Acquire);
         if mailbox.flush {
             forget(Post::All);

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Borrower, Detached, LEAF_BYTES, NeedNodes, Nodes, ROOT_LEVEL, Spares, Untold, child_word,
-    pieces, slot_index, span,
+    Borrower, Detached, LEAF_BYTES, NeedNodes, Nodes, PendingInvalidation, ROOT_LEVEL, Spares,
+    child_word, pieces, slot_index, span,
 };
 use crate::FrameId;
 use crate::space::pte::{self, VALID_W, VALID_X};
@@ -55,10 +55,10 @@ impl Nodes<'_> {
             nodes: self,
             edit,
             detached,
-            untold: Untold::new(root),
+            pending: PendingInvalidation::new(root),
         };
         let owned = walk.own(root, ROOT_LEVEL, 0, range, spares);
-        walk.untold.tell(self, owned, moved)
+        walk.pending.notify(self, owned, moved)
     }
 
     /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs
@@ -77,7 +77,7 @@ impl Nodes<'_> {
             nodes: self,
             edit,
             detached,
-            untold: Untold::new(root), // no node is replaced
+            pending: PendingInvalidation::new(root), // no node is replaced
         }
         .edit(root, ROOT_LEVEL, 0, range);
     }
@@ -87,7 +87,7 @@ struct Walk<'a, 'pool> {
     nodes: Nodes<'pool>,
     edit: Edit,
     detached: &'a mut Detached,
-    untold: Untold,
+    pending: PendingInvalidation,
 }
 
 impl Walk<'_, '_> {
@@ -114,14 +114,14 @@ impl Walk<'_, '_> {
             }
             if self.nodes.is_zero_leaf(child) {
                 // No leaf is right for every edit, and costs none.
-                self.untold.replaces(self.nodes, level - 1, from);
+                self.pending.replaces(self.nodes, level - 1, from);
                 word.store(0, Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 continue;
             }
             if self.nodes.keep_if_shared(child, level - 1, self.detached) {
                 let copy = self.nodes.copy(child, level - 1, spares.take()?);
-                self.untold.replaces(self.nodes, level - 1, from);
+                self.pending.replaces(self.nodes, level - 1, from);
                 word.store(child_word(copy), Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
                 child = copy;

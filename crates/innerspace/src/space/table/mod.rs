@@ -32,7 +32,7 @@
 //! and creating nodes by faults is serialised by the space's `paths` mutex, never held over
 //! anything that sleeps. A fault that finds its path the space's own stores without it; so the path
 //! is nobody's own from before a node is replaced until all have mail who may remember what was
-//! there (`Untold`). Node frames are always freed after a grace period, for walkers that may still
+//! there (`PendingInvalidation`). Node frames are always freed after a grace period, for walkers that may still
 //! be in them.
 
 mod compare;
@@ -147,14 +147,14 @@ pub(super) struct Detached {
 /// puts something else in its place. Until then the root counts twice: a fault that has come to a
 /// leaf by itself takes it for shared, and waits for `paths` before it stores there.
 #[derive(Debug)]
-pub(super) struct Untold {
+pub(super) struct PendingInvalidation {
     root: FrameId,
     forget: Option<Post>,
 }
 
-impl Untold {
-    pub(super) fn new(root: FrameId) -> Untold {
-        Untold { root, forget: None }
+impl PendingInvalidation {
+    pub(super) fn new(root: FrameId) -> PendingInvalidation {
+        PendingInvalidation { root, forget: None }
     }
 
     /// The child at `level` on the way to `at` is to be replaced next. When that is an upper node
@@ -178,7 +178,7 @@ impl Untold {
     }
 
     /// Tells them. `end` is what it came to.
-    pub(super) fn tell<T>(
+    pub(super) fn notify<T>(
         self,
         nodes: Nodes<'_>,
         end: Result<T, NeedNodes>,
@@ -305,7 +305,7 @@ impl<'pool> Nodes<'pool> {
             exclusive &= !self.is_held_twice(node);
         }
         // The root last: who has come to what replaces something finds it counted twice until all
-        // are told (`Untold`).
+        // are told (`PendingInvalidation`).
         exclusive &= !self.is_held_twice(root);
         Some(Leaf {
             frame: node,
@@ -360,9 +360,9 @@ impl<'pool> Nodes<'pool> {
         replaced: &mut Detached,
         moved: impl FnOnce(Post),
     ) -> Result<FrameId, NeedNodes> {
-        let mut untold = Untold::new(root);
-        let leaf = self.copy_shared_of_path(root, at, spares, replaced, &mut untold);
-        untold.tell(self, leaf, moved)
+        let mut pending = PendingInvalidation::new(root);
+        let leaf = self.copy_shared_of_path(root, at, spares, replaced, &mut pending);
+        pending.notify(self, leaf, moved)
     }
 
     fn copy_shared_of_path(
@@ -371,7 +371,7 @@ impl<'pool> Nodes<'pool> {
         at: u64,
         spares: &mut Spares<'_>,
         replaced: &mut Detached,
-        untold: &mut Untold,
+        pending: &mut PendingInvalidation,
     ) -> Result<FrameId, NeedNodes> {
         let mut node = root;
         for level in (1..=ROOT_LEVEL).rev() {
@@ -382,7 +382,7 @@ impl<'pool> Nodes<'pool> {
                 Some(child) => {
                     interleave();
                     let copy = self.copy(child, level - 1, spares.take()?);
-                    untold.replaces(self, level - 1, at);
+                    pending.replaces(self, level - 1, at);
                     // Release: publishes the copy's words. Nobody else writes a word of a node that
                     // is ours alone and not empty: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);

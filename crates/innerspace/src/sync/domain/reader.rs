@@ -127,7 +127,7 @@ impl Domain {
     }
 
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
-        let participant = Arc::new(Participant::new(Desk::of_nothing()));
+        let participant = Arc::new(Participant::new(CacheBinding::of_nothing()));
         self.add(participant.clone());
         let pointer = Arc::as_ptr(&participant);
         let domain = Arc::downgrade(self);
@@ -149,7 +149,7 @@ impl Domain {
     fn register_passing(&self) -> *const Participant {
         let participant = Arc::new(Participant {
             passing: true,
-            ..Participant::new(Desk::of_nothing())
+            ..Participant::new(CacheBinding::of_nothing())
         });
         let pointer = Arc::as_ptr(&participant);
         self.add(participant);

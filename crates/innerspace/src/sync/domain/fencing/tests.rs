@@ -141,7 +141,7 @@ fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
                     }
                     Enter::Alone => {
                         sections.enter_alone();
-                        if sections.lone_mail().0 != 0 {
+                        if sections.pending_mark().0 != 0 {
                             sections.order();
                         }
                         used_one();
