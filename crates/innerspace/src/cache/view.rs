@@ -238,7 +238,7 @@ impl Handle {
             inside.start % PAGE_SIZE,
             inside.len(),
             |pool| {
-                let section = pool.keeper().domain.reader();
+                let section = pool.owner().domain.reader();
                 let found = core.take_in_section(pool, block, Try::Again);
                 drop(section);
                 let (taken, seen) = found?;
@@ -349,7 +349,7 @@ impl Handle {
 /// hot where there was no mark to make; `None` if it is not up to date.
 #[inline]
 fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
-    let (pool, frame, flags) = (taken.keeper(), taken.frame(), taken.flags());
+    let (pool, frame, flags) = (taken.owner(), taken.frame(), taken.flags());
     let grip = taken.up_to_date(inside)?;
     pool.mark_accessed_at(frame, flags);
     pool.warm_if_marked(frame);
@@ -370,7 +370,7 @@ impl FileCore {
             }
         }
         let block = start >> self.block_shift();
-        let section = pool.keeper().domain.look()?;
+        let section = pool.owner().domain.look()?;
         let found = self.take_in_section(pool, block, Try::Once);
         drop(section);
         let (taken, seen) = found?;
@@ -403,7 +403,7 @@ impl FileCore {
         block: u64,
         try_: Try,
     ) -> Option<(Taken<'id, Pool>, Seen)> {
-        let slot = self.index.slot(&pool.keeper().frames, block)?;
+        let slot = self.index.slot(&pool.owner().frames, block)?;
         let word = slot.load(raw::Ordering::Acquire);
         failpoint!(WordRead);
         let taken = pool.take(Word::block_at(word), try_)?;

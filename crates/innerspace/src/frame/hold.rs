@@ -36,7 +36,7 @@
 //! | CACHED refs=n | `leave_file` | refs=n-1; with views refs=n, the index's is theirs | block lock held |
 //!
 //! Views or pins alone may keep an anonymous frame whose leaf has let it go. Who drops a view of a
-//! block that has left its file ([`PutView::Outside`]) tells its keeper ([`super::outside`]).
+//! block that has left its file ([`PutView::Outside`]) tells its owner ([`super::outside`]).
 //!
 //! Whoever brings the word to OUTSIDE alone (`Dropped::Last`) frees the frame; the word stays so
 //! until it is published again, so every `try_` on a free frame fails. Only of a frame that was
@@ -208,7 +208,7 @@ pub(crate) enum Dropped {
 pub(crate) enum PutView {
     /// In its file, which keeps it.
     Kept,
-    /// It had left its file: the keeper is to be told ([`super::outside`]), and neither it nor the
+    /// It had left its file: the owner is to be told ([`super::outside`]), and neither it nor the
     /// frame goes before.
     Outside,
 }
@@ -413,7 +413,7 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
-        // All zeros: in a child of fork(2), where the keeper knows it.
+        // All zeros: in a child of fork(2), where the owner knows it.
         debug_assert!(
             HoldState(before).views() > 0 || before == 0,
             "put of a view that nobody had: {:?}",

@@ -20,7 +20,7 @@ use super::tag::Tag;
 use super::wait_table::WaitTable;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::keep::KeepSelf;
+use crate::sync::self_ref::SelfRef;
 use crate::sync::{Arc, thread};
 
 /// A frame, its bytes, and the table its waiters sleep in.
@@ -173,7 +173,7 @@ fn the_last_dropper_frees_exactly_once() {
                 frees.fetch_add(1, Ordering::Relaxed);
             }
         };
-        let (me, keep) = (Arc::new(()), Arc::new(KeepSelf::new()));
+        let (me, keep) = (Arc::new(()), Arc::new(SelfRef::new()));
         let (count, kept) = (frees.clone(), keep.clone());
         let view = spawn(&world, move |world| {
             assert_eq!(world.read(), 0);
@@ -199,7 +199,7 @@ fn the_last_dropper_frees_exactly_once() {
 
 /// An arena with one frame; `world` notices when it goes, and when the frame is freed.
 struct Kept {
-    keep: KeepSelf<Kept>,
+    keep: SelfRef<Kept>,
     world: Arc<World>,
     frees: Arc<AtomicU32>,
 }
@@ -218,9 +218,9 @@ impl Drop for Kept {
     }
 }
 
-/// A view knows its keeper by address alone.
+/// A view knows its owner by address alone.
 struct Address(*const Kept);
-// SAFETY: it is dereferenced while the keeper lives, or the model fails.
+// SAFETY: it is dereferenced while the owner lives, or the model fails.
 unsafe impl Send for Address {}
 
 // A view counts on nobody: its file keeps the arena, and then the arena itself.
@@ -230,7 +230,7 @@ fn an_arena_stays_for_views_that_outlive_their_file() {
         let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
         let frees = Arc::new(AtomicU32::new(0));
         let kept = Arc::new(Kept {
-            keep: KeepSelf::new(),
+            keep: SelfRef::new(),
             world: world.clone(),
             frees: frees.clone(),
         });
@@ -267,7 +267,7 @@ fn a_view_that_is_made_a_second_time_is_counted_once() {
         let world = World::new(5, FlagSet::UPTODATE, HoldState::cached(1));
         let frees = Arc::new(AtomicU32::new(0));
         let kept = Arc::new(Kept {
-            keep: KeepSelf::new(),
+            keep: SelfRef::new(),
             world: world.clone(),
             frees: frees.clone(),
         });

@@ -9,7 +9,7 @@
 //! | `lru`, `uses` | the LRU of `reclaim` |
 //! | `fresh` | the allocator, for frames in nobody's hands: whether the block was never handed out before |
 //! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
-//! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; blocks outside their files: their views, under the keeper's mutex |
+//! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; blocks outside their files: their views, under the owner's mutex |
 //!
 //! Metadata is type-stable: it exists as long as the arena, so a reader may look at that of a frame
 //! that was freed a moment ago and finds valid fields of the wrong life; it then takes a hold and

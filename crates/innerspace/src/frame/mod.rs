@@ -110,7 +110,9 @@ pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
 #[cfg(not(loom))]
-pub(crate) use pinned::{Filling, Fills, Grip, Guessed, Here, Keeper, Pinned, Taken, Try, Writing};
+pub(crate) use pinned::{
+    Filling, Fills, Grip, Guessed, Here, Pinned, Taken, Try, ViewOwner, Writing,
+};
 #[cfg(not(loom))]
 pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
 pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};

@@ -2,10 +2,10 @@
 //! the block, and the views keep its frame.
 //!
 //! A view counts on its file for the arena. When a block leaves with views, whoever takes it out
-//! counts them, under the keeper's mutex, and from then on the keeper keeps itself ([`KeepSelf`])
+//! counts them, under the owner's mutex, and from then on the owner keeps itself ([`SelfRef`])
 //! and the frame (by the reference that the index had). Who drops a view, or makes a second one,
 //! sees in the hold word that the block is outside, and has it counted here. With the last one the
-//! keeper lets both go. So whoever still has to tell of a drop is counted, and finds keeper and
+//! owner lets both go. So whoever still has to tell of a drop is counted, and finds owner and
 //! metadata.
 //!
 //! The count is in the metadata (`extra`), and changes under the mutex alone.
@@ -14,12 +14,12 @@ use super::hold::{Dropped, Viewed};
 use super::meta::Meta;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::sync::keep::KeepSelf;
+use crate::sync::self_ref::SelfRef;
 
 impl Meta {
     /// Takes the frame out of its file. The caller holds the block's lock; `me` is the views'
-    /// keeper, and has `keep`.
-    pub(crate) fn uncache<K>(&self, keep: &KeepSelf<K>, me: &Arc<K>) -> Dropped {
+    /// owner, and has `keep`.
+    pub(crate) fn uncache<K>(&self, keep: &SelfRef<K>, me: &Arc<K>) -> Dropped {
         if let Ok(now) = self.hold.leave_file(Viewed::Refused) {
             return now.after_drop();
         }
@@ -39,7 +39,7 @@ impl Meta {
 
     /// One view more of a block that was outside its file when it was made: `PutView::Outside` said
     /// so.
-    pub(crate) fn view_outside_made<K>(&self, keep: &KeepSelf<K>) {
+    pub(crate) fn view_outside_made<K>(&self, keep: &SelfRef<K>) {
         let _kept = keep.lock();
         let views = self.extra.load(Ordering::Relaxed);
         debug_assert!(views > 0, "a view of a block outside that is not counted");
@@ -50,9 +50,9 @@ impl Meta {
     }
 
     /// One view less of a block that was outside its file when it was dropped. What is left of the
-    /// frame, and of the keeper, which the caller keeps meanwhile.
+    /// frame, and of the owner, which the caller keeps meanwhile.
     #[must_use = "both may be the last"]
-    pub(crate) fn view_outside_gone<K>(&self, keep: &KeepSelf<K>) -> (Dropped, Option<Arc<K>>) {
+    pub(crate) fn view_outside_gone<K>(&self, keep: &SelfRef<K>) -> (Dropped, Option<Arc<K>>) {
         let mut kept = keep.lock();
         let left = self.extra.load(Ordering::Relaxed) - 1;
         self.extra.store(left, Ordering::Relaxed);

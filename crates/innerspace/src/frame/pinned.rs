@@ -29,21 +29,21 @@ use crate::units::{FrameId, PAGE_SIZE};
 /// Something that has an arena, and knows what to do with a frame that nobody holds any more. It is
 /// shared: in an `Arc`.
 ///
-/// A view does not count on its keeper, which would cost two read-modify-writes a view on a line
-/// that all threads share. The keeper stays for as long as it has a viewed block, because of who
+/// A view does not count on its owner, which would cost two read-modify-writes a view on a line
+/// that all threads share. The owner stays for as long as it has a viewed block, because of who
 /// else keeps it:
-/// - while the block is CACHED, its file does: it has an `Arc` of the keeper, and lets no block
+/// - while the block is CACHED, its file does: it has an `Arc` of the owner, and lets no block
 ///   stay CACHED that it has no way to any more;
 /// - when a block with views is taken out of its file, whoever does that has them counted first,
-///   and from then on the keeper keeps itself until the last one is gone ([`super::outside`]).
-pub(crate) trait Keeper: Send + Sync + 'static {
-    /// The arena: the same one for as long as the keeper lives.
+///   and from then on the owner keeps itself until the last one is gone ([`super::outside`]).
+pub(crate) trait ViewOwner: Send + Sync + 'static {
+    /// The arena: the same one for as long as the owner lives.
     fn frames(&self) -> &Frames;
 
     /// A view more of a block outside its file.
     fn view_outside_made(&self, meta: &Meta);
 
-    /// A view less of a block outside its file: it was dropped. Frame and keeper may go with it.
+    /// A view less of a block outside its file: it was dropped. Frame and owner may go with it.
     fn view_outside_gone(&self, meta: &Meta);
 }
 
@@ -51,11 +51,11 @@ pub(crate) trait Keeper: Send + Sync + 'static {
 ///
 /// Plain words without a destructor of their own: so that those of a view that does not leave its
 /// function stay in registers.
-pub(crate) struct Pinned<K: Keeper> {
+pub(crate) struct Pinned<K: ViewOwner> {
     bytes: NonNull<[u8]>,
     /// The block's first frame; `None`: not of a block.
     block: Option<NonNull<Meta>>,
-    /// Of a block: its keeper, a `K`. Else null where the bytes stay for ever, or a `Box` of a
+    /// Of a block: its owner, a `K`. Else null where the bytes stay for ever, or a `Box` of a
     /// `Copied`.
     owner: *const (),
     _of: PhantomData<K>,
@@ -65,15 +65,15 @@ pub(crate) struct Pinned<K: Keeper> {
 type Copied = Arc<[u8]>;
 
 // SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them;
-// metadata and keeper are Send + Sync.
-unsafe impl<K: Keeper> Send for Pinned<K> {}
+// metadata and owner are Send + Sync.
+unsafe impl<K: ViewOwner> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
-unsafe impl<K: Keeper> Sync for Pinned<K> {}
+unsafe impl<K: ViewOwner> Sync for Pinned<K> {}
 
 /// One call of [`Pinned::find`]. The lifetime is nobody else's, so that a [`Grip`] goes back to the
 /// call it came from.
 pub(crate) struct Here<'id, K> {
-    keeper: &'id K,
+    owner: &'id K,
     /// Where in a page the view begins.
     in_page: usize,
     _only: PhantomData<fn(&'id ()) -> &'id ()>,
@@ -107,7 +107,7 @@ struct Start {
 impl Start {
     #[cold]
     #[inline(never)]
-    fn of_len<K: Keeper, E>(
+    fn of_len<K: ViewOwner, E>(
         len: usize,
         make: impl FnOnce() -> Result<Pinned<K>, E>,
     ) -> Result<Start, E> {
@@ -148,18 +148,18 @@ pub(crate) enum Guessed<'id, K> {
     Nothing,
 }
 
-impl<'id, K: Keeper> Here<'id, K> {
-    /// The keeper.
+impl<'id, K: ViewOwner> Here<'id, K> {
+    /// The owner.
     #[inline(always)]
-    pub(crate) fn keeper(self) -> &'id K {
-        self.keeper
+    pub(crate) fn owner(self) -> &'id K {
+        self.owner
     }
 
     /// Takes a view of the block at `at`. `None` when the frame is not cached, being written or
     /// mapped writable, or, when it is tried once, another thread changed its hold word meanwhile.
     #[inline(always)]
     pub(crate) fn take(self, at: FrameOffset, try_: Try) -> Option<Taken<'id, K>> {
-        let meta = self.keeper.frames().meta_at(at)?;
+        let meta = self.owner.frames().meta_at(at)?;
         let viewed = match try_ {
             Try::Once => meta.hold.try_view_once(),
             Try::Again => meta.hold.try_view(),
@@ -175,7 +175,7 @@ impl<'id, K: Keeper> Here<'id, K> {
     /// a hit looks for.
     #[inline(always)]
     pub(crate) fn take_hot(self, tag: Tag) -> Option<Grip<'id, K>> {
-        let (meta, start) = self.keeper.frames().guess(tag);
+        let (meta, start) = self.owner.frames().guess(tag);
         match meta.try_hot_view_of(tag) {
             HeldOf::Sought => Some(Grip {
                 // SAFETY: inside the first page of a block that is inside the arena; it is up to
@@ -198,7 +198,7 @@ impl<'id, K: Keeper> Here<'id, K> {
 
     /// Takes a view of the page that has this tag, hot or not, if it is where it was found last.
     pub(crate) fn take_guessed(self, tag: Tag) -> Guessed<'id, K> {
-        let (meta, _) = self.keeper.frames().guess(tag);
+        let (meta, _) = self.owner.frames().guess(tag);
         let taken = Taken { meta, here: self };
         match meta.try_view_of(tag) {
             HeldOf::Sought => Guessed::Sought(taken),
@@ -208,15 +208,15 @@ impl<'id, K: Keeper> Here<'id, K> {
     }
 }
 
-impl<'id, K: Keeper> Taken<'id, K> {
-    /// The keeper.
-    pub(crate) fn keeper(&self) -> &'id K {
-        self.here.keeper
+impl<'id, K: ViewOwner> Taken<'id, K> {
+    /// The owner.
+    pub(crate) fn owner(&self) -> &'id K {
+        self.here.owner
     }
 
     /// The block's first frame.
     pub(crate) fn frame(&self) -> FrameId {
-        self.here.keeper.frames().id_of(self.meta)
+        self.here.owner.frames().id_of(self.meta)
     }
 
     /// The block's flags now.
@@ -233,7 +233,7 @@ impl<'id, K: Keeper> Taken<'id, K> {
             self.give_back();
             return None;
         }
-        let start = NonNull::new(self.here.keeper.frames().host(self.frame()))?;
+        let start = NonNull::new(self.here.owner.frames().host(self.frame()))?;
         Some(Grip {
             // SAFETY: inside the block, which is inside the arena.
             start: unsafe { start.add(inside) },
@@ -246,22 +246,22 @@ impl<'id, K: Keeper> Taken<'id, K> {
     #[cold]
     #[inline(never)]
     pub(crate) fn give_back(self) {
-        drop(Pinned::of_block(self.here.keeper, self.meta, &[]));
+        drop(Pinned::of_block(self.here.owner, self.meta, &[]));
     }
 }
 
-impl<K: Keeper> Pinned<K> {
+impl<K: ViewOwner> Pinned<K> {
     /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame
     /// is not cached, not up to date, being written or mapped writable, or when `range` is not
     /// inside the block (it may be another block by now: the caller looks again where it found the
     /// frame).
     pub(crate) fn try_new(
-        keeper: &Arc<K>,
+        owner: &Arc<K>,
         frame: FrameId,
         range: Range<usize>,
     ) -> Option<Pinned<K>> {
         let len = range.end.checked_sub(range.start)?;
-        Pinned::find(&**keeper, range.start % PAGE_SIZE, len, |here| {
+        Pinned::find(&**owner, range.start % PAGE_SIZE, len, |here| {
             let taken = here.take(FrameOffset::of(frame), Try::Again)?;
             taken.up_to_date(range.start)
         })
@@ -271,25 +271,25 @@ impl<K: Keeper> Pinned<K> {
     /// it finds nothing, or they reach over the block's end.
     #[inline(always)]
     pub(crate) fn find(
-        keeper: &K,
+        owner: &K,
         in_page: usize,
         len: usize,
         find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
     ) -> Option<Pinned<K>> {
         let here = Here {
-            keeper,
+            owner,
             in_page: in_page % PAGE_SIZE,
             _only: PhantomData,
         };
         let grip = find(here)?;
         // Known before the view is there, and often when the caller is compiled.
-        if len > PAGE_SIZE - here.in_page && !Pinned::reaches(keeper, grip.meta, grip.start, len) {
+        if len > PAGE_SIZE - here.in_page && !Pinned::reaches(owner, grip.meta, grip.start, len) {
             return None;
         }
         Some(Pinned {
             bytes: NonNull::slice_from_raw_parts(grip.start, len),
             block: Some(grip.meta),
-            owner: std::ptr::from_ref(keeper).cast(),
+            owner: std::ptr::from_ref(owner).cast(),
             _of: PhantomData,
         })
     }
@@ -320,24 +320,24 @@ impl<K: Keeper> Pinned<K> {
     /// Whether `len` bytes from where a view begins are in its block; if not, the view is given
     /// back.
     #[inline(never)]
-    fn reaches(keeper: &K, meta: NonNull<Meta>, start: NonNull<u8>, len: usize) -> bool {
-        // SAFETY: the arena's metadata, see `Keeper`.
+    fn reaches(owner: &K, meta: NonNull<Meta>, start: NonNull<u8>, len: usize) -> bool {
+        // SAFETY: the arena's metadata, see `ViewOwner`.
         let meta = unsafe { meta.as_ref() };
-        let frames = keeper.frames();
+        let frames = owner.frames();
         let first = frames.host(frames.id_of(meta)) as usize;
         let inside = start.addr().get() - first;
         let reaches = len <= (PAGE_SIZE << meta.order()) - inside;
         if !reaches {
-            drop(Pinned::of_block(keeper, meta, &[]));
+            drop(Pinned::of_block(owner, meta, &[]));
         }
         reaches
     }
 
-    fn of_block(keeper: &K, meta: &Meta, bytes: &'static [u8]) -> Pinned<K> {
+    fn of_block(owner: &K, meta: &Meta, bytes: &'static [u8]) -> Pinned<K> {
         Pinned {
             bytes: NonNull::from_ref(bytes),
             block: Some(NonNull::from_ref(meta)),
-            owner: std::ptr::from_ref(keeper).cast(),
+            owner: std::ptr::from_ref(owner).cast(),
             _of: PhantomData,
         }
     }
@@ -363,16 +363,16 @@ impl<K: Keeper> Pinned<K> {
     }
 }
 
-impl<K: Keeper> Clone for Pinned<K> {
+impl<K: ViewOwner> Clone for Pinned<K> {
     /// A second view of the same bytes.
     fn clone(&self) -> Pinned<K> {
         let owner = match self.block {
             Some(meta) => {
-                // SAFETY: as in `drop`; `self` keeps keeper and metadata.
-                let (meta, keeper) = unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) };
+                // SAFETY: as in `drop`; `self` keeps owner and metadata.
+                let (meta, owner) = unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) };
                 match meta.hold.try_clone_view() {
                     Some(PutView::Kept) => {}
-                    Some(PutView::Outside) => keeper.view_outside_made(meta),
+                    Some(PutView::Outside) => owner.view_outside_made(meta),
                     None => return Pinned::of_copy(Arc::from(&**self)),
                 }
                 self.owner
@@ -393,7 +393,7 @@ impl<K: Keeper> Clone for Pinned<K> {
     }
 }
 
-impl<K: Keeper> Pinned<K> {
+impl<K: ViewOwner> Pinned<K> {
     fn of_copy(bytes: Copied) -> Pinned<K> {
         Pinned {
             bytes: NonNull::from_ref(&*bytes),
@@ -404,12 +404,12 @@ impl<K: Keeper> Pinned<K> {
     }
 }
 
-impl<K: Keeper> Deref for Pinned<K> {
+impl<K: ViewOwner> Deref for Pinned<K> {
     type Target = [u8];
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: of a block: the arena stays mapped (`Keeper`). The view forbids WRITER and
+        // SAFETY: of a block: the arena stays mapped (`ViewOwner`). The view forbids WRITER and
         // WMAPPED, and UPTODATE ended the filling, so nobody writes the bytes while `self` lives;
         // the frame is not freed before the view is dropped (`Hold`). Else: they live for ever, or
         // as long as the `Arc` beside them.
@@ -417,7 +417,7 @@ impl<K: Keeper> Deref for Pinned<K> {
     }
 }
 
-impl<K: Keeper> Drop for Pinned<K> {
+impl<K: ViewOwner> Drop for Pinned<K> {
     #[inline(always)]
     fn drop(&mut self) {
         let Some(meta) = self.block else {
@@ -428,14 +428,14 @@ impl<K: Keeper> Drop for Pinned<K> {
             }
             return;
         };
-        // SAFETY: metadata lives as long as the arena, which the view keeps, see `Keeper`; it is
+        // SAFETY: metadata lives as long as the arena, which the view keeps, see `ViewOwner`; it is
         // not touched after the word was changed, unless the block was outside a file.
         let put = unsafe { meta.as_ref() }.hold.put_view();
         if put == PutView::Outside {
             cold_path();
-            // SAFETY: the keeper keeps itself, and the frame, until it has been told that this view
+            // SAFETY: the owner keeps itself, and the frame, until it has been told that this view
             // is gone.
-            unsafe { tell_keeper::<K>(meta, self.owner) }
+            unsafe { notify_owner::<K>(meta, self.owner) }
         }
     }
 }
@@ -448,17 +448,17 @@ unsafe fn drop_copied(owner: *const ()) {
     drop(unsafe { Box::from_raw(owner.cast_mut().cast::<Copied>()) });
 }
 
-/// Tells of a view that was dropped outside its file. Safety: it was the caller's, and the keeper
+/// Tells of a view that was dropped outside its file. Safety: it was the caller's, and the owner
 /// has it counted.
 #[cold]
 #[inline(never)]
-unsafe fn tell_keeper<K: Keeper>(meta: NonNull<Meta>, keeper: *const ()) {
+unsafe fn notify_owner<K: ViewOwner>(meta: NonNull<Meta>, owner: *const ()) {
     // SAFETY: the caller's promise.
-    let (meta, keeper) = unsafe { (meta.as_ref(), &*keeper.cast::<K>()) };
-    keeper.view_outside_gone(meta);
+    let (meta, owner) = unsafe { (meta.as_ref(), &*owner.cast::<K>()) };
+    owner.view_outside_gone(meta);
 }
 
-impl<K: Keeper> fmt::Debug for Pinned<K> {
+impl<K: ViewOwner> fmt::Debug for Pinned<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pinned({} bytes)", self.bytes.len())
     }
@@ -557,35 +557,35 @@ impl<'f> Filling<'f> {
 /// The right to fill blocks that were published locked and not up to date, as a value that may
 /// outlive the call that made them and go to another thread. Neither dropping it nor taking it
 /// apart changes the blocks.
-pub(crate) struct Fills<K: Keeper> {
-    keeper: Arc<K>,
+pub(crate) struct Fills<K: ViewOwner> {
+    owner: Arc<K>,
     /// First frames, in the order of their blocks.
     blocks: Vec<FrameId>,
     /// Of each block.
     block_bytes: usize,
 }
 
-impl<K: Keeper> Pinned<K> {
+impl<K: ViewOwner> Pinned<K> {
     /// What is remembered of the uses of the view's block; `None`: it is of no block.
     pub(crate) fn uses(&self) -> Option<&Uses> {
-        // SAFETY: metadata of the keeper's arena, which the view's block keeps as it does the
+        // SAFETY: metadata of the owner's arena, which the view's block keeps as it does the
         // bytes.
         self.block.map(|meta| unsafe { &meta.as_ref().uses })
     }
 }
 
-impl<K: Keeper> Fills<K> {
+impl<K: ViewOwner> Fills<K> {
     /// Takes the right over; the caller published the blocks locked and makes no second one.
-    pub(crate) fn adopt(keeper: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
+    pub(crate) fn adopt(owner: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
         for block in &blocks {
-            let meta = keeper.frames().meta(*block);
+            let meta = owner.frames().meta(*block);
             let flags = meta.flags.load();
             let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
             assert!(right, "I7: {block:?} is not being filled: {flags:?}");
             assert_eq!(PAGE_SIZE << meta.order(), block_bytes, "{block:?}");
         }
         Fills {
-            keeper: keeper.clone(),
+            owner: owner.clone(),
             blocks,
             block_bytes,
         }
@@ -615,8 +615,8 @@ impl<K: Keeper> Fills<K> {
                 .take_while(|pair| pair[0].0 + pages == pair[1].0);
             let whole = (neighbours.count() + 1) * self.block_bytes;
             let len = (whole - inside).min(bytes.end - at);
-            let start = self.keeper.frames().host(self.blocks[first]);
-            // SAFETY: inside the arena, which the keeper keeps, for the blocks' frames lie one
+            let start = self.owner.frames().host(self.blocks[first]);
+            // SAFETY: inside the arena, which the owner keeps, for the blocks' frames lie one
             // behind the other in it. While a block is locked and not up to date only its filler
             // looks at its bytes (see `Filling`), and that is this value: `&mut self` and ranges
             // that do not overlap make these the only slices.

@@ -12,12 +12,12 @@ use super::owners::{LeftShadow, Owner, OwnerId, Owners, Shadows};
 use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
 use super::scope::StoreScope;
 use super::watched::WatchedPages;
-use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Keeper, Kind, Meta};
+use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Kind, Meta, ViewOwner};
 use crate::group::{Group, GroupId, GroupTree};
 use crate::stats::{Counters, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::keep::KeepSelf;
 use crate::sync::panics::Panics;
+use crate::sync::self_ref::SelfRef;
 use crate::sync::{Arc, Domain, OnceLock, Weak, may_call_out};
 use crate::sys::barrier::BarrierMode;
 use crate::sys::process::Process;
@@ -69,7 +69,7 @@ pub(crate) struct Pool {
     /// Pages of files that code was fetched from (`space::code`).
     pub(crate) watched: WatchedPages,
     /// Counts blocks that left their files while they were viewed.
-    viewed_outside: KeepSelf<Pool>,
+    viewed_outside: SelfRef<Pool>,
 }
 
 /// Something that nobody can find any more, but somebody may still be using.
@@ -130,7 +130,7 @@ impl Pool {
             offsets: AtomicU64::new(0),
             zero_leaf: OnceLock::new(),
             watched: WatchedPages::default(),
-            viewed_outside: KeepSelf::new(),
+            viewed_outside: SelfRef::new(),
             frames,
         });
         if pool.sampler.is_some() {
@@ -531,7 +531,7 @@ impl Pool {
     }
 }
 
-impl Keeper for Pool {
+impl ViewOwner for Pool {
     #[inline(always)]
     fn frames(&self) -> &Frames {
         &self.frames

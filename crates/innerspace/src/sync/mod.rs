@@ -52,12 +52,12 @@ pub(crate) mod domain;
 pub(crate) mod due;
 pub(crate) mod failpoint;
 pub(crate) mod gate;
-pub(crate) mod keep;
 pub(crate) mod order;
 pub(crate) mod panics;
 pub(crate) mod pending;
 pub(crate) mod per_thread;
 pub(crate) mod rcu_cell;
+pub(crate) mod self_ref;
 mod shim;
 
 pub(crate) use domain::Domain;

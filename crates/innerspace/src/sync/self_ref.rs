@@ -7,9 +7,9 @@
 //!
 //! | step | who leaves something behind | who ends it |
 //! |---|---|---|
-//! | 1 | [`Kept::begin`], with its own `Arc` in hand | takes an `Arc` out: [`KeepSelf::get`] |
+//! | 1 | [`SelfRefState::begin`], with its own `Arc` in hand | takes an `Arc` out: [`SelfRef::get`] |
 //! | 2 | leaves it: it can be ended from here on | does what there is to do |
-//! | 3 | drops its `Arc`, some time | [`Kept::end`], then drops both `Arc`s |
+//! | 3 | drops its `Arc`, some time | [`SelfRefState::end`], then drops both `Arc`s |
 //!
 //! Count and `Arc` change together under a mutex, so that whoever may call `get` finds the `Arc`;
 //! what is left behind may be counted under it, too. All of it is rare.
@@ -18,26 +18,26 @@ use super::{Arc, Mutex, MutexGuard};
 
 /// The count, and the reference that goes with it.
 #[derive(Debug)]
-pub(crate) struct KeepSelf<T>(Mutex<Kept<T>>);
+pub(crate) struct SelfRef<T>(Mutex<SelfRefState<T>>);
 
-/// What [`KeepSelf`]'s mutex guards.
+/// What [`SelfRef`]'s mutex guards.
 #[derive(Debug)]
-pub(crate) struct Kept<T> {
+pub(crate) struct SelfRefState<T> {
     count: u64,
     own: Option<Arc<T>>,
 }
 
-impl<T> KeepSelf<T> {
+impl<T> SelfRef<T> {
     /// Nothing is counted.
-    pub(crate) fn new() -> KeepSelf<T> {
-        KeepSelf(Mutex::new(Kept {
+    pub(crate) fn new() -> SelfRef<T> {
+        SelfRef(Mutex::new(SelfRefState {
             count: 0,
             own: None,
         }))
     }
 
     /// For a change of the count, and of what it counts.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Kept<T>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SelfRefState<T>> {
         self.0.lock()
     }
 
@@ -51,7 +51,7 @@ impl<T> KeepSelf<T> {
     }
 }
 
-impl<T> Kept<T> {
+impl<T> SelfRefState<T> {
     /// Counts one more; `me` is what this is a part of.
     pub(crate) fn begin(&mut self, me: &Arc<T>) {
         self.count += 1;
