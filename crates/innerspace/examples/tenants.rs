@@ -8,7 +8,7 @@ fn open(memory: &Memory, group: &Group, name: &str, len: u64) -> PagedFile {
     // Data, so that there is something to cache: holes are served by one page of zeros.
     for page in 0..len / PAGE_SIZE as u64 {
         store
-            .change_outside(&[page as u8; PAGE_SIZE], page * PAGE_SIZE as u64)
+            .change_externally(&[page as u8; PAGE_SIZE], page * PAGE_SIZE as u64)
             .unwrap();
     }
     memory

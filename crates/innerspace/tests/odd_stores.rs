@@ -101,7 +101,7 @@ struct Growing(Arc<MemoryStore>, Arc<AtomicBool>);
 impl Store for Growing {
     fn len(&self) -> io::Result<u64> {
         if self.1.load(SeqCst) {
-            self.0.set_len_outside(self.0.len()? + 100)?;
+            self.0.set_len_externally(self.0.len()? + 100)?;
         }
         self.0.len()
     }
@@ -346,7 +346,7 @@ fn a_discard_after_a_cut_by_others_beside_a_view_shows_nothing_of_what_was_cut_o
     // Written, and not synced.
     (0..4).for_each(|_| memory.tick());
     let view = file.view(0..100).unwrap();
-    store.0.set_len_outside(MIB).unwrap();
+    store.0.set_len_externally(MIB).unwrap();
     file.discard().unwrap();
     drop(view);
     file.set_len(2 * MIB).unwrap();

@@ -193,7 +193,7 @@ fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
     space
         .map(Map::file(&file).at(at).protection(Protection::READ))
         .unwrap();
-    store.set_len_outside(4 * PAGE).unwrap();
+    store.set_len_externally(4 * PAGE).unwrap();
     let fault = space.accessor().load::<u64>(at + 8 * PAGE).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::PastEnd);
     assert_eq!(

@@ -189,7 +189,7 @@ impl FileCore {
 
     /// Refuses what may wait to a thread that is in a call of the file's store, and to a child of
     /// fork(2).
-    pub(super) fn check_outside(&self) -> Result<(), FileError> {
+    pub(super) fn check_not_reentrant(&self) -> Result<(), FileError> {
         self.check_process()?;
         match self.in_store_call() {
             false => Ok(()),

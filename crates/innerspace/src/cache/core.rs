@@ -362,7 +362,7 @@ impl FileCore {
 
     /// Refuses to go on in a file that is open for reading alone, or from inside its store.
     pub(super) fn check_writable(&self) -> Result<(), FileError> {
-        self.check_outside()?;
+        self.check_not_reentrant()?;
         match self.access {
             FileAccess::ReadWrite => Ok(()),
             FileAccess::ReadOnly => Err(FileError::ReadOnly {

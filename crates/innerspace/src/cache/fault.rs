@@ -189,7 +189,7 @@ impl FileCore {
     }
 
     fn check_fault(&self, kind: FaultKind) -> Result<Arc<FileCore>, FileError> {
-        self.check_outside()?;
+        self.check_not_reentrant()?;
         let core = self.me.upgrade().ok_or_else(|| self.closed())?;
         if kind == FaultKind::Write {
             self.check_writable()?;

@@ -89,11 +89,11 @@ impl FileCore {
                     if held.is_up_to_date() {
                         return Ok(Present::Block(held));
                     }
-                    self.check_outside()?;
+                    self.check_not_reentrant()?;
                     self.wait_filled(&held)?;
                 }
                 None => {
-                    self.check_outside()?;
+                    self.check_not_reentrant()?;
                     let filled = self.with_room(|| {
                         let steady = self.steady();
                         self.fill_absent(block, Get::NONE, &steady, miss)

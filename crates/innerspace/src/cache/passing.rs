@@ -100,7 +100,7 @@ impl<'f> Passing<'f> {
                 // It was cut off, or moved, or taken for an older one.
                 if held.block == block && held.meta().hold.load().is_cached() {
                     self.go_on(&held);
-                    file.check_outside()?;
+                    file.check_not_reentrant()?;
                     file.wait_filled(&held)?;
                     return Ok(Present::Block(held));
                 }
@@ -108,11 +108,11 @@ impl<'f> Passing<'f> {
             match file.lookup(block) {
                 Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
                 Some(held) => {
-                    file.check_outside()?;
+                    file.check_not_reentrant()?;
                     file.wait_filled(&held)?;
                 }
                 None => {
-                    file.check_outside()?;
+                    file.check_not_reentrant()?;
                     if self.fill(block)? == Filled::Hole {
                         return Ok(Present::Hole);
                     }

@@ -223,7 +223,7 @@ impl FileCore {
         if self.access == FileAccess::ReadOnly {
             return Ok(());
         }
-        self.check_outside()?;
+        self.check_not_reentrant()?;
         let rules = self.rules(WriteReason::Sync);
         // In one look: what is released in between may be written by others then, and not be
         // durable.

@@ -320,7 +320,7 @@ impl FileCore {
     /// over. Blocks with unwritten data stay: they are newer than any change from outside. So do
     /// those that the store may lose yet. Pages dropped.
     pub(super) fn invalidate(&self, blocks: Range<u64>) -> Result<PageCount, FileError> {
-        self.check_outside()?;
+        self.check_not_reentrant()?;
         // A good sync does not bring back what the store may have lost before it.
         self.punch_again();
         self.take_doubted_back(LockMode::Sleep);

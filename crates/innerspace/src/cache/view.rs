@@ -264,7 +264,7 @@ impl Handle {
                 }
             }
             // A writer is at it, or it is mapped writable.
-            core.check_outside()?;
+            core.check_not_reentrant()?;
             let Some(locked) = core.find_lock(block)? else {
                 continue;
             };

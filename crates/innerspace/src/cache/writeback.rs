@@ -513,7 +513,7 @@ impl FileCore {
         if self.access == super::options::FileAccess::ReadOnly {
             return Ok(());
         }
-        self.check_outside()?;
+        self.check_not_reentrant()?;
         // In this order: what is written into a range that is punched again may be in doubt for it.
         self.punch_again();
         self.take_doubted_back(LockMode::Sleep);

@@ -182,8 +182,8 @@ impl Frames {
     /// Takes one frame from this thread's magazine, which is filled if it is empty, and tells which
     /// it gets after it, if that is known: a hint.
     #[inline(always)]
-    pub(crate) fn alloc_at_hand(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
-        let (id, next) = self.allocator.take_at_hand(&self.metas)?;
+    pub(crate) fn alloc_from_thread_cache(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
+        let (id, next) = self.allocator.take_from_thread_cache(&self.metas)?;
         Some((self.begin(id, 0), next))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  63      62      61     60   59..40  39..20  19..0
-//!  OUTSIDE WMAPPED WRITER COLD mapped   refs   views
+//!  UNCACHED WMAPPED WRITER COLD mapped   refs   views
 //! ```
 //!
 //! | field | counts |
@@ -10,7 +10,7 @@
 //! | views | guards that were promised bytes that never change |
 //! | refs | the file's index, or the views of a block that has left it (1); leaves that own an anonymous frame; transient users |
 //! | mapped | file pages installed in page tables; pins of an anonymous page; borrowers of a leaf |
-//! | OUTSIDE | the frame is in no file's index: anonymous, or viewed-only, or owned, or free. Without it, it is *CACHED*: what its file's index says |
+//! | UNCACHED | the frame is in no file's index: anonymous, or viewed-only, or owned, or free. Without it, it is *CACHED*: what its file's index says |
 //! | WRITER | somebody holding the block's lock copies into the frame |
 //! | WMAPPED | write translations of the frame may exist |
 //! | COLD | of a CACHED frame: its next use may have a mark to make ([`super::marks`]) |
@@ -36,9 +36,9 @@
 //! | CACHED refs=n | `leave_file` | refs=n-1; with views refs=n, the index's is theirs | block lock held |
 //!
 //! Views or pins alone may keep an anonymous frame whose leaf has let it go. Who drops a view of a
-//! block that has left its file ([`PutView::Outside`]) tells its owner ([`super::outside`]).
+//! block that has left its file ([`PutView::Detached`]) tells its owner ([`super::detached`]).
 //!
-//! Whoever brings the word to OUTSIDE alone (`Dropped::Last`) frees the frame; the word stays so
+//! Whoever brings the word to UNCACHED alone (`Dropped::Last`) frees the frame; the word stays so
 //! until it is published again, so every `try_` on a free frame fails. Only of a frame that was
 //! never published is it 0, as the host's memory has it; nothing names such a frame but its owner,
 //! and [`Hold::load`] says that nobody holds it.
@@ -71,7 +71,7 @@ const MAPPED: u64 = 1 << 40;
 /// The top bit of `views`: with it set the count is full.
 const VIEWS_FULL: u64 = 1 << 19;
 /// The sign: what a drop of a view asks, the processor's flags say after the operation itself.
-const OUTSIDE: u64 = 1 << 63;
+const UNCACHED: u64 = 1 << 63;
 const WMAPPED: u64 = 1 << 62;
 const WRITER: u64 = 1 << 61;
 const COLD: u64 = 1 << 60;
@@ -82,7 +82,7 @@ pub(crate) struct HoldState(u64);
 
 impl HoldState {
     /// Held by nobody: owned or free.
-    pub(crate) const NONE: HoldState = HoldState(OUTSIDE);
+    pub(crate) const NONE: HoldState = HoldState(UNCACHED);
     /// The most that the counts of references and of installed pages can hold.
     pub(crate) const MAX: u32 = FIELD as u32;
     /// The most views.
@@ -99,7 +99,7 @@ impl HoldState {
     /// A frame of no file (anonymous, table, index node) with `refs` references.
     pub(crate) const fn refs_only(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
-        HoldState(OUTSIDE | (refs as u64 * REF))
+        HoldState(UNCACHED | (refs as u64 * REF))
     }
 
     /// The number of views.
@@ -119,7 +119,7 @@ impl HoldState {
 
     /// Whether the frame is in its file's index.
     pub(crate) const fn is_cached(self) -> bool {
-        self.0 & OUTSIDE == 0
+        self.0 & UNCACHED == 0
     }
 
     /// Whether a writer copies into the frame.
@@ -134,7 +134,7 @@ impl HoldState {
 
     /// Whether the frame is anonymous with one reference and no view, pinned or not.
     pub(crate) const fn is_one_ref(self) -> bool {
-        self.0 & !(FIELD * MAPPED) == OUTSIDE | REF
+        self.0 & !(FIELD * MAPPED) == UNCACHED | REF
     }
 
     /// Whether a use of this cached frame may have a mark to make.
@@ -150,11 +150,11 @@ impl HoldState {
     /// Whether a hit may take a view: none of the four bits, and room for one.
     #[inline(always)]
     const fn is_hot(self) -> bool {
-        self.0 & (OUTSIDE | WMAPPED | WRITER | COLD | VIEWS_FULL) == 0
+        self.0 & (UNCACHED | WMAPPED | WRITER | COLD | VIEWS_FULL) == 0
     }
 
     pub(super) const fn after_drop(self) -> Dropped {
-        if self.0 == OUTSIDE {
+        if self.0 == UNCACHED {
             Dropped::Last
         } else {
             Dropped::Held
@@ -208,9 +208,9 @@ pub(crate) enum Dropped {
 pub(crate) enum PutView {
     /// In its file, which keeps it.
     Kept,
-    /// It had left its file: the owner is to be told ([`super::outside`]), and neither it nor the
+    /// It had left its file: the owner is to be told ([`super::detached`]), and neither it nor the
     /// frame goes before.
-    Outside,
+    Detached,
 }
 
 /// The hold word of a frame's metadata.
@@ -314,7 +314,7 @@ impl Hold {
     /// Release of those who had one.
     #[inline(always)]
     pub(crate) fn put_owner(&self) -> Dropped {
-        if self.0.load(Ordering::Acquire) != OUTSIDE | REF {
+        if self.0.load(Ordering::Acquire) != UNCACHED | REF {
             return self.put();
         }
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -328,7 +328,7 @@ impl Hold {
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
-            (now.0 & (OUTSIDE | WRITER | WMAPPED | VIEWS_FULL) == 0).then_some(now.0 + VIEW)
+            (now.0 & (UNCACHED | WRITER | WMAPPED | VIEWS_FULL) == 0).then_some(now.0 + VIEW)
         })
         .is_ok()
     }
@@ -339,7 +339,7 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let now = self.0.load(Ordering::Relaxed);
-        now & (OUTSIDE | WRITER | WMAPPED | VIEWS_FULL) == 0
+        now & (UNCACHED | WRITER | WMAPPED | VIEWS_FULL) == 0
             && self
                 .0
                 .compare_exchange(now, now + VIEW, Ordering::Acquire, Ordering::Relaxed)
@@ -393,7 +393,7 @@ impl Hold {
         });
         match now {
             Ok(now) if now.is_cached() => Some(PutView::Kept),
-            Ok(_) => Some(PutView::Outside),
+            Ok(_) => Some(PutView::Detached),
             Err(_) => None,
         }
     }
@@ -419,11 +419,11 @@ impl Hold {
             "put of a view that nobody had: {:?}",
             HoldState(before)
         );
-        // Not OUTSIDE. Nor was it 0: asked so, the processor's flags say it, with no other
+        // Not UNCACHED. Nor was it 0: asked so, the processor's flags say it, with no other
         // instruction.
         match before as i64 > 0 {
             true => PutView::Kept,
-            false => PutView::Outside,
+            false => PutView::Detached,
         }
     }
 
@@ -502,7 +502,7 @@ impl Hold {
     /// succeeds, as long as it stays counted. Acquire: pairs with every dropper's Release.
     pub(crate) fn try_map_beside_one(&self) -> bool {
         self.update(Ordering::AcqRel, |now| {
-            (now.0 == OUTSIDE | MAPPED).then_some(OUTSIDE | (2 * MAPPED))
+            (now.0 == UNCACHED | MAPPED).then_some(UNCACHED | (2 * MAPPED))
         })
         .is_ok()
     }
@@ -542,7 +542,7 @@ impl Hold {
         .is_ok()
     }
 
-    /// Takes the frame out of its file: sets OUTSIDE (and removes the bits that speak of a file's
+    /// Takes the frame out of its file: sets UNCACHED (and removes the bits that speak of a file's
     /// block alone) at once, so that no view can be taken afterwards. The index's reference goes
     /// with it, unless there are views, which get it. Refuses while there are views if `viewed`
     /// says so. The caller holds the block's lock.
@@ -553,7 +553,7 @@ impl Hold {
                 "uncache of what is not cached: {now:?}"
             );
             assert!(!now.has_writer(), "I7: uncache under a writer: {now:?}");
-            let left = now.0 & !(WMAPPED | COLD) | OUTSIDE;
+            let left = now.0 & !(WMAPPED | COLD) | UNCACHED;
             match (now.views(), viewed) {
                 (0, _) => Some(left - REF),
                 (_, Viewed::Allowed) => Some(left),

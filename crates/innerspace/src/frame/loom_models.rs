@@ -177,8 +177,8 @@ fn the_last_dropper_frees_exactly_once() {
         let (count, kept) = (frees.clone(), keep.clone());
         let view = spawn(&world, move |world| {
             assert_eq!(world.read(), 0);
-            if world.meta.hold.put_view() == PutView::Outside {
-                let (dropped, own) = world.meta.view_outside_gone(&kept);
+            if world.meta.hold.put_view() == PutView::Detached {
+                let (dropped, own) = world.meta.detached_view_gone(&kept);
                 end(world, &count, dropped);
                 drop(own);
             }
@@ -239,10 +239,10 @@ fn an_arena_stays_for_views_that_outlive_their_file() {
             spawn(&world, move |world| {
                 let Address(kept) = address;
                 assert_eq!(world.read(), 0);
-                if world.meta.hold.put_view() == PutView::Outside {
-                    // SAFETY: counted until `view_outside_gone`.
+                if world.meta.hold.put_view() == PutView::Detached {
+                    // SAFETY: counted until `detached_view_gone`.
                     let own = unsafe { &*kept }.keep.get();
-                    let (dropped, last) = world.meta.view_outside_gone(&own.keep);
+                    let (dropped, last) = world.meta.detached_view_gone(&own.keep);
                     own.end(dropped);
                     drop((own, last));
                 }
@@ -272,8 +272,8 @@ fn a_view_that_is_made_a_second_time_is_counted_once() {
             frees: frees.clone(),
         });
         let put = |world: &World, kept: &Arc<Kept>| {
-            if world.meta.hold.put_view() == PutView::Outside {
-                let (dropped, last) = world.meta.view_outside_gone(&kept.keep);
+            if world.meta.hold.put_view() == PutView::Detached {
+                let (dropped, last) = world.meta.detached_view_gone(&kept.keep);
                 kept.end(dropped);
                 drop(last);
             }
@@ -282,8 +282,8 @@ fn a_view_that_is_made_a_second_time_is_counted_once() {
         let mine = kept.clone();
         let viewer = spawn(&world, move |world| {
             let second = world.meta.hold.try_clone_view().unwrap();
-            if second == PutView::Outside {
-                world.meta.view_outside_made(&mine.keep);
+            if second == PutView::Detached {
+                world.meta.detached_view_made(&mine.keep);
             }
             put(world, &mine);
             assert_eq!(world.read(), 0, "the second one keeps it");

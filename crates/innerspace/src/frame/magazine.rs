@@ -196,7 +196,10 @@ impl Allocator {
     /// its own with one in it, or a load is to be had, and tells which the thread gets after it, if
     /// that is known.
     #[inline(always)]
-    pub(super) fn take_at_hand(&self, metas: &[Meta]) -> Option<(FrameId, Option<FrameId>)> {
+    pub(super) fn take_from_thread_cache(
+        &self,
+        metas: &[Meta],
+    ) -> Option<(FrameId, Option<FrameId>)> {
         let number = magazine_number();
         let magazine = self.owned.get(number)?.enter(&self.drains)?;
         let popped = magazine.pop();

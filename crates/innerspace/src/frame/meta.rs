@@ -142,7 +142,7 @@ pub(crate) struct Meta {
     pub(crate) hold: Hold,
     /// Leaves: which one they borrow from, and through how many. Index nodes: how many of their
     /// words are in use. Blocks that have left their files with views: how many of those are to be
-    /// told of still (`outside`).
+    /// told of still (`detached`).
     pub(crate) extra: AtomicU64,
     /// Of a block in its file's index: which one it is.
     tag: AtomicU64,

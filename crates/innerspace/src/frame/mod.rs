@@ -16,7 +16,7 @@
 //! | `owned`, `singles` | the frame nobody else can see; several of them at once |
 //! | `marks` | which blocks are hot: a use makes no mark, and a view looks at the hold word alone |
 //! | `pinned` | slices and stores on published frames, kept apart by the hold word |
-//! | `outside` | views of blocks that have left their files |
+//! | `detached` | views of blocks that have left their files |
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
 //! | `old_ways` | how it was done before, for the published tables (feature `tables`) |
 //!
@@ -48,6 +48,7 @@
 mod arena;
 #[cfg(not(loom))]
 mod buddy;
+mod detached;
 mod flags;
 #[cfg(not(loom))]
 mod frames;
@@ -67,7 +68,6 @@ mod marks;
 mod meta;
 #[cfg(feature = "tables")]
 pub(crate) mod old_ways;
-mod outside;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]

@@ -35,16 +35,16 @@ use crate::units::{FrameId, PAGE_SIZE};
 /// - while the block is CACHED, its file does: it has an `Arc` of the owner, and lets no block
 ///   stay CACHED that it has no way to any more;
 /// - when a block with views is taken out of its file, whoever does that has them counted first,
-///   and from then on the owner keeps itself until the last one is gone ([`super::outside`]).
+///   and from then on the owner keeps itself until the last one is gone ([`super::detached`]).
 pub(crate) trait ViewOwner: Send + Sync + 'static {
     /// The arena: the same one for as long as the owner lives.
     fn frames(&self) -> &Frames;
 
     /// A view more of a block outside its file.
-    fn view_outside_made(&self, meta: &Meta);
+    fn detached_view_made(&self, meta: &Meta);
 
     /// A view less of a block outside its file: it was dropped. Frame and owner may go with it.
-    fn view_outside_gone(&self, meta: &Meta);
+    fn detached_view_gone(&self, meta: &Meta);
 }
 
 /// A view: bytes of one block that nobody changes while it lives.
@@ -372,7 +372,7 @@ impl<K: ViewOwner> Clone for Pinned<K> {
                 let (meta, owner) = unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) };
                 match meta.hold.try_clone_view() {
                     Some(PutView::Kept) => {}
-                    Some(PutView::Outside) => owner.view_outside_made(meta),
+                    Some(PutView::Detached) => owner.detached_view_made(meta),
                     None => return Pinned::of_copy(Arc::from(&**self)),
                 }
                 self.owner
@@ -431,7 +431,7 @@ impl<K: ViewOwner> Drop for Pinned<K> {
         // SAFETY: metadata lives as long as the arena, which the view keeps, see `ViewOwner`; it is
         // not touched after the word was changed, unless the block was outside a file.
         let put = unsafe { meta.as_ref() }.hold.put_view();
-        if put == PutView::Outside {
+        if put == PutView::Detached {
             cold_path();
             // SAFETY: the owner keeps itself, and the frame, until it has been told that this view
             // is gone.
@@ -455,7 +455,7 @@ unsafe fn drop_copied(owner: *const ()) {
 unsafe fn notify_owner<K: ViewOwner>(meta: NonNull<Meta>, owner: *const ()) {
     // SAFETY: the caller's promise.
     let (meta, owner) = unsafe { (meta.as_ref(), &*owner.cast::<K>()) };
-    owner.view_outside_gone(meta);
+    owner.detached_view_gone(meta);
 }
 
 impl<K: ViewOwner> fmt::Debug for Pinned<K> {

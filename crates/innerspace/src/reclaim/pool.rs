@@ -69,7 +69,7 @@ pub(crate) struct Pool {
     /// Pages of files that code was fetched from (`space::code`).
     pub(crate) watched: WatchedPages,
     /// Counts blocks that left their files while they were viewed.
-    viewed_outside: SelfRef<Pool>,
+    detached_views: SelfRef<Pool>,
 }
 
 /// Something that nobody can find any more, but somebody may still be using.
@@ -130,7 +130,7 @@ impl Pool {
             offsets: AtomicU64::new(0),
             zero_leaf: OnceLock::new(),
             watched: WatchedPages::default(),
-            viewed_outside: SelfRef::new(),
+            detached_views: SelfRef::new(),
             frames,
         });
         if pool.sampler.is_some() {
@@ -287,7 +287,7 @@ impl Pool {
     /// Takes a block out of its file, with the reference that the file's index had. The caller
     /// holds the block's lock. Views of the block keep it, and this pool.
     pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
-        self.frames.meta(id).uncache(&self.viewed_outside, self)
+        self.frames.meta(id).uncache(&self.detached_views, self)
     }
 
     /// Drops a page table's mapping of the page in this frame. Frees its block if that was the last
@@ -537,18 +537,18 @@ impl ViewOwner for Pool {
         &self.frames
     }
 
-    fn view_outside_made(&self, meta: &Meta) {
-        meta.view_outside_made(&self.viewed_outside);
+    fn detached_view_made(&self, meta: &Meta) {
+        meta.detached_view_made(&self.detached_views);
     }
 
-    fn view_outside_gone(&self, meta: &Meta) {
+    fn detached_view_gone(&self, meta: &Meta) {
         // In a child of fork(2) the metadata is zeros, as if the block had left its file.
         if self.foreign_maker().is_some() {
             return;
         }
-        let me = self.viewed_outside.get();
+        let me = self.detached_views.get();
         let id = me.frames.id_of(meta);
-        let (dropped, own) = meta.view_outside_gone(&me.viewed_outside);
+        let (dropped, own) = meta.detached_view_gone(&me.detached_views);
         if dropped == Dropped::Last {
             me.free(id);
         }

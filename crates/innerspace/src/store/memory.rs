@@ -32,7 +32,7 @@ struct State {
     /// Protects the bytes and the length; a call holds it for one copy.
     bytes: RwLock<Bytes>,
     counters: Counters,
-    /// Changes made by [`MemoryStore::change_outside`].
+    /// Changes made by [`MemoryStore::change_externally`].
     generation: AtomicU64,
 }
 
@@ -290,7 +290,7 @@ impl MemoryStore {
     }
 
     /// Writes as another process would: uncounted, and [`Store::version`] shows it.
-    pub fn change_outside(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+    pub fn change_externally(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.state
             .bytes
             .write()
@@ -299,8 +299,8 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Changes the length as another process would, see [`MemoryStore::change_outside`].
-    pub fn set_len_outside(&self, len: u64) -> io::Result<()> {
+    /// Changes the length as another process would, see [`MemoryStore::change_externally`].
+    pub fn set_len_externally(&self, len: u64) -> io::Result<()> {
         self.state.bytes.write().set_len(end_of(len, 0)?);
         self.state.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -91,7 +91,7 @@ fn what_left_the_file_is_not_remembered() {
     let view = file.view(4096..4097).unwrap();
     file.write_at(&[2; 2], 4096).unwrap(); // in another frame
     file.punch(8192..12_288).unwrap();
-    store.inner().change_outside(&[4; 4096], 12_288).unwrap();
+    store.inner().change_externally(&[4; 4096], 12_288).unwrap();
     file.invalidate(12_288..16_384).unwrap();
     let seen = [0, 4096, 8192, 12_288].map(&mut read);
     assert_eq!(seen, [[1; 2], [2; 2], [0; 2], [4; 2]]);

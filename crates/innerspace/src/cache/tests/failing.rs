@@ -202,7 +202,7 @@ fn a_store_that_was_cut_short_is_told_from_one_that_fails() {
     let cache = memory(64);
     let store = patterned(2 << 20);
     let file = open(&cache, &store, &options(4096));
-    store.inner().set_len_outside(524_288).unwrap();
+    store.inner().set_len_externally(524_288).unwrap();
     let error = file.view(1_048_576..1_052_672).unwrap_err();
     assert_eq!(
         error.to_string(),

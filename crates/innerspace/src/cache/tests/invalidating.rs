@@ -53,8 +53,8 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     let file = open(&cache, &store, &options(4096));
     file.prefetch(..).unwrap();
     file.write_at(&[7; 4], 4096).unwrap();
-    store.inner().change_outside(&[9; 12_288], 0).unwrap();
-    store.inner().change_outside(b"more", 12_288).unwrap();
+    store.inner().change_externally(&[9; 12_288], 0).unwrap();
+    store.inner().change_externally(b"more", 12_288).unwrap();
     assert_eq!(
         file.view(0..4).unwrap()[..],
         *pattern(0..4),
@@ -67,7 +67,7 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     assert_eq!(file.view(4096..4104).unwrap()[..4], [7; 4]);
     assert_eq!(file.view(12_288..12_292).unwrap()[..], *b"more");
     // Shorter, too: but not shorter than what is unwritten.
-    store.inner().set_len_outside(100).unwrap();
+    store.inner().set_len_externally(100).unwrap();
     file.invalidate(..).unwrap();
     assert_eq!(file.len(), 8192);
     assert_eq!(file.view(4096..4100).unwrap()[..], [7; 4]);
@@ -83,12 +83,12 @@ fn invalidate_of_a_part_shows_what_others_put_behind_the_end() {
         file.prefetch(..).unwrap();
         let (old, new) = (file.len(), file.len() + 50);
         let inner = store.inner();
-        inner.change_outside(&pattern(old..new), old).unwrap();
+        inner.change_externally(&pattern(old..new), old).unwrap();
         file.invalidate(0..1).unwrap();
         assert!(contents(&file) == pattern(0..new));
         // What is unwritten stays.
         file.write_at(&[7; 10], new - 10).unwrap();
-        inner.change_outside(&[9; 50], new).unwrap();
+        inner.change_externally(&[9; 50], new).unwrap();
         file.invalidate(0..1).unwrap();
         let bytes = contents(&file);
         assert!(bytes[..new as usize - 10] == pattern(0..new - 10));

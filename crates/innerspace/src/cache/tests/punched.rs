@@ -232,7 +232,10 @@ fn an_invalidation_shows_what_others_wrote_where_a_punch_was() {
     let store = patterned(8 * 4096);
     let file = open(&cache, &store, &options(4096));
     file.punch(2 * 4096..6 * 4096).unwrap();
-    store.inner().change_outside(&[5; 4096], 3 * 4096).unwrap();
+    store
+        .inner()
+        .change_externally(&[5; 4096], 3 * 4096)
+        .unwrap();
     file.invalidate(..).unwrap();
     let mut expected = punched(4096);
     expected[3 * 4096..4 * 4096].fill(5);

@@ -87,10 +87,10 @@ fn a_block_taken_out_of_its_file_lives_for_its_views() {
     );
     assert_eq!(hold.put(), Dropped::Held);
     assert!(hold.load().is_viewed_only());
-    assert_eq!(hold.try_clone_view(), Some(PutView::Outside));
+    assert_eq!(hold.try_clone_view(), Some(PutView::Detached));
     assert_eq!(
         (hold.put_view(), hold.put_view()),
-        (PutView::Outside, PutView::Outside)
+        (PutView::Detached, PutView::Detached)
     );
     assert_eq!(hold.put(), Dropped::Last, "the views' reference");
 }

@@ -219,7 +219,7 @@ impl Pool {
         group: GroupId,
     ) -> Option<(PoolFrame<'_>, Option<FrameId>)> {
         let charge = self.groups.try_charge_stocked(group)?;
-        let (frame, next) = self.frames.alloc_at_hand()?;
+        let (frame, next) = self.frames.alloc_from_thread_cache()?;
         Some((PoolFrame::new(self, frame, charge), next))
     }
 

@@ -114,7 +114,7 @@ fn a_short_read_and_a_shrunken_store_are_told_apart() {
         error.to_string(),
         "wanted 4096 bytes at 1,048,576 and got 100, although the file has 1,073,741,824"
     );
-    store.set_len_outside(524_288).unwrap();
+    store.set_len_externally(524_288).unwrap();
     let error = short_read_error(&store, 1_048_576, 4096, 0, 1_073_741_824);
     assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::Shrank);
     assert_eq!(

@@ -125,11 +125,11 @@ fn only_changes_from_outside_make_a_new_version() {
     store.write_at(b"abc", 0).unwrap();
     store.set_len(2).unwrap();
     assert_eq!(store.version().unwrap(), version);
-    store.change_outside(b"X", 1).unwrap();
+    store.change_externally(b"X", 1).unwrap();
     assert_ne!(store.version().unwrap(), version);
     assert_eq!(store.to_vec(), b"aX");
     let version = store.version().unwrap();
-    store.set_len_outside(1).unwrap();
+    store.set_len_externally(1).unwrap();
     assert_ne!(store.version().unwrap(), version);
 }
 

@@ -37,9 +37,9 @@ impl Meta {
         }
     }
 
-    /// One view more of a block that was outside its file when it was made: `PutView::Outside` said
+    /// One view more of a block that was outside its file when it was made: `PutView::Detached` said
     /// so.
-    pub(crate) fn view_outside_made<K>(&self, keep: &SelfRef<K>) {
+    pub(crate) fn detached_view_made<K>(&self, keep: &SelfRef<K>) {
         let _kept = keep.lock();
         let views = self.extra.load(Ordering::Relaxed);
         debug_assert!(views > 0, "a view of a block outside that is not counted");
@@ -52,7 +52,7 @@ impl Meta {
     /// One view less of a block that was outside its file when it was dropped. What is left of the
     /// frame, and of the owner, which the caller keeps meanwhile.
     #[must_use = "both may be the last"]
-    pub(crate) fn view_outside_gone<K>(&self, keep: &SelfRef<K>) -> (Dropped, Option<Arc<K>>) {
+    pub(crate) fn detached_view_gone<K>(&self, keep: &SelfRef<K>) -> (Dropped, Option<Arc<K>>) {
         let mut kept = keep.lock();
         let left = self.extra.load(Ordering::Relaxed) - 1;
         self.extra.store(left, Ordering::Relaxed);
