@@ -12,6 +12,7 @@ use super::errors::FileError;
 use super::index::Inserted;
 use super::lookup::{Basis, Get, Got, marks_after_publishing};
 use super::spare_nodes::SpareNodes;
+use super::wait::Wait;
 use crate::frame::Writing;
 use crate::reclaim::{AllocMode, note_failure};
 use crate::sync::atomic::Ordering;
@@ -84,7 +85,7 @@ impl FileCore {
         if bytes.len() as u64 > self.block_bytes() {
             return Err(would_block());
         }
-        self.try_dirty_room(offset)?;
+        self.make_dirty_room(offset, Wait::No)?;
         match self.inside_block(offset) {
             _ if bytes.is_empty() => {}
             0 => self.append_block(offset, bytes)?,

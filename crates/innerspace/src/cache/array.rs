@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::errors::FileError;
 use super::file::PagedFile;
-use super::view::Wait;
+use super::wait::Wait;
 use crate::units::KIB;
 
 mod sealed {
@@ -111,9 +111,7 @@ impl<T: Element> Array<T> {
     /// [`FileError::NoSuchElement`], and those of [`PagedFile::read_exact_at`].
     #[inline]
     pub fn get(&self, index: u64) -> Result<T, FileError> {
-        self.element(index, |bytes, offset| {
-            self.file.read_exact_at(bytes, offset)
-        })
+        self.element(index, Wait::Yes)
     }
 
     /// Like [`Array::get`], but never waits. What would block is there when [`PagedFile::ready`] is
@@ -122,21 +120,15 @@ impl<T: Element> Array<T> {
     /// # Errors
     /// As [`Array::get`], and [`FileError::WouldBlock`].
     pub fn try_get(&self, index: u64) -> Result<T, FileError> {
-        self.element(index, |bytes, offset| {
-            self.file.try_read_exact_at(bytes, offset)
-        })
+        self.element(index, Wait::No)
     }
 
     #[inline(always)]
-    fn element(
-        &self,
-        index: u64,
-        read: impl FnOnce(&mut [u8], u64) -> Result<(), FileError>,
-    ) -> Result<T, FileError> {
+    fn element(&self, index: u64, wait: Wait) -> Result<T, FileError> {
         let offset = self.offset_of(index)?;
         let mut bytes = [0; MAX_ELEMENT];
         let bytes = &mut bytes[..size_of::<T>()];
-        read(bytes, offset)?;
+        self.file.read_exact(bytes, offset, wait)?;
         Ok(T::from_le(bytes))
     }
 
@@ -202,9 +194,7 @@ impl<T: Element> Array<T> {
     /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] where the file was cut since, and those
     /// of [`PagedFile::write_at`]. The element is as it was then.
     pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
-        self.set_by(index, value, |bytes, offset| {
-            self.file.core().overwrite_at(bytes, offset)
-        })
+        self.set_element(index, value, Wait::Yes)
     }
 
     /// Like [`Array::set`], but never waits: where the element's block is cached and nobody views
@@ -214,23 +204,19 @@ impl<T: Element> Array<T> {
     /// # Errors
     /// As [`Array::set`], and [`FileError::WouldBlock`].
     pub fn try_set(&self, index: u64, value: T) -> Result<(), FileError> {
-        self.set_by(index, value, |bytes, offset| {
-            self.try_overwrite(bytes, offset)
-        })
+        self.set_element(index, value, Wait::No)
     }
 
     #[inline(always)]
-    fn set_by(
-        &self,
-        index: u64,
-        value: T,
-        write: impl FnOnce(&[u8], u64) -> Result<(), FileError>,
-    ) -> Result<(), FileError> {
+    fn set_element(&self, index: u64, value: T, wait: Wait) -> Result<(), FileError> {
         let offset = self.offset_of(index)?;
         let mut bytes = [0; MAX_ELEMENT];
         let bytes = &mut bytes[..size_of::<T>()];
         value.to_le(bytes);
-        write(bytes, offset)
+        match wait {
+            Wait::Yes => self.file.core().overwrite_at(bytes, offset),
+            Wait::No => self.try_overwrite(bytes, offset),
+        }
     }
 
     /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them

@@ -14,7 +14,8 @@ use super::core::FileCore;
 use super::errors::FileError;
 use super::file::{Handle, PagedFile};
 use super::fill::{Miss, Present};
-use super::view::{View, Wait};
+use super::view::View;
+use super::wait::Wait;
 use crate::reclaim::Trial;
 use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
@@ -56,21 +57,6 @@ struct Remembered {
     frame: FrameId,
 }
 
-/// How a block is had that is not remembered: a function of its own for each way, so that what is
-/// remembered is found without asking for the way.
-trait Seek: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError> {}
-
-impl<F: Copy + for<'h> Fn(&'h Handle, u64) -> Result<Present<'h>, FileError>> Seek for F {}
-
-fn sought(handle: &Handle, block: u64) -> Result<Present<'_>, FileError> {
-    handle.core.read_block(block, Miss::of(&handle.stream))
-}
-
-fn sought_at_once(handle: &Handle, block: u64) -> Result<Present<'_>, FileError> {
-    let found = handle.core.block_at_once(block);
-    found.ok_or_else(|| handle.core.would_block_in(block))
-}
-
 impl BlockReader {
     pub(super) fn new(file: PagedFile) -> BlockReader {
         file.core().block_readers.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +72,7 @@ impl BlockReader {
     /// # Errors
     /// As [`PagedFile::read_at`].
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
-        self.read(buf, offset, sought)
+        self.read(buf, offset, Wait::Yes)
     }
 
     /// Like [`BlockReader::read_at`], but never waits. What would block is there when
@@ -95,11 +81,11 @@ impl BlockReader {
     /// # Errors
     /// As [`BlockReader::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
     pub fn try_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
-        self.read(buf, offset, sought_at_once)
+        self.read(buf, offset, Wait::No)
     }
 
     #[inline(always)]
-    fn read(&mut self, buf: &mut [u8], offset: u64, seek: impl Seek) -> Result<usize, FileError> {
+    fn read(&mut self, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize, FileError> {
         let handle = self.file.handle();
         let core = &handle.core;
         let available = core.size().saturating_sub(offset);
@@ -110,7 +96,7 @@ impl BlockReader {
             let inside = core.inside_block(at) as usize;
             let part = (len - done).min(core.left_in_block(at));
             let into = &mut buf[done..done + part];
-            match self.recent.find(handle, at >> core.block_shift(), seek) {
+            match self.recent.find(handle, at >> core.block_shift(), wait) {
                 Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),
                 Ok(None) => into.fill(0),
                 // Cut short meanwhile: the read ends where the file does now.
@@ -127,7 +113,7 @@ impl BlockReader {
     /// # Errors
     /// As [`PagedFile::view`].
     pub fn view(&mut self, block: u64) -> Result<View, FileError> {
-        self.view_with(block, sought, Wait::Yes)
+        self.view_waiting(block, Wait::Yes)
     }
 
     /// Like [`BlockReader::view`], but never waits. What would block is had by
@@ -136,17 +122,17 @@ impl BlockReader {
     /// # Errors
     /// As [`BlockReader::view`], and [`FileError::WouldBlock`].
     pub fn try_view(&mut self, block: u64) -> Result<View, FileError> {
-        self.view_with(block, sought_at_once, Wait::No)
+        self.view_waiting(block, Wait::No)
     }
 
     #[inline(always)]
-    fn view_with(&mut self, block: u64, seek: impl Seek, wait: Wait) -> Result<View, FileError> {
+    fn view_waiting(&mut self, block: u64, wait: Wait) -> Result<View, FileError> {
         let handle = self.file.handle();
         let core = &handle.core;
         let size = core.size();
         let bytes = core.bytes_of_block(block, size)?;
         let len = (bytes.end - bytes.start) as usize;
-        match self.recent.find(handle, block, seek)? {
+        match self.recent.find(handle, block, wait)? {
             None => Ok(View::zeros(len)),
             Some(frame) => match View::of_frame(handle, frame, 0..len) {
                 Some(view) => Ok(view),
@@ -181,7 +167,7 @@ impl Recent {
         &mut self,
         handle: &Handle,
         block: u64,
-        seek: impl Seek,
+        wait: Wait,
     ) -> Result<Option<FrameId>, FileError> {
         let core = &handle.core;
         let known = self.0.iter().position(|known| known.block == block);
@@ -195,7 +181,7 @@ impl Recent {
                 if let Some(at) = stale {
                     core.put(self.0.remove(at).frame);
                 }
-                match self.seek_with_room(handle, block, seek)? {
+                match self.seek_with_room(handle, block, wait)? {
                     Present::Block(held) => self.remember(core, held),
                     Present::Hole => return Ok(None),
                 }
@@ -211,12 +197,13 @@ impl Recent {
         &mut self,
         handle: &'h Handle,
         block: u64,
-        seek: impl Seek,
+        wait: Wait,
     ) -> Result<Present<'h>, FileError> {
         let core = &handle.core;
         loop {
             let trial = Trial::begin(&core.pool);
-            let sought = seek(handle, block);
+            let offset = block << core.block_shift();
+            let sought = core.read_block(offset, Miss::of(&handle.stream), wait);
             if !matches!(sought, Err(FileError::Limit(_))) {
                 trial.forget();
                 return sought;

@@ -14,7 +14,7 @@ use super::fill::{Filled, Miss};
 use super::index::Word;
 use super::lookup::{Get, Got};
 use super::stream::Reading;
-use super::view::Wait;
+use super::wait::Wait;
 use crate::frame::{FlagSet, Uses};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
@@ -150,7 +150,8 @@ fn caches_holes() -> bool {
 
 impl FileCore {
     /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no
-    /// section is open and no block locked.
+    /// section is open and no block locked. Without waiting it may be [`FileError::WouldBlock`],
+    /// with nothing changed.
     ///
     /// A hole comes with its neighbours `around`, as far as they are known to be holes, too.
     /// `reading` decides about read-ahead.
@@ -163,38 +164,19 @@ impl FileCore {
         kind: FaultKind,
         around: &Range<u64>,
         reading: Reading,
+        wait: Wait,
     ) -> Result<FaultPage, FileError> {
-        let core = self.check_fault(kind)?;
-        if kind == FaultKind::Write {
-            self.make_dirty_room()?;
-        }
-        self.with_room(|| self.fault_block_steady(&core, page, kind, around, reading, Wait::Yes))
-    }
-
-    /// The same without waiting for anything.
-    ///
-    /// # Errors
-    /// As there; [`FileError::WouldBlock`], with nothing changed.
-    pub(crate) fn try_fault_block(
-        &self,
-        page: u64,
-        kind: FaultKind,
-        around: &Range<u64>,
-    ) -> Result<FaultPage, FileError> {
-        let core = self.check_fault(kind)?;
-        if kind == FaultKind::Write {
-            self.try_dirty_room(page << PAGE_SHIFT)?;
-        }
-        self.fault_block_steady(&core, page, kind, around, Reading::Random, Wait::No)
-    }
-
-    fn check_fault(&self, kind: FaultKind) -> Result<Arc<FileCore>, FileError> {
         self.check_not_reentrant()?;
         let core = self.me.upgrade().ok_or_else(|| self.closed())?;
         if kind == FaultKind::Write {
             self.check_writable()?;
+            self.make_dirty_room(page << PAGE_SHIFT, wait)?;
         }
-        Ok(core)
+        let fault = || self.fault_block_steady(&core, page, kind, around, reading, wait);
+        match wait {
+            Wait::Yes => self.with_room(fault),
+            Wait::No => fault(),
+        }
     }
 
     fn fault_block_steady(
@@ -208,11 +190,10 @@ impl FileCore {
     ) -> Result<FaultPage, FileError> {
         let block = page >> self.order;
         let would_block = || self.would_block(page << PAGE_SHIFT);
-        let get = match wait {
-            Wait::Yes => Get::LOCK,
-            Wait::No if kind == FaultKind::Write => Get::LOCK | Get::NOWAIT | Get::STABLE,
-            Wait::No => Get::LOCK | Get::NOWAIT,
-        };
+        let mut get = Get::LOCK | Get::waiting(wait);
+        if wait == Wait::No && kind == FaultKind::Write {
+            get = get | Get::STABLE;
+        }
         let mut spare = None;
         loop {
             let epoch = self.hole_epoch.load(Ordering::SeqCst);

@@ -27,7 +27,8 @@ use super::ready::Ready;
 use super::service::Cache;
 use super::stats::FileStats;
 use super::stream::Stream;
-use super::view::{View, Wait};
+use super::view::View;
+use super::wait::Wait;
 use crate::group::Group;
 use crate::store::{Store, SyncWhat};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -371,8 +372,7 @@ impl PagedFile {
     /// # Errors
     /// As [`PagedFile::read_at`], and [`FileError::PastEnd`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
-        let got = self.read_at(buf, offset)?;
-        self.check_whole(got, buf, offset)
+        self.read_exact(buf, offset, Wait::Yes)
     }
 
     /// The bytes of a range, which must be inside the file as a whole; any length, in memory of the
@@ -399,9 +399,14 @@ impl PagedFile {
         Ok(bytes)
     }
 
-    /// Refuses a read of less than the whole of `buf`.
     #[inline]
-    pub(super) fn check_whole(&self, got: usize, buf: &[u8], offset: u64) -> Result<(), FileError> {
+    pub(super) fn read_exact(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        wait: Wait,
+    ) -> Result<(), FileError> {
+        let got = self.handle.read_at(buf, offset, wait)?;
         if got < buf.len() {
             return Err(self.core().past_end(offset, buf.len() as u64, self.len()));
         }

@@ -17,6 +17,7 @@ use super::stats::count;
 use super::steady::Steady;
 use super::stream::{Ahead, Reading, Stream, Tuning};
 use super::syncs::NoIo;
+use super::wait::Wait;
 use crate::frame::{Fills, Uses};
 use crate::stats::Event;
 use crate::store::{Batch, Store, short_read_error};
@@ -80,10 +81,26 @@ pub(super) enum Filled {
 }
 
 impl FileCore {
-    /// The block, filled from the store if need be.
-    pub(super) fn read_block(&self, block: u64, miss: Miss<'_>) -> Result<Present<'_>, FileError> {
+    /// The block at `offset`, filled from the store if need be. Without waiting: the block if it is
+    /// there, or the hole if it is known to be one.
+    pub(super) fn read_block(
+        &self,
+        offset: u64,
+        miss: Miss<'_>,
+        wait: Wait,
+    ) -> Result<Present<'_>, FileError> {
+        let block = offset >> self.block_shift();
         loop {
             match self.lookup(block) {
+                Some(held) if wait == Wait::No && !held.is_up_to_date() => {
+                    return Err(self.would_block(offset));
+                }
+                None if wait == Wait::No => {
+                    return match self.is_absent_hole(block) {
+                        true => Ok(Present::Hole),
+                        false => Err(self.would_block(offset)),
+                    };
+                }
                 Some(held) => {
                     self.note_ahead(&held, miss.stream);
                     if held.is_up_to_date() {
@@ -157,20 +174,15 @@ impl FileCore {
         }
     }
 
-    /// The same for who does not wait: the block if it is there, or the hole if it is known to be
-    /// one.
-    pub(super) fn block_at_once(&self, block: u64) -> Option<Present<'_>> {
-        match self.lookup(block) {
-            Some(held) => held.is_up_to_date().then_some(Present::Block(held)),
-            None => {
-                // A block that is absent while nobody can punch or truncate is absent for a reason.
-                let _steady = self.try_steady()?;
-                let is_hole = block << self.block_shift() < self.size()
-                    && self.lookup(block).is_none()
-                    && self.known_content(block) == Some(Content::Hole);
-                is_hole.then_some(Present::Hole)
-            }
-        }
+    /// Whether the block is absent, and stays so while nobody punches or truncates, because it is
+    /// known to be a hole. Does not wait.
+    fn is_absent_hole(&self, block: u64) -> bool {
+        let Some(_steady) = self.try_steady() else {
+            return false;
+        };
+        block << self.block_shift() < self.size()
+            && self.lookup(block).is_none()
+            && self.known_content(block) == Some(Content::Hole)
     }
 
     /// Makes and fills a block that is not cached, with others that are wanted behind it, and puts

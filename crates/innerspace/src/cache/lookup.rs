@@ -16,6 +16,7 @@ use super::fill::Miss;
 use super::index::{Inserted, Word};
 use super::spare_nodes::SpareNodes;
 use super::stats::count;
+use super::wait::Wait;
 use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind, Uses};
 use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
 use crate::sync::atomic::Ordering;
@@ -60,6 +61,14 @@ impl Get {
     /// What is set of `other`.
     pub(super) fn of(self, other: Get) -> Get {
         Get(self.0 & other.0)
+    }
+
+    /// [`Get::NOWAIT`] if the caller may not wait.
+    pub(super) fn waiting(wait: Wait) -> Get {
+        match wait {
+            Wait::Yes => Get::NONE,
+            Wait::No => Get::NOWAIT,
+        }
     }
 
     fn wants_lock(self) -> bool {

@@ -115,6 +115,7 @@ mod truncate;
 mod try_forms;
 mod validate;
 mod view;
+mod wait;
 mod waiting;
 mod write;
 mod write_depth;
@@ -144,7 +145,7 @@ pub(crate) use stream::Reading;
 pub use task::Task;
 pub(crate) use task::is_in_task;
 pub use view::View;
-pub(crate) use view::Wait;
+pub(crate) use wait::Wait;
 pub use waiting::TimedOut;
 pub(crate) use waiting::wait_for;
 

@@ -5,7 +5,9 @@
 //! pair a few times, shuttle's scheduler in many interleavings.
 
 use super::core::FileCore;
-use super::{Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile, Reading};
+use super::{
+    Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile, Reading, Wait,
+};
 use crate::reclaim::{FlushRequest, Owner, Pool, PoolOptions};
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::sync::{Arc, thread};
@@ -140,7 +142,7 @@ fn append(file: &PagedFile) {
 }
 
 fn fault(file: &PagedFile, kind: FaultKind) {
-    match core(file).fault_block(0, kind, &(0..1), Reading::Normal) {
+    match core(file).fault_block(0, kind, &(0..1), Reading::Normal, Wait::Yes) {
         Ok(_) | Err(FileError::PastEnd { .. }) => {}
         Err(error) => panic!("{error}"),
     }

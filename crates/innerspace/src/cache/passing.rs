@@ -21,7 +21,8 @@ use super::file::Handle;
 use super::fill::{Filled, Miss, Present};
 use super::lookup::Get;
 use super::stream::Stream;
-use super::view::{View, Wait};
+use super::view::View;
+use super::wait::Wait;
 use crate::sync::Arc;
 use crate::units::MIB;
 

@@ -10,7 +10,7 @@ use super::file::Handle;
 use super::fill::{Miss, Present};
 use super::lookup::Get;
 use super::stream::Stream;
-use super::view::Wait;
+use super::wait::Wait;
 use crate::frame::{FlagSet, Uses};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -107,23 +107,11 @@ impl Handle {
         let core = &*self.core;
         core.check_process()?;
         let block = offset >> core.block_shift();
-        let present = match core.lookup(block) {
-            Some(held) if held.is_up_to_date() => {
-                core.note_found(block, held.frame);
-                core.note_ahead(&held, &self.stream);
-                Present::Block(held)
-            }
-            _ if wait == Wait::Yes => {
-                core.read_block(block, Miss::of(&self.stream).wanting(wanted))?
-            }
-            _ => match core.block_at_once(block) {
-                Some(present) => present,
-                None => return Err(core.would_block(offset)),
-            },
-        };
-        match present {
+        let miss = Miss::of(&self.stream).wanting(wanted);
+        match core.read_block(offset, miss, wait)? {
             Present::Hole => into.fill(0),
             Present::Block(held) => {
+                core.note_found(block, held.frame);
                 let inside = core.inside_block(offset) as usize;
                 core.frames().copy_out(held.frame, inside, into);
                 if self.is_new_use(offset, inside, into.len()) {
@@ -187,7 +175,8 @@ impl FileCore {
         let mut left = blocks;
         stream.expect(left.clone(), &self.tuning());
         while let Some(block) = left.next() {
-            match self.read_block(block, Miss::of(&stream)) {
+            let offset = block << self.block_shift();
+            match self.read_block(offset, Miss::of(&stream), Wait::Yes) {
                 Ok(Present::Block(_)) => {}
                 Ok(Present::Hole) => {
                     left.start = left.start.max(self.end_of_hole(block)).min(left.end);

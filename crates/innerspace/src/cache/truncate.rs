@@ -15,6 +15,7 @@ use super::errors::{FileError, StoreAction};
 use super::lookup::{Get, Got};
 use super::mappers::Revoke;
 use super::steady::Steady;
+use super::wait::Wait;
 use super::write::Source;
 use super::writeback::LockMode;
 use crate::frame::{Dropped, FlagSet};
@@ -269,7 +270,7 @@ impl FileCore {
             return Ok(());
         }
         let len = (range.end - range.start) as usize;
-        self.write_part(range.start, Source::Zeros(len), steady)
+        self.write_part(range.start, Source::Zeros(len), steady, Wait::Yes)
     }
 
     /// Forgets all unwritten data: the file is what the store has.

@@ -14,7 +14,8 @@ use super::errors::FileError;
 use super::file::PagedFile;
 use super::owner::Evicting;
 use super::task::Task;
-use super::view::{View, Wait};
+use super::view::View;
+use super::wait::Wait;
 use crate::exec::Turn;
 use crate::store::SyncWhat;
 use crate::units::PageCount;
@@ -130,8 +131,7 @@ impl PagedFile {
     /// As [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled
     /// then.
     pub fn try_read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
-        let got = self.try_read_at(buf, offset)?;
-        self.check_whole(got, buf, offset)
+        self.read_exact(buf, offset, Wait::No)
     }
 
     /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing.

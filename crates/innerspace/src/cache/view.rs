@@ -18,11 +18,12 @@ use super::index::Word;
 use super::lookup::Get;
 use super::mappers::Revoke;
 use super::stats::count;
+use super::wait::Wait;
 use crate::frame::{
     Dropped, FlagSet, Grip, Guessed, Here, HoldState, Kind, MAX_ORDER, Pinned, Taken, Try, Uses,
     Writing,
 };
-use crate::reclaim::{AllocMode, Evictable, Pool};
+use crate::reclaim::{Evictable, Pool};
 use crate::stats::Event;
 use crate::sync::raw;
 use crate::sync::{Arc, failpoint};
@@ -88,25 +89,6 @@ impl AsRef<[u8]> for View {
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "View({} bytes, {})", self.len(), self.0.kind())
-    }
-}
-
-/// How bytes are had: of a view, or for a page fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
-    /// Read the store, evict, wait for locks.
-    Yes,
-    /// Fail with "would block" instead.
-    No,
-}
-
-impl Wait {
-    /// How memory is had.
-    pub(crate) fn alloc_mode(self) -> AllocMode {
-        match self {
-            Wait::Yes => AllocMode::Wait,
-            Wait::No => AllocMode::NoWait,
-        }
     }
 }
 
@@ -220,13 +202,12 @@ impl Handle {
         }
         let start = core.inside_block(range.start) as usize;
         let inside = start..start + (range.end - range.start) as usize;
-        match self.pin_slowly(block, inside.clone()) {
+        match self.pin_slowly(block, inside) {
             Some(pinned) => {
                 self.note_ahead_view(&pinned, range.start);
                 Ok(View(pinned))
             }
-            None if wait == Wait::Yes => self.view_slowly(block, inside),
-            None => self.view_at_once(block, inside),
+            None => self.view_slowly(range, wait),
         }
     }
 
@@ -247,15 +228,15 @@ impl Handle {
         )
     }
 
+    /// A view of a range of one block that is not simply there: without waiting, of a hole alone.
     #[cold]
-    fn view_slowly(
-        self: &Arc<Handle>,
-        block: u64,
-        inside: Range<usize>,
-    ) -> Result<View, FileError> {
+    fn view_slowly(self: &Arc<Handle>, range: Range<u64>, wait: Wait) -> Result<View, FileError> {
         let core = &self.core;
+        let block = range.start >> core.block_shift();
+        let start = core.inside_block(range.start) as usize;
+        let inside = start..start + (range.end - range.start) as usize;
         loop {
-            match core.read_block(block, Miss::of(&self.stream))? {
+            match core.read_block(range.start, Miss::of(&self.stream), wait)? {
                 Present::Hole => return Ok(View::zeros(inside.len())),
                 Present::Block(_held) => {
                     if let Some(pinned) = self.pin_slowly(block, inside.clone()) {
@@ -264,6 +245,9 @@ impl Handle {
                 }
             }
             // A writer is at it, or it is mapped writable.
+            if wait == Wait::No {
+                return Err(core.would_block(range.start));
+            }
             core.check_not_reentrant()?;
             let Some(locked) = core.find_lock(block)? else {
                 continue;
@@ -274,25 +258,7 @@ impl Handle {
             }
             // The count of views is full: the copy has a count of its own.
             drop(locked);
-            let start = (block << core.block_shift()) + inside.start as u64;
-            return self.copied_view(start..start + inside.len() as u64, Wait::Yes);
-        }
-    }
-
-    /// What can be had without waiting when the block is not simply there.
-    #[cold]
-    fn view_at_once(
-        self: &Arc<Handle>,
-        block: u64,
-        inside: Range<usize>,
-    ) -> Result<View, FileError> {
-        let core = &self.core;
-        match core.block_at_once(block) {
-            Some(Present::Hole) => Ok(View::zeros(inside.len())),
-            // A writer is at it, or it is mapped writable.
-            Some(Present::Block(_)) | None => {
-                Err(core.would_block((block << core.block_shift()) + inside.start as u64))
-            }
+            return self.copied_view(range, Wait::Yes);
         }
     }
 
@@ -310,11 +276,10 @@ impl Handle {
         let pages = len.div_ceil(PAGE_SIZE as u64).next_power_of_two();
         let order = pages.trailing_zeros() as u8;
         let group = core.group.id();
+        let alloc = || Ok(core.pool.alloc(group, order, wait.alloc_mode())?);
         let mut copy = match wait {
-            Wait::Yes => {
-                core.with_room(|| Ok(core.pool.alloc(group, order, AllocMode::Wait)?))?
-            }
-            Wait::No => core.pool.alloc(group, order, AllocMode::NoWait)?,
+            Wait::Yes => core.with_room(alloc)?,
+            Wait::No => alloc()?,
         };
         let mut done = 0;
         while done < len {

@@ -17,6 +17,7 @@ use super::lookup::{Basis, Get, Got};
 use super::mappers::Revoke;
 use super::stats::count;
 use super::steady::Steady;
+use super::wait::Wait;
 use crate::frame::{Dropped, FlagSet, Kind, Writing};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
@@ -133,7 +134,7 @@ impl FileCore {
         let caches = Caches::of_write(bytes);
         while *done < bytes.len() {
             let (at, rest) = (offset + *done as u64, &bytes[*done..]);
-            self.make_dirty_room()?;
+            self.make_dirty_room(at, Wait::Yes)?;
             if self.append_page(at, rest)? {
                 *done += PAGE_SIZE;
                 continue;
@@ -152,7 +153,7 @@ impl FileCore {
         let mut done = 0;
         while done < bytes.len() {
             let (at, rest) = (offset + done as u64, &bytes[done..]);
-            self.make_dirty_room()?;
+            self.make_dirty_room(at, Wait::Yes)?;
             done += self.with_room(|| {
                 let steady = self.steady();
                 let size = self.size();
@@ -181,7 +182,7 @@ impl FileCore {
         }
         let part = &bytes[..bytes.len().min(self.left_in_block(offset))];
         self.clear_tail_before(offset + part.len() as u64)?;
-        self.write_part(offset, Source::Bytes(part), steady)?;
+        self.write_part(offset, Source::Bytes(part), steady, Wait::Yes)?;
         Ok(part.len())
     }
 
@@ -194,38 +195,28 @@ impl FileCore {
         }
         let end = offset + bytes.len() as u64;
         let blocks = self.blocks_of(offset..end);
-        let _steady = self.try_steady().ok_or_else(|| self.would_block(offset))?;
+        let steady = self.try_steady().ok_or_else(|| self.would_block(offset))?;
         // One block: a write over several could fail half-way.
         if blocks.end - blocks.start > 1 || end > self.size() {
             return Err(self.would_block(offset));
         }
-        self.try_dirty_room(offset)?;
-        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
-        let Got::Locked(locked) = self.get_page(blocks.start, get)? else {
-            return Err(self.would_block(offset));
-        };
-        let inside = self.inside_block(offset) as usize;
-        let Some(mut writing) = Writing::begin(self.frames(), locked.frame()) else {
-            return Err(self.would_block(offset));
-        };
-        writing.write(inside, bytes);
-        drop(writing);
-        self.written_in_place(&locked, &(inside..inside + bytes.len()));
-        self.mark_dirty(blocks.start, locked.frame());
-        Ok(())
+        self.make_dirty_room(offset, Wait::No)?;
+        self.write_part(offset, Source::Bytes(bytes), &steady, Wait::No)
     }
 
-    /// Writes part of one block, and makes the file longer if it ends there.
+    /// Writes part of one block, and makes the file longer if it ends there. Without waiting: into a
+    /// cached block that nobody views, alone.
     pub(super) fn write_part(
         &self,
         offset: u64,
         source: Source<'_>,
         steady: &Steady<'_>,
+        wait: Wait,
     ) -> Result<(), FileError> {
         let block = offset >> self.block_shift();
         let start = self.inside_block(offset) as usize;
         let inside = start..start + source.len();
-        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE;
+        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::waiting(wait);
         let mut spare = None;
         loop {
             // Before the block is looked for: who makes it from here on moves the epoch.
@@ -234,12 +225,18 @@ impl FileCore {
                 if self.store_locked(locked, inside.clone(), source, &mut spare)? {
                     return Ok(());
                 }
+                if wait == Wait::No {
+                    return Err(self.would_block(offset));
+                }
                 // Somebody views the block: a frame to move to is had with no lock held.
                 spare = Some(
                     self.pool
                         .alloc(self.group.id(), self.order, AllocMode::Wait)?,
                 );
                 continue;
+            }
+            if wait == Wait::No {
+                return Err(self.would_block(offset));
             }
             let end = offset + source.len() as u64;
             let covers_block = inside.len() as u64 == self.block_bytes();
@@ -498,34 +495,33 @@ impl FileCore {
 
     /// Makes room for one more dirty block: a writer over the limit writes back itself, and is
     /// refused when nothing may be written (P25).
+    ///
+    /// Without waiting it is refused at the limit, and another thread is asked to write.
     #[inline]
-    pub(super) fn make_dirty_room(&self) -> Result<(), FileError> {
+    pub(super) fn make_dirty_room(&self, offset: u64, wait: Wait) -> Result<(), FileError> {
         match self.dirty_level() {
             DirtyLevel::Low => Ok(()),
-            level => self.make_dirty_room_at(level),
-        }
-    }
-
-    /// [`FileCore::make_dirty_room`] for who must not wait: somebody else is asked to write.
-    pub(super) fn try_dirty_room(&self, offset: u64) -> Result<(), FileError> {
-        let level = self.dirty_level();
-        if level != DirtyLevel::Low {
-            self.cache.want_flush();
-        }
-        match level {
-            DirtyLevel::Low | DirtyLevel::Background => Ok(()),
-            DirtyLevel::Hard => Err(self.would_block(offset)),
+            level => self.make_dirty_room_at(level, offset, wait),
         }
     }
 
     #[cold]
-    fn make_dirty_room_at(&self, mut level: DirtyLevel) -> Result<(), FileError> {
+    fn make_dirty_room_at(
+        &self,
+        mut level: DirtyLevel,
+        offset: u64,
+        wait: Wait,
+    ) -> Result<(), FileError> {
         loop {
             match level {
                 DirtyLevel::Low => break,
                 DirtyLevel::Background => {
                     self.cache.want_flush();
                     break;
+                }
+                DirtyLevel::Hard if wait == Wait::No => {
+                    self.cache.want_flush();
+                    return Err(self.would_block(offset));
                 }
                 DirtyLevel::Hard => {}
             }

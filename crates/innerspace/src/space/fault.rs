@@ -241,10 +241,9 @@ impl<'space> FaultState<'space> {
         let FileWant {
             page, kind, around, ..
         } = &want;
-        let found = match self.wait {
-            Wait::Yes => want.file.fault_block(*page, *kind, around, want.reading),
-            Wait::No => want.file.try_fault_block(*page, *kind, around),
-        };
+        let found = want
+            .file
+            .fault_block(*page, *kind, around, want.reading, self.wait);
         self.file = match found.map_err(|error| self.file_error(error))? {
             FaultPage::Block(block) => FilePage::Block(block, want.page, want.kind),
             FaultPage::Hole(hole) => FilePage::Hole(want.file, hole),

@@ -340,9 +340,9 @@ fn a_handle_that_outlives_its_file_sees_no_other_file() {
     for _ in 0..2 {
         drop(other.view(0..4096).unwrap());
     }
-    let seen = handle.view(0..4096, crate::cache::view::Wait::No);
+    let seen = handle.view(0..4096, crate::cache::Wait::No);
     assert!(seen.is_err(), "bytes of another file");
-    let seen = handle.read_at(&mut [0], 0, crate::cache::view::Wait::No);
+    let seen = handle.read_at(&mut [0], 0, crate::cache::Wait::No);
     assert!(seen.is_err(), "bytes of another file");
     drop((handle, other));
     assert_empty(&cache);

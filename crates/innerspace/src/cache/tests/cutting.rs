@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
-use crate::cache::{FaultKind, FileError, Reading};
+use crate::cache::{FaultKind, FileError, Reading, Wait};
 use crate::reclaim::Owner;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -230,7 +230,8 @@ fn a_refused_cut_loses_nothing_beside_it() {
         let twos = vec![2; 3 * size as usize];
         file.write_at(&twos, 0).unwrap();
         // The first block may be stored to through a mapping, too.
-        let fault = core(&file).fault_block(0, FaultKind::Write, &(0..1), Reading::Normal);
+        let fault =
+            core(&file).fault_block(0, FaultKind::Write, &(0..1), Reading::Normal, Wait::Yes);
         drop(fault.unwrap());
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::SetLen]));
         let cutter = {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::*;
-use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke};
+use crate::cache::{FaultKind, FaultPage, LockedBlock, Mappers, Reading, Revoke, Wait};
 use crate::frame::Dropped;
 use crate::sync::{Mutex, Weak};
 use crate::units::FrameId;
@@ -80,7 +80,7 @@ impl Mapped {
         around: &Range<u64>,
     ) -> FaultPage {
         core(&self.file)
-            .fault_block(page, kind, around, Reading::Normal)
+            .fault_block(page, kind, around, Reading::Normal, Wait::Yes)
             .unwrap()
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::mapped::Mapped;
 use super::*;
-use crate::cache::{FaultKind, FaultPage, FileError, Mappers, Reading, Revoke, WriteOrder};
+use crate::cache::{FaultKind, FaultPage, FileError, Mappers, Reading, Revoke, Wait, WriteOrder};
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;
 use crate::sync::failpoint;
@@ -66,6 +66,7 @@ fn a_read_fault_maps_and_eviction_takes_it_away() {
                 FaultKind::Read,
                 &(0..u64::MAX),
                 Reading::Normal,
+                Wait::Yes,
             )
             .unwrap_err();
         assert!(
@@ -371,7 +372,7 @@ fn a_write_fault_waits_for_the_write_under_way_and_keeps_the_dirty_flag() {
             let file = file.clone();
             crate::sync::thread::spawn(move || {
                 let found = core(&file)
-                    .fault_block(0, FaultKind::Write, &(0..1), Reading::Normal)
+                    .fault_block(0, FaultKind::Write, &(0..1), Reading::Normal, Wait::Yes)
                     .unwrap();
                 let FaultPage::Block(block) = found else {
                     panic!("a hole")
@@ -456,8 +457,13 @@ fn write_faults_are_refused_when_too_much_is_held_back() {
     let on_sync = options(4096).write_order(WriteOrder::OnSync);
     let file = open(&cache, &store, &on_sync);
     let fault = |page| {
-        let fault =
-            core(&file).fault_block(page, FaultKind::Write, &(page..page + 1), Reading::Normal);
+        let fault = core(&file).fault_block(
+            page,
+            FaultKind::Write,
+            &(page..page + 1),
+            Reading::Normal,
+            Wait::Yes,
+        );
         fault.map(drop)
     };
     let refused = (0..64).map(|page| (page, fault(page)));

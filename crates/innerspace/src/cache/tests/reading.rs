@@ -211,7 +211,13 @@ fn a_fault_leaves_it_to_the_mapping_to_say_that_a_page_was_used() {
     for _ in 0..3 {
         drop(
             core(&file)
-                .fault_block(1, FaultKind::Read, &(1..2), crate::cache::Reading::Normal)
+                .fault_block(
+                    1,
+                    FaultKind::Read,
+                    &(1..2),
+                    crate::cache::Reading::Normal,
+                    crate::cache::Wait::Yes,
+                )
                 .unwrap(),
         );
         let flags = core(&file).lookup(1).unwrap().meta().flags.load();

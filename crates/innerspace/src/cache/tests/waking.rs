@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
 use crate::cache::calls::Holding;
-use crate::cache::{FaultKind, FileError, Reading};
+use crate::cache::{FaultKind, FileError, Reading, Wait};
 use crate::group::Reclaimer;
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
@@ -116,7 +116,7 @@ fn who_is_woken_by_a_later_call_may_use_the_file_at_once() {
 fn page_faults_leave_the_waking_to_the_service() {
     let fault = |_: &Faulty, file: &PagedFile| {
         let core = core(file);
-        drop(core.fault_block(1, FaultKind::Read, &(1..2), Reading::Normal));
+        drop(core.fault_block(1, FaultKind::Read, &(1..2), Reading::Normal, Wait::Yes));
         core.cache.tick();
     };
     woken_by(1, fault);
