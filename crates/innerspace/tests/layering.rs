@@ -30,7 +30,7 @@ const MAY_BE_UNSAFE: [&str; 11] = [
     "sys/",
     "sync/",
     "frame/",
-    "space/translate",
+    "space/tlb/",
     "space/table/pinned",
     "space/table/still",
     "dax/device",

@@ -7,13 +7,13 @@
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
-use super::access::{Sectioned, Single};
-use super::accessor::Accessor;
-use super::error::Fault;
-use super::session::{InSession, Session};
-use super::translate::{Look, Need, Page, Translator};
 use crate::VirtAddr;
 use crate::cache::Wait;
+use crate::space::access::accessor::Accessor;
+use crate::space::access::session::{InSession, Session};
+use crate::space::access::single::{Sectioned, Single};
+use crate::space::core::error::Fault;
+use crate::space::tlb::translator::{Look, Need, Page, Translator};
 use crate::sys::copy::{AtomicScalar, Modify, Scalar};
 
 /// As in `S`, but that nothing is waited for.

@@ -33,15 +33,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::access::Single;
-use super::accessor::Accessor;
-use super::device;
-use super::error::{AccessKind, Fault, FaultKind};
-use super::pte::{self, VALID_W};
-use super::table::{LEAF_BYTES, Nodes, slot_index};
-use super::vma::Vma;
-use super::vma_set::VmaSet;
-use super::{SpaceInner, page_start};
+use crate::space::access::accessor::Accessor;
+use crate::space::access::device;
+use crate::space::access::single::Single;
+use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::table::pte::{self, VALID_W};
+use crate::space::table::{LEAF_BYTES, Nodes, slot_index};
+use crate::space::vma::area::Vma;
+use crate::space::vma::set::VmaSet;
+use crate::space::{SpaceInner, page_start};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, failpoint};
 use crate::{PAGE_SIZE, VirtAddr};

@@ -20,16 +20,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::device::Inside;
-use super::mapping::checked_range;
-use super::pte::{self, VALID_W};
-use super::snapshot::merged;
-use super::table::{self, LEAF_BYTES, Nodes, SLOTS, slot_index};
-use super::translate::leaf_number;
-use super::vma::{Backing, Vma};
-use super::{Space, SpaceError, SpaceInner, page_start};
 use crate::group::{GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool};
+use crate::space::access::device::Inside;
+use crate::space::change::mapping::checked_range;
+use crate::space::snapshot::diff::merged;
+use crate::space::table::pte::{self, VALID_W};
+use crate::space::table::{self, LEAF_BYTES, Nodes, SLOTS, slot_index};
+use crate::space::tlb::translator::leaf_number;
+use crate::space::vma::area::{Backing, Vma};
+use crate::space::{Space, SpaceError, SpaceInner, page_start};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Mutex, failpoint};

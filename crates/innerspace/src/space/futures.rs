@@ -10,13 +10,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::access::{Core, Sectioned, Single};
-use super::at_once::AtOnce;
-use super::error::{AccessKind, Fault};
-use super::{Space, SpaceError};
 use crate::VirtAddr;
 use crate::cache::{Task, TimedOut, wait_for};
 use crate::exec::Turn;
+use crate::space::access::single::{Core, Sectioned, Single};
+use crate::space::at_once::AtOnce;
+use crate::space::core::error::{AccessKind, Fault};
+use crate::space::{Space, SpaceError};
 use crate::sync::Arc;
 
 impl Space {

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::advise::Advice;
-use super::pte::Pte;
-use super::table::Nodes;
-use super::vma::{Backing, MappedFile, Protection, Sharing, Vma};
-use super::vma_cache::VmaLookups;
-use super::{Space, Tables};
 use crate::cache::Reading;
+use crate::space::change::advise::Advice;
+use crate::space::table::Nodes;
+use crate::space::table::pte::Pte;
+use crate::space::vma::area::{Backing, MappedFile, Protection, Sharing, Vma};
+use crate::space::vma::cache::VmaLookups;
+use crate::space::{Space, Tables};
 use crate::units::{ByteSize, PAGE_SIZE};
 use crate::{PageCount, VirtAddr};
 
@@ -224,7 +224,7 @@ impl Space {
         self.0.inside(|tables| {
             tables.vmas.validate();
             nodes.validate(tables.root);
-            let mapped = resident(tables.root, 0, 1 << super::table::ADDRESS_BITS).total();
+            let mapped = resident(tables.root, 0, 1 << crate::space::table::ADDRESS_BITS).total();
             let in_vmas: u64 = tables
                 .vmas
                 .iter()

@@ -1,7 +1,7 @@
 //! What one access wants.
 
-use crate::space::error::{AccessKind, Fault, FaultKind};
-use crate::space::translate::Need;
+use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::tlb::translator::Need;
 use crate::{PAGE_SIZE, VirtAddr};
 
 /// Small, so that the way to the slow path costs the fast one nothing.
@@ -47,12 +47,12 @@ impl What {
     }
 
     #[inline(always)]
-    pub(super) fn is_buffer(self) -> bool {
+    pub(in crate::space) fn is_buffer(self) -> bool {
         self.reported == 0
     }
 
     /// Whether the bytes are used at once.
-    pub(super) fn uses_page(self) -> bool {
+    pub(in crate::space) fn uses_page(self) -> bool {
         self.size > 0
     }
 
@@ -83,12 +83,12 @@ impl What {
     }
 
     #[inline(always)]
-    pub(super) fn size(self) -> usize {
+    pub(in crate::space) fn size(self) -> usize {
         usize::from(self.size)
     }
 
     #[inline(always)]
-    pub(super) fn need(self) -> Need {
+    pub(in crate::space) fn need(self) -> Need {
         match self.access {
             AccessKind::Load => Need::Read,
             AccessKind::Fetch => Need::Fetch,

@@ -5,16 +5,16 @@
 //! besides the page is mapped with it, where words are empty: all of a block of 2 MiB, the holes
 //! behind the page, and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
 
-use super::{FaultState, FilePage, Step, done_if};
+use super::driver::{FaultState, FilePage, Step, done_if};
 use crate::FrameId;
 use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxError, DaxPages, DaxRef, LARGE_PAGES, Reach};
-use crate::space::device::Inside;
-use crate::space::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::space::access::device::Inside;
+use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::page_start;
-use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::table::{LEAF_BYTES, slot_index};
-use crate::space::vma::{MappedFile, Protection, Sharing, Vma};
+use crate::space::vma::area::{MappedFile, Protection, Sharing, Vma};
 use crate::stats::Event;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -23,7 +23,7 @@ const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
     /// Locks the entry. No section is open.
-    pub(super) fn have_entry(
+    pub(in crate::space) fn have_entry(
         &mut self,
         file: &DaxRef,
         page: u64,
@@ -51,7 +51,7 @@ impl FaultState<'_> {
 
     /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none, where
     /// nothing may be executed.
-    pub(super) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
+    pub(in crate::space) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
         };
@@ -94,7 +94,7 @@ impl FaultState<'_> {
     }
 
     /// Maps a page of the file, or copies it for a store to a private mapping.
-    pub(super) fn install_direct(
+    pub(in crate::space) fn install_direct(
         &mut self,
         vma: &Vma,
         file: &DaxRef,

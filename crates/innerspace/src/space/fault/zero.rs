@@ -3,7 +3,7 @@
 //!
 //! # The short way
 //!
-//! As for stores (`own`), what [`handle`](super::handle) would look up is known already, in the
+//! As for stores (`own`), what [`handle`](super::driver::handle) would look up is known already, in the
 //! section of the access itself:
 //!
 //! | what | known by |
@@ -19,21 +19,21 @@
 
 use crate::FrameId;
 use crate::space::SpaceInner;
-use crate::space::pte::{self, Pte, VALID_R};
-use crate::space::translate::Translator;
-use crate::space::vma_cache::{MemoryFor, VmaCache};
+use crate::space::table::pte::{self, Pte, VALID_R};
+use crate::space::tlb::translator::Translator;
+use crate::space::vma::cache::{MemoryFor, VmaCache};
 use crate::stats::Event;
 use crate::sync::raw::AtomicU64;
 
 /// The word that shows the zero frame.
-pub(super) fn word(space: &SpaceInner, valid: u64) -> Pte {
+pub(in crate::space) fn word(space: &SpaceInner, valid: u64) -> Pte {
     Pte::zero(space.pool.frames.host(FrameId::ZERO) as u64, valid)
 }
 
 /// Has a slot show the zero frame, for the load or fetch of a fault. Whether it still was `old`,
 /// which holds nothing to let go.
 #[inline(always)]
-pub(super) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
+pub(in crate::space) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
     debug_assert!(old.is_vacant(), "{old:?}");
     let mapped = pte::replace(slot, old, word(space, valid));
     if mapped {

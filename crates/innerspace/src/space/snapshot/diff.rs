@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use super::Snapshot;
+use super::frozen::Snapshot;
 use crate::space::table::Nodes;
-use crate::space::vma::Vma;
-use crate::space::vma_set::VmaSet;
+use crate::space::vma::area::Vma;
+use crate::space::vma::set::VmaSet;
 use crate::space::{Space, SpaceError, SpaceInner, Tables};
 use crate::sync::Arc;
 use crate::{PAGE_SIZE, VirtAddr};

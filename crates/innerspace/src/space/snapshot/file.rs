@@ -27,12 +27,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
-use super::{Snapshot, SnapshotFileError};
+use super::error::SnapshotFileError;
+use super::frozen::Snapshot;
 use crate::cache::Cache;
 use crate::cache::PagedFile;
 use crate::group::Group;
 use crate::space::table::Nodes;
-use crate::space::vma::{Backing, MappedFile, Vma};
+use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::{Map, Protection, Sharing, Space, SpaceError};
 use crate::sync::Arc;
 use crate::{AddressWidth, PAGE_SHIFT, PAGE_SIZE, VirtAddr};

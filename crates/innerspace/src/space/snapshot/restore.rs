@@ -32,17 +32,17 @@
 //! [`GATE_MAIL`]: no access hits before it has read the mail, and whoever reads it looks at the
 //! gate.
 
-use super::Snapshot;
 use super::changes::{Changed, Record};
+use super::frozen::Snapshot;
 use super::ghosts::Ghosts;
 use crate::FrameId;
 use crate::PAGE_SIZE;
 use crate::VirtAddr;
-use crate::space::change::{EVERYWHERE, Structure};
-use crate::space::pte::{self, Holds, Pte, VALID_W};
+use crate::space::change::steps::{EVERYWHERE, Structure};
+use crate::space::table::pte::{self, Holds, Pte, VALID_W};
 use crate::space::table::{Image, Nodes, TooManyForks, slot_index};
-use crate::space::translate::GATE_MAIL;
-use crate::space::vma_set::VmaSet;
+use crate::space::tlb::translator::GATE_MAIL;
+use crate::space::vma::set::VmaSet;
 use crate::space::{Role, Space, SpaceError, SpaceInner};
 use crate::stats::Event;
 use crate::sync::failpoint;

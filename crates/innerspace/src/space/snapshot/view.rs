@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::Deref;
 
-use super::Snapshot;
+use super::frozen::Snapshot;
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool};
-use crate::space::error::{Cause, Fault, FaultKind};
+use crate::space::core::error::{Cause, Fault, FaultKind};
 use crate::space::table::{Nodes, StillPage};
 use crate::space::{AccessKind, Protection, page_start};
 use crate::sync::Arc;

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use super::pte::{self, VALID_W, VALID_X};
 use super::{
     Borrower, Detached, LEAF_BYTES, NeedNodes, Nodes, PendingInvalidation, ROOT_LEVEL, Spares,
     child_word, pieces, slot_index, span,
 };
 use crate::FrameId;
-use crate::space::pte::{self, VALID_W, VALID_X};
 use crate::sync::domain::Post;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};

@@ -1,10 +1,10 @@
 //! Copying shared nodes, and what a copied leaf borrows: see the module above.
 
 use super::origin::Borrower;
+use super::pte::{self, Holds, Pte, VALID_W};
 use super::{MAX_DEPTH, Nodes, child_word};
 use crate::FrameId;
 use crate::reclaim::PoolFrame;
-use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::stats::Event;
 use crate::sync::atomic::fence;
 use crate::sync::failpoint;
@@ -12,7 +12,7 @@ use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
     /// A copy of a shared node, with one parent.
-    pub(super) fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
+    pub(in crate::space) fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
         self.pool.counters.count(Event::TableUnshare);
         if level == 0 {
             self.copy_leaf(old, frame)
@@ -95,7 +95,7 @@ impl Nodes<'_> {
     /// others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain
     /// may be absorbed by the one before it. Who finds no owner has come from a word that is an
     /// owner's by now, without write validity.
-    pub(super) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
+    pub(in crate::space) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
             if pte::load(word).holds() == Holds::Own {

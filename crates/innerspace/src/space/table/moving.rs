@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::pte::{self, Holds, Pte};
 use super::{Detached, NeedNodes, Nodes, slot_index, span};
 use crate::FrameId;
-use crate::space::pte::{self, Holds, Pte};
 
 /// All with the gate closed on both ranges, `paths` held, and the paths of both the space's own.
 impl Nodes<'_> {

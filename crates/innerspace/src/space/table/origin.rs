@@ -25,11 +25,11 @@
 //! keeps its words and names the next one to the end. Of a page that it owned it is the old word
 //! whose write validity they take, and the new one has none.
 
+use super::pte::{self, Pte};
 use super::{Nodes, SLOTS};
 use crate::FrameId;
 use crate::frame::Dropped;
 use crate::reclaim::{Pool, Retired};
-use crate::space::pte::{self, Pte};
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
@@ -37,7 +37,7 @@ use crate::sync::raw::{AtomicU64, Ordering};
 const DEPTH: u64 = 0xff;
 
 /// The word that says where a leaf borrows.
-pub(super) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
+pub(in crate::space) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
     origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth)
 }
 
@@ -53,7 +53,7 @@ pub(in crate::space) enum Borrower {
 
 impl Nodes<'_> {
     /// The leaf that this one borrows from, and through how many.
-    pub(super) fn origin(self, leaf: FrameId) -> Option<(FrameId, u64)> {
+    pub(in crate::space) fn origin(self, leaf: FrameId) -> Option<(FrameId, u64)> {
         let extra = self.pool.frames.meta(leaf).extra.load(Ordering::Relaxed);
         (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & DEPTH))
     }
@@ -64,7 +64,7 @@ impl Nodes<'_> {
     }
 
     /// Counts a new leaf as a borrower of its origin, which has a parent.
-    pub(super) fn add_borrower(self, origin: FrameId, leaf: FrameId) {
+    pub(in crate::space) fn add_borrower(self, origin: FrameId, leaf: FrameId) {
         let meta = self.pool.frames.meta(origin);
         let counted = meta.hold.try_map();
         assert!(counted, "a leaf has as many borrowers as a count can hold");
@@ -73,7 +73,7 @@ impl Nodes<'_> {
 
     /// Counts a leaf that has forgotten its origin as a borrower no more. Nobody is in a page that
     /// it borrowed.
-    pub(super) fn put_origin(self, origin: FrameId) {
+    pub(in crate::space) fn put_origin(self, origin: FrameId) {
         let hold = &self.pool.frames.meta(origin).hold;
         // Of two that end at once, neither may see the last one alone: then that one's next write
         // fault does.
@@ -87,7 +87,7 @@ impl Nodes<'_> {
     }
 
     /// The leaf is to borrow at `slot`, or at any slot after it. The gate is closed.
-    pub(super) fn borrows_from(self, leaf: FrameId, slot: usize) {
+    pub(in crate::space) fn borrows_from(self, leaf: FrameId, slot: usize) {
         let meta = self.pool.frames.meta(leaf);
         if slot < meta.borrowed_from() {
             meta.set_borrowed_from(slot);
@@ -123,7 +123,7 @@ impl Nodes<'_> {
     /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers
     /// do not reach it; and what its borrower, if it has one alone, does not borrow, be it the
     /// leaf's own or borrowed in turn. The caller counts as a borrower.
-    pub(super) fn trim(self, leaf: FrameId) {
+    pub(in crate::space) fn trim(self, leaf: FrameId) {
         // The borrower may end at any time: its frame, and the words it borrows by, stay for as
         // long as the section.
         let _section = self.pool.domain.reader();

@@ -7,13 +7,13 @@
 //!
 //! Unsafe code: copies from and to pinned frames, which the pins keep from being freed.
 
+use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use super::{Detached, Nodes, ROOT_LEVEL, SLOTS, TooManyForks, child_word};
 use super::{slot_index, span};
 use crate::FrameId;
 use crate::PAGE_SIZE;
 use crate::frame::{HoldState, Kind};
 use crate::reclaim::{Pool, PoolFrame};
-use crate::space::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw::Ordering;

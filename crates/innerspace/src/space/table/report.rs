@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::pte::{self, Holds, Pte, VALID_W};
 use super::{LEAF_BYTES, Nodes, ROOT_LEVEL, pieces, span};
 use crate::frame::Kind;
-use crate::space::pte::{self, Holds, Pte, VALID_W};
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PageCount};
 

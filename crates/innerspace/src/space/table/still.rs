@@ -9,12 +9,12 @@
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
+use super::pte::{self, Holds, Pte};
 use super::{Nodes, slot_index};
 use crate::FrameId;
 use crate::PAGE_SIZE;
 use crate::frame::HoldState;
 use crate::reclaim::Pool;
-use crate::space::pte::{self, Holds, Pte};
 use crate::sync::Arc;
 use crate::sys::copy;
 

@@ -18,9 +18,9 @@
 //! and restores walk by without a section because it never loses one. Spaces whose protections
 //! differ there share no node above it (`Edit::Part`), and parting leaves it out.
 
+use super::pte::{Pte, VALID_R};
 use super::{Nodes, ROOT_LEVEL, SLOTS, Spares, child_word, pieces, slot_index, span};
 use crate::FrameId;
-use crate::space::pte::{Pte, VALID_R};
 use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
@@ -78,7 +78,7 @@ impl Nodes<'_> {
     }
 
     /// Pages of a range that the leaf of zeros shows.
-    pub(super) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
+    pub(in crate::space) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
         match self.pool.zero_leaf.get() {
             Some(_) => self.zero_pages_below(root, ROOT_LEVEL, 0, start, end),
             None => 0,

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
-use crate::space::change::EVERYWHERE;
-use crate::space::translate::GATE_MAIL;
+use crate::space::change::steps::EVERYWHERE;
+use crate::space::tlb::translator::GATE_MAIL;
 use crate::store::MemoryStore;
 use crate::sync::failpoint;
 

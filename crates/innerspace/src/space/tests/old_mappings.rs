@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use super::direct::LARGE;
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions, PagedFile};
-use crate::space::access::{Single, What};
+use crate::space::access::single::{Single, What};
 use crate::store::{MemoryStore, Store};
 use crate::sync::domain::Domain;
 use crate::sync::failpoint;

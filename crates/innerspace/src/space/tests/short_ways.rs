@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
-use crate::space::fault::load_by_short_way;
-use crate::space::pte::{self, Pte, VALID_R};
+use crate::space::fault::driver::load_by_short_way;
+use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::store::MemoryStore;
 
 /// Has the page of a load by the short way, if it goes that way.

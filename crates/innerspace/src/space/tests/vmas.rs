@@ -286,7 +286,7 @@ fn an_empty_leaf_that_a_new_mapping_replaces_is_remembered_by_nobody() {
     // Every free frame gets words that lead to itself: bytes that nobody has stored here.
     let alloc = || pool.alloc(GroupId::ROOT, 0, AllocMode::NoWait).ok();
     let fill = |mut frame: PoolFrame<'_>| {
-        let word = pte::Pte::own(frame.address()).0;
+        let word = crate::space::table::pte::Pte::own(frame.address()).0;
         let slots = frame.words();
         slots.iter().for_each(|slot| slot.store(word, SeqCst));
     };

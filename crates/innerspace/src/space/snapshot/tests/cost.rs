@@ -1,7 +1,8 @@
 //! What forks and un-sharing touch, by count.
 
 use super::*;
-use crate::space::table::{Nodes, visited};
+use crate::space::table::Nodes;
+use crate::space::table::nodes::visited;
 
 /// A space with so many resident pages, in as many leaves as they need.
 pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {

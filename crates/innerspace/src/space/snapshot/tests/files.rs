@@ -1,6 +1,7 @@
 //! Snapshots in files.
 
 use super::*;
+use crate::space::SnapshotFileError;
 
 fn saved(snapshot: &Snapshot) -> Vec<u8> {
     let mut bytes = Vec::new();

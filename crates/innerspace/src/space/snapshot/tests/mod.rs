@@ -8,9 +8,10 @@ mod in_place;
 mod model;
 mod pins;
 
-use super::*;
+use super::frozen::Snapshot;
 use crate::reclaim::{Pool, PoolOptions};
 use crate::space::FaultKind;
+use crate::space::{Accessor, Space, SpaceError};
 use crate::sync::{Arc, thread};
 use crate::{Map, PAGE_SIZE, PageCount, Protection, VirtAddr};
 

@@ -1,0 +1,221 @@
+//! The handle through which one thread at a time loads and stores.
+
+use super::session::Session;
+use super::single::{Core, Sectioned, Single};
+use crate::space::SpaceInner;
+use crate::space::core::error::Fault;
+use crate::sync::Arc;
+use crate::sys::copy::Scalar;
+use crate::{Explanation, Space, VirtAddr};
+
+/// Loads and stores of one space by one thread at a time: what a CPU is to an address space.
+///
+/// Owned and `Send`: make one a thread. Every access returns a value or a [`Fault`], and never
+/// raises a signal. A value that crosses a page end is loaded in two parts; it is stored wholly or
+/// not at all ([`Accessor::store`] says what holds with devices). Bytes that other accessors write
+/// at the same time are seen old or new, aligned words of up to eight bytes never torn. Values are
+/// in the host's byte order.
+///
+/// Dropping an accessor, also by a panic, leaves nothing behind. An idle accessor delays nobody.
+///
+/// ```
+/// use innerspace::{FaultKind, MIB, Map, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let space = Memory::with_limit(16 * MIB)?.space()?;
+/// let at = space.map(Map::anonymous(8192))?;
+/// let mut a = space.accessor();
+/// a.store(at + 4092, 0x1122_3344_5566_7788_u64)?;    // any alignment, also across pages
+/// a.write(at, b"bytes")?;
+/// assert_eq!(a.load::<u8>(at + 4)?, b's');
+/// let mut buffer = [0; 5];
+/// a.read(at, &mut buffer)?;
+/// assert_eq!(buffer, *b"bytes");
+///
+/// let fault = a.load::<u32>(at + 8190).unwrap_err(); // a value; nothing was changed
+/// assert_eq!((fault.kind(), fault.address()), (FaultKind::NotMapped, at + 8192));
+/// println!("{}", a.explain(fault));                  // load of 4 bytes at ...: not mapped; nearest mapping ...
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Accessor {
+    pub(in crate::space) core: Core,
+}
+
+impl Accessor {
+    pub(in crate::space) fn new(space: &Arc<SpaceInner>) -> Accessor {
+        Accessor {
+            core: Core::new(space),
+        }
+    }
+
+    /// The space this accessor works in.
+    pub fn space(&self) -> Space {
+        Space(self.core.space.clone())
+    }
+
+    /// Runs `work` with one section kept open over its accesses: faster, by the two stores that
+    /// each access saves. See [`Session`].
+    ///
+    /// # Panics
+    /// In a thread that is ending, where its locals are dropped.
+    ///
+    /// ```
+    /// # use innerspace::{Map, Memory, MIB};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// let at = space.map(Map::anonymous(64 * 1024))?;
+    /// let mut a = space.accessor();
+    /// let sum = a.session(|a| {
+    ///     (0..8192).try_fold(0, |sum, i| Ok::<u64, innerspace::Fault>(sum + a.load::<u64>(at + i * 8)?))
+    /// })?;
+    /// assert_eq!(sum, 0);
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn session<R>(&mut self, work: impl FnOnce(&mut Session<'_>) -> R) -> R {
+        work(&mut Session::new(&mut self.core))
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn load_here<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+    ) -> Result<T, Fault> {
+        self.core.load::<S, T>(at)
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn store_here<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        self.core.store::<S, T>(at, value)
+    }
+
+    /// Everything that can be said about a fault; the same as [`Space::explain`].
+    pub fn explain(&self, fault: Fault) -> Explanation {
+        self.core.space.explain(fault)
+    }
+}
+
+/// The accesses, for accessors and for sessions.
+macro_rules! accesses {
+    ($type:ty, $mode:ty) => {
+        impl $type {
+            /// Loads a value at any alignment.
+            ///
+            /// # Errors
+            /// The [`Fault`](crate::Fault) of the first byte that cannot be loaded.
+            #[inline]
+            pub fn load<T: crate::Scalar>(
+                &mut self,
+                at: crate::VirtAddr,
+            ) -> Result<T, crate::Fault> {
+                self.load_here::<$mode, T>(at)
+            }
+
+            /// Loads a value at any alignment from where execution is allowed, as an instruction is
+            /// fetched.
+            ///
+            /// # Errors
+            /// The [`Fault`](crate::Fault) of the first byte that cannot be fetched.
+            #[inline]
+            pub fn fetch<T: crate::Scalar>(
+                &mut self,
+                at: crate::VirtAddr,
+            ) -> Result<T, crate::Fault> {
+                self.core.fetch::<$mode, T>(at)
+            }
+
+            /// Stores a value at any alignment, wholly or not at all.
+            ///
+            /// Of a value that lies in two pages, nothing is stored before both are known to take
+            /// it. What a [`Device`](crate::Device) refuses is known only by its call: where one
+            /// part is memory, the device gets its own first, and memory is left as it was if that
+            /// is refused; of two devices, the second may refuse when the first has its part. A
+            /// direct access file that is guarded counts as a device here, and its last page gets
+            /// its part first, so that a file that was cut short takes all or nothing. What the
+            /// memory's file, or another thread's change of the mapping, brings about during the
+            /// device's call is not foreseen.
+            ///
+            /// # Errors
+            /// The [`Fault`](crate::Fault) of the first byte that cannot be stored.
+            #[inline]
+            pub fn store<T: crate::Scalar>(
+                &mut self,
+                at: crate::VirtAddr,
+                value: T,
+            ) -> Result<(), crate::Fault> {
+                self.store_here::<$mode, T>(at, value)
+            }
+
+            /// Copies bytes out of the space into `buffer`.
+            ///
+            /// # Errors
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read;
+            /// everything before it is in `buffer`.
+            #[inline]
+            pub fn read(
+                &mut self,
+                at: crate::VirtAddr,
+                buffer: &mut [u8],
+            ) -> Result<(), crate::Fault> {
+                self.core.read::<$mode>(at, buffer)
+            }
+
+            /// Copies bytes into the space.
+            ///
+            /// # Errors
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be
+            /// written; everything before it is.
+            #[inline]
+            pub fn write(&mut self, at: crate::VirtAddr, bytes: &[u8]) -> Result<(), crate::Fault> {
+                self.core.write::<$mode>(at, bytes)
+            }
+
+            /// Sets `len` bytes to `byte`.
+            ///
+            /// # Errors
+            /// As for [`Self::write`].
+            pub fn fill(
+                &mut self,
+                at: crate::VirtAddr,
+                byte: u8,
+                len: usize,
+            ) -> Result<(), crate::Fault> {
+                self.core.fill::<$mode>(at, byte, len)
+            }
+
+            /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
+            ///
+            /// # Errors
+            /// A [`Fault`](crate::Fault) with the address that could not be read or written. What
+            /// was copied before it stays.
+            pub fn copy(
+                &mut self,
+                to: crate::VirtAddr,
+                from: crate::VirtAddr,
+                len: usize,
+            ) -> Result<(), crate::Fault> {
+                self.core.copy::<$mode>(to, from, len)
+            }
+
+            /// Compares bytes of the space with `bytes`, in the order of slices.
+            ///
+            /// # Errors
+            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read,
+            /// if all before it are equal.
+            pub fn compare(
+                &mut self,
+                at: crate::VirtAddr,
+                bytes: &[u8],
+            ) -> Result<std::cmp::Ordering, crate::Fault> {
+                self.core.compare::<$mode>(at, bytes)
+            }
+        }
+    };
+}
+pub(in crate::space) use accesses;
+
+accesses!(Accessor, Single);

@@ -1,0 +1,149 @@
+//! Values that lie in two pages.
+//!
+//! They are loaded in two parts. A store has both pages valid at once, in one section. With a
+//! device that is not to be had, since its call comes outside every section: there both parts are
+//! asked for before either is stored, and what may still refuse is stored first.
+
+use super::device::DeviceCall;
+use super::single::{Core, Sectioned, What};
+use crate::space::core::error::{AccessKind, Fault};
+use crate::space::tlb::translator::{self, Need};
+use crate::sys::copy::Scalar;
+use crate::{PAGE_SIZE, VirtAddr};
+
+/// Whether a value of `size` bytes at `at` lies in two pages.
+#[inline(always)]
+pub(in crate::space) fn crosses(at: VirtAddr, size: usize) -> bool {
+    at.page_offset() > PAGE_SIZE - size
+}
+
+/// The bytes of a value that lie in one page, and the device there, if it is one.
+struct Part<'bytes> {
+    at: VirtAddr,
+    bytes: &'bytes [u8],
+    device: Option<DeviceCall>,
+}
+
+/// How likely a part is to be refused when it is stored, the likeliest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Device,
+    GuardedFile,
+    Memory,
+}
+
+impl Part<'_> {
+    fn turn(&self) -> Turn {
+        match &self.device {
+            Some(call) if call.device.file().is_none() => Turn::Device,
+            Some(_) => Turn::GuardedFile,
+            None => Turn::Memory,
+        }
+    }
+}
+
+impl Core {
+    /// A load or a fetch.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::space) fn read_across<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        mut bytes: &mut [u8],
+        access: AccessKind,
+    ) -> Result<(), Fault> {
+        let whole = bytes.len();
+        for (at, len) in self.space.pieces(at, whole) {
+            let (piece, rest) = bytes.split_at_mut(len);
+            let at = VirtAddr(at);
+            let what = What::piece(access, len, whole);
+            let done = self.access::<S, ()>(at, what, |page| page.read(piece));
+            done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(in crate::space) fn store_across<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        translator::to_bytes(value, bytes);
+        self.write_across::<S>(at, bytes, What::part_of::<T>(AccessKind::Store))
+    }
+
+    /// Writes bytes that lie in two pages, wholly or not at all. `part` is what to look up in
+    /// either, and to report.
+    pub(in crate::space) fn write_across<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        bytes: &[u8],
+        part: What,
+    ) -> Result<(), Fault> {
+        let (first, second) = bytes.split_at(PAGE_SIZE - at.page_offset());
+        let next = self.space.after(at, first.len() as u64);
+        loop {
+            S::enter(&mut self.translator);
+            let translator = &self.translator;
+            let low = translator.hit(at.0, first.len(), Need::Write);
+            let high = translator.hit(next.0, second.len(), Need::Write);
+            if let (Some(low), Some(high)) = (low, high) {
+                low.write(first);
+                high.write(second);
+                S::leave(&mut self.translator);
+                return Ok(());
+            }
+            S::leave(&mut self.translator);
+            if self.translator.sections.has_mail() {
+                // It may be no more than the request of who waited for an earlier section. An
+                // access that has one of its own does not look at requests: it would hit, and leave
+                // this one unread.
+                self.translator.sections.participant().request_safepoint();
+            }
+            let low = self.have_part::<S>(at, first, part)?;
+            let high = self.have_part::<S>(next, second, part)?;
+            if low.device.is_some() || high.device.is_some() {
+                return self.write_to_devices::<S>(low, high);
+            }
+        }
+    }
+
+    /// Finds out what takes the part.
+    fn have_part<'bytes, S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        bytes: &'bytes [u8],
+        part: What,
+    ) -> Result<Part<'bytes>, Fault> {
+        let device = match self.access::<S, ()>(at, part, drop) {
+            Ok(()) => None,
+            Err(fault) => Some(self.device_of(fault)?),
+        };
+        Ok(Part { at, bytes, device })
+    }
+
+    /// Both parts take stores, as far as that is known, and one is no memory.
+    fn write_to_devices<S: Sectioned>(
+        &mut self,
+        low: Part<'_>,
+        high: Part<'_>,
+    ) -> Result<(), Fault> {
+        // Of a file that was cut short, what is gone is the end.
+        let both_files = (low.turn(), high.turn()) == (Turn::GuardedFile, Turn::GuardedFile);
+        let parts = match both_files || high.turn() < low.turn() {
+            true => [high, low],
+            false => [low, high],
+        };
+        for Part { at, bytes, device } in parts {
+            match device {
+                Some(call) => self.store_run::<S>(at, bytes, &call)?,
+                None => self.write::<S>(at, bytes)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! Atomic accesses, with an order.
+//!
+//! The order is that among accesses through spaces, whichever threads make them, and whatever else
+//! these threads do: as that of an atomic in memory. An address has to be a multiple of the value's
+//! size.
+
+use std::sync::atomic::Ordering;
+
+use super::accessor::Accessor;
+use super::session::{InSession, Session};
+use super::single::{Core, Sectioned, Single, What};
+use crate::VirtAddr;
+use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::tlb::translator::Page;
+use crate::sys::copy::{AtomicScalar, Modify};
+
+/// Panics where an atomic load would for its order, but with no section open yet: a panic would
+/// leave it open.
+#[inline(always)]
+fn check_load(order: Ordering) {
+    let releases = matches!(order, Ordering::Release | Ordering::AcqRel);
+    assert!(
+        !releases,
+        "an atomic load, or a failed exchange, cannot release"
+    );
+}
+
+/// The same for a store.
+#[inline(always)]
+fn check_store(order: Ordering) {
+    let acquires = matches!(order, Ordering::Acquire | Ordering::AcqRel);
+    assert!(!acquires, "an atomic store cannot acquire");
+}
+
+impl Core {
+    #[inline(always)]
+    pub(in crate::space) fn load_atomic<S: Sectioned, T: AtomicScalar>(
+        &mut self,
+        at: VirtAddr,
+        order: Ordering,
+    ) -> Result<T, Fault> {
+        check_load(order);
+        let loaded = self.aligned::<S, T, T>(at, AccessKind::Load, |page| page.load_atomic(order));
+        loaded.or_else(|fault| self.load_from_device::<S, T>(fault))
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn store_atomic<S: Sectioned, T: AtomicScalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+        order: Ordering,
+    ) -> Result<(), Fault> {
+        check_store(order);
+        let act = |page: Page| page.store_atomic(value, order);
+        let stored = self.aligned::<S, T, ()>(at, AccessKind::Store, act);
+        stored.or_else(|fault| self.store_to_device::<S, T>(value, fault))
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn compare_exchange<S: Sectioned, T: AtomicScalar>(
+        &mut self,
+        at: VirtAddr,
+        [old, new]: [T; 2],
+        orders: [Ordering; 2],
+    ) -> Result<Result<T, T>, Fault> {
+        check_load(orders[1]);
+        let act = |page: Page| page.compare_exchange(old, new, orders);
+        let done = self.aligned::<S, T, _>(at, AccessKind::Exchange, act);
+        done.map_err(|fault| self.device_exchange(fault))
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn modify<S: Sectioned, T: AtomicScalar>(
+        &mut self,
+        at: VirtAddr,
+        how: Modify,
+        operand: T,
+        order: Ordering,
+    ) -> Result<T, Fault> {
+        let act = |page: Page| page.modify(how, operand, order);
+        let done = self.aligned::<S, T, T>(at, AccessKind::Exchange, act);
+        done.map_err(|fault| self.device_exchange(fault))
+    }
+
+    #[inline(always)]
+    fn aligned<S: Sectioned, T, R>(
+        &mut self,
+        at: VirtAddr,
+        access: AccessKind,
+        act: impl FnOnce(Page) -> R,
+    ) -> Result<R, Fault> {
+        if !at.0.is_multiple_of(size_of::<T>() as u64) {
+            return Err(Fault::new(
+                FaultKind::Misaligned,
+                at,
+                access,
+                size_of::<T>(),
+            ));
+        }
+        self.access::<S, R>(at, What::value::<T>(access), act)
+    }
+}
+
+/// The atomic accesses, for accessors and for sessions.
+macro_rules! atomics {
+    ($type:ty, $mode:ty) => {
+        impl $type {
+            /// Loads a value atomically.
+            ///
+            /// # Errors
+            /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
+            ///
+            /// # Panics
+            /// With an order that releases, as for the atomics of the standard library.
+            #[inline]
+            pub fn load_atomic<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core.load_atomic::<$mode, T>(at, order)
+            }
+
+            /// Stores a value atomically.
+            ///
+            /// # Errors
+            /// As for [`Self::load_atomic`].
+            ///
+            /// # Panics
+            /// With an order that acquires, as for the atomics of the standard library.
+            #[inline]
+            pub fn store_atomic<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                value: T,
+                order: Ordering,
+            ) -> Result<(), Fault> {
+                self.core.store_atomic::<$mode, T>(at, value, order)
+            }
+
+            /// Replaces `old` by `new` in one atomic step. The inner result is the value before:
+            /// `Ok` if it was `old` and is replaced, `Err`, loaded in the order `failure`, if it
+            /// was another.
+            ///
+            /// # Errors
+            /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
+            /// Devices have no such access.
+            ///
+            /// # Panics
+            /// If `failure` releases, as for the atomics of the standard library.
+            #[inline]
+            pub fn compare_exchange<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                old: T,
+                new: T,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<Result<T, T>, Fault> {
+                let orders = [success, failure];
+                self.core
+                    .compare_exchange::<$mode, T>(at, [old, new], orders)
+            }
+
+            /// Replaces the value in one atomic step, and returns the value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn swap<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                new: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core.modify::<$mode, T>(at, Modify::Swap, new, order)
+            }
+
+            /// Adds, wrapping, in one atomic step, and returns the value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn fetch_add<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                operand: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core
+                    .modify::<$mode, T>(at, Modify::Add, operand, order)
+            }
+
+            /// Subtracts, wrapping, in one atomic step, and returns the value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn fetch_sub<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                operand: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core
+                    .modify::<$mode, T>(at, Modify::Subtract, operand, order)
+            }
+
+            /// Clears the bits that `operand` does not have in one atomic step, and returns the
+            /// value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn fetch_and<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                operand: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core
+                    .modify::<$mode, T>(at, Modify::And, operand, order)
+            }
+
+            /// Sets the bits that `operand` has in one atomic step, and returns the value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn fetch_or<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                operand: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core.modify::<$mode, T>(at, Modify::Or, operand, order)
+            }
+
+            /// Flips the bits that `operand` has in one atomic step, and returns the value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn fetch_xor<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                operand: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core
+                    .modify::<$mode, T>(at, Modify::Xor, operand, order)
+            }
+
+            /// Replaces the value by the smaller of it and `operand` in one atomic step, and
+            /// returns the value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn fetch_min<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                operand: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core
+                    .modify::<$mode, T>(at, Modify::Min, operand, order)
+            }
+
+            /// Replaces the value by the larger of it and `operand` in one atomic step, and returns
+            /// the value before.
+            ///
+            /// # Errors
+            /// As for [`Self::compare_exchange`].
+            #[inline]
+            pub fn fetch_max<T: AtomicScalar>(
+                &mut self,
+                at: VirtAddr,
+                operand: T,
+                order: Ordering,
+            ) -> Result<T, Fault> {
+                self.core
+                    .modify::<$mode, T>(at, Modify::Max, operand, order)
+            }
+        }
+    };
+}
+
+atomics!(Accessor, Single);
+atomics!(Session<'_>, InSession);

@@ -1,0 +1,148 @@
+//! Bulk accesses: a buffer at a time, page by page, each page in a section of its own.
+
+use std::cmp::Ordering;
+
+use super::accessor::Accessor;
+use super::single::{Core, Sectioned, Single, What};
+use crate::space::core::error::{AccessKind, Fault};
+use crate::{PAGE_SIZE, VirtAddr};
+
+impl Accessor {
+    /// Copies `len` bytes of another accessor's space, or of the same one, into this accessor's.
+    /// Ranges of one space must not overlap: for those there is [`Accessor::copy`].
+    ///
+    /// # Errors
+    /// A [`Fault`] of either space, with the address that could not be read or written:
+    /// [`Fault::access`] tells which. What was copied before it stays.
+    pub fn copy_from(
+        &mut self,
+        to: VirtAddr,
+        source: &mut Accessor,
+        from: VirtAddr,
+        len: usize,
+    ) -> Result<(), Fault> {
+        self.core
+            .copy_from::<Single>(to, &mut source.core, from, len)
+    }
+}
+
+impl Core {
+    pub(in crate::space) fn copy_from<S: Sectioned>(
+        &mut self,
+        to: VirtAddr,
+        source: &mut Core,
+        from: VirtAddr,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let mut buffer = [0; PAGE_SIZE];
+        let mut done = 0;
+        while done < len {
+            // To the end of a page of the source, so that a fault there leaves nothing out.
+            let start = source.space.after(from, done as u64);
+            let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
+            source.read::<S>(start, &mut buffer[..piece])?;
+            let there = self.space.after(to, done as u64);
+            self.write::<S>(there, &buffer[..piece])?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(in crate::space) fn read<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        mut buffer: &mut [u8],
+    ) -> Result<(), Fault> {
+        for (at, len) in self.space.pieces(at, buffer.len()) {
+            let (piece, rest) = buffer.split_at_mut(len);
+            let what = What::buffer(AccessKind::Load, len);
+            let at = VirtAddr(at);
+            let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
+            let done = self.access_before::<S, ()>(at, what, next, |page| page.read(piece));
+            done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
+            buffer = rest;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(in crate::space) fn write<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        mut bytes: &[u8],
+    ) -> Result<(), Fault> {
+        for (at, len) in self.space.pieces(at, bytes.len()) {
+            let (piece, rest) = bytes.split_at(len);
+            let what = What::buffer(AccessKind::Store, len).with_more(rest.len());
+            let at = VirtAddr(at);
+            let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
+            let done = self.access_before::<S, ()>(at, what, next, |page| page.write(piece));
+            done.or_else(|fault| self.device_write::<S>(at, piece, fault))?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    pub(in crate::space) fn fill<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        byte: u8,
+        len: usize,
+    ) -> Result<(), Fault> {
+        for (at, len) in self.space.pieces(at, len) {
+            let what = What::buffer(AccessKind::Store, len);
+            let at = VirtAddr(at);
+            let done = self.access::<S, ()>(at, what, |page| page.fill(byte, len));
+            done.or_else(|fault| self.device_write::<S>(at, &vec![byte; len], fault))?;
+        }
+        Ok(())
+    }
+
+    pub(in crate::space) fn compare<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        mut bytes: &[u8],
+    ) -> Result<Ordering, Fault> {
+        for (at, len) in self.space.pieces(at, bytes.len()) {
+            let (piece, rest) = bytes.split_at(len);
+            let what = What::buffer(AccessKind::Load, len);
+            let at = VirtAddr(at);
+            let order = self.access::<S, Ordering>(at, what, |page| page.compare(piece));
+            let order = order.or_else(|fault| {
+                let mut bytes = vec![0; len];
+                self.device_read::<S>(at, &mut bytes, fault)?;
+                Ok(bytes.as_slice().cmp(piece))
+            })?;
+            if order != Ordering::Equal {
+                return Ok(order);
+            }
+            bytes = rest;
+        }
+        Ok(Ordering::Equal)
+    }
+
+    /// Through a buffer of one page, so that it always gets on, whichever of the two pages is taken
+    /// away in between.
+    pub(in crate::space) fn copy<S: Sectioned>(
+        &mut self,
+        to: VirtAddr,
+        from: VirtAddr,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let mut buffer = [0; PAGE_SIZE];
+        // Around the end of a narrow space.
+        let distance = self.space.after(to, from.0.wrapping_neg()).0;
+        let forward = distance >= len as u64;
+        let mut done = 0;
+        while done < len {
+            let piece = PAGE_SIZE.min(len - done);
+            let offset = if forward { done } else { len - done - piece } as u64;
+            let (start, there) = (self.space.after(from, offset), self.space.after(to, offset));
+            self.read::<S>(start, &mut buffer[..piece])?;
+            self.write::<S>(there, &buffer[..piece])?;
+            done += piece;
+        }
+        Ok(())
+    }
+}

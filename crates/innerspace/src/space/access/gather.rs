@@ -1,0 +1,102 @@
+//! Many reads at once: what is not in memory is asked for together, before the first is waited for.
+
+use super::accessor::Accessor;
+use super::device::{self, Inside};
+use super::single::{Core, Sectioned, Single};
+use crate::VirtAddr;
+use crate::cache::{FileInner, Wait};
+use crate::space::core::error::Fault;
+use crate::space::page_start;
+use crate::space::tlb::translator::Need;
+use crate::space::vma::area::{MappedFile, Protection};
+use crate::sync::Arc;
+
+impl Accessor {
+    /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other.
+    /// Pages of files that are not in memory are asked of their stores first, up to 64 in one
+    /// batch, so that a store that can have several reads under way has them; only as far as the
+    /// memory is there without waiting, in a batch no more than an eighth of the nearest limit of
+    /// the file's groups, and half of that limit in all.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Map, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// # let at = space.map(Map::anonymous(MIB))?;
+    /// # let mut a = space.accessor();
+    /// let (mut key, mut value) = ([0; 8], [0; 100]);
+    /// a.gather(&mut [(at + 16, &mut key[..]), (at + 500_000, &mut value[..])])?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first byte, in the order given, that cannot be read; everything before
+    /// it is in its buffer.
+    pub fn gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
+        self.core.gather::<Single>(reads)
+    }
+}
+
+impl Core {
+    pub(in crate::space) fn gather<S: Sectioned>(
+        &mut self,
+        reads: &mut [(VirtAddr, &mut [u8])],
+    ) -> Result<(), Fault> {
+        if S::WAIT == Wait::Yes {
+            let ranges = reads.iter().map(|(at, buffer)| (*at, buffer.len()));
+            self.ask_together(ranges);
+        }
+        for (at, buffer) in reads {
+            self.read::<S>(*at, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Has what these ranges show of files read, as far as it is not in memory. A hint.
+    fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
+        let mut missing = Vec::new();
+        for (at, len) in ranges {
+            for (start, piece) in self.space.pieces(at, len) {
+                self.translator.sections.enter();
+                let hit = self.translator.hit(start, piece, Need::Read);
+                if hit.is_none() {
+                    missing.push(page_start(start));
+                }
+                self.translator.sections.leave();
+            }
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        if missing.len() < 2 || device::is_inside(&self.space) {
+            return;
+        }
+        for (file, pages) in self.files_of(&missing) {
+            let _inside = Inside::quiet(&self.space);
+            file.fill_together(&pages);
+        }
+    }
+
+    /// The files that are shown at these addresses, in order, with the pages of each.
+    fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
+        let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
+        self.space.inside(|tables| {
+            for at in addresses {
+                let Some(vma) = tables.vmas.find_containing(*at) else {
+                    continue;
+                };
+                let Some(MappedFile::Cached(file)) = vma.file() else {
+                    continue;
+                };
+                if !vma.protection.allows(Protection::READ) {
+                    continue;
+                }
+                let page = vma.file_page(*at);
+                match files.iter_mut().find(|(known, _)| Arc::ptr_eq(known, file)) {
+                    Some((_, pages)) => pages.push(page),
+                    None => files.push((file.clone(), vec![page])),
+                }
+            }
+        });
+        files
+    }
+}

@@ -1,0 +1,201 @@
+//! Sessions: one section over many accesses.
+
+use std::marker::PhantomData;
+
+use super::accessor::accesses;
+use super::single::{Core, Sectioned};
+use crate::VirtAddr;
+use crate::cache::Wait;
+use crate::space::core::error::Fault;
+use crate::space::tlb::translator::{AtHand, Look, Need, Page, Translator};
+use crate::sys::copy::Scalar;
+
+/// An accessor with its section kept open from access to access.
+///
+/// Made by [`Accessor::session`](crate::Accessor::session). Everybody who takes a translation away
+/// (eviction, unmap, fork, truncation) waits for the next *safepoint* of every open session: its
+/// next access, its end, a fault in it, or a call of this library in the same thread that has to
+/// wait. So keep a session for a run of accesses, and do not sleep or wait for another thread by
+/// other means while one is open.
+///
+/// A session stays on the thread that opened it, whose other calls may have to close it for a
+/// while:
+///
+/// ```compile_fail,E0277
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let memory = innerspace::Memory::with_limit(innerspace::MIB)?;
+/// # let space = memory.space()?;
+/// # let at = space.map(innerspace::Map::anonymous(4096).writable())?;
+/// space.accessor().session(|session| {
+///     std::thread::scope(|scope| {
+///         scope.spawn(|| session.store(at, 1_u64));
+///     });
+/// });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Session<'accessor> {
+    pub(in crate::space) core: &'accessor mut Core,
+    /// Of the core's translator.
+    at_hand: AtHand,
+    /// Not `Send`: while it is registered, whoever waits on this thread closes its section.
+    _of_thread: PhantomData<*const ()>,
+}
+
+/// The section is open already.
+pub(in crate::space) enum InSession {}
+
+impl Sectioned for InSession {
+    const WAIT: Wait = Wait::Yes;
+
+    #[inline(always)]
+    fn enter(_: &mut Translator) {}
+
+    #[inline(always)]
+    fn enter_to_hit(_: &mut Translator) {}
+
+    #[inline(always)]
+    fn look(translator: &Translator) -> Look<'_> {
+        translator.look()
+    }
+
+    #[inline(always)]
+    fn hit<R>(
+        translator: &mut Translator,
+        of: (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        translator.hit_past_beginning(translator.look(), of, need, act)
+    }
+
+    #[inline(always)]
+    fn order(_: &mut Translator) {}
+
+    #[inline(always)]
+    fn leave(_: &mut Translator) {}
+
+    fn pause(translator: &mut Translator) {
+        translator.sections.end_session();
+        if translator.sections.has_mail() {
+            // A safepoint: somebody waits, or this thread waited for somebody and has left the
+            // section meanwhile.
+            translator.sections.leave();
+            translator.sections.enter();
+        }
+    }
+
+    fn resume(translator: &mut Translator) {
+        if !translator.sections.is_open() {
+            // A panic came out of a fault, which may have read the mail and found the gate closed:
+            // the next access looks again.
+            translator.sections.participant().request_safepoint();
+            translator.sections.enter();
+        }
+        translator.sections.begin_session();
+    }
+
+    fn suspend(translator: &mut Translator) {
+        translator.sections.end_session();
+        translator.sections.leave();
+    }
+
+    fn unsuspend(translator: &mut Translator) {
+        translator.sections.enter();
+        translator.sections.begin_session();
+    }
+}
+
+/// A part of an access that may call a store or a device, from `pause` to `resume` or from
+/// `suspend` to `unsuspend`. The end comes by a drop because they may panic: a program that catches
+/// that goes on with its session.
+pub(in crate::space) struct Interrupted<'core, E: Fn(&mut Translator)> {
+    pub(in crate::space) core: &'core mut Core,
+    end: E,
+}
+
+impl<'core, E: Fn(&mut Translator)> Interrupted<'core, E> {
+    #[inline]
+    pub(in crate::space) fn new(
+        core: &'core mut Core,
+        begin: impl Fn(&mut Translator),
+        end: E,
+    ) -> Self {
+        begin(&mut core.translator);
+        Interrupted { core, end }
+    }
+}
+
+impl<E: Fn(&mut Translator)> Drop for Interrupted<'_, E> {
+    #[inline]
+    fn drop(&mut self) {
+        (self.end)(&mut self.core.translator);
+    }
+}
+
+impl<'accessor> Session<'accessor> {
+    pub(in crate::space) fn new(core: &'accessor mut Core) -> Session<'accessor> {
+        // Registered first: that panics in a thread that is ending, and nobody would close the
+        // section.
+        core.translator.sections.begin_session();
+        core.translator.sections.enter();
+        Session {
+            at_hand: core.translator.at_hand(),
+            core,
+            _of_thread: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn load_here<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+    ) -> Result<T, Fault> {
+        let (translator, size) = (&self.core.translator, size_of::<T>());
+        let hit = self
+            .at_hand
+            .hit(translator, (at.0, size), Need::Read, Page::load);
+        match hit {
+            Some(value) => Ok(value),
+            None => self.core.load_missed::<S, T>(at),
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn store_here<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        let (translator, size) = (&self.core.translator, size_of::<T>());
+        let store = |page: Page| page.store(value);
+        match self
+            .at_hand
+            .hit(translator, (at.0, size), Need::Write, store)
+        {
+            Some(()) => Ok(()),
+            None => self.core.store_missed::<S, T>(at, value),
+        }
+    }
+
+    /// Lets those go on who wait for this session; as an access would.
+    pub fn safepoint(&mut self) {
+        if self.core.translator.sections.has_mail() {
+            // The mail itself is read by the next access, which then looks at the gate as well.
+            InSession::pause(&mut self.core.translator);
+            InSession::resume(&mut self.core.translator);
+        }
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.core.translator.sections.end_session();
+        if self.core.translator.sections.is_open() {
+            self.core.translator.sections.leave();
+        }
+    }
+}
+
+accesses!(Session<'_>, InSession);

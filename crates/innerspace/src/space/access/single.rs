@@ -1,0 +1,555 @@
+//! One access: what accessors and sessions share.
+//!
+//! It opens a section, looks its page up in the remembered leaf, does its loads or stores and
+//! closes the section: two plain stores, no atomic read-modify-write, nothing shared written. What
+//! the fast path does not find, or finds at the beginning of a page, goes to [`Core::look_up`]:
+//! have the next page on its way, and see whether the leaf can be coalesced; or take a page, or the
+//! zero frame, in one step in the section itself (`driver::own`, `driver::zero`: the short ways);
+//! else read the mail, look the leaf up in the table, or leave the section and handle the fault.
+
+use std::hint::cold_path;
+
+use super::across::crosses;
+use super::device;
+use super::session::Interrupted;
+pub(in crate::space) use super::what::What;
+use crate::cache::Wait;
+use crate::reclaim::AllocMode;
+use crate::space::SpaceInner;
+use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::fault::driver::{self, Short};
+use crate::space::table::{self, Nodes};
+use crate::space::tlb::translator::{self, Look, Need, Page, Translator};
+use crate::space::vma::cache::VmaCache;
+use crate::stats::Event;
+use crate::sync::Arc;
+use crate::sys::copy::Scalar;
+use crate::{PageCount, VirtAddr};
+
+/// What accessor and session share.
+pub(in crate::space) struct Core {
+    pub(in crate::space) translator: Translator,
+    pub(in crate::space) space: Arc<SpaceInner>,
+    /// The mappings found last.
+    pub(in crate::space) vmas: VmaCache,
+    /// Whether the group counts this accessor.
+    attached: bool,
+    /// The fault of the last access that failed.
+    fault: Fault,
+}
+
+/// What an accessor is charged for: its translation cache, its participant and its place in the
+/// lists.
+const CORE_PAGES: PageCount = PageCount(2);
+const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
+
+/// Whether a structural writer has the address to itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gate {
+    Open,
+    Closed,
+}
+
+/// How an access surrounds itself with a section, and whether it may wait outside one for what it
+/// misses.
+pub(in crate::space) trait Sectioned {
+    /// Asked when something is missed.
+    const WAIT: Wait;
+    /// Before an access.
+    fn enter(translator: &mut Translator);
+    /// Before an access that begins with a look whether it hits; if it does not, `order` comes
+    /// before all else.
+    fn enter_to_hit(translator: &mut Translator);
+    /// What such a look is at.
+    fn look(translator: &Translator) -> Look<'_>;
+    /// A whole access of a value that is no page's first bytes, if it hits; if it misses, what
+    /// `enter_to_hit` does is left.
+    fn hit<R>(
+        translator: &mut Translator,
+        of: (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R>;
+    /// The rest of `enter` after `enter_to_hit`.
+    fn order(translator: &mut Translator);
+    /// After an access.
+    fn leave(translator: &mut Translator);
+    /// Before anything that may take a lock: the section is open and stays so until we leave it.
+    /// Passes a safepoint if there is mail.
+    fn pause(translator: &mut Translator);
+    /// After it.
+    fn resume(translator: &mut Translator);
+    /// Between two accesses, before a callback: no section is open until `unsuspend`.
+    fn suspend(translator: &mut Translator);
+    /// After it.
+    fn unsuspend(translator: &mut Translator);
+}
+
+/// Each access has its own section.
+pub(in crate::space) enum Single {}
+
+impl Sectioned for Single {
+    const WAIT: Wait = Wait::Yes;
+
+    #[inline(always)]
+    fn enter(translator: &mut Translator) {
+        translator.sections.enter();
+    }
+
+    #[inline(always)]
+    fn enter_to_hit(translator: &mut Translator) {
+        translator.sections.enter_alone();
+    }
+
+    #[inline(always)]
+    fn look(translator: &Translator) -> Look<'_> {
+        translator.look_alone()
+    }
+
+    #[inline(always)]
+    fn hit<R>(
+        translator: &mut Translator,
+        of: (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        translator.hit_alone(of, need, act)
+    }
+
+    #[inline(always)]
+    fn order(translator: &mut Translator) {
+        translator.sections.order();
+    }
+
+    #[inline(always)]
+    fn leave(translator: &mut Translator) {
+        translator.sections.leave();
+    }
+
+    fn pause(_: &mut Translator) {}
+
+    fn resume(_: &mut Translator) {}
+
+    fn suspend(_: &mut Translator) {}
+
+    fn unsuspend(_: &mut Translator) {}
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Core")
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if self.space.pool.foreign_maker().is_some() {
+            return;
+        }
+        let own = self.translator.sections.participant();
+        self.space
+            .accessors
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, own));
+        self.space.sequence.forget_cache(&self.vmas);
+        let groups = &self.space.pool.groups;
+        if self.attached {
+            groups.detach_accessor(self.space.group_id());
+        }
+        groups.uncharge(self.space.group_id(), CORE_PAGES);
+    }
+}
+
+impl Core {
+    pub(in crate::space) fn new(space: &Arc<SpaceInner>) -> Core {
+        let translator = Translator::new(&space.pool.domain);
+        // Known to the space before it has cached anything, so that no post can miss it.
+        let own = translator.sections.participant().clone();
+        if space.pool.foreign_maker().is_some() {
+            // A child of fork(2): each of its accesses is refused.
+            return Core {
+                translator,
+                vmas: VmaCache::new(&space.sequence),
+                space: space.clone(),
+                attached: false,
+                fault: Fault::new(FaultKind::OtherProcess, VirtAddr(0), AccessKind::Load, 0),
+            };
+        }
+        space.accessors.lock().push(own);
+        // A group too small for one more accessor gives limit errors at its accesses, not here.
+        let attached = space.pool.groups.attach_accessor(space.group_id()).is_ok();
+        let charge = space
+            .pool
+            .charge(space.group_id(), CORE_PAGES, AllocMode::Must);
+        let _group = charge.expect("a charge that must succeed does").commit();
+        Core {
+            translator,
+            vmas: VmaCache::new(&space.sequence),
+            space: space.clone(),
+            attached,
+            fault: Fault::new(FaultKind::NotMapped, VirtAddr(0), AccessKind::Load, 0),
+        }
+    }
+
+    /// Does `act` with the bytes at `at`, in a section; on a miss, has their page first. `what`
+    /// says what to look up and what to report.
+    #[inline(always)]
+    pub(in crate::space) fn access<S: Sectioned, T>(
+        &mut self,
+        at: VirtAddr,
+        what: What,
+        act: impl FnOnce(Page) -> T,
+    ) -> Result<T, Fault> {
+        self.access_before::<S, T>(at, what, None, act)
+    }
+
+    /// The same, of an access that goes on at `next`: if its page is there, its bytes are sent for
+    /// meanwhile. The processor fetches ahead by itself, but not past the end of a page.
+    #[inline(always)]
+    pub(in crate::space) fn access_before<S: Sectioned, T>(
+        &mut self,
+        at: VirtAddr,
+        what: What,
+        next: Option<VirtAddr>,
+        act: impl FnOnce(Page) -> T,
+    ) -> Result<T, Fault> {
+        S::enter_to_hit(&mut self.translator);
+        let (size, need) = (what.size(), what.need());
+        let look = S::look(&self.translator);
+        let hit = match what.is_buffer() {
+            true => self.translator.hit_if(look, at.0, size, need),
+            false => {
+                let of = (at.0, size);
+                self.translator
+                    .hit_past_beginning(look, of, need, |page| page)
+            }
+        };
+        let page = match hit {
+            Some(page) => page,
+            None => match self.look_up::<S>(at, what) {
+                Some(page) => page,
+                None => {
+                    S::leave(&mut self.translator);
+                    return Err(self.fault);
+                }
+            },
+        };
+        if let Some(next) = next {
+            self.translator.prefetch(next.0, need);
+        }
+        let value = act(page);
+        S::leave(&mut self.translator);
+        Ok(value)
+    }
+
+    /// The page of a value at its beginning, or one that was missed; `None`: it cannot be had, and
+    /// `self.fault` says why. In a section before and after.
+    #[inline(never)]
+    fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        S::order(&mut self.translator);
+        let (size, need) = (what.size(), what.need());
+        match self.translator.hit_and_fetch_ahead(at.0, size, need) {
+            Some(page) => {
+                if self.translator.is_coalescing_due(at.0) {
+                    self.coalesce(at.0);
+                }
+                Some(page)
+            }
+            None => self.have_page::<S>(at, what),
+        }
+    }
+
+    /// Coalesces the leaf of `at` if its pages are in a row and nobody is changing the structure.
+    /// In a section.
+    #[cold]
+    #[inline(never)]
+    fn coalesce(&mut self, at: u64) {
+        // First without the mutex: most of those that are not in a row never will be.
+        if self.translator.pages_in_row(at).is_none() {
+            return;
+        }
+        // mutant: A2-coalesce (test: a_leaf_is_not_coalesced_while_its_pages_are_taken) the writer's mutex is not asked for
+        let writer = self.space.gate.try_write();
+        if writer.is_none() && cfg!(not(mutant = "A2-coalesce")) {
+            return;
+        }
+        let nodes = Nodes {
+            pool: &self.space.pool,
+        };
+        let found = nodes.find(self.space.root, at);
+        let leaf = found.filter(|leaf| leaf.exclusive);
+        if let (Some(leaf), Some(host)) = (leaf, self.translator.pages_in_row(at)) {
+            nodes.mark_coalesced(leaf.frame);
+            self.translator.coalesce(at, host);
+        }
+    }
+
+    /// The page that was missed, as `look_up`.
+    #[inline(never)]
+    fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if self.space.pool.foreign_maker().is_some() {
+            self.fault = what.fault(FaultKind::OtherProcess, at);
+            return None;
+        }
+        let paused = Interrupted::new(self, S::pause, S::resume);
+        let page = match what.access {
+            AccessKind::Store | AccessKind::Exchange => paused.core.store_by_short_way(at, what),
+            AccessKind::Load => paused.core.load_by_short_way(at, what),
+            AccessKind::Fetch => None,
+        };
+        page.or_else(|| paused.core.find_page(at, what, S::WAIT))
+    }
+
+    fn find_page(&mut self, at: VirtAddr, what: What, wait: Wait) -> Option<Page> {
+        if device::is_inside(&self.space) {
+            // The mail stays unread, so that the next access comes here, too.
+            self.fault = what.fault(FaultKind::Reentered, at);
+            return None;
+        }
+        loop {
+            if self.have_leaf(at.0) == Gate::Closed {
+                if wait == Wait::No {
+                    // The mail is read, and nobody waited for the gate: the next access has to look
+                    // at it, too.
+                    // mutant: P29-gate (test: while_the_mappings_change_it_would_block_each_time) it does not
+                    if cfg!(not(mutant = "P29-gate")) {
+                        self.translator.sections.participant().request_safepoint();
+                    }
+                    self.fault = what.fault(FaultKind::WouldBlock, at);
+                    return None;
+                }
+                // Remembered leaves may be right still, but what they lead to is being changed.
+                self.translator.sections.leave();
+                self.space.pool.counters.count(Event::GateWait);
+                self.space.gate.wait_open(at.0);
+                self.translator.sections.enter();
+                continue;
+            }
+            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+                self.sample(at, what);
+                return Some(page);
+            }
+            self.translator.sections.leave();
+            let translator = &mut self.translator;
+            let end = driver::handle(&self.space, translator, &mut self.vmas, at, what, wait);
+            self.translator.sections.enter();
+            if let Err(fault) = end {
+                self.fault = fault;
+                return None;
+            }
+            // The fault has left its leaf behind.
+            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
+                self.sample(at, what);
+                return Some(page);
+            }
+        }
+    }
+
+    /// The page of a store that takes no more than a page of the space's own; `None`: it has to be
+    /// looked for. In a section before and after.
+    #[inline(never)]
+    fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if device::is_inside(&self.space) {
+            return None;
+        }
+        match driver::store_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0) {
+            Short::No => return None,
+            Short::Done => {}
+            Short::Parted(origin) => {
+                self.translator.sections.leave();
+                self.space.let_origin_go(origin);
+                self.translator.sections.enter();
+            }
+        }
+        let page = self.translator.hit(at.0, what.size(), Need::Write)?;
+        self.sample(at, what);
+        Some(page)
+    }
+
+    /// The page of a load that takes no more than the zero frame; `None`: it has to be looked for.
+    /// In a section before and after.
+    #[inline(never)]
+    fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+        if device::is_inside(&self.space)
+            || !driver::load_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0)
+        {
+            return None;
+        }
+        let page = self.translator.hit(at.0, what.size(), Need::Read)?;
+        self.sample(at, what);
+        Some(page)
+    }
+
+    /// The access has its page, for as long as its section: while uses are sampled, the next one
+    /// may have to come here, too.
+    #[inline]
+    fn sample(&self, at: VirtAddr, what: What) {
+        if self.space.pool.samples() && what.uses_page() {
+            self.space.sample_use(at.0);
+        }
+    }
+
+    /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a
+    /// section.
+    ///
+    /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer
+    /// that leaves the leaves as they are (`translator::GATE_MAIL`) relies on it.
+    fn have_leaf(&mut self, at: u64) -> Gate {
+        while self.translator.sections.has_mail() {
+            self.translator.drain();
+            // Who posted this may be waiting for a session to leave its section, which the mail
+            // would have told it.
+            self.translator.sections.leave();
+            self.translator.sections.enter();
+        }
+        if !self.space.gate.is_open(&self.translator.sections, at) {
+            return Gate::Closed;
+        }
+        if at >> table::ADDRESS_BITS != 0 {
+            return Gate::Open;
+        }
+        let nodes = Nodes {
+            pool: &self.space.pool,
+        };
+        if let Some(leaf) = nodes.find(self.space.root, at) {
+            let use_for = if leaf.exclusive && !self.space.is_frozen() {
+                Need::Write
+            } else {
+                Need::Read
+            };
+            self.translator.fill(at, nodes.words(leaf.frame), use_for);
+        }
+        Gate::Open
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn load<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+    ) -> Result<T, Fault> {
+        match S::hit(
+            &mut self.translator,
+            (at.0, size_of::<T>()),
+            Need::Read,
+            Page::load,
+        ) {
+            Some(value) => Ok(value),
+            None => self.load_missed::<S, T>(at),
+        }
+    }
+
+    /// A load that did not find its page at hand. In a section, which it leaves.
+    #[inline(always)]
+    pub(in crate::space) fn load_missed<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+    ) -> Result<T, Fault> {
+        if crosses(at, size_of::<T>()) {
+            S::leave(&mut self.translator);
+            return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Load));
+        }
+        match self.look_up::<S>(at, What::value::<T>(AccessKind::Load)) {
+            Some(page) => {
+                let value = page.load();
+                S::leave(&mut self.translator);
+                Ok(value)
+            }
+            None => {
+                S::leave(&mut self.translator);
+                self.load_from_device::<S, T>(self.fault)
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn store<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        let store = |page: Page| page.store(value);
+        match S::hit(
+            &mut self.translator,
+            (at.0, size_of::<T>()),
+            Need::Write,
+            store,
+        ) {
+            Some(()) => Ok(()),
+            None => self.store_missed::<S, T>(at, value),
+        }
+    }
+
+    /// A store of this kind.
+    #[inline(always)]
+    pub(in crate::space) fn store_missed<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+    ) -> Result<(), Fault> {
+        if crosses(at, size_of::<T>()) {
+            S::leave(&mut self.translator);
+            return self.store_across::<S, T>(at, value);
+        }
+        let page = self.look_up::<S>(at, What::value::<T>(AccessKind::Store));
+        let stored = page.map(|page| page.store(value));
+        S::leave(&mut self.translator);
+        match stored {
+            Some(()) => Ok(()),
+            None => self.store_to_device::<S, T>(value, self.fault),
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn load_from_device<S: Sectioned, T: Scalar>(
+        &mut self,
+        fault: Fault,
+    ) -> Result<T, Fault> {
+        value_of(|bytes| self.device_load::<S>(bytes, fault))
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(in crate::space) fn store_to_device<S: Sectioned, T: Scalar>(
+        &mut self,
+        value: T,
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let mut bytes = [0; 16];
+        let bytes = &mut bytes[..size_of::<T>()];
+        translator::to_bytes(value, bytes);
+        self.device_store::<S>(bytes, fault)
+    }
+
+    /// A load of an instruction: as a load, by the right to execute.
+    #[inline(always)]
+    pub(in crate::space) fn fetch<S: Sectioned, T: Scalar>(
+        &mut self,
+        at: VirtAddr,
+    ) -> Result<T, Fault> {
+        if crosses(at, size_of::<T>()) {
+            return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Fetch));
+        }
+        self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
+    }
+
+    /// Has the page of `at` for such an access, and does nothing with it.
+    pub(in crate::space) fn have_in<S: Sectioned>(
+        &mut self,
+        at: VirtAddr,
+        access: AccessKind,
+    ) -> Result<(), Fault> {
+        self.access::<S, ()>(at, What::buffer(access, 0), drop)
+    }
+}
+
+/// A value that `load` has as bytes, which the fast path does not do. The bytes have a place of
+/// their own: were the result made out of line, the fast path would hand its own on through memory,
+/// too.
+#[inline(always)]
+fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Result<T, Fault> {
+    cold_path();
+    let mut bytes = [0; 16];
+    let bytes = &mut bytes[..size_of::<T>()];
+    load(bytes)?;
+    Ok(translator::from_bytes(bytes))
+}

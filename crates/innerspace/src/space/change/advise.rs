@@ -1,0 +1,365 @@
+//! What a program says about a range beforehand: that it will want it or not, that it is to stay,
+//! that it is to be written.
+//!
+//! | call | like Linux's | does |
+//! |---|---|---|
+//! | [`Space::advise`] | madvise | drops pages, reads ahead, makes pages old, evicts; says in which order files will be read |
+//! | [`Space::populate`] | MAP_POPULATE | has every page now, as a load or a store of a private mapping would |
+//! | [`Space::lock`], [`Space::unlock`] | mlock, munlock | populates, and keeps reclaim away |
+//! | [`Space::sync`] | msync(MS_SYNC) | writes what was stored to shared files |
+
+use std::ops::Range;
+
+use super::mapping::checked_range;
+use super::steps::Structure;
+use crate::cache::{PagedFile, Reading};
+use crate::dax::DaxFile;
+use crate::reclaim::AllocMode;
+use crate::space::access::single::Single;
+use crate::space::core::error::AccessKind;
+use crate::space::table::pte::{self, Holds, VALID};
+use crate::space::table::{Detached, Edit, Nodes};
+use crate::space::vma::area::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
+use crate::space::vma::set::{Changed, VmaSet};
+use crate::space::{Accessor, Space, SpaceError, page_start};
+use crate::sync::gate::Writer;
+use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+
+/// What will become of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum Advice {
+    /// Its pages go now: anonymous memory is zeros again, a private file mapping shows its file
+    /// again. What was stored to a shared mapping stays in the file.
+    DontNeed,
+    /// It will be used soon: files read ahead.
+    WillNeed,
+    /// It will not be used soon: reclaim takes it early.
+    Cold,
+    /// Nothing is known of the order in which it will be read: what is not in memory shows it. So
+    /// it is from the start.
+    Normal,
+    /// Cached files will be read here in no order: faults read nothing ahead, and map nothing but
+    /// the page they are for.
+    Random,
+    /// Cached files will be read here in order: faults read a full window ahead from the first one
+    /// on.
+    Sequential,
+    /// It will not be used for long: pages of files are written and evicted. Anonymous pages stay,
+    /// for there is no swap.
+    PageOut,
+}
+
+/// Pages of a file that a part of a range shows.
+type Shown = (MappedFile, Range<u64>);
+
+impl Space {
+    /// Says what will become of `len` bytes (rounded up to whole pages) at `at`.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for
+    /// [`Advice::DontNeed`] and [`Advice::PageOut`] of locked pages; [`SpaceError::File`] when
+    /// reading ahead or writing fails; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
+    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`].
+    pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
+        const WHAT: &str = "advise";
+        let space = &self.0;
+        space.check_live(WHAT, at, len)?;
+        let range = checked_range(WHAT, at, len, space.end())?;
+        let writer = space.gate.write();
+        if !writer.vmas.covers(&range) {
+            return Err(SpaceError::NotMapped {
+                what: WHAT,
+                at,
+                len,
+            });
+        }
+        let takes = matches!(advice, Advice::DontNeed | Advice::PageOut);
+        if takes && writer.vmas.overlapping(&range).any(Vma::is_locked) {
+            return Err(SpaceError::Locked {
+                what: WHAT,
+                at,
+                len,
+            });
+        }
+        match advice {
+            Advice::DontNeed => {
+                let mut writer = match space.zap(writer, &range) {
+                    Ok(()) => return Ok(()),
+                    Err(writer) => writer,
+                };
+                let nothing = |_: &mut VmaSet| Changed::default();
+                let changed = space.change(&mut writer, &range, Some(Edit::Detach), nothing);
+                drop(writer);
+                space.finish(changed?);
+                Ok(())
+            }
+            Advice::Cold => {
+                drop(writer);
+                self.make_old(&range);
+                Ok(())
+            }
+            Advice::WillNeed => {
+                let shown = shown_in(&writer.vmas, &range, |_| true);
+                drop(writer);
+                for_each_file(shown, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
+            }
+            Advice::Normal => self.set_reading(writer, &range, Reading::Normal),
+            Advice::Random => self.set_reading(writer, &range, Reading::Random),
+            Advice::Sequential => self.set_reading(writer, &range, Reading::Sequential),
+            Advice::PageOut => {
+                let shown = shown_in(&writer.vmas, &range, |_| true);
+                drop(writer);
+                let evict = |file: &PagedFile, bytes: Range<u64>| {
+                    file.sync_range(bytes.clone())?;
+                    file.evict(bytes).map(drop)
+                };
+                for_each_file(shown, evict, |file, bytes| file.sync_range(bytes))
+            }
+        }
+    }
+
+    fn set_reading(
+        &self,
+        mut writer: Writer<'_, Structure>,
+        range: &Range<u64>,
+        reading: Reading,
+    ) -> Result<(), SpaceError> {
+        let changed = self.0.change(&mut writer, range, None, |vmas| {
+            vmas.update(range, |part| part.reading = reading)
+        });
+        drop(writer);
+        self.0.finish(changed?);
+        Ok(())
+    }
+
+    /// Pages of files are unused until their next access, as after aging. Anonymous pages cannot be
+    /// evicted, and keep what they have: a restore goes by their write validity.
+    fn make_old(&self, range: &Range<u64>) {
+        let nodes = Nodes { pool: &self.0.pool };
+        self.0.inside(|tables| {
+            let mut each = |_, word: &_| {
+                let page = pte::load(word);
+                if page.holds() == Holds::File {
+                    let _aged = pte::take_valid_of_file(word, page, VALID);
+                }
+            };
+            nodes.for_each_slot(tables.root, range.start, range.end, &mut each);
+        });
+    }
+
+    /// Writes what was stored to shared mappings of files in `len` bytes (rounded up to whole
+    /// pages) at `at`, and makes it durable.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::File`];
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
+    pub fn sync(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        const WHAT: &str = "sync";
+        let range = checked_range(WHAT, at, len, self.0.end())?;
+        let shown = self.0.inside(|tables| {
+            let shared = |vma: &Vma| vma.sharing == Sharing::Shared;
+            let covered = tables.vmas.covers(&range);
+            covered.then(|| shown_in(tables.vmas, &range, shared))
+        });
+        let shown = shown.ok_or(SpaceError::NotMapped {
+            what: WHAT,
+            at,
+            len,
+        })?;
+        for_each_file(
+            shown,
+            |file, bytes| file.sync_range(bytes),
+            |file, bytes| file.sync_range(bytes),
+        )
+    }
+
+    /// Has every page of `len` bytes (rounded up to whole pages) at `at` in memory and mapped: for
+    /// stores where the mapping is private and writable, for loads otherwise. Parts that may not be
+    /// read are passed over.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the
+    /// first page that cannot be had, with what came before it in place; [`SpaceError::Empty`],
+    /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
+    pub fn populate(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        self.have_pages("populate", at, len)
+    }
+
+    pub(in crate::space) fn have_pages(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+    ) -> Result<(), SpaceError> {
+        let range = checked_range(what, at, len, self.0.end())?;
+        let parts = self.0.inside(|tables| {
+            let covered = tables.vmas.covers(&range);
+            covered.then(|| {
+                tables
+                    .vmas
+                    .overlapping(&range)
+                    .cloned()
+                    .collect::<Vec<Vma>>()
+            })
+        });
+        let parts = parts.ok_or(SpaceError::NotMapped { what, at, len })?;
+        let mut accessor = self.accessor();
+        let has_pages = |vma: &Vma| !matches!(vma.backing, Backing::Device { .. });
+        for vma in parts.into_iter().filter(has_pages) {
+            let stores = vma.sharing == Sharing::Private
+                && vma.protection.allows(Protection::WRITE)
+                && !self.0.is_frozen();
+            let access = match stores {
+                true => AccessKind::Store,
+                false if vma.protection.allows(Protection::READ) => AccessKind::Load,
+                false => continue,
+            };
+            let pages = vma.start.max(range.start)..vma.end.min(range.end);
+            for page in pages.step_by(PAGE_SIZE) {
+                let had = accessor.core.have_in::<Single>(VirtAddr(page), access);
+                had.map_err(|fault| SpaceError::Access {
+                    what,
+                    explanation: self.explain(fault),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all pages of `len` bytes (rounded up to whole pages) at `at` in memory, as
+    /// [`Space::populate`], and keeps them there until they are unlocked or unmapped. They count
+    /// against the limit all the while.
+    ///
+    /// The lock is this space's: a fork starts without locks, and a snapshot keeps no page in
+    /// memory by them. A restore brings back the locks of the snapshot's time, in a space that was
+    /// forked from the snapshot, too, but no pages: they stay from their next use on.
+    ///
+    /// # Errors
+    /// As for [`Space::populate`]; when the group may not hold as much, [`SpaceError::Access`] with
+    /// a limit fault. Nothing is locked that was not before.
+    pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let before = self.set_residence("lock", at, len, Residence::Locked)?;
+        let had = self.have_pages("lock", at, len);
+        if had.is_err() {
+            for part in before
+                .iter()
+                .filter(|part| part.residence == Residence::Pageable)
+            {
+                self.unlock_what_is_left(&(part.start..part.end));
+            }
+        }
+        had
+    }
+
+    /// Lets reclaim have the pages of `len` bytes (rounded up to whole pages) at `at` again.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Empty`],
+    /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is
+    /// changed.
+    pub fn unlock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        self.set_residence("unlock", at, len, Residence::Pageable)
+            .map(drop)
+    }
+
+    /// What was unmapped meanwhile is not locked any more.
+    fn unlock_what_is_left(&self, range: &Range<u64>) {
+        let space = &self.0;
+        let mut writer = space.gate.write();
+        let unlock =
+            |vmas: &mut VmaSet| vmas.update(range, |part| part.residence = Residence::Pageable);
+        let publish = |_: &Writer<'_, Structure>, vmas: &VmaSet, changed: &Changed| {
+            space.publish(vmas, changed);
+            Ok(Detached::default())
+        };
+        // The group is full, as likely as not.
+        let changed = space.change_by(&mut writer, AllocMode::Must, unlock, publish);
+        drop(writer);
+        space.finish(changed.expect("nodes over the limit are charged for"));
+    }
+
+    /// Returns the parts as they were.
+    fn set_residence(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+        residence: Residence,
+    ) -> Result<Vec<Vma>, SpaceError> {
+        let space = &self.0;
+        space.check_live(what, at, len)?;
+        let range = checked_range(what, at, len, space.end())?;
+        let mut writer = space.gate.write();
+        if !writer.vmas.covers(&range) {
+            return Err(SpaceError::NotMapped { what, at, len });
+        }
+        let cut = |vma: &Vma| vma.slice(vma.start.max(range.start), vma.end.min(range.end));
+        let before = writer.vmas.overlapping(&range).map(cut).collect();
+        let changed = space.change(&mut writer, &range, None, |vmas| {
+            vmas.update(&range, |part| part.residence = residence)
+        });
+        drop(writer);
+        space.finish(changed?);
+        Ok(before)
+    }
+}
+
+impl Accessor {
+    /// Has files read ahead what `len` bytes at `at`, at any alignment, show of them. A hint: what
+    /// is not mapped, or has no room, is left.
+    ///
+    /// # Errors
+    /// [`SpaceError::File`] when reading fails.
+    pub fn prefetch(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let first = page_start(at.0);
+        let end =
+            at.0.saturating_add(len)
+                .checked_next_multiple_of(PAGE_SIZE as u64);
+        let range = first..end.unwrap_or(u64::MAX);
+        let space = &self.core.space;
+        let shown = space.inside(|tables| shown_in(tables.vmas, &range, |_| true));
+        for_each_file(shown, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
+    }
+}
+
+/// What of files the range shows in mappings that are `wanted`.
+fn shown_in(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) -> Vec<Shown> {
+    let wanted = vmas.overlapping(range).filter(|vma| wanted(vma));
+    let shown = wanted.filter_map(|vma| {
+        let (start, end) = (vma.start.max(range.start), vma.end.min(range.end));
+        let first = vma.file_page(start);
+        let pages = first..first + ((end - start) >> PAGE_SHIFT);
+        Some((vma.file_of_bytes()?, pages))
+    });
+    shown.collect()
+}
+
+/// Calls `cached` or `direct` with each file and the bytes of it that exist.
+fn for_each_file(
+    shown: Vec<Shown>,
+    cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::FileError>,
+    direct: impl Fn(&DaxFile, Range<u64>) -> Result<(), crate::DaxError>,
+) -> Result<(), SpaceError> {
+    for (file, pages) in shown {
+        let up_to = |len: u64| pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(len);
+        match file {
+            MappedFile::Cached(file) => {
+                let file = PagedFile::new(&file);
+                let bytes = up_to(file.len());
+                if !bytes.is_empty() {
+                    cached(&file, bytes)?;
+                }
+            }
+            MappedFile::Direct(core) => {
+                let file = DaxFile::new(core.core().clone());
+                let bytes = up_to(file.len());
+                if !bytes.is_empty() {
+                    direct(&file, bytes)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Mapping, unmapping and changing protections: structural changes, made with the gate closed.
+
+use std::ops::Range;
+
+use super::map::{Map, Null, Place, Population};
+use crate::reclaim::AllocMode;
+use crate::space::table::Edit;
+use crate::space::vma::area::{Protection, Vma};
+use crate::space::vma::set::VmaSet;
+use crate::space::{Space, SpaceError};
+use crate::{MIB, PAGE_SIZE, VirtAddr};
+
+/// The lowest address that is chosen: a null pointer with a small offset stays an error.
+const LOWEST: u64 = 1 << 16;
+/// Where ranges of chosen address start, if there are so many.
+pub(in crate::space) const CHOSEN: u64 = 0x7f00_0000_0000;
+/// The same in narrow spaces.
+const CHOSEN_NARROW: u64 = 0x4000_0000;
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Checks `at..at + len` and makes it whole pages.
+pub(in crate::space) fn checked_range(
+    what: &'static str,
+    at: VirtAddr,
+    len: u64,
+    end: u64,
+) -> Result<Range<u64>, SpaceError> {
+    if len == 0 {
+        return Err(SpaceError::Empty { what, at });
+    }
+    if !at.is_page_aligned() {
+        return Err(SpaceError::Unaligned { what, at });
+    }
+    let last = len
+        .checked_next_multiple_of(PAGE)
+        .and_then(|len| at.0.checked_add(len));
+    match last {
+        Some(last) if last <= end => Ok(at.0..last),
+        _ => Err(SpaceError::OutOfRange {
+            what,
+            at,
+            len,
+            end: VirtAddr(end),
+        }),
+    }
+}
+
+impl Space {
+    /// Maps a file or anonymous memory and returns its first address.
+    ///
+    /// # Errors
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::NoRoom`], [`SpaceError::Overlaps`] (with [`Map::at`]),
+    /// [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`],
+    /// [`SpaceError::Forbidden`] (a shared writable mapping of a file opened read-only),
+    /// [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]:
+    /// nothing stays mapped, and what lay there before with [`Map::replacing`] is gone.
+    pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
+        self.0.check_live("map", map.place_address(), map.len())?;
+        let range = self.put(&map, Some(Edit::Detach))?;
+        let (at, len) = (VirtAddr(range.start), range.end - range.start);
+        if map.population == Population::AtOnce
+            && let Err(error) = self.populate(at, len)
+        {
+            // The group is full, as likely as not, and a fork may have come between. If there is no
+            // frame at all for a copy of the table it shares then, the mapping stays; why it was
+            // wanted is the error that counts.
+            let _stays = self.unmap_in(AllocMode::Must, at, len);
+            return Err(error);
+        }
+        Ok(at)
+    }
+
+    /// Maps a file privately in place of anonymous memory, whose pages become copies of the file's.
+    /// The memory was only ever stored to, and nobody uses it meanwhile.
+    pub(in crate::space) fn map_behind(&self, map: &Map) -> Result<(), SpaceError> {
+        self.put(map, None).map(drop)
+    }
+
+    /// Adds a mapping, with `edit` done to the pages that are there.
+    fn put(&self, map: &Map, edit: Option<Edit>) -> Result<Range<u64>, SpaceError> {
+        let space = &self.0;
+        let mut vma = map.to_vma(space.end())?;
+        map.check_memory(&space.pool)?;
+        let mut writer = space.gate.write();
+        let range = place(&writer.vmas, map, vma.end, space.end())?;
+        (vma.start, vma.end) = (range.start, range.end);
+        let changed = space.change(&mut writer, &range, edit, |vmas| vmas.put(vma));
+        drop(writer);
+        space.finish(changed?);
+        Ok(range)
+    }
+
+    /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are passed
+    /// over. When this returns, no access reads or writes what was there; dirty shared pages stay
+    /// in their file.
+    ///
+    /// # Errors
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Limit`] (a partly unmapped shared table is copied). Nothing is changed.
+    pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        self.unmap_in(AllocMode::Wait, at, len)
+    }
+
+    /// The same, with memory for it had in `mode`.
+    fn unmap_in(&self, mode: AllocMode, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let space = &self.0;
+        space.check_live("unmap", at, len)?;
+        let range = checked_range("unmap", at, len, space.end())?;
+        let mut writer = space.gate.write();
+        if writer.vmas.overlapping(&range).next().is_none() {
+            return Ok(());
+        }
+        let edit = Some(Edit::Detach);
+        let changed = space.change_in(mode, &mut writer, &range, edit, |vmas| vmas.remove(&range));
+        drop(writer);
+        space.finish(changed?);
+        Ok(())
+    }
+
+    /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. When this returns,
+    /// no access does what is forbidden now.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Forbidden`] for
+    /// what the file's opening rules out; otherwise as [`Space::unmap`]. Nothing is changed.
+    pub fn protect(
+        &self,
+        at: VirtAddr,
+        len: u64,
+        protection: Protection,
+    ) -> Result<(), SpaceError> {
+        let space = &self.0;
+        space.check_live("protect", at, len)?;
+        let range = checked_range("protect", at, len, space.end())?;
+        let mut writer = space.gate.write();
+        let vmas = &writer.vmas;
+        if !vmas.covers(&range) {
+            return Err(SpaceError::NotMapped {
+                what: "protect",
+                at,
+                len,
+            });
+        }
+        for vma in vmas.overlapping(&range) {
+            if !vma.ceiling.allows(protection) {
+                let mapping = vma.to_string();
+                return Err(SpaceError::Forbidden {
+                    mapping,
+                    wanted: protection,
+                    reason: vma.backing.rules_out(protection),
+                });
+            }
+        }
+        let gives = |right: Protection| {
+            protection.allows(right)
+                && !vmas
+                    .overlapping(&range)
+                    .all(|vma| vma.protection.allows(right))
+        };
+        // Forks share the tables and still forbid it.
+        let gives_more = gives(Protection::READ) || gives(Protection::EXECUTE);
+        let may_execute = |vma: &Vma| vma.protection.allows(Protection::EXECUTE);
+        let takes_execute =
+            !protection.allows(Protection::EXECUTE) && vmas.overlapping(&range).any(may_execute);
+        let edit = match (
+            protection.allows(Protection::READ),
+            protection.allows(Protection::WRITE),
+        ) {
+            (false, _) => Some(Edit::Forbid),
+            // A fork that may still execute would make the page valid for it in a shared leaf.
+            (true, _) if gives_more || takes_execute => Some(Edit::Part),
+            (true, false) => Some(Edit::ForbidWrite),
+            // Nothing to take away: accesses find out by faulting.
+            (true, true) => None,
+        };
+        let changed = space.change(&mut writer, &range, edit, |vmas| {
+            vmas.update(&range, |part| part.protection = protection)
+        });
+        drop(writer);
+        space.finish(changed?);
+        Ok(())
+    }
+}
+
+/// A free range for `len` bytes.
+pub(in crate::space) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
+    // A large mapping starts with a leaf, so that its tables and forks are few.
+    let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
+    let from = if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW };
+    vmas.gap(from, end, len, align)
+        .or_else(|| vmas.gap(LOWEST, end, len, PAGE))
+        .ok_or(SpaceError::NoRoom { len })
+}
+
+/// Refuses page 0.
+pub(in crate::space) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
+    match at.0 < PAGE {
+        true => Err(SpaceError::NullPage { what, at }),
+        false => Ok(()),
+    }
+}
+
+/// Where a mapping of `len` bytes goes.
+fn place(vmas: &VmaSet, map: &Map, len: u64, end: u64) -> Result<Range<u64>, SpaceError> {
+    match map.place {
+        Place::Chosen => {
+            let at = free_place(vmas, end, len)?;
+            Ok(at..at + len)
+        }
+        Place::Free(at) | Place::Replacing(at) => {
+            let range = checked_range("map", at, len, end)?;
+            if map.null == Null::KeptFree {
+                check_lowest("map", at)?;
+            }
+            let mapping = vmas.overlapping(&range).next().map(Vma::to_string);
+            match (map.place, mapping) {
+                (Place::Free(_), Some(mapping)) => Err(SpaceError::Overlaps { at, len, mapping }),
+                _ => Ok(range),
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The way back from a file's pages to the words that show them, for eviction, truncation,
+//! writeback and aging.
+//!
+//! One mapper a space and file. It looks up the space's mappings that show the pages (`shown`) and
+//! takes the words away, or only their write or accessed validity. Words in shared subtrees are
+//! taken where they are: that is right for every sharer (I11). The grace period is left to the
+//! caller.
+//!
+//! Who empties words of pages has their block or entry locked, so that none is installed meanwhile,
+//! and leaves those of other blocks (`change`). With nothing locked come: aging, and whoever has
+//! stores take the slow path again, which take validity alone; the sweep of holes, which empties
+//! words of zeros and is followed by faults that ask again; and [`SpaceInner::sample_use`], which
+//! comes from an access, not from the file, and ages the one word.
+
+use std::ops::Range;
+
+use crate::cache::{MapperId, Mappers, Revoke};
+use crate::frame::Dropped;
+use crate::space::table::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
+use crate::space::table::{LEAF_BYTES, Nodes, slot_index};
+use crate::space::tlb::translator::leaf_number;
+use crate::space::vma::area::{MappedFile, Vma};
+use crate::space::{SpaceInner, Tables};
+use crate::sync::domain::Post;
+use crate::sync::raw::AtomicU64;
+use crate::sync::{Arc, Weak, failpoint};
+
+/// Pages looked at in one section.
+const PAGES_A_SECTION: u64 = 512;
+
+/// A file that a space maps, with the space's mapper there.
+pub(in crate::space) struct FileUse {
+    file: MappedFile,
+    id: MapperId,
+    /// Mappings of it in the space.
+    pub(in crate::space) vmas: usize,
+    /// The file keeps a `Weak` of it.
+    _mapper: Arc<dyn Mappers>,
+}
+
+impl FileUse {
+    pub(in crate::space) fn register(space: &Arc<SpaceInner>, file: &MappedFile) -> FileUse {
+        let mapper: Arc<dyn Mappers> = Arc::new(SpaceMapper {
+            space: Arc::downgrade(space),
+            file: file.key(),
+        });
+        let id = file.add_mapper(Arc::downgrade(&mapper));
+        FileUse {
+            file: file.clone(),
+            id,
+            vmas: 0,
+            _mapper: mapper,
+        }
+    }
+
+    pub(in crate::space) fn file(&self) -> &MappedFile {
+        &self.file
+    }
+
+    pub(in crate::space) fn unregister(self) {
+        self.file.remove_mapper(self.id);
+    }
+}
+
+struct SpaceMapper {
+    space: Weak<SpaceInner>,
+    /// Its key. While the mapper is registered, the file is open.
+    file: usize,
+}
+
+impl Mappers for SpaceMapper {
+    fn has_locked(&self, pages: Range<u64>) -> bool {
+        let Some(space) = self.space.upgrade() else {
+            return false;
+        };
+        let locked = space.inside(|tables| {
+            let mut showing = tables.vmas.showing(self.file, &pages);
+            // A snapshot carries locks for restores, and keeps no pages for them.
+            tables.vmas.has_locked()
+                && !space.is_frozen()
+                && showing.any(|(vma, _)| vma.is_locked())
+        });
+        hand_on(space);
+        locked
+    }
+
+    fn revoke(&self, pages: Range<u64>, how: Revoke) {
+        self.in_parts(pages, |space, tables, part| {
+            space.revoke_part(tables, self.file, part, how);
+        });
+        failpoint!(Revoked);
+    }
+
+    fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
+        self.in_parts(pages, |space, tables, part| {
+            space.age_part(tables, self.file, part, used);
+        });
+        failpoint!(Revoked);
+    }
+}
+
+impl SpaceMapper {
+    /// Goes through a range a section at a time. A long one (a truncation to the end) is cut to
+    /// what is mapped.
+    fn in_parts(
+        &self,
+        pages: Range<u64>,
+        mut work: impl FnMut(&SpaceInner, Tables<'_>, &Range<u64>),
+    ) {
+        let Some(space) = self.space.upgrade() else {
+            return;
+        };
+        let mut from = pages.start;
+        while from < pages.end {
+            let part = from..pages.end.min(from.saturating_add(PAGES_A_SECTION));
+            from = part.end;
+            space.inside(|tables| work(&space, tables, &part));
+            if from < pages.end {
+                match space.inside(|tables| tables.vmas.first_page(self.file, from)) {
+                    Some(next) => from = from.max(next),
+                    None => break,
+                }
+            }
+        }
+        hand_on(space);
+    }
+}
+
+/// Whether a word is the file's business: it is not if it holds nothing, or a private copy.
+fn may_be_taken(page: pte::Pte) -> bool {
+    matches!(page.holds(), Holds::File | Holds::Direct | Holds::Zero)
+}
+
+/// The last reference to a space tears it down, which must not happen under the caller's block
+/// lock.
+fn hand_on(space: Arc<SpaceInner>) {
+    if let Some(space) = Arc::into_inner(space) {
+        let pool = space.pool.clone();
+        pool.defer(None, move || drop(space));
+    }
+}
+
+impl SpaceInner {
+    /// An access uses the page of a file at `at`. If its block is sampled, the page loses its
+    /// validity, as by aging: the access has its page for as long as its section is open, and the
+    /// next one faults. In a section.
+    #[cold]
+    pub(in crate::space) fn sample_use(&self, at: u64) {
+        let nodes = Nodes { pool: &self.pool };
+        let Some(leaf) = nodes.find(self.root, at) else {
+            return;
+        };
+        let word = &nodes.words(leaf.frame)[slot_index(at, 0)];
+        let page = pte::load(word);
+        if page.holds() == Holds::File {
+            let head = self.pool.frames.head_of(nodes.frame_of(page));
+            if self.pool.sample_mapped(head) {
+                let _aged = pte::take_valid_of_file(word, page, VALID);
+            }
+        }
+    }
+
+    fn age_part(
+        &self,
+        tables: Tables<'_>,
+        file: usize,
+        pages: &Range<u64>,
+        used: &mut dyn FnMut(u64),
+    ) {
+        let nodes = Nodes { pool: &self.pool };
+        for (vma, addresses) in tables.vmas.showing(file, pages) {
+            let mut each = |at, word: &AtomicU64| {
+                let page = pte::load(word);
+                if !may_be_taken(page) {
+                    return;
+                }
+                let before = pte::take_valid_of_file(word, page, VALID);
+                if before.is_some_and(|page| page.has(VALID_R) || page.has(VALID_X)) {
+                    used(vma.file_page(at));
+                }
+            };
+            nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
+        }
+    }
+
+    fn revoke_part(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>, how: Revoke) {
+        let nodes = Nodes { pool: &self.pool };
+        failpoint!(Revocation);
+        for (vma, addresses) in tables.vmas.showing(file, pages) {
+            let mut each = |at, word: &AtomicU64| self.revoke_word(vma, at, word, how);
+            nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
+            if how == Revoke::Tables {
+                self.revoke_tables(tables, addresses);
+            }
+        }
+    }
+
+    /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it
+    /// already, but not have told our accessors: they are told in any case.
+    fn revoke_tables(&self, tables: Tables<'_>, addresses: Range<u64>) {
+        let nodes = Nodes { pool: &self.pool };
+        for at in addresses.step_by(LEAF_BYTES as usize) {
+            nodes.unlink_zero_leaf(tables.root, at);
+            self.code.changed(&(at..at + LEAF_BYTES));
+            self.post(Post::One(leaf_number(at)));
+        }
+    }
+
+    fn revoke_word(&self, vma: &Vma, at: u64, word: &AtomicU64, how: Revoke) {
+        let pte = pte::load(word);
+        if !may_be_taken(pte) {
+            return;
+        }
+        match how {
+            Revoke::Write => {
+                let _before = pte::take_valid_of_file(word, pte, VALID_W);
+            }
+            Revoke::Holes | Revoke::All | Revoke::Tables => {
+                // Aging may change the word, a write fault put a private copy there, and a read
+                // fault the page that ends a hole.
+                let mut now = pte;
+                while self.takes(vma, at, now, how) {
+                    if pte::replace(word, now, pte::Pte::EMPTY) {
+                        self.code.changed(&(at..at + 1));
+                        // The word may be one that forks share: who comes by their mappers finds it
+                        // empty.
+                        // mutant: V11-shared (test after_forks: code_of_a_file_is_stale_in_each_space_that_shares_the_leaf)
+                        if let Some(file) = vma.file().filter(|_| !cfg!(mutant = "V11-shared")) {
+                            let page = vma.file_page(at);
+                            self.pool.watched.stored(file.key(), page..page + 1);
+                        }
+                        self.forget_mapped(now);
+                        return;
+                    }
+                    now = pte::load(word);
+                }
+            }
+        }
+    }
+
+    /// Whether the word at `at`, in what was a mapping of the revoker's file when its section
+    /// began, is the revoker's to empty. Of the pages of cached files those alone are whose block
+    /// it has locked: see `change`.
+    fn takes(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
+        match now.holds() {
+            Holds::File | Holds::Direct if how == Revoke::Holes => false,
+            // mutant: A2-old (test: who_evicts_by_old_mappings_leaves_the_pages_of_new_ones) whatever is there now
+            Holds::File => {
+                let frame = self.pool.frames.frame_of(now.host() as usize);
+                vma.shows_frame(at, frame) || cfg!(mutant = "A2-old")
+            }
+            Holds::Direct | Holds::Zero => true,
+            Holds::Nothing | Holds::Own | Holds::Borrowed => false,
+        }
+    }
+
+    fn forget_mapped(&self, page: pte::Pte) {
+        if page.holds() != Holds::File {
+            return;
+        }
+        let frames = &self.pool.frames;
+        let head = frames.head_of(frames.frame_of(page.host() as usize));
+        let dropped = frames.meta(head).hold.unmap();
+        debug_assert_eq!(dropped, Dropped::Held, "the revoker has its block");
+    }
+}

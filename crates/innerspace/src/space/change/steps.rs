@@ -1,0 +1,473 @@
+//! A structural change, step by step.
+//!
+//! | step | why there |
+//! |---|---|
+//! | 1 the new set of mappings is made, its nodes charged, frames set aside | all that can fail or wait |
+//! | 2 the gate is closed on the range: flush posted, grace period | no fault is inside the range any more, and no accessor remembers a leaf |
+//! | 3 the paths are made the space's own, under `paths`, in a section; a flush is posted if a node is replaced | an accessor may have found a leaf again by an address beside the range |
+//! | 4 the words are changed | revokers see the old mappings or find the words changed |
+//! | 5 the new set is published, the sequence bumped | after 4: a revoker that goes by the new set has nothing left to revoke in the range |
+//! | 6 a grace period, unless no leaf lies across an end of the range | accesses beside the range share such leaves, and may have gone through |
+//! | 7 the gate opens | faults in the range see the new set, and no slot of a cache is older |
+//! | 8 what was detached is let go | |
+//!
+//! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to
+//! change. A fault may see the old or the new set; a file's mapper is registered before, so whoever
+//! revokes a page that such a fault installed, under the page's block lock, goes by the new set.
+//!
+//! No step waits for a revoker whose section began after step 2: it may have read the old set, and
+//! find words of the new one, those that faults install after step 7 or those of a subtree that
+//! step 4 puts in. So the set tells a revoker where to look, and not what it may take. Of pages of
+//! cached files it empties the words alone that lead to the block which it has locked
+//! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker takes
+//! the word and waits (I6). Words of holes and of direct access files it may empty, and validity
+//! take away, wherever it is: they are not counted, the next access faults, and whoever takes them
+//! by right waits for a grace period whether it has found them or not.
+//!
+//! Whatever waits for memory with the writer held counts as a callback of the space
+//! (`device::Inside`): reclaim calls stores, and one that changed the same space would wait for
+//! itself.
+//!
+//! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done
+//! between the replacement of a leaf and its post. Faults on addresses beside the range meet steps
+//! 3 and 4 in nodes above it and in leaves at its ends: whole subtrees come off only where every
+//! address is in the range, shared nodes are copied under `paths` alone, and words of leaves are
+//! taken one by one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::revoke::FileUse;
+use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::space::access::device::Inside;
+use crate::space::pin::PinnedLeaves;
+use crate::space::table::pte::{self, Holds};
+use crate::space::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
+use crate::space::vma::area::{MappedFile, Vma};
+use crate::space::vma::set::{Changed, VmaSet};
+use crate::space::{SpaceError, SpaceInner};
+use crate::sync::domain::Post;
+use crate::sync::gate::Writer;
+use crate::sync::{Arc, failpoint};
+
+/// The whole gate.
+pub(in crate::space) const EVERYWHERE: Range<u64> = 0..u64::MAX;
+
+/// What structural writers keep.
+pub(in crate::space) struct Structure {
+    /// The set that is published.
+    pub(in crate::space) vmas: VmaSet,
+    /// Structural changes so far.
+    pub(in crate::space) revision: u64,
+    files: Files,
+    /// Where pages may be pinned.
+    pub(in crate::space) pins: PinnedLeaves,
+}
+
+/// The files that are mapped, by their keys; each keeps its file open.
+#[derive(Default)]
+struct Files(BTreeMap<usize, FileUse>);
+
+/// What a change leaves to be done without the writer's lock.
+#[must_use = "detached memory is given back by `SpaceInner::finish`"]
+pub(in crate::space) struct Leftover {
+    detached: Detached,
+    unused: Vec<FileUse>,
+}
+
+/// What was detached by a change that is under way. Nodes that were copied are nothing anybody
+/// sees; what they replaced is let go also when the change ends by an error, or by the panic of a
+/// store that was to make room for it.
+pub(in crate::space) struct Underway<'s> {
+    space: &'s SpaceInner,
+    detached: Detached,
+}
+
+impl<'s> Underway<'s> {
+    pub(in crate::space) fn new(space: &'s SpaceInner) -> Underway<'s> {
+        let detached = Detached::default();
+        Underway { space, detached }
+    }
+
+    /// The change is done, or goes on elsewhere.
+    pub(in crate::space) fn done(mut self) -> Detached {
+        std::mem::take(&mut self.detached)
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.space.retire(std::mem::take(&mut self.detached));
+    }
+}
+
+impl std::ops::Deref for Underway<'_> {
+    type Target = Detached;
+
+    fn deref(&self) -> &Detached {
+        &self.detached
+    }
+}
+
+impl std::ops::DerefMut for Underway<'_> {
+    fn deref_mut(&mut self) -> &mut Detached {
+        &mut self.detached
+    }
+}
+
+impl Structure {
+    pub(in crate::space) fn new(vmas: VmaSet) -> Structure {
+        Structure {
+            vmas,
+            revision: 0,
+            files: Files::default(),
+            pins: PinnedLeaves::default(),
+        }
+    }
+
+    /// Unregisters from all files; an empty set is left, and returned.
+    pub(in crate::space) fn close(&mut self) -> VmaSet {
+        let files = std::mem::take(&mut self.files);
+        files.0.into_values().for_each(FileUse::unregister);
+        self.vmas = self.vmas.emptied();
+        self.vmas.clone()
+    }
+
+    /// Registers a new space for the files of this one, whose mappings it has.
+    pub(in crate::space) fn register_fork(&self, child: &Arc<SpaceInner>) {
+        let mut writer = child.gate.write_new();
+        if self.vmas.has_locked() {
+            // Without its locks, the child may have fewer mappings.
+            let vmas = writer.vmas.clone();
+            for file in vmas.iter().filter_map(Vma::file) {
+                writer.files.add(child, file, 1);
+            }
+            return;
+        }
+        for used in self.files.0.values() {
+            writer.files.add(child, used.file(), used.vmas);
+        }
+    }
+}
+
+impl Files {
+    /// Counts `vmas` more mappings of the file; registers with it first.
+    fn add(&mut self, space: &Arc<SpaceInner>, file: &MappedFile, vmas: usize) {
+        let used = self.0.entry(file.key());
+        let used = used.or_insert_with(|| FileUse::register(space, file));
+        used.vmas += vmas;
+    }
+
+    /// Registers anew with every file; the old registrations are returned.
+    fn renew(&mut self, space: &Arc<SpaceInner>) -> Vec<FileUse> {
+        let renewed = |used: &mut FileUse| {
+            let mut new = FileUse::register(space, used.file());
+            new.vmas = used.vmas;
+            std::mem::replace(used, new)
+        };
+        self.0.values_mut().map(renewed).collect()
+    }
+
+    /// Counts the mappings that are no more; files that are not mapped any longer come out.
+    fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
+        let mut unused = Vec::new();
+        for file in removed.iter().filter_map(Vma::file) {
+            let key = file.key();
+            let used = self.0.get_mut(&key).expect("a mapped file is registered");
+            used.vmas -= 1;
+            if used.vmas == 0 {
+                unused.extend(self.0.remove(&key));
+            }
+        }
+        unused
+    }
+}
+
+impl SpaceInner {
+    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. What
+    /// is returned goes to [`SpaceInner::finish`] once the writer is dropped.
+    ///
+    /// # Errors
+    /// [`SpaceError::Limit`]; nothing is changed.
+    pub(in crate::space) fn change(
+        self: &Arc<SpaceInner>,
+        writer: &mut Writer<'_, Structure>,
+        range: &Range<u64>,
+        edit: Option<Edit>,
+        change: impl FnOnce(&mut VmaSet) -> Changed,
+    ) -> Result<Leftover, SpaceError> {
+        self.change_in(AllocMode::Wait, writer, range, edit, change)
+    }
+
+    /// The same, with memory for it had in `mode`.
+    pub(in crate::space) fn change_in(
+        self: &Arc<SpaceInner>,
+        mode: AllocMode,
+        writer: &mut Writer<'_, Structure>,
+        range: &Range<u64>,
+        edit: Option<Edit>,
+        change: impl FnOnce(&mut VmaSet) -> Changed,
+    ) -> Result<Leftover, SpaceError> {
+        let mapped = writer.vmas.overlapping(range).next().is_some();
+        if edit.is_some() {
+            self.code.changed(range);
+        }
+        let done = self.change_by(writer, mode, change, |writer, vmas, changed| match edit {
+            Some(edit) if mapped => self.edit(writer, range, (edit, mode), vmas, changed),
+            Some(edit) => {
+                self.part_from_sharers(range, edit, mode)?;
+                self.publish(vmas, changed);
+                Ok(Detached::default())
+            }
+            None => {
+                if !vmas.shows_as(&writer.vmas, range) {
+                    self.code.changed(range);
+                }
+                self.publish(vmas, changed);
+                Ok(Detached::default())
+            }
+        });
+        if edit == Some(Edit::Detach) {
+            self.dirty.forget(self, range);
+        }
+        done
+    }
+
+    /// Changes the mappings by `change`, whose nodes are charged for in `mode`; `tables` changes
+    /// the words, publishes the new set, and says what is detached, or that nothing is changed.
+    pub(in crate::space) fn change_by(
+        self: &Arc<SpaceInner>,
+        writer: &mut Writer<'_, Structure>,
+        mode: AllocMode,
+        change: impl FnOnce(&mut VmaSet) -> Changed,
+        tables: impl FnOnce(&Writer<'_, Structure>, &VmaSet, &Changed) -> Result<Detached, SpaceError>,
+    ) -> Result<Leftover, SpaceError> {
+        writer.revision += 1;
+        let mut vmas = writer.vmas.clone();
+        let changed = change(&mut vmas);
+        let inside = Inside::quiet(self);
+        vmas.ledger().settle(mode)?;
+        drop(inside);
+        for file in changed.added.iter().filter_map(Vma::file) {
+            writer.files.add(self, file, 1);
+        }
+        // A store that was to make room for nodes may panic.
+        let edit = AssertUnwindSafe(|| tables(writer, &vmas, &changed));
+        match catch_unwind(edit) {
+            Ok(Ok(detached)) => {
+                writer.vmas = vmas;
+                let unused = writer.files.remove(&changed.removed);
+                Ok(Leftover { detached, unused })
+            }
+            failed => {
+                let unused = writer.files.remove(&changed.added);
+                unused.into_iter().for_each(FileUse::unregister);
+                Err(match failed {
+                    Ok(error) => error.expect_err("done is done"),
+                    Err(panic) => resume_unwind(panic),
+                })
+            }
+        }
+    }
+
+    /// Makes `vmas` what sections see from now on. The old set is freed after a grace period.
+    pub(in crate::space) fn publish(&self, vmas: &VmaSet, changed: &Changed) {
+        let replaced = self.vmas.publish(&self.pool.domain, vmas.clone());
+        if !changed.removed.is_empty() {
+            self.sequence.bump();
+        }
+        self.pool
+            .retire(Retired::Call(Box::new(|_| drop(replaced))));
+    }
+
+    /// Nothing is mapped in the range, so there are no words: but what faults put there from now on
+    /// is not right for sharers of the table, who map nothing there either.
+    fn part_from_sharers(
+        &self,
+        range: &Range<u64>,
+        edit: Edit,
+        mode: AllocMode,
+    ) -> Result<(), SpaceError> {
+        let nodes = Nodes { pool: &self.pool };
+        let mut detached = Underway::new(self);
+        let mut spares = Spares::only(Vec::new());
+        while !self.own_range(range, edit, &mut spares, &mut detached) {
+            self.have_nodes(&mut spares, PATH_NODES, mode)?;
+        }
+        let before = detached.nodes();
+        debug_assert!(self.is_empty(range), "words where nothing is mapped");
+        nodes.apply(self.root, range, edit, &mut detached);
+        if detached.nodes() > before {
+            // Leaves of nothing that came off whole: accesses which found no mapping may have left
+            // them remembered.
+            self.post(Post::All);
+        }
+        Ok(())
+    }
+
+    /// Whether no slot of the range has anything: `pte::take_alone` relies on it, with the gate
+    /// open. Looks at every one.
+    pub(in crate::space) fn is_empty(&self, range: &Range<u64>) -> bool {
+        let nodes = Nodes { pool: &self.pool };
+        let mut empty = true;
+        let mut look = |_, word: &_| empty &= pte::load(word).holds() == Holds::Nothing;
+        self.inside(|tables| {
+            nodes.for_each_slot(tables.root, range.start, range.end, &mut look);
+        });
+        empty
+    }
+
+    /// Frames for so many nodes. The gate's writer is held.
+    pub(in crate::space) fn have_nodes<'s>(
+        &'s self,
+        spares: &mut Spares<'s>,
+        wanted: usize,
+        mode: AllocMode,
+    ) -> Result<(), SpaceError> {
+        let _inside = Inside::quiet(self);
+        while spares.aside.len() < wanted {
+            spares
+                .aside
+                .push(self.pool.alloc(self.group_id(), 0, mode)?);
+        }
+        Ok(())
+    }
+
+    /// Lets go after a grace period: accessors may be in it.
+    pub(in crate::space) fn retire(&self, detached: Detached) {
+        if !detached.is_empty() {
+            let release = move |pool: &Pool| Nodes { pool }.release(detached);
+            self.pool.retire(Retired::Call(Box::new(release)));
+        }
+    }
+
+    /// Steps 2 to 7.
+    fn edit(
+        &self,
+        writer: &Writer<'_, Structure>,
+        range: &Range<u64>,
+        (edit, mode): (Edit, AllocMode),
+        vmas: &VmaSet,
+        changed: &Changed,
+    ) -> Result<Detached, SpaceError> {
+        let domain = &self.pool.domain;
+        let nodes = Nodes { pool: &self.pool };
+        let mut detached = Underway::new(self);
+        let mut spares = Spares::only(Vec::new());
+        loop {
+            let closed = writer.close(domain, range, || self.post(Post::All));
+            if !self.own_range(range, edit, &mut spares, &mut detached) {
+                drop(closed);
+                self.have_nodes(&mut spares, PATH_NODES, mode)?;
+                continue;
+            }
+            nodes.apply(self.root, range, edit, &mut detached);
+            // All leaves between come off whole.
+            self.part_in_vain([range.start, range.end - 1], &mut detached);
+            failpoint!(GateClosed);
+            self.publish(vmas, changed);
+            if !(range.start | range.end).is_multiple_of(table::span(1)) {
+                domain.synchronize();
+            }
+            drop(closed);
+            return Ok(detached.done());
+        }
+    }
+
+    /// Has the leaves of these addresses that borrow nothing any more forget their origins. The
+    /// gate is closed, and a grace period follows before those are let go.
+    pub(in crate::space) fn part_in_vain(
+        &self,
+        places: impl IntoIterator<Item = u64>,
+        detached: &mut Detached,
+    ) {
+        let nodes = Nodes { pool: &self.pool };
+        let _section = self.pool.domain.reader();
+        let _paths = self.paths.lock();
+        for at in places {
+            let leaf = nodes.find(self.root, at).filter(|leaf| leaf.exclusive);
+            if let Some(leaf) = leaf.filter(|leaf| nodes.borrows_in_vain(leaf.frame)) {
+                detached.origins.extend(nodes.part(leaf.frame));
+            }
+        }
+    }
+
+    /// Makes the paths of the range the space's own, as far as the edit needs that; `false`: with
+    /// more nodes.
+    pub(in crate::space) fn own_range(
+        &self,
+        range: &Range<u64>,
+        edit: Edit,
+        spares: &mut Spares<'_>,
+        detached: &mut Detached,
+    ) -> bool {
+        let nodes = Nodes { pool: &self.pool };
+        let _section = self.pool.domain.reader();
+        let _paths = self.paths.lock();
+        // A leaf at an edge may be remembered again, and what hung under an upper node when it was
+        // copied.
+        let moved = |post| {
+            self.post(post);
+            self.leaves_copied(range);
+        };
+        let owned = nodes.own_range(self.root, range, edit, spares, detached, moved);
+        owned.is_ok()
+    }
+
+    /// Goes back to another set, whose table `take_table` puts in place of the space's with the
+    /// gate closed everywhere; nothing is changed if that fails.
+    pub(in crate::space) fn replace_all<E>(
+        self: &Arc<SpaceInner>,
+        writer: &mut Writer<'_, Structure>,
+        vmas: &VmaSet,
+        take_table: impl FnOnce(&mut Detached) -> Result<(), E>,
+    ) -> (Result<(), E>, Leftover) {
+        writer.revision += 1;
+        let vmas = vmas.with_ledger(writer.vmas.ledger().clone());
+        let changed = Changed {
+            removed: writer.vmas.iter().cloned().collect(),
+            added: vmas.iter().cloned().collect(),
+        };
+        for file in changed.added.iter().filter_map(Vma::file) {
+            writer.files.add(self, file, 1);
+        }
+        // Leaves come over from a snapshot, which a revocation may ask after it has asked this
+        // space, and find gone. Who has registered meanwhile is asked again.
+        // mutant: A2-renew (test: a_space_that_went_back_since_it_was_asked_is_asked_again) nobody is asked again
+        let renewed = match cfg!(mutant = "A2-renew") {
+            true => Vec::new(),
+            false => writer.files.renew(self),
+        };
+        self.code.changed(&EVERYWHERE);
+        let mut detached = Detached::default();
+        let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));
+        let taken = take_table(&mut detached);
+        if taken.is_ok() {
+            self.publish(&vmas, &changed);
+        }
+        drop(closed);
+        let gone = match taken {
+            Ok(()) => {
+                writer.vmas = vmas;
+                &changed.removed
+            }
+            Err(_) => &changed.added,
+        };
+        let mut unused = writer.files.remove(gone);
+        unused.extend(renewed);
+        self.dirty.forget(self, &EVERYWHERE);
+        (taken, Leftover { detached, unused })
+    }
+
+    /// What is left to do without the writer's lock.
+    pub(in crate::space) fn finish(&self, leftover: Leftover) {
+        Nodes { pool: &self.pool }.release(leftover.detached);
+        if !leftover.unused.is_empty() {
+            leftover.unused.into_iter().for_each(FileUse::unregister);
+            // The old set may be the last to keep such a file open.
+            self.pool.run_deferred();
+        }
+        self.pool.safe_point();
+    }
+}

@@ -1,0 +1,116 @@
+//! Dropping anonymous pages where they are: `Advice::DontNeed` of less than a leaf.
+//!
+//! Nothing of the structure changes, so this is none of the changes of `change`: the mappings stay,
+//! and the leaf stays where it is, the space's alone. No gate is closed, and no accessor has
+//! anything to forget: a leaf that one may have coalesced is left to `change`, for a fault beside
+//! this may put another page there while the old one is still read.
+//!
+//! | step | why |
+//! |---|---|
+//! | 1 the writer's mutex is taken | a fork alone could make others share the leaf |
+//! | | `paths` is taken | a fault that copies a leaf lets the old one go: found before, it would be another space's alone by now, or nobody's |
+//! | 2 the leaf takes over what it alone borrows | dropped from here, a page would stay its origin's, who has no parent |
+//! | | in a section, each word is swapped for an empty one | faults beside it replace words by compare-exchange: of whoever wants a word's page, one gets it |
+//! | 3 both are let go | for others, before the wait |
+//! | 4 a grace period, if there is anything to let go | who had found a page by its word is done with it (I6) |
+//! | 5 the pages are let go, and an origin of which nothing is borrowed any more | |
+//!
+//! A store beside the call is before it, and lost, or after it, and there. A fault that copies a
+//! page has read its word in the section it copies in, so the page is nobody else's until that has
+//! ended, and the word does not go back to what it was (`pte`). A page that a fault absorbs from an
+//! origin beside step 2 is the leaf's before the swap, or stays the origin's.
+
+use std::ops::Range;
+
+use super::steps::Structure;
+use crate::space::SpaceInner;
+use crate::space::table::pte::{self, Pte};
+use crate::space::table::{Borrower, Detached, LEAF_BYTES, Leaf, Nodes, slot_index};
+use crate::space::vma::area::{Backing, Vma};
+use crate::sync::failpoint;
+use crate::sync::gate::Writer;
+
+impl SpaceInner {
+    /// Drops the pages of a mapped range, if that can be done so; else gives the writer back, with
+    /// nothing changed.
+    pub(in crate::space) fn zap<'gate>(
+        &self,
+        mut writer: Writer<'gate, Structure>,
+        range: &Range<u64>,
+    ) -> Result<(), Writer<'gate, Structure>> {
+        let anonymous = |vma: &Vma| matches!(vma.backing, Backing::Anonymous);
+        if has_whole_leaf(range) || !writer.vmas.overlapping(range).all(anonymous) {
+            return Err(writer);
+        }
+        self.code.changed(range);
+        let Some(taken) = self.take_words(range) else {
+            return Err(writer);
+        };
+        // A restore cannot go by what stores alone have changed.
+        writer.revision += 1;
+        self.dirty.forget(self, range);
+        drop(writer);
+        if !taken.is_empty() {
+            // mutant: A2-zap (test: a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over) nobody is waited for
+            if cfg!(not(mutant = "A2-zap")) {
+                self.pool.domain.synchronize();
+            }
+            Nodes { pool: &self.pool }.release(taken);
+        }
+        self.pool.safe_point();
+        Ok(())
+    }
+
+    /// Empties the words of the range, and tells of which there are pages to be let go; `None`, and
+    /// nothing is changed, if others share a leaf of it, or an accessor may have one coalesced. The
+    /// gate's writer is held.
+    fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
+        let nodes = Nodes { pool: &self.pool };
+        let section = self.pool.domain.reader();
+        let paths = self.paths.lock();
+        // Where there is no leaf there is nothing to drop. One that comes meanwhile may be in a
+        // node that others share.
+        let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
+        let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
+        let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
+        // mutant: A6-coalesced (test: what_is_dropped_from_a_coalesced_leaf_is_gone_for_all; shuttle: what_is_stored_after_a_drop_is_seen_by_who_coalesces) it is dropped from under who has it so
+        let is_coalesced =
+            |leaf: &Leaf| nodes.is_coalesced(leaf.frame) && cfg!(not(mutant = "A6-coalesced"));
+        if (parts.iter()).any(|(leaf, _)| !leaf.exclusive || is_coalesced(leaf)) {
+            return None;
+        }
+        let mut taken = Detached::default();
+        for (leaf, part) in parts {
+            // What it alone borrows is its own: dropped from here, an origin without a parent would
+            // keep it.
+            while nodes.absorb_origin(leaf.frame, Borrower::Exclusive) {}
+            let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
+            for word in &nodes.words(leaf.frame)[slots] {
+                if pte::load(word) != Pte::EMPTY {
+                    failpoint!(Zap);
+                    let page = pte::take(word);
+                    if page.needs_letting_go() {
+                        taken.pages.push(page);
+                    }
+                }
+            }
+            if nodes.borrows_in_vain(leaf.frame) {
+                taken.origins.extend(nodes.part(leaf.frame));
+            }
+        }
+        drop((paths, section));
+        Some(taken)
+    }
+}
+
+/// The parts of a range in one leaf each.
+fn parts_by_leaf(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let first = range.start - range.start % LEAF_BYTES;
+    let leaves = (first..range.end).step_by(LEAF_BYTES as usize);
+    leaves.map(|leaf| leaf.max(range.start)..(leaf + LEAF_BYTES).min(range.end))
+}
+
+/// Whether a leaf can come off as one.
+fn has_whole_leaf(range: &Range<u64>) -> bool {
+    range.start.next_multiple_of(LEAF_BYTES) + LEAF_BYTES <= range.end
+}

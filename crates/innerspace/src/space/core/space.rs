@@ -1,0 +1,395 @@
+//! The space: what a handle leads to, and what every operation on it needs.
+
+use std::collections::VecDeque;
+
+use super::error::{Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
+use super::options::AddressWidth;
+use crate::cache::Cache;
+use crate::group::{Group, GroupId, LimitError};
+use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::space::access::accessor::Accessor;
+use crate::space::access::device;
+use crate::space::change::steps::Structure;
+use crate::space::code::Code;
+use crate::space::dirty::DirtyLog;
+use crate::space::snapshot::changes::Changes;
+use crate::space::table::{self, Detached, Nodes};
+use crate::space::tlb::translator::leaf_number;
+use crate::space::vma::cache::Sequence;
+use crate::space::vma::ledger::Ledger;
+use crate::space::vma::set::VmaSet;
+use crate::stats::Event;
+use crate::sync::domain::{Participant, Post};
+use crate::sync::gate::{Gate, OpenSection};
+use crate::sync::rcu_cell::RcuCell;
+use crate::sync::{Arc, Mutex, Rank, failpoint};
+use crate::{FrameId, PAGE_SIZE, VirtAddr};
+
+/// Faults whose causes are kept for [`Space::explain`].
+const REMEMBERED: usize = 16;
+
+/// An address space: mappings of files and anonymous memory, reached through [`Accessor`]s.
+///
+/// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The
+/// space lives as long as a handle or an accessor of it.
+///
+/// ```
+/// use innerspace::{MIB, Map, Memory, Protection};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(16 * MIB)?;
+/// let space = memory.space()?;
+/// let at = space.map(Map::anonymous(MIB))?;          // zeros, readable and writable
+/// space.accessor().store(at, 1_u64)?;
+///
+/// let child = space.fork()?;                         // shares every page until one of the two stores to it
+/// child.accessor().store(at, 2_u64)?;
+/// assert_eq!(space.accessor().load::<u64>(at)?, 1);
+///
+/// space.protect(at, MIB, Protection::READ)?;
+/// assert!(space.accessor().store(at, 3_u64).is_err());
+/// space.unmap(at, MIB)?;
+/// assert!(space.accessor().load::<u64>(at).is_err());
+/// println!("{}", child.stats());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Space(pub(crate) Arc<SpaceInner>);
+
+/// What a section sees of a space.
+#[derive(Clone, Copy)]
+pub(in crate::space) struct Tables<'section> {
+    pub(in crate::space) root: FrameId,
+    pub(in crate::space) vmas: &'section VmaSet,
+}
+
+/// Whether a space can change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::space) enum Role {
+    /// An ordinary space; forked from the snapshot of this number, if from one.
+    Live { born_of: Option<u64> },
+    /// A snapshot of the space of this number: no store, and no change of its mappings.
+    Frozen { of: u64 },
+}
+
+pub(crate) struct SpaceInner {
+    /// Tells the spaces and snapshots of the process apart; never reused, never 0.
+    pub(in crate::space) id: u64,
+    pub(in crate::space) role: Role,
+    pub(in crate::space) pool: Arc<Pool>,
+    /// Who serves futures; the service stays for as long.
+    pub(in crate::space) cache: Arc<Cache>,
+    pub(in crate::space) group: Group,
+    /// Pages of its own since the last restore.
+    pub(in crate::space) changes: Changes,
+    /// The page table's root, for the space's life.
+    pub(in crate::space) root: FrameId,
+    /// The mappings; published by the gate's writer.
+    pub(in crate::space) vmas: RcuCell<VmaSet>,
+    /// Counts the changes of mappings, for the accessors' slots.
+    pub(in crate::space) sequence: Sequence,
+    /// Bits of address.
+    pub(in crate::space) width: AddressWidth,
+    /// The pages that code was fetched from.
+    pub(in crate::space) code: Code,
+    /// Pages stored to since they were last taken.
+    pub(in crate::space) dirty: DirtyLog,
+    /// Closed on what is being changed. Its writer has the mappings to change and the files.
+    pub(in crate::space) gate: Gate<Structure>,
+    /// Serialises the copying of shared nodes by faults; see `table`.
+    pub(in crate::space) paths: Mutex<()>,
+    /// The accessors' shared sides, for posts.
+    pub(in crate::space) accessors: Mutex<Vec<Arc<Participant>>>,
+    /// Causes of the last faults.
+    pub(in crate::space) causes: Mutex<VecDeque<(Fault, Cause)>>,
+}
+
+impl Space {
+    /// An empty space whose pages and tables are charged to `group`.
+    pub(crate) fn new(
+        cache: &Arc<Cache>,
+        group: &Group,
+        width: AddressWidth,
+    ) -> Result<Space, LimitError> {
+        let pool = cache.pool();
+        let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
+        root.zero();
+        let root = Nodes { pool }.publish(root);
+        let vmas = VmaSet::new(Ledger::new(pool, group));
+        let role = Role::Live { born_of: None };
+        Ok(Space(SpaceInner::new(
+            cache, group, role, width, root, vmas,
+        )))
+    }
+
+    /// A new accessor: the handle through which one thread at a time loads and stores. Charged two
+    /// pages, even over the limit.
+    pub fn accessor(&self) -> Accessor {
+        Accessor::new(&self.0)
+    }
+
+    /// The group that pays for this space's own pages and tables.
+    pub fn group(&self) -> &Group {
+        &self.0.group
+    }
+
+    /// Everything that can be said about a fault of this space: the file's or the group's error, or
+    /// the nearest mapping.
+    pub fn explain(&self, fault: Fault) -> Explanation {
+        self.0.explain(fault)
+    }
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Space")
+            .field("group", &self.0.group)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SpaceInner {
+    pub(in crate::space) fn new(
+        cache: &Arc<Cache>,
+        group: &Group,
+        role: Role,
+        width: AddressWidth,
+        root: FrameId,
+        vmas: VmaSet,
+    ) -> Arc<SpaceInner> {
+        use std::sync::atomic as plain;
+        static NEXT_ID: plain::AtomicU64 = plain::AtomicU64::new(1);
+        let pool = cache.pool();
+        Arc::new(SpaceInner {
+            id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
+            role,
+            changes: Changes::default(),
+            root,
+            vmas: RcuCell::new(&pool.domain, vmas.clone()),
+            sequence: Sequence::default(),
+            width,
+            code: Code::default(),
+            dirty: DirtyLog::default(),
+            gate: Gate::new(&pool.domain, Structure::new(vmas)),
+            pool: pool.clone(),
+            cache: cache.clone(),
+            group: group.clone(),
+            paths: Mutex::ranked(Rank::Paths, ()),
+            accessors: Mutex::ranked(Rank::Participants, Vec::new()),
+            causes: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    pub(in crate::space) fn is_frozen(&self) -> bool {
+        matches!(self.role, Role::Frozen { .. })
+    }
+
+    /// The first address that does not exist.
+    pub(in crate::space) fn end(&self) -> u64 {
+        self.width.end()
+    }
+
+    /// The address `bytes` after `at`: past the last one of a narrow space comes 0. In a wide one
+    /// it does not exist.
+    pub(in crate::space) fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
+        let next = at.0.wrapping_add(bytes);
+        match self.width {
+            AddressWidth::Bits32 if at.0 < self.end() => VirtAddr(next % self.end()),
+            _ => VirtAddr(next),
+        }
+    }
+
+    /// The parts of a range of addresses by pages: address and length.
+    pub(in crate::space) fn pieces(
+        &self,
+        mut at: VirtAddr,
+        len: usize,
+    ) -> impl Iterator<Item = (u64, usize)> + use<> {
+        let wraps_at = match self.width {
+            AddressWidth::Bits32 if at.0 < self.end() => self.end(),
+            _ => 0,
+        };
+        let mut left = len;
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let piece = left.min(PAGE_SIZE - at.page_offset());
+            let start = at.0;
+            at.0 = at.0.wrapping_add(piece as u64);
+            if at.0 == wraps_at {
+                at.0 = 0;
+            }
+            left -= piece;
+            Some((start, piece))
+        })
+    }
+
+    /// Refuses changes from inside a callback of the space, and in a child of fork(2).
+    pub(in crate::space) fn check_entry(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+    ) -> Result<(), SpaceError> {
+        if let Some(maker) = self.pool.foreign_maker() {
+            let pid = maker.id();
+            return Err(SpaceError::OtherProcess { what, pid });
+        }
+        match device::is_inside(self) {
+            true => Err(SpaceError::Reentered { what, at, len }),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses structural changes of a snapshot, and those from inside a callback.
+    pub(in crate::space) fn check_live(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+    ) -> Result<(), SpaceError> {
+        self.check_entry(what, at, len)?;
+        match self.role {
+            Role::Live { .. } => Ok(()),
+            Role::Frozen { .. } => Err(SpaceError::Frozen { what }),
+        }
+    }
+
+    pub(in crate::space) fn group_id(&self) -> GroupId {
+        self.group.id()
+    }
+
+    /// Leaves a message for every accessor of the space.
+    pub(in crate::space) fn post(&self, post: Post) {
+        self.post_if(post, |_| true);
+    }
+
+    /// The same for those that are not the caller's own, which forgets by itself.
+    pub(in crate::space) fn post_to_others(&self, post: Post, own: &Participant) {
+        self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
+    }
+
+    /// Has all accessors forget the leaf of `at` if one may have it coalesced: words of it were
+    /// changed, of pages on which the gate is closed, and a grace period follows. With the gate's
+    /// writer held.
+    pub(in crate::space) fn post_coalesced(&self, at: u64) {
+        let nodes = Nodes { pool: &self.pool };
+        let marked = self.inside(|tables| {
+            // What others share nobody has so; and it may be theirs alone by now, and marked for
+            // them. What is ours alone stays ours.
+            let leaf = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive);
+            leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf.frame))
+        });
+        if marked {
+            self.post(Post::One(leaf_number(at)));
+        }
+    }
+
+    pub(in crate::space) fn post_if(&self, post: Post, wanted: impl Fn(&Participant) -> bool) {
+        let event = match post {
+            Post::One(_) => Event::MailboxPost,
+            Post::All => Event::MailboxFlush,
+        };
+        for accessor in self.accessors.lock().iter().filter(|it| wanted(it)) {
+            accessor.post(post);
+            self.pool.counters.count(event);
+        }
+    }
+
+    /// Lets go the parent refs that a fault replaced. With other accessors about, which may still
+    /// read the old leaf, or a change under way, which may be at its words, only after a grace
+    /// period: until then the old leaf counts as shared, so nobody writes to it.
+    pub(in crate::space) fn let_go(self: &SpaceInner, replaced: Detached) {
+        // Seen open in a section: who closes the gate after that finds the new leaf, and who had it
+        // closed before is done.
+        let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
+        // mutant: I11-beside (test: what_a_change_is_at_stays_shared_until_it_has_passed) a change is not looked for
+        let unchanged = is_open || cfg!(mutant = "I11-beside");
+        if unchanged && self.accessors.lock().len() <= 1 {
+            Nodes { pool: &self.pool }.release(replaced);
+        } else {
+            let release = move |pool: &Pool| Nodes { pool }.release(replaced);
+            self.pool.retire(Retired::Call(Box::new(release)));
+        }
+    }
+
+    /// Lets a leaf go that one of the space's borrowed from until now; as [`SpaceInner::let_go`].
+    #[cold]
+    pub(in crate::space) fn let_origin_go(&self, origin: FrameId) {
+        let mut replaced = Detached::default();
+        replaced.origins.push(origin);
+        self.let_go(replaced);
+    }
+
+    /// What the space's mappings and page table are in this section.
+    pub(in crate::space) fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
+        Tables {
+            root: self.root,
+            vmas: self.vmas.read(section),
+        }
+    }
+
+    /// Runs `look` in a section of the calling thread.
+    pub(in crate::space) fn inside<T>(&self, look: impl FnOnce(Tables<'_>) -> T) -> T {
+        let section = self.pool.domain.reader();
+        look(self.tables(&section))
+    }
+
+    pub(in crate::space) fn remember(&self, fault: Fault, cause: Cause) {
+        let mut causes = self.causes.lock();
+        if causes.len() == REMEMBERED {
+            causes.pop_front();
+        }
+        causes.push_back((fault, cause));
+    }
+
+    pub(in crate::space) fn explain(&self, fault: Fault) -> Explanation {
+        let at = fault.address();
+        let cause = self
+            .causes
+            .lock()
+            .iter()
+            .rev()
+            .find(|(known, _)| *known == fault)
+            .cloned();
+        let text = match (cause, fault.kind()) {
+            (Some((_, cause)), _) => format!("{}: {cause}", Wanted(fault)),
+            (None, FaultKind::NotMapped) if fault.is_beyond() => fault.to_string(),
+            (None, FaultKind::NotMapped) => self.inside(|tables| match tables.vmas.nearest(at.0) {
+                Some(vma) => format!("{fault}; nearest mapping {vma}"),
+                None => format!("{fault}; the space has no mapping"),
+            }),
+            (None, _) => self.inside(|tables| match tables.vmas.find_containing(at.0) {
+                Some(vma) => format!("{fault}: {vma}"),
+                None => fault.to_string(),
+            }),
+        };
+        Explanation { fault, text }
+    }
+}
+
+impl Drop for SpaceInner {
+    fn drop(&mut self) {
+        if self.pool.foreign_maker().is_some() {
+            // A child of fork(2) keeps what it has.
+            std::mem::forget((self.pool.clone(), self.cache.clone(), self.group.clone()));
+            return;
+        }
+        // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
+        let vmas = self.gate.get_mut().close();
+        let (pool, group) = (&self.pool, self.group.id());
+        self.changes.end(pool, group);
+        self.dirty.end(pool, group);
+        Nodes { pool }.put(self.root, table::ROOT_LEVEL);
+        failpoint!(TableGone);
+        // The mappings may have been the last to keep a file open: what that retires is done now,
+        // while there is a caller.
+        drop(self.vmas.publish(&pool.domain, vmas));
+        self.pool.run_deferred();
+    }
+}
+
+/// The address of the first byte of the page that `at` is in.
+pub(in crate::space) fn page_start(at: u64) -> u64 {
+    at & !(PAGE_SIZE as u64 - 1)
+}

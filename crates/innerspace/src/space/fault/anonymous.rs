@@ -1,0 +1,262 @@
+//! Pages of the space's own, of zeros or copied; and the short way of the stores that want one.
+//!
+//! # The short way
+//!
+//! Most faults are stores to anonymous memory, in a leaf that the accessor remembers for stores.
+//! What [`handle`](super::driver::handle) would look up for them is known already, in the section of the
+//! access itself:
+//!
+//! | what | known by |
+//! |---|---|
+//! | the leaf, and that it is the space's alone | the write tag, while there is no mail: who shares or replaces a leaf posts, then waits for sections; as for a hit |
+//! | the gate is open at the address | one look: it is open everywhere |
+//! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number |
+//!
+//! The rest is one step, which takes what can be had at once. If something is missing nothing has
+//! changed, and the fault is handled from its beginning.
+
+use crate::FrameId;
+use crate::frame::{HoldState, Kind};
+use crate::reclaim::PoolFrame;
+use crate::space::table::Nodes;
+use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use crate::space::tlb::translator::Translator;
+use crate::space::vma::cache::{MemoryFor, VmaCache};
+use crate::space::{SpaceInner, page_start};
+use crate::stats::Event;
+use crate::sync::failpoint;
+use crate::sync::raw::AtomicU64;
+use crate::sys::copy::Quarter;
+
+/// What the short way came to.
+pub(in crate::space) enum Short {
+    /// The page is there.
+    Done,
+    /// It is no fault for this way, or something is missing; nothing has changed.
+    No,
+    /// The page is there, and the leaf has let this one go, which it borrowed from: to be put with
+    /// no section open.
+    Parted(FrameId),
+}
+
+/// Makes the page of `at` writable if that takes nothing but one step. In a section.
+#[inline(always)]
+pub(in crate::space) fn store_by_short_way(
+    space: &SpaceInner,
+    translator: &Translator,
+    vmas: &mut VmaCache,
+    at: u64,
+) -> Short {
+    let Some(slot) = translator.slot_to_write(at) else {
+        return Short::No;
+    };
+    if !space.gate.is_open_everywhere(&translator.sections)
+        || !vmas.is_memory(MemoryFor::Stores, &space.sequence, at)
+        || space.pool.is_flush_due()
+    {
+        return Short::No;
+    }
+    debug_assert!(!space.is_frozen(), "a write tag in a snapshot");
+    let place = OwnSlot {
+        space,
+        at,
+        slot,
+        old: pte::load(slot),
+    };
+    if !place.old.is_vacant() {
+        return place.reuse_or_copy(vmas);
+    }
+    let done = match space.pool.alloc_from_thread_cache(space.group_id()) {
+        Some((page, next)) => place.fill_and_publish(page, next),
+        None => place.install_otherwise(),
+    };
+    if !done {
+        return Short::No;
+    }
+    vmas.count_hit();
+    space.pool.counters.count(Event::PgFault);
+    Short::Done
+}
+
+/// A slot that is to have a page of the space's own; in a leaf that is the space's alone, in a
+/// section with the gate open there.
+#[derive(Clone, Copy)]
+pub(in crate::space) struct OwnSlot<'s> {
+    pub(in crate::space) space: &'s SpaceInner,
+    pub(in crate::space) at: u64,
+    pub(in crate::space) slot: &'s AtomicU64,
+    /// What was in the slot.
+    pub(in crate::space) old: Pte,
+}
+
+impl<'s> OwnSlot<'s> {
+    fn nodes(self) -> Nodes<'s> {
+        Nodes {
+            pool: &self.space.pool,
+        }
+    }
+
+    /// The leaf that the slot is in.
+    fn leaf(self) -> FrameId {
+        let address = std::ptr::from_ref(self.slot).addr();
+        self.space.pool.frames.frame_of(address)
+    }
+
+    /// The end of the short way where there is a page.
+    #[inline(never)]
+    fn reuse_or_copy(self, vmas: &VmaCache) -> Short {
+        let borrowed = match self.old.holds() {
+            Holds::Own if self.nodes().is_sole_owner(self.old) => {
+                if !self.reuse() {
+                    return Short::No;
+                }
+                vmas.count_hit();
+                self.space.pool.counters.count(Event::PgFault);
+                return Short::Done;
+            }
+            Holds::Own => false,
+            Holds::Borrowed if self.nodes().absorbable_origin(self.leaf()).is_none() => true,
+            _ => return Short::No,
+        };
+        if self.install(None) != Some(true) {
+            return Short::No;
+        }
+        vmas.count_hit();
+        self.space.pool.counters.count(Event::PgFault);
+        match borrowed.then(|| self.part_from_origin()).flatten() {
+            None => Short::Done,
+            Some(origin) => Short::Parted(origin),
+        }
+    }
+
+    /// Makes the page writable that is there: nobody else has it. Whether the slot was still as it
+    /// was.
+    pub(in crate::space) fn reuse(self) -> bool {
+        self.space.pool.counters.count(Event::CowReuse);
+        self.space.written(self.at);
+        pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
+    }
+
+    /// Puts a page there: `page`, or one that can be had at once; of zeros, or a copy of what is
+    /// there. Whether the slot was still as it was; `None`: there is no page.
+    #[inline(always)]
+    pub(in crate::space) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
+        if matches!(self.old.holds(), Holds::Own | Holds::Borrowed) {
+            let nodes = self.nodes();
+            nodes.pool.frames.prefetch(nodes.frame_of(self.old));
+        }
+        // What can be had at once stays in registers.
+        let page = match page {
+            Some(page) => page,
+            None => match self
+                .space
+                .pool
+                .alloc_from_thread_cache(self.space.group_id())
+            {
+                Some((page, next)) => return Some(self.fill_and_publish(page, next)),
+                None => self.space.pool.try_alloc(self.space.group_id())?,
+            },
+        };
+        Some(self.fill_and_publish_given(page))
+    }
+
+    /// As [`OwnSlot::install`] where no page is at hand, in a vacant slot.
+    #[cold]
+    #[inline(never)]
+    fn install_otherwise(self) -> bool {
+        let page = self.space.pool.try_alloc(self.space.group_id());
+        page.is_some_and(|page| self.fill_and_publish_given(page))
+    }
+
+    #[inline(never)]
+    fn fill_and_publish_given(self, page: PoolFrame<'s>) -> bool {
+        self.fill_and_publish(page, None)
+    }
+
+    /// Who stores to one new page after the other finds the next in the processor's cache: it is
+    /// sent for a quarter at a time. Nothing is sent for where the page is clear already, and so,
+    /// as a rule, the next: of those only some lines will be wanted.
+    #[inline(always)]
+    fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
+        let frames = &self.space.pool.frames;
+        let is_vacant = self.old.is_vacant();
+        let next = next.filter(|_| !(is_vacant && page.is_clear()));
+        // Each way for itself: asked once for both, a warm fault takes 2 to 3 ns more.
+        if !is_vacant {
+            page.prefetch(Quarter::Third);
+            page.prefetch(Quarter::Fourth);
+            self.fill_with_copy(&mut page);
+        } else if !page.is_clear() {
+            page.prefetch(Quarter::Third);
+            page.prefetch(Quarter::Fourth);
+            page.zero();
+        }
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::First);
+        }
+        let replaced = self.publish(page);
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::Second);
+        }
+        replaced
+    }
+
+    /// Copies what is there.
+    fn fill_with_copy(self, page: &mut PoolFrame<'s>) {
+        match self.old.holds() {
+            Holds::Own | Holds::Borrowed => {
+                self.space.pool.counters.count(Event::Cow);
+                // It was shared when its word was read. If the others have let it go since,
+                // somebody may store to it in place: the word says so (`pte`), and the copy is
+                // thrown away.
+                page.copy_from_still(self.nodes().frame_of(self.old));
+                failpoint!(Copied);
+            }
+            Holds::File | Holds::Direct => self.copy(page, self.old.host()),
+            Holds::Nothing | Holds::Zero => unreachable!("there is nothing to copy"),
+        }
+    }
+
+    /// Copies a page that others may be writing to.
+    pub(in crate::space) fn copy(self, page: &mut PoolFrame<'s>, from: u64) {
+        self.space.pool.counters.count(Event::Cow);
+        page.copy_from(self.space.pool.frames.frame_of(from as usize));
+    }
+
+    /// Puts a page there whose bytes are set. Whether the slot was still as it was.
+    #[inline(always)]
+    pub(in crate::space) fn publish(self, page: PoolFrame<'s>) -> bool {
+        let host = page.address();
+        page.publish_as(Kind::Anonymous, HoldState::refs_only(1));
+        self.space.written(self.at);
+        if !pte::replace(self.slot, self.old, Pte::own(host)) {
+            self.throw_away(host);
+            return false;
+        }
+        // In the section, so that a restore, with the gate closed, knows of every page.
+        let page = page_start(self.at);
+        let changes = &self.space.changes;
+        changes.record(self.space, page, || self.leaf());
+        if !self.old.is_vacant() {
+            self.nodes().retire_page(self.old);
+        }
+        true
+    }
+
+    /// Of a page that nobody saw.
+    #[cold]
+    fn throw_away(self, host: u64) {
+        self.nodes().put_page(Pte::own(host));
+    }
+
+    /// The leaf borrows less than before: if nothing is left, it lets its origin go, which is
+    /// returned.
+    pub(in crate::space) fn part_from_origin(self) -> Option<FrameId> {
+        let (nodes, leaf) = (self.nodes(), self.leaf());
+        if !nodes.borrows_in_vain(leaf) {
+            return None;
+        }
+        let _paths = self.space.paths.lock();
+        nodes.part(leaf)
+    }
+}

@@ -1,0 +1,549 @@
+//! One page fault, as steps.
+//!
+//! A step runs inside a section with the gate open and never sleeps: it installs the page, or says
+//! what is missing. What is missing is then had with no section open and no lock held (DESIGN
+//! decision 4), and the step runs again. A fault that must not wait ([`Wait::No`]) has what is
+//! there at once, and is an error where it is not; nodes that a step has linked stay, whatever the
+//! end.
+//!
+//! ```text
+//! step -> Done                                                        without waiting
+//!      -> Gate         wait until the structural writer is done       never
+//!      -> Nodes(n)     allocate (charge, maybe reclaim) table nodes   of what is free
+//!      -> Page         allocate the anonymous page                    of what is free
+//!      -> File(kind)   look up or fill the block; it comes back       if cached and unlocked, or a known hole
+//!                      locked
+//!      -> Direct       lock the entry of a direct access file         if it tells enough
+//!                      (`direct`)
+//!      -> Again        somebody else changed the word first
+//!      -> Denied(kind) the access is an error
+//! ```
+//!
+//! Nodes and pages are had before the block, because no frame is allocated while a block is locked.
+//! What is free at once, with nothing to wait for, the step takes by itself; only when there is
+//! nothing does it say so.
+//!
+//! A step that is done leaves the leaf with the accessor, so that the access finds it. Most
+//! accesses to anonymous memory come here for their first page in a leaf alone: see `own` for
+//! stores, `zero` for loads.
+
+use std::ops::Range;
+
+use super::anonymous::OwnSlot;
+pub(in crate::space) use super::anonymous::{Short, store_by_short_way};
+pub(in crate::space) use super::zero::load_by_short_way;
+use crate::cache::{
+    Beside, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
+    Reading, Wait,
+};
+use crate::dax::{DaxPages, DaxRef, Reach};
+use crate::reclaim::PoolFrame;
+use crate::space::SpaceInner;
+use crate::space::access::device::{DeviceCall, Inside};
+use crate::space::access::single::What;
+use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::space::page_start;
+use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
+use crate::space::table::{self, Borrower, Detached, NeedNodes, Nodes, Spares};
+use crate::space::tlb::translator::{Need, Translator};
+use crate::space::vma::area::{Backing, MappedFile, Protection, Sharing, Vma};
+use crate::space::vma::cache::VmaCache;
+use crate::stats::Event;
+use crate::sync::domain::{Participant, Post};
+use crate::sync::raw::AtomicU64;
+use crate::sync::{Arc, failpoint};
+use crate::{FrameId, PAGE_SIZE, VirtAddr};
+
+/// What a step came to.
+pub(super) enum Step {
+    Done,
+    Again,
+    Gate,
+    Nodes,
+    Page,
+    File(FileWant),
+    Direct(DaxRef, u64, FileAccessKind, Reach),
+    Device(DeviceCall),
+    Denied(FaultKind),
+}
+
+/// A page of a file that a step needs.
+pub(super) struct FileWant {
+    file: Arc<FileInner>,
+    page: u64,
+    kind: FileAccessKind,
+    /// The pages around it that could be mapped with it.
+    around: Range<u64>,
+    reading: Reading,
+}
+
+/// What was had for the page of a file.
+pub(super) enum FilePage {
+    /// Its block, locked and held; belongs to this file and page.
+    Block(LockedBlock, u64, FileAccessKind),
+    /// The store of this file has holes at these pages.
+    Hole(Arc<FileInner>, Hole),
+    /// Pages of a direct access file, with their entries locked.
+    Direct(DaxPages),
+    None,
+}
+
+/// One fault under way.
+pub(super) struct FaultState<'space> {
+    pub(super) space: &'space SpaceInner,
+    // What is asked.
+    pub(super) at: VirtAddr,
+    pub(super) what: What,
+    pub(super) wait: Wait,
+    // What has been had so far.
+    pub(super) spares: Spares<'space>,
+    pub(super) page: Option<PoolFrame<'space>>,
+    pub(super) file: FilePage,
+    /// What the gate is open at in this step: the address's leaf, or only its page.
+    pub(super) around: Range<u64>,
+    /// The leaf that the last step worked in.
+    pub(super) leaf: Option<FrameId>,
+    /// Blocks mapped with the page's own, locked until the section is left.
+    pub(super) beside: Beside,
+    /// What the accessor has to forget of what the last step replaced.
+    pub(super) forget: Option<Post>,
+    // What is to be let go when no accessor can be in it.
+    pub(super) replaced: Detached,
+}
+
+/// Makes the page of `at` valid for `access`, or says why that cannot be. No section is open before
+/// and after.
+#[cold]
+pub(in crate::space) fn handle(
+    space: &SpaceInner,
+    translator: &mut Translator,
+    vmas: &mut VmaCache,
+    at: VirtAddr,
+    what: What,
+    wait: Wait,
+) -> Result<(), Fault> {
+    space.pool.counters.count(Event::PgFault);
+    let end = {
+        let mut fault = FaultState {
+            space,
+            at,
+            what,
+            wait,
+            spares: Spares {
+                aside: Vec::new(),
+                at_once: Some((&space.pool, space.group_id())),
+            },
+            page: None,
+            file: FilePage::None,
+            leaf: None,
+            around: 0..0,
+            beside: Beside::NONE,
+            forget: None,
+            replaced: Detached::default(),
+        };
+        fault.run(translator, vmas)
+    };
+    if wait == Wait::Yes {
+        space.pool.safe_point();
+    }
+    end
+}
+
+/// By a drop, because a store that the fault calls may panic.
+impl Drop for FaultState<'_> {
+    fn drop(&mut self) {
+        match &self.file {
+            FilePage::None => {}
+            _ => self.file = FilePage::None, // unlocks the block
+        }
+        if !self.replaced.is_empty() {
+            self.space.let_go(std::mem::take(&mut self.replaced));
+        }
+    }
+}
+
+impl<'space> FaultState<'space> {
+    pub(super) fn run(
+        &mut self,
+        translator: &mut Translator,
+        vmas: &mut VmaCache,
+    ) -> Result<(), Fault> {
+        loop {
+            match self.step_inside(translator, vmas) {
+                Step::Done => return Ok(()),
+                Step::Again => {}
+                Step::Gate if self.wait == Wait::No => {
+                    // The mail is read, and nobody waits for the gate: the next access has to look
+                    // at it, too.
+                    // mutant: P29-step (test: a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access) it does not
+                    if cfg!(not(mutant = "P29-step")) {
+                        translator.sections.participant().request_safepoint();
+                    }
+                    return Err(self.error(FaultKind::WouldBlock, None));
+                }
+                Step::Gate => {
+                    self.file = FilePage::None;
+                    self.space.pool.counters.count(Event::GateWait);
+                    self.space.gate.wait_open(self.at.0);
+                }
+                Step::Nodes => self.have_node()?,
+                Step::Page => {
+                    self.file = FilePage::None; // nothing is allocated while a block is locked
+                    self.page = Some(self.allocate()?);
+                }
+                Step::File(want) => self.have_block(want)?,
+                Step::Direct(file, page, kind, reach) => {
+                    self.have_entry(&file, page, kind, reach)?
+                }
+                Step::Device(call) => {
+                    vmas.device = Some(call);
+                    return Err(self.error(FaultKind::Device, None));
+                }
+                Step::Denied(kind) => return Err(self.error(kind, None)),
+            }
+        }
+    }
+
+    pub(super) fn error(&self, kind: FaultKind, cause: Option<Cause>) -> Fault {
+        let fault = self.what.fault(kind, self.at);
+        if let Some(cause) = cause {
+            self.space.remember(fault, cause);
+        }
+        fault
+    }
+
+    pub(super) fn error_of(&self, cause: Cause) -> Fault {
+        match self.wait == Wait::No && cause.would_block() {
+            true => self.error(FaultKind::WouldBlock, None),
+            false => self.error(cause.kind(), Some(cause)),
+        }
+    }
+
+    pub(super) fn allocate(&self) -> Result<PoolFrame<'space>, Fault> {
+        let mode = self.wait.alloc_mode();
+        let allocated = self.space.pool.alloc(self.space.group_id(), 0, mode);
+        allocated.map_err(|error| self.error_of(Cause::Limit(error)))
+    }
+
+    pub(super) fn have_node(&mut self) -> Result<(), Fault> {
+        self.file = FilePage::None;
+        // One at a time: what the step has linked or copied stays, so each round needs one node
+        // less.
+        let frame = self.allocate()?;
+        self.spares.aside.push(frame);
+        Ok(())
+    }
+
+    pub(super) fn have_block(&mut self, want: FileWant) -> Result<(), Fault> {
+        self.file = FilePage::None;
+        let _inside = Inside::quiet(self.space);
+        let FileWant {
+            page, kind, around, ..
+        } = &want;
+        let found = want
+            .file
+            .fault_block(*page, *kind, around, want.reading, self.wait);
+        self.file = match found.map_err(|error| self.file_error(error))? {
+            FaultPage::Block(block) => FilePage::Block(block, want.page, want.kind),
+            FaultPage::Hole(hole) => FilePage::Hole(want.file, hole),
+        };
+        failpoint!(BlockAcquired);
+        Ok(())
+    }
+
+    pub(super) fn file_error(&self, error: FileError) -> Fault {
+        self.error_of(Cause::File(std::sync::Arc::new(error)))
+    }
+
+    /// One step, inside a section with the gate open at the address.
+    pub(super) fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
+        // May be the last to keep a file open: dropped with no section open. A direct access file
+        // is closed by that, in a `try_` form, too: who opens it again waits for its end, and may
+        // be where nobody would do what was deferred.
+        let mut named = None;
+        translator.enter_and_drain();
+        let section = &translator.sections;
+        let at = self.at.0;
+        let leaf = at & !(table::span(1) - 1);
+        let leaf = leaf..leaf.saturating_add(table::span(1));
+        let gate = &self.space.gate;
+        let everywhere = gate.is_open_everywhere(section);
+        let step = if everywhere || gate.is_open(section, at) {
+            self.around = match everywhere || gate.is_open_in(section, &leaf) {
+                true => leaf,
+                false => page_start(at)..page_start(at).saturating_add(PAGE_SIZE as u64),
+            };
+            // The set is read after the sequence: a slot filled from an old set has an old number,
+            // and is not used again.
+            let tree = || self.space.tables(section).vmas.find_containing(at);
+            match vmas.find(&self.space.sequence, at, &mut named, tree) {
+                Some(vma) => self.step(vma, section.participant()),
+                None => Step::Denied(FaultKind::NotMapped),
+            }
+        } else {
+            Step::Gate
+        };
+        if let Some(post) = self.forget.take() {
+            translator.forget(post);
+        }
+        if let (Step::Done, Some(leaf)) = (&step, self.leaf) {
+            let need = if self.what.access.writes() {
+                Need::Write
+            } else {
+                Need::Read
+            };
+            translator.found(self.at.0, self.nodes().words(leaf), need);
+        }
+        translator.sections.leave();
+        self.beside.let_go(&self.space.pool);
+        step
+    }
+
+    pub(super) fn step(&mut self, vma: &Vma, own: &Participant) -> Step {
+        let wanted = match self.what.access {
+            AccessKind::Load => Protection::READ,
+            AccessKind::Store => Protection::WRITE,
+            AccessKind::Exchange => Protection::READ_WRITE,
+            AccessKind::Fetch => Protection::EXECUTE,
+        };
+        if !vma.protection.allows(wanted) {
+            return Step::Denied(FaultKind::Forbidden);
+        }
+        if self.what.access.writes() && self.space.is_frozen() {
+            return Step::Denied(FaultKind::Frozen);
+        }
+        if let Backing::Device { device, .. } = &vma.backing {
+            if self.space.is_frozen() {
+                return Step::Denied(FaultKind::Frozen);
+            }
+            let offset = vma.file_page(self.at.0) * PAGE_SIZE as u64 + self.at.page_offset() as u64;
+            let device = device.clone();
+            return Step::Device(DeviceCall { device, offset });
+        }
+        if let Some(step) = self.step_without_leaf(vma) {
+            return step;
+        }
+        let leaf = match self.find_leaf(own) {
+            Ok(leaf) => leaf,
+            Err(NeedNodes) => return Step::Nodes,
+        };
+        self.leaf = Some(leaf);
+        let nodes = self.nodes();
+        let slot = &nodes.words(leaf)[table::slot_index(self.at.0, 0)];
+        let mut old = pte::load(slot);
+        let borrowed = old.holds() == Holds::Borrowed;
+        if borrowed && self.what.access.writes() && nodes.absorbable_origin(leaf).is_some() {
+            let paths = self.space.paths.lock();
+            // The page may be of the next one, or of one after that.
+            while pte::load(slot).is_borrowed() && nodes.absorb_origin(leaf, Borrower::Exclusive) {}
+            drop(paths);
+            // It may borrow nothing from the next one.
+            self.replaced
+                .origins
+                .extend(self.own_slot(slot, old).part_from_origin());
+            old = pte::load(slot);
+        }
+        match (old.holds(), self.what.access.writes()) {
+            // Aged, or never read: the page is there.
+            (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
+                done_if(pte::replace(slot, old, old.with(self.validity())))
+            }
+            (Holds::Own, true) if nodes.is_sole_owner(old) => {
+                done_if(self.own_slot(slot, old).reuse())
+            }
+            (Holds::Nothing | Holds::Zero | Holds::File | Holds::Direct, _)
+                if vma.file().is_some() =>
+            {
+                self.install_file(vma, leaf, old)
+            }
+            (Holds::Nothing, false) => {
+                done_if(super::zero::map(self.space, slot, old, self.validity()))
+            }
+            (Holds::Borrowed, true) => {
+                let step = self.install_anonymous(slot, old);
+                if let Step::Done = step {
+                    let parted = self.own_slot(slot, old).part_from_origin();
+                    self.replaced.origins.extend(parted);
+                }
+                step
+            }
+            (Holds::Nothing | Holds::Zero | Holds::Own, true) => self.install_anonymous(slot, old),
+            (Holds::File | Holds::Direct, true) => {
+                unreachable!("a file page in anonymous memory")
+            }
+        }
+    }
+
+    /// What an access that does not write makes valid.
+    pub(super) fn validity(&self) -> u64 {
+        match self.what.access {
+            AccessKind::Fetch => VALID_X,
+            _ => VALID_R,
+        }
+    }
+
+    pub(super) fn nodes(&self) -> Nodes<'space> {
+        Nodes {
+            pool: &self.space.pool,
+        }
+    }
+
+    /// The leaf of the address: any for a load or a fetch, the space's own for a store. `own` is
+    /// the accessor's: who else remembers what was replaced is told, and this one forgets it in the
+    /// same section, before it remembers the leaf.
+    pub(super) fn find_leaf(&mut self, own: &Participant) -> Result<FrameId, NeedNodes> {
+        let nodes = self.nodes();
+        let at = self.at.0;
+        if !self.what.access.writes() {
+            let leaf = nodes.fill_path(self.space.root, at, &mut self.spares)?;
+            assert!(
+                self.what.access == AccessKind::Load || !nodes.is_zero_leaf(leaf),
+                "I11: the leaf of zeros where execution is allowed"
+            );
+            return Ok(leaf);
+        }
+        // A path that is our own stays so as long as the gate is open: only fork shares it.
+        if let Some(leaf) = nodes
+            .find(self.space.root, at)
+            .filter(|leaf| leaf.exclusive)
+        {
+            return Ok(leaf.frame);
+        }
+        failpoint!(Turn);
+        let _paths = self.space.paths.lock();
+        let moved = |forget| {
+            // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced
+            if cfg!(not(mutant = "A6")) {
+                self.space.post_to_others(forget, own);
+            }
+            self.space.leaves_copied(&(at..at + 1));
+            self.forget = Some(forget);
+        };
+        nodes.own_path(
+            self.space.root,
+            at,
+            &mut self.spares,
+            &mut self.replaced,
+            moved,
+        )
+    }
+
+    /// The slot of the address, in a leaf that is the space's own.
+    pub(super) fn own_slot(&self, slot: &'space AtomicU64, old: Pte) -> OwnSlot<'space> {
+        OwnSlot {
+            space: self.space,
+            at: self.at.0,
+            slot,
+            old,
+        }
+    }
+
+    /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf
+    /// is the space's own.
+    pub(super) fn install_anonymous(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
+        match self.own_slot(slot, old).install(self.page.take()) {
+            Some(replaced) => done_if(replaced),
+            None => Step::Page,
+        }
+    }
+
+    /// A page of a file: the file's own frame, or a private copy for a store to a private mapping.
+    pub(super) fn install_file(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
+        let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
+        let file = match vma.file().expect("checked by the caller") {
+            MappedFile::Cached(file) => file,
+            MappedFile::Direct(file) => return self.install_direct(vma, file, leaf, old),
+        };
+        let page = vma.file_page(page_start(self.at.0));
+        let copy = self.what.access.writes() && vma.sharing == Sharing::Private;
+        let kind = match (self.what.access.writes(), copy) {
+            (true, false) => FileAccessKind::Write,
+            _ => FileAccessKind::Read,
+        };
+        if copy && self.page.is_none() {
+            return Step::Page;
+        }
+        match &self.file {
+            FilePage::Block(block, had, had_kind)
+                if *had == page
+                    && *had_kind == kind
+                    && block.is_of(file)
+                    && block.carries_barrier() =>
+            {
+                let host = block.host_of_page(page);
+                if copy {
+                    self.install_copy(slot, old, host)
+                } else {
+                    self.map_block(vma, leaf, old, kind)
+                }
+            }
+            FilePage::Hole(of, hole)
+                if Arc::ptr_eq(of, file)
+                    && hole.pages().contains(&page)
+                    && kind == FileAccessKind::Read
+                    && file.hole_still(hole) =>
+            {
+                match copy {
+                    true => self.install_anonymous(slot, old),
+                    false => self.map_holes(vma, leaf, old, page, hole.pages().clone()),
+                }
+            }
+            _ => Step::File(FileWant {
+                file: file.clone(),
+                page,
+                kind,
+                around: self.pages_around(vma, page, copy),
+                reading: vma.reading,
+            }),
+        }
+    }
+
+    pub(super) fn install_copy(&mut self, slot: &'space AtomicU64, old: Pte, from: u64) -> Step {
+        let mut page = self.page.take().expect("had before the block");
+        let slot = self.own_slot(slot, old);
+        slot.copy(&mut page, from);
+        done_if(slot.publish(page))
+    }
+
+    /// Maps the file's own frame, under its block's lock.
+    pub(super) fn map_block(
+        &mut self,
+        vma: &Vma,
+        leaf: FrameId,
+        old: Pte,
+        kind: FileAccessKind,
+    ) -> Step {
+        let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
+        let FilePage::Block(block, page, _) = &self.file else {
+            unreachable!("checked by the caller")
+        };
+        let valid = match kind {
+            FileAccessKind::Read => self.validity(),
+            FileAccessKind::Write => VALID_R | VALID_W,
+        };
+        if kind == FileAccessKind::Write {
+            self.space.file_written(vma, self.at.0);
+        }
+        let new = Pte::file(block.host_of_page(*page), valid);
+        if old.holds() == Holds::File && old.host() == new.host() {
+            return done_if(pte::replace(slot, old, old.with(valid)));
+        }
+        let hold = &self.space.pool.frames.meta(block.head()).hold;
+        if !hold.try_map() {
+            return Step::Denied(FaultKind::TooManyOwners);
+        }
+        if pte::replace(slot, old, new) {
+            self.nodes().retire_page(old);
+            if kind == FileAccessKind::Read {
+                self.map_beside(vma, leaf);
+            }
+            return Step::Done;
+        }
+        let _held = hold.unmap(); // the block lock's holder has a ref, so this is not the last hold
+        Step::Again
+    }
+}
+
+pub(super) fn done_if(replaced: bool) -> Step {
+    if replaced { Step::Done } else { Step::Again }
+}

@@ -1,0 +1,124 @@
+//! What a load maps besides the page that it asks for: the holes, or the cached pages, of the 64
+//! KiB around it.
+//!
+//! Neighbours are those pages that the mapping shows in the same leaf, where the gate is open and
+//! nothing is mapped yet. They are installed in the section of the fault, so that whoever closes
+//! the gate, and revokes, finds them as it finds the page itself.
+//!
+//! | neighbour | installed | because |
+//! |---|---|---|
+//! | a hole | with VALID_R: the zero frame | nobody asks how the zero frame is used |
+//! | a cached page | PRESENT, with no validity | VALID_R is the accessed bit, and nobody has accessed it: the first load makes it valid by a step that needs no block, and reclaim that comes before finds it unused |
+//!
+//! A cached neighbour is mapped under its block's lock, as the page itself, but only if the lock is
+//! free and nobody waits for the block (`cache::beside`): nothing is waited for, read or allocated,
+//! and no mutex is taken.
+
+use std::ops::Range;
+
+use super::driver::{FaultState, FilePage, Step};
+use super::zero;
+use crate::cache::{Beside, Reading};
+use crate::space::table;
+use crate::space::table::pte::{self, Holds, Pte};
+use crate::space::vma::area::Vma;
+use crate::stats::Event;
+use crate::{FrameId, PAGE_SIZE};
+
+/// The bytes around, aligned: a power of two, not above a leaf's.
+const AROUND: u64 = 16 * PAGE_SIZE as u64;
+
+// A fault takes the blocks of all its neighbours, if each has one of its own.
+const _: () = assert!(AROUND / PAGE_SIZE as u64 <= Beside::MOST as u64);
+
+impl FaultState<'_> {
+    /// The pages of the file that a load of `page` may map with it: those of the window around it
+    /// that the mapping shows in this leaf, where the gate is open.
+    pub(in crate::space) fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
+        if copy || self.what.access.writes() || vma.reading == Reading::Random {
+            return page..page + 1;
+        }
+        let window = self.at.0 & !(AROUND - 1);
+        let start = window.max(vma.start).max(self.around.start);
+        let end = (window + AROUND).min(vma.end).min(self.around.end);
+        vma.file_page(start)..vma.file_page(end - 1) + 1
+    }
+
+    /// Maps the zero frame over the page, and over the holes around it where nothing is mapped yet.
+    pub(in crate::space) fn map_holes(
+        &mut self,
+        vma: &Vma,
+        leaf: FrameId,
+        old: Pte,
+        page: u64,
+        holes: Range<u64>,
+    ) -> Step {
+        let words = self.nodes().words(leaf);
+        let slot = table::slot_index(self.at.0, 0);
+        if !zero::map(self.space, &words[slot], old, self.validity()) {
+            return Step::Again;
+        }
+        let zero = zero::word(self.space, self.validity());
+        // The gate may have closed on some of them since they were asked for.
+        let shown = self.pages_around(vma, page, false);
+        for other in holes.start.max(shown.start)..holes.end.min(shown.end) {
+            let place = (slot as u64 + other).wrapping_sub(page) as usize;
+            if other != page {
+                let _mapped_already = pte::replace(&words[place], Pte::EMPTY, zero);
+            }
+        }
+        Step::Done
+    }
+
+    /// Maps the cached pages around the one that was mapped just now, whose block is locked.
+    pub(in crate::space) fn map_beside(&mut self, vma: &Vma, leaf: FrameId) {
+        let FilePage::Block(block, page, _) = &self.file else {
+            unreachable!("a page of it was mapped just now")
+        };
+        let (page, file) = (*page, block.file());
+        let shown = self.pages_around(vma, page, false);
+        let words = self.nodes().words(leaf);
+        let slot = table::slot_index(self.at.0, 0) as u64;
+        let word = |other: u64| &words[(slot + other).wrapping_sub(page) as usize];
+        let frames = &self.space.pool.frames;
+        let mut mapped = 0;
+        for number in file.blocks_of_pages(&shown) {
+            let pages = file.pages_in(number);
+            let pages = pages.start.max(shown.start)..pages.end.min(shown.end);
+            let is_free = |other: &u64| pte::load(word(*other)).holds() == Holds::Nothing;
+            let Some(first) = pages.clone().find(is_free) else {
+                continue;
+            };
+            // A block that is taken comes with the count of one page.
+            let (head, mut counted) = match number == block.block() {
+                true => (block.head(), false),
+                false => match self.beside.take(file, number) {
+                    Some(head) => (head, true),
+                    None => continue,
+                },
+            };
+            let hold = &frames.meta(head).hold;
+            // mutant: P15-around (test around: no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file) nor its end
+            let end = match cfg!(mutant = "P15-around") {
+                true => pages.end,
+                false => pages.end.min(file.end_page()),
+            };
+            for other in first..end {
+                if !is_free(&other) {
+                    continue;
+                }
+                if !counted && !hold.try_map() {
+                    break;
+                }
+                let frame = FrameId(head.0 + (other - file.pages_in(number).start) as u32);
+                let new = Pte::file(frames.host(frame) as u64, 0);
+                counted = !pte::replace(word(other), Pte::EMPTY, new);
+                mapped += u64::from(!counted);
+            }
+            if counted {
+                let _held = hold.unmap(); // by the index: the block is locked
+            }
+        }
+        self.space.pool.counters.add(Event::PgMapAround, mapped);
+    }
+}

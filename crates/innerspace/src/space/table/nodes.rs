@@ -1,0 +1,526 @@
+//! The nodes of a table.
+
+use crate::frame::{Dropped, FlagSet, HoldState, Kind};
+use crate::group::GroupId;
+use crate::reclaim::{Freeing, Pool, PoolFrame, Retired};
+use crate::space::table::pte::{self, Holds, Pte};
+use crate::space::tlb::translator::leaf_number;
+use crate::sync::domain::Post;
+use crate::sync::raw::{AtomicU64, Ordering};
+use crate::sync::{failpoint, interleave};
+use crate::{FrameId, PAGE_SHIFT};
+
+/// Bits of address a space can have.
+pub(in crate::space) const ADDRESS_BITS: u32 = PAGE_SHIFT + 9 * LEVELS;
+pub(super) const LEVELS: u32 = 4;
+/// The level of the root; 0 is the leaf.
+pub(in crate::space) const ROOT_LEVEL: u32 = LEVELS - 1;
+pub(in crate::space) const SLOTS: usize = 512;
+/// Leaves in a borrowing chain before it is cut.
+pub(super) const MAX_DEPTH: u64 = 8;
+/// Nodes that the way to one leaf can need.
+pub(in crate::space) const PATH_NODES: usize = LEVELS as usize - 1;
+
+/// The bytes that one word of a node at `level` leads to.
+pub(in crate::space) const fn span(level: u32) -> u64 {
+    1 << (PAGE_SHIFT + 9 * level)
+}
+
+/// The bytes that a leaf shows.
+pub(in crate::space) const LEAF_BYTES: u64 = span(1);
+
+/// Which word of a node at `level` leads to `at`.
+pub(in crate::space) fn slot_index(at: u64, level: u32) -> usize {
+    (at >> (PAGE_SHIFT + 9 * level)) as usize % SLOTS
+}
+
+pub(super) fn child_word(child: FrameId) -> u64 {
+    (u64::from(child.0) << 12) | 1
+}
+
+pub(super) fn word_child(word: u64) -> Option<FrameId> {
+    (word != 0).then_some(FrameId((word >> 12) as u32))
+}
+
+/// A leaf found on the way to an address.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::space) struct Leaf {
+    pub(in crate::space) frame: FrameId,
+    /// Whether the whole path is the space's alone, nobody borrows from the leaf, and whoever
+    /// remembers another one is told.
+    pub(in crate::space) exclusive: bool,
+}
+
+/// More nodes are needed than were set aside.
+#[derive(Debug)]
+pub(in crate::space) struct NeedNodes;
+
+/// Where frames for new nodes come from.
+#[derive(Debug)]
+pub(in crate::space) struct Spares<'pool> {
+    /// Set aside with the gate open, outside every section.
+    pub(in crate::space) aside: Vec<PoolFrame<'pool>>,
+    /// The group to charge when none is set aside and one can be had at once; none for closed
+    /// gates.
+    pub(in crate::space) at_once: Option<(&'pool Pool, GroupId)>,
+}
+
+impl<'pool> Spares<'pool> {
+    /// What was set aside, and nothing more.
+    pub(in crate::space) fn only(aside: Vec<PoolFrame<'pool>>) -> Spares<'pool> {
+        Spares {
+            aside,
+            at_once: None,
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Result<PoolFrame<'pool>, NeedNodes> {
+        let aside = self.aside.pop();
+        aside
+            .or_else(|| self.at_once.and_then(|(pool, group)| pool.try_alloc(group)))
+            .ok_or(NeedNodes)
+    }
+}
+
+/// What was taken out of a table, to be let go once nobody can be inside any more.
+#[derive(Debug, Default)]
+pub(in crate::space) struct Detached {
+    /// Parent refs on subtrees, with their level.
+    pub(super) nodes: Vec<(FrameId, u32)>,
+    /// Words of leaf slots.
+    pub(in crate::space) pages: Vec<Pte>,
+    /// Leaves that a leaf borrowed from.
+    pub(in crate::space) origins: Vec<FrameId>,
+}
+
+/// What those are still to be told who may remember what was below a node, by who has `paths` and
+/// puts something else in its place. Until then the root counts twice: a fault that has come to a
+/// leaf by itself takes it for shared, and waits for `paths` before it stores there.
+#[derive(Debug)]
+pub(in crate::space) struct PendingInvalidation {
+    root: FrameId,
+    forget: Option<Post>,
+}
+
+impl PendingInvalidation {
+    pub(in crate::space) fn new(root: FrameId) -> PendingInvalidation {
+        PendingInvalidation { root, forget: None }
+    }
+
+    /// The child at `level` on the way to `at` is to be replaced next. When that is an upper node
+    /// everything is to be forgotten: a sharer may link a leaf into the old node until then, which
+    /// is none of this space's.
+    pub(super) fn replaces(&mut self, nodes: Nodes<'_>, level: u32, at: u64) {
+        let post = match level {
+            0 => Post::One(leaf_number(at)),
+            _ => Post::All,
+        };
+        // mutant: A6-told (test: a_leaf_that_a_map_has_copied_and_another_has_stored_to_is_seen_by_who_remembers_the_old_one) counts once
+        if self.forget.is_none() && cfg!(not(mutant = "A6-told")) {
+            let counted = nodes.pool.frames.meta(self.root).hold.try_get();
+            assert!(counted, "I11: a root with many parents");
+        }
+        self.forget = Some(match self.forget {
+            None => post,
+            Some(same) if same == post => post,
+            Some(_) => Post::All,
+        });
+    }
+
+    /// Tells them. `end` is what it came to.
+    pub(in crate::space) fn notify<T>(
+        self,
+        nodes: Nodes<'_>,
+        end: Result<T, NeedNodes>,
+        moved: impl FnOnce(Post),
+    ) -> Result<T, NeedNodes> {
+        let Some(forget) = self.forget else {
+            return end;
+        };
+        failpoint!(Replaced);
+        // mutant: A6-failed (test: a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails)
+        if end.is_ok() || cfg!(not(mutant = "A6-failed")) {
+            moved(forget);
+        }
+        if cfg!(not(mutant = "A6-told")) {
+            let dropped = nodes.pool.frames.meta(self.root).hold.put();
+            assert_ne!(dropped, Dropped::Last, "I11: a root without a space");
+        }
+        end
+    }
+}
+
+/// The operations on nodes of one pool.
+#[derive(Clone, Copy)]
+pub(in crate::space) struct Nodes<'pool> {
+    pub(in crate::space) pool: &'pool Pool,
+}
+
+impl<'pool> Nodes<'pool> {
+    pub(in crate::space) fn words(self, node: FrameId) -> &'pool [AtomicU64; SLOTS] {
+        #[cfg(all(test, not(shuttle)))]
+        visited::count();
+        self.pool.frames.words(node)
+    }
+
+    pub(super) fn state(self, node: FrameId) -> HoldState {
+        self.pool.frames.meta(node).hold.load()
+    }
+
+    pub(super) fn is_shared(self, node: FrameId) -> bool {
+        self.is_zero_leaf(node) || self.is_held_twice(node)
+    }
+
+    /// Whether there is another parent, or somebody borrows.
+    pub(super) fn is_held_twice(self, node: FrameId) -> bool {
+        let state = self.state(node);
+        state.refs() > 1 || state.mapped() > 0
+    }
+
+    /// Whether an accessor may have the leaf coalesced (`translate::coalesced`). Here and below:
+    /// with the gate's writer held.
+    pub(in crate::space) fn is_coalesced(self, leaf: FrameId) -> bool {
+        let flags = self.pool.frames.meta(leaf).flags.load();
+        flags.contains(FlagSet::COALESCED)
+    }
+
+    /// An accessor is going to have it so.
+    pub(in crate::space) fn mark_coalesced(self, leaf: FrameId) {
+        self.pool.frames.meta(leaf).flags.set(FlagSet::COALESCED);
+    }
+
+    /// All that may have are told to forget it; whether there may be any.
+    pub(in crate::space) fn unmark_coalesced(self, leaf: FrameId) -> bool {
+        let marked = self.is_coalesced(leaf);
+        if marked {
+            self.pool.frames.meta(leaf).flags.clear(FlagSet::COALESCED);
+        }
+        marked
+    }
+
+    /// Whether a child of a node that is the space's alone is shared, before it is copied; `paths`
+    /// is held. If it is, it stays so until `replaced` is released, though the others who share it
+    /// may end at any time: who finds it the space's alone changes its words with no lock, and what
+    /// came after the copy would be lost. The ref is taken before the count is looked at: who found
+    /// the child unshared before that makes us find it so, and nobody does after.
+    pub(in crate::space) fn keep_if_shared(
+        self,
+        child: FrameId,
+        level: u32,
+        replaced: &mut Detached,
+    ) -> bool {
+        // mutant: F3 (test: a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends)
+        if self.is_zero_leaf(child) || cfg!(mutant = "F3") {
+            return self.is_shared(child);
+        }
+        let hold = &self.pool.frames.meta(child).hold;
+        if !hold.try_get() {
+            return true; // as many as can be counted do not all end meanwhile
+        }
+        let state = hold.load();
+        if state.refs() > 2 || state.mapped() > 0 {
+            replaced.nodes.push((child, level));
+            return true;
+        }
+        let dropped = hold.put();
+        assert_ne!(dropped, Dropped::Last, "I11: a child without a parent");
+        false
+    }
+
+    /// The child that `word` leads to. Acquire: pairs with the release that linked it.
+    pub(super) fn child(self, word: &AtomicU64) -> Option<FrameId> {
+        interleave();
+        word_child(word.load(Ordering::Acquire))
+    }
+
+    /// Turns a frame whose words are set into a node with one parent.
+    pub(in crate::space) fn publish(self, frame: PoolFrame<'_>) -> FrameId {
+        self.publish_leaf(frame, None)
+    }
+
+    pub(super) fn publish_leaf(
+        self,
+        mut frame: PoolFrame<'_>,
+        origin: Option<(FrameId, u64)>,
+    ) -> FrameId {
+        frame.set_kind(Kind::Table);
+        let extra = super::origin::origin_word(origin);
+        frame.meta().extra.store(extra, Ordering::Relaxed);
+        frame.publish(HoldState::refs_only(1))
+    }
+
+    /// Walks to the leaf of `at`. Inside the gate.
+    pub(in crate::space) fn find(self, root: FrameId, at: u64) -> Option<Leaf> {
+        let mut node = root;
+        let mut exclusive = true;
+        for level in (1..=ROOT_LEVEL).rev() {
+            node = self.child(&self.words(node)[slot_index(at, level)])?;
+            failpoint!(Walk if level == ROOT_LEVEL);
+            exclusive &= !self.is_held_twice(node);
+        }
+        // The root last: who has come to what replaces something finds it counted twice until all
+        // are told (`PendingInvalidation`).
+        exclusive &= !self.is_held_twice(root);
+        Some(Leaf {
+            frame: node,
+            exclusive: exclusive && !self.is_zero_leaf(node),
+        })
+    }
+
+    /// The leaf of `at`, with the nodes on the way created from `spares`; shared nodes stay shared.
+    /// Inside the gate.
+    pub(in crate::space) fn fill_path(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Spares<'_>,
+    ) -> Result<FrameId, NeedNodes> {
+        let mut node = root;
+        for level in (1..=ROOT_LEVEL).rev() {
+            let word = &self.words(node)[slot_index(at, level)];
+            node = match self.child(word) {
+                Some(child) => child,
+                None => self.link_new(word, spares)?,
+            };
+            failpoint!(Filling if level == ROOT_LEVEL);
+        }
+        Ok(node)
+    }
+
+    /// Links an empty node; sharers of the parent may race, and one wins.
+    pub(super) fn link_new(
+        self,
+        word: &AtomicU64,
+        spares: &mut Spares<'_>,
+    ) -> Result<FrameId, NeedNodes> {
+        let mut frame = spares.take()?;
+        frame.zero();
+        let new = self.publish(frame);
+        // Release: publishes the node's zeros; Acquire: a loser walks into the winner's node.
+        match word.compare_exchange(0, child_word(new), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(new),
+            Err(winner) => {
+                self.put(new, 0); // empty, so its level does not matter
+                Ok(word_child(winner).expect("a word that is not empty has a child"))
+            }
+        }
+    }
+
+    /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied.
+    /// Inside the gate, with the space's `paths` mutex held. `replaced` gets the parent refs to
+    /// drop once no accessor of the space can be in the old leaf; `moved` is called with what they
+    /// have to forget before the new leaf can be written to, whatever the end.
+    pub(in crate::space) fn own_path(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Spares<'_>,
+        replaced: &mut Detached,
+        moved: impl FnOnce(Post),
+    ) -> Result<FrameId, NeedNodes> {
+        let mut pending = PendingInvalidation::new(root);
+        let leaf = self.copy_shared_of_path(root, at, spares, replaced, &mut pending);
+        pending.notify(self, leaf, moved)
+    }
+
+    pub(super) fn copy_shared_of_path(
+        self,
+        root: FrameId,
+        at: u64,
+        spares: &mut Spares<'_>,
+        replaced: &mut Detached,
+        pending: &mut PendingInvalidation,
+    ) -> Result<FrameId, NeedNodes> {
+        let mut node = root;
+        for level in (1..=ROOT_LEVEL).rev() {
+            let word = &self.words(node)[slot_index(at, level)];
+            node = match self.child(word) {
+                None => self.link_new(word, spares)?,
+                Some(child) if !self.keep_if_shared(child, level - 1, replaced) => child,
+                Some(child) => {
+                    interleave();
+                    let copy = self.copy(child, level - 1, spares.take()?);
+                    pending.replaces(self, level - 1, at);
+                    // Release: publishes the copy's words. Nobody else writes a word of a node that
+                    // is ours alone and not empty: `paths` is held.
+                    word.store(child_word(copy), Ordering::Release);
+                    replaced.nodes.push((child, level - 1));
+                    copy
+                }
+            };
+        }
+        Ok(node)
+    }
+
+    /// The frame of a page in the arena.
+    pub(in crate::space) fn frame_of(self, pte: Pte) -> FrameId {
+        self.pool.frames.frame_of(pte.host() as usize)
+    }
+
+    /// Lets a page go after a grace period: accessors may be using it.
+    pub(in crate::space) fn retire_page(self, page: Pte) {
+        match page.holds() {
+            Holds::Own => self.pool.retire(Retired::Put(self.frame_of(page))),
+            Holds::File => self.pool.retire(Retired::Unmap(self.frame_of(page))),
+            Holds::Nothing | Holds::Zero | Holds::Direct | Holds::Borrowed => {}
+        }
+    }
+
+    /// Lets a page go at once: nobody can be using it.
+    pub(in crate::space) fn put_page(self, page: Pte) {
+        match page.holds() {
+            Holds::Own => self.pool.put(self.frame_of(page)),
+            Holds::File => self.pool.unmap(self.frame_of(page)),
+            Holds::Nothing | Holds::Zero | Holds::Direct | Holds::Borrowed => {}
+        }
+    }
+
+    /// Lets pages go at once: nobody can be using them.
+    pub(in crate::space) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
+        let mut freeing = Freeing::new(self.pool);
+        for page in pages {
+            if page.is_own() {
+                freeing.put(self.frame_of(page));
+            } else if page.is_of_file() {
+                self.pool.unmap(self.frame_of(page));
+            }
+        }
+    }
+
+    /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this
+    /// parent can be in it.
+    pub(in crate::space) fn put(self, node: FrameId, level: u32) {
+        if self.is_zero_leaf(node) {
+            return; // nobody counts it
+        }
+        let hold = &self.pool.frames.meta(node).hold;
+        // A leaf is counted as borrowed meanwhile: a borrower may come or go at any time, and what
+        // was the last parent has to let the file pages go while the leaf is still there.
+        if level == 0 && hold.try_map() {
+            let _held = hold.put();
+            let state = hold.load();
+            if state.refs() == 0 && state.mapped() > 1 {
+                self.trim(node);
+            }
+            if hold.unmap() == Dropped::Last {
+                self.free(node, level);
+            }
+        } else if hold.put() == Dropped::Last {
+            self.free(node, level);
+        }
+    }
+
+    /// Frees a node that nobody holds, and what it held.
+    pub(super) fn free(self, node: FrameId, level: u32) {
+        let words = self.words(node);
+        if level > 0 {
+            for word in words {
+                if let Some(child) = self.child(word) {
+                    self.put(child, level - 1);
+                }
+            }
+        } else {
+            // Most leaves that end hold little: a line of the processor's cache at a time.
+            let (lines, _) = words.as_chunks::<8>();
+            let holding = lines.iter().filter(|line| {
+                let all = line.iter().fold(0, |all, word| all | pte::load(word).0);
+                Pte(all).needs_letting_go()
+            });
+            self.put_pages(holding.flatten().map(|word| {
+                let page = pte::load(word);
+                match page.is_of_file() {
+                    true => pte::take(word), // a revoker may be in here still; one of us lets go
+                    false => page,
+                }
+            }));
+            if let Some(origin) = self.part(node) {
+                self.put_origin(origin);
+            }
+        }
+        self.pool.retire(Retired::Frame(node));
+    }
+
+    /// Lets go what was detached. The gate has been closed since, so nobody is in it.
+    pub(in crate::space) fn release(self, detached: Detached) {
+        for (node, level) in detached.nodes {
+            self.put(node, level);
+        }
+        self.put_pages(detached.pages.into_iter());
+        for origin in detached.origins {
+            self.put_origin(origin);
+        }
+    }
+
+    /// Copies the root's words into a new root and takes one more ref on each child. The gate is
+    /// closed, or the space frozen.
+    pub(in crate::space) fn share_root(
+        self,
+        from: FrameId,
+        to: FrameId,
+    ) -> Result<(), TooManyForks> {
+        for (index, word) in self.words(from).iter().enumerate() {
+            let Some(child) = self.child(word) else {
+                continue;
+            };
+            if !self.pool.frames.meta(child).hold.try_get() {
+                return Err(TooManyForks);
+            }
+            self.words(to)[index].store(child_word(child), Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+/// A node has as many parents as its count can hold.
+#[derive(Debug)]
+pub(in crate::space) struct TooManyForks;
+
+impl Detached {
+    pub(in crate::space) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.pages.is_empty() && self.origins.is_empty()
+    }
+
+    /// The number of subtrees.
+    pub(in crate::space) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+/// The parts of `start..end` by the words of the node at `base`: word number, from, to.
+pub(super) fn pieces(
+    level: u32,
+    base: u64,
+    start: u64,
+    end: u64,
+) -> impl Iterator<Item = (usize, u64, u64)> {
+    let first = (start.max(base) - base) / span(level);
+    (first..SLOTS as u64).map_while(move |index| {
+        let from = base + index * span(level);
+        (from < end).then(|| {
+            (
+                index as usize,
+                from.max(start),
+                (from + span(level)).min(end),
+            )
+        })
+    })
+}
+
+/// Nodes that were looked into by this thread, one as often as it was.
+#[cfg(all(test, not(shuttle)))]
+pub(in crate::space) mod visited {
+    use std::cell::Cell;
+
+    thread_local! {
+        static VISITED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(in crate::space) fn count() {
+        VISITED.set(VISITED.get() + 1);
+    }
+
+    /// So far.
+    pub(in crate::space) fn so_far() -> u64 {
+        VISITED.get()
+    }
+}

@@ -1,0 +1,182 @@
+//! Leaves whose pages lie in a row: one translation for all of them.
+//!
+//! Memory that is stored to from its beginning to its end gets frames in a row. Where all 512 pages
+//! of a leaf are the leaf's own, valid for loads and stores, and one behind the other in the arena,
+//! an accessor remembers where the bytes are in place of where the words are ([`Place`]), and looks
+//! at no word any more: a load of memory less, of a table that is 1/512 of what is worked with.
+//! (Processors coalesce translations in the same way, and kernels have large pages for it.)
+//!
+//! A changed word then acts no longer by itself. So who changes a word of a page of a leaf's own,
+//! in a leaf that is a space's alone, sees to it that no accessor has the leaf coalesced, **before
+//! the page can be anything else**: a thread that reads the old page when another has stored to the
+//! new one would have missed a store.
+//!
+//! | who changes such words | what he does |
+//! |---|---|
+//! | a structural change, a remap, a fork, a restore to another table | posts `Post::All` when he closes the gate |
+//! | a restore in place | posts `GATE_MAIL`, for which all coalesced leaves are forgotten |
+//! | [`take_dirty`](crate::Space::take_dirty), [`watch_code`](crate::Accessor::watch_code) | the gate is closed on the pages, so they stay what they are; takes the validity, then posts the leaf if it is marked (`SpaceInner::post_coalesced`), then waits |
+//! | `zap` | leaves the gate open, so it passes a marked leaf on to a structural change |
+//!
+//! All of them have the gate's writer. Who coalesces a leaf has it as well, by trying, marks the
+//! leaf (`FlagSet::COALESCED`), and looks at its words, in a section: so he sees the words of
+//! before a change or of after it, and is told by what follows the words of before. Faults change
+//! no word of a page that is valid for loads and stores, but to make it valid for fetches, too:
+//! those do not hit in a coalesced leaf. Reclaim takes pages of files alone.
+//!
+//! A leaf that others share nobody has coalesced. One that becomes a space's alone, while somebody
+//! who has shared it is at its words, would lose its mark or validity with nobody told: so it stays
+//! shared until such a change has passed (`SpaceInner::let_go`).
+//!
+//! When a leaf is looked at: at each sixteenth access that has come out of line anyhow, most of
+//! them to the beginning of a page, and found a leaf that is remembered for stores. Where coalesced
+//! leaves are forgotten again the accessor is twice as patient each time, up to 4,096: nothing is
+//! gained by what has to be taken back for every drop of a page.
+
+use std::ptr::NonNull;
+
+use super::translator::{LEAF_SHIFT, LEAVES, Leaves, NO_LEAF, Page, Translator};
+use crate::space::table::SLOTS;
+use crate::space::table::pte::{self, Pte};
+use crate::sync::raw::AtomicU64;
+use crate::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Visits from one look at a leaf's words to the next: a look takes some hundred nanoseconds.
+const VISITS: u16 = 16;
+/// How often they are doubled.
+const DOUBLED: u8 = 8;
+
+/// Where a remembered leaf leads to: an address that is a multiple of eight, of its words; or one
+/// that is odd, of the bytes of its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub(in crate::space) struct Place(*const AtomicU64);
+
+/// What the address of bytes is marked by.
+pub(in crate::space) const COALESCED: usize = 1;
+
+impl Place {
+    pub(in crate::space) const NONE: Place = Place(std::ptr::null());
+
+    /// Where the word of page 0 would be if the leaf went on below its start: adding a page's
+    /// number leads to its word.
+    pub(in crate::space) fn of_words(words: &[AtomicU64; SLOTS], leaf: u64) -> Place {
+        Place(words.as_ptr().wrapping_sub(leaf as usize * SLOTS))
+    }
+
+    /// Where the byte at address 0 would be if the pages went on below their start: adding an
+    /// address leads to its byte.
+    fn of_bytes(first: u64, leaf: u64) -> Place {
+        let below = first.wrapping_sub(leaf << LEAF_SHIFT) as usize;
+        Place(std::ptr::without_provenance(below | COALESCED))
+    }
+
+    #[inline(always)]
+    pub(in crate::space) fn is_coalesced(self) -> bool {
+        self.0.addr() & COALESCED != 0
+    }
+
+    /// Of a place of words.
+    #[inline(always)]
+    pub(in crate::space) fn word(self, at: u64) -> *const AtomicU64 {
+        self.0.wrapping_add((at >> PAGE_SHIFT) as usize)
+    }
+
+    /// Of a place of bytes.
+    #[inline(always)]
+    pub(in crate::space) fn byte(self, at: u64) -> u64 {
+        let marked = self.0.addr() as u64;
+        marked.wrapping_add(at).wrapping_sub(COALESCED as u64)
+    }
+}
+
+/// The address of bytes that were found.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::space) enum Found {
+    /// Where their page begins.
+    Page(u64),
+    /// Where they do.
+    Byte(u64),
+}
+
+impl Found {
+    /// The bytes, which are so far behind the beginning of their page.
+    #[inline(always)]
+    pub(in crate::space) fn page(self, offset: usize) -> Page {
+        let bytes = match self {
+            Found::Page(start) => (start as *mut u8).wrapping_add(offset),
+            Found::Byte(bytes) => bytes as *mut u8,
+        };
+        // SAFETY: no page is at address 0, nor goes over the end of memory.
+        Page(unsafe { NonNull::new_unchecked(bytes) })
+    }
+}
+
+impl Leaves {
+    /// Forgets those that are coalesced.
+    pub(in crate::space) fn forget_coalesced(&mut self) {
+        if self.coalesced == 0 {
+            return;
+        }
+        self.note_forgotten();
+        self.coalesced = 0;
+        for slot in 0..LEAVES {
+            if self.places[slot].is_coalesced() {
+                self.tags.read[slot] = NO_LEAF;
+                self.tags.write[slot] = NO_LEAF;
+                self.places[slot] = Place::NONE;
+            }
+        }
+    }
+
+    /// Some that are coalesced, if there are any, are going to be forgotten.
+    pub(in crate::space) fn note_forgotten(&mut self) {
+        let more = u8::from(self.coalesced > 0);
+        self.forgotten = (self.forgotten + more).min(DOUBLED);
+    }
+}
+
+impl Translator {
+    /// Notes an access out of line; whether it is time to look at the words of the leaf of `at`.
+    pub(in crate::space) fn is_coalescing_due(&mut self, at: u64) -> bool {
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        let leaves = &mut *self.leaves;
+        if leaves.tags.write[slot] != leaf || leaves.places[slot].is_coalesced() {
+            return false;
+        }
+        leaves.visits[slot] = (leaves.visits[slot] + 1) % (VISITS << leaves.forgotten);
+        leaves.visits[slot] == 0
+    }
+
+    /// The host address of the pages of the leaf of `at`, if it is remembered for stores and they
+    /// lie in a row. In a section. With mail there is none to be seen.
+    pub(in crate::space) fn pages_in_row(&self, at: u64) -> Option<u64> {
+        let start = at >> LEAF_SHIFT << LEAF_SHIFT;
+        let place = self.place_of_words(start, &self.look().leaves.tags.write)?;
+        // SAFETY: the tag says that these are the leaf's words, 512 of them; the section, which is
+        // open, keeps them.
+        let words = unsafe { std::slice::from_raw_parts(place.word(start), SLOTS) };
+        let host = pte::load(&words[0]).host();
+        let pages = (host..).step_by(PAGE_SIZE);
+        let is_in_row = |(word, host)| pte::load(word) == Pte::own(host);
+        words.iter().zip(pages).all(is_in_row).then_some(host)
+    }
+
+    /// Whether the leaf of `at` is remembered so, mail aside.
+    #[cfg(test)]
+    pub(in crate::space) fn has_coalesced(&self, at: u64) -> bool {
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        self.leaves.tags.read[slot] == leaf && self.leaves.places[slot].is_coalesced()
+    }
+
+    /// Coalesces the leaf of `at`, whose pages lie in a row from `host` on. In a section, with the
+    /// gate's writer held, and the leaf marked.
+    pub(in crate::space) fn coalesce(&mut self, at: u64, host: u64) {
+        let leaf = at >> LEAF_SHIFT;
+        let leaves = &mut *self.leaves;
+        leaves.places[leaf as usize % LEAVES] = Place::of_bytes(host, leaf);
+        leaves.coalesced = leaves.coalesced.saturating_add(1);
+    }
+}

@@ -1,0 +1,630 @@
+//! The translation cache: leaf pointers.
+//!
+//! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the
+//! leaf's live word. So a changed word (revoked, aged, copied, upgraded) acts on the next access of
+//! every thread by itself, and mailboxes are needed only where a leaf is replaced. Measured against
+//! an array of per-page translations it is as fast on random access, faster on dependent loads, and
+//! a few KiB large (`innerspace-bench translation`). Of a leaf whose pages lie in a row no word is
+//! read: there a changed word does not act by itself, and [`coalesced`] has what is done in its
+//! place.
+//!
+//! The processor fetches ahead by itself what comes after the last few loads, but not past the end
+//! of a page: the next page of a space may lie anywhere. So whoever comes upwards from the
+//! beginning of one page to that of the next has the first bytes of the one after sent for. Such
+//! accesses are told apart by their offset and looked up out of line, four of the 512 words of a
+//! page.
+//!
+//! A slot has two tags. The read tag is set for any leaf; the write tag only while the leaf is the
+//! space's alone, since in a shared leaf VALID_W may be left from the time before the fork.
+//!
+//! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the
+//! section in which the leaf was found or the mailbox was looked at: whoever takes a leaf or a page
+//! away makes it unreachable, posts if it is a leaf or in one that may be coalesced, and lets a
+//! grace period pass before the memory is used for anything else (`sync::domain`). The memory
+//! itself is the arena's, which outlives every accessor.
+
+use std::hint::cold_path;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+#[cfg(all(feature = "layout", not(shuttle)))]
+pub(in crate::space) use super::coalesced::COALESCED;
+use super::coalesced::{Found, Place};
+use crate::space::table::SLOTS;
+use crate::space::table::pte;
+use crate::sync::Arc;
+use crate::sync::domain::{CacheBinding, Domain, Participant, PendingMark, Post, Sections};
+use crate::sync::raw::AtomicU64;
+use crate::sys;
+use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
+use crate::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Leaves remembered, a power of two: 512 MiB of address space in 6.5 KiB.
+pub(in crate::space) const LEAVES: usize = 256;
+pub(in crate::space) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
+/// Bytes at which a page begins: who goes through it in small steps comes by there.
+pub(super) const BEGINNING: usize = 32;
+/// Bytes of the next page to send for. Four lines are enough: the processor goes on by itself once
+/// it is asked for some in a row.
+pub(super) const AHEAD: usize = 256;
+/// A tag that no address has.
+pub(super) const NO_LEAF: u64 = u64::MAX;
+/// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the
+/// next hit.
+pub(in crate::space) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
+
+/// The numbers of the remembered leaves, each at the place that its low bits say.
+#[repr(C)]
+#[derive(Debug)]
+pub(in crate::space) struct Tags {
+    /// The number of the leaf (address / 2 MiB) that loads may use.
+    pub(in crate::space) read: [u64; LEAVES],
+    /// The same for stores.
+    pub(in crate::space) write: [u64; LEAVES],
+}
+
+/// The remembered leaves, as one array a field: the hit reads one tag and one place. What a
+/// translator finds them by is shown to it by its participant: while there is mail,
+/// [`SHOWN_WITH_MAIL`] in place of its own.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Leaves {
+    pub(super) tags: Tags,
+    pub(super) places: [Place; LEAVES],
+    /// Accesses out of line since the words were looked at.
+    pub(super) visits: [u16; LEAVES],
+    /// Places that are coalesced, at most.
+    pub(super) coalesced: u16,
+    /// How often some were forgotten again.
+    pub(super) forgotten: u8,
+}
+
+pub(super) const NO_LEAVES: Leaves = Leaves {
+    tags: Tags {
+        read: [NO_LEAF; LEAVES],
+        write: [NO_LEAF; LEAVES],
+    },
+    places: [Place::NONE; LEAVES],
+    visits: [0; LEAVES],
+    coalesced: 0,
+    forgotten: 0,
+};
+
+/// What every translator is shown while there is mail for it.
+pub(super) static SHOWN_WITH_MAIL: Leaves = NO_LEAVES;
+
+// SAFETY: there are pointers in it, which whoever has the translator uses inside its section alone;
+// those of the static lead nowhere.
+unsafe impl Sync for Leaves {}
+
+/// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an
+/// address of them: generated code reads them between two calls, and the participant keeps their
+/// address: pointers that have to stay good when they are written here and the translator is moved.
+pub(super) struct LeavesPlace(NonNull<Leaves>);
+
+impl LeavesPlace {
+    fn new() -> LeavesPlace {
+        LeavesPlace(NonNull::from(Box::leak(Box::new(NO_LEAVES))))
+    }
+
+    /// Of the tags, which come first: made from the one pointer, so that no use of that ends it.
+    #[cfg(all(feature = "layout", not(shuttle)))]
+    fn tags(&self) -> *mut Tags {
+        // SAFETY: a place inside what the pointer leads to; no reference is made, and nothing read.
+        unsafe { &raw mut (*self.0.as_ptr()).tags }
+    }
+
+    /// Of the places, likewise.
+    #[cfg(all(feature = "layout", not(shuttle)))]
+    fn places(&self) -> *const *const u64 {
+        // SAFETY: as for `tags`.
+        unsafe { (&raw const (*self.0.as_ptr()).places).cast() }
+    }
+}
+
+impl Deref for LeavesPlace {
+    type Target = Leaves;
+
+    #[inline(always)]
+    fn deref(&self) -> &Leaves {
+        // SAFETY: made by `new`, freed by `drop`; the borrow of `self` keeps writers away, and
+        // generated code only reads.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for LeavesPlace {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Leaves {
+        // SAFETY: as above; the borrow is exclusive, and generated code does not run during a call.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for LeavesPlace {
+    fn drop(&mut self) {
+        // SAFETY: made from a box by `new`, and nobody uses it any more.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl std::fmt::Debug for LeavesPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// An accessor's private state: its sections and what it remembers.
+#[derive(Debug)]
+pub(in crate::space) struct Translator {
+    pub(in crate::space) sections: Sections,
+    pub(super) leaves: LeavesPlace,
+    /// The number of the page at whose beginning the last access was that looked there.
+    pub(super) begun: u64,
+}
+
+/// What a session looks at in each access. It has it at hand, so that in a loop of accesses all
+/// this stays in registers.
+#[derive(Debug)]
+pub(in crate::space) struct AtHand {
+    participant: Arc<Participant>,
+}
+
+// SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns
+// the translator only inside its section; which thread that is does not matter.
+unsafe impl Send for Translator {}
+
+/// What an access looks at to see whether it hits.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::space) struct Look<'t> {
+    pub(super) leaves: &'t Leaves,
+    pub(super) mail: PendingMark,
+}
+
+impl Look<'_> {
+    /// That of an access in a session: the leaves that it is shown, and no mail, since there are
+    /// none while there is some.
+    ///
+    /// Safety: `shown` was shown by the participant of a translator that is borrowed for as long.
+    #[inline(always)]
+    pub(super) unsafe fn in_session<'t>(shown: *mut ()) -> Look<'t> {
+        // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long
+        // as it and are written by whoever has it exclusively, and `SHOWN_WITH_MAIL`.
+        let leaves = unsafe { &*shown.cast::<Leaves>() };
+        Look {
+            leaves,
+            mail: PendingMark::NONE,
+        }
+    }
+
+    /// Does `act` with where the bytes of the page of `at` are, if there is no mail, its leaf is
+    /// remembered for `need` and it is valid for it. In a section.
+    ///
+    /// `act` stands here twice, and not behind what leads there: then each way comes to its address
+    /// with what it has.
+    #[inline(always)]
+    pub(super) fn find<R>(self, at: u64, need: Need, act: impl Fn(Found) -> R) -> Option<R> {
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        let (tag, valid) = match need {
+            Need::Read => (self.leaves.tags.read[slot], pte::VALID_R),
+            Need::Write => (self.leaves.tags.write[slot], pte::VALID_W),
+            Need::Fetch => (self.leaves.tags.read[slot], pte::VALID_X),
+        };
+        if tag != self.mail.mark(leaf) {
+            cold_path();
+            return None;
+        }
+        let place = self.leaves.places[slot];
+        if place.is_coalesced() {
+            if need == Need::Fetch {
+                cold_path();
+                return None;
+            }
+            let done = act(Found::Byte(place.byte(at)));
+            sys::stay_apart();
+            return Some(done);
+        }
+        // SAFETY: the tag, which is our own or `NO_LEAF`, says that the place is the one of this
+        // address's leaf (`NO_LEAF` is no number of an address), so this is one of its 512 words,
+        // and the section keeps the leaf (see the module).
+        let entry = pte::load(unsafe { &*place.word(at) });
+        if !entry.has(valid) {
+            cold_path();
+            return None;
+        }
+        Some(act(Found::Page(entry.host())))
+    }
+}
+
+/// What an access needs of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::space) enum Need {
+    Read,
+    Write,
+    Fetch,
+}
+
+/// Bytes of one page, valid for what they were looked up for until the section ends in which they
+/// were. Made by [`Translator::hit`], used up by value inside that section: `Core::access` alone
+/// hands one on.
+#[derive(Debug)]
+pub(in crate::space) struct Page(pub(super) NonNull<u8>);
+
+impl Leaves {
+    pub(super) fn forget(&mut self, post: Post) {
+        match post {
+            Post::All => {
+                self.note_forgotten();
+                let forgotten = self.forgotten;
+                *self = NO_LEAVES;
+                self.forgotten = forgotten;
+            }
+            // mutant: F7-coalesced (test: a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced) nothing is forgotten
+            GATE_MAIL if cfg!(not(mutant = "F7-coalesced")) => self.forget_coalesced(),
+            Post::One(leaf) => {
+                let slot = leaf as usize % LEAVES;
+                if self.tags.read[slot] == leaf {
+                    if self.places[slot].is_coalesced() {
+                        self.note_forgotten();
+                    }
+                    self.tags.read[slot] = NO_LEAF;
+                    self.tags.write[slot] = NO_LEAF;
+                }
+            }
+        }
+    }
+}
+
+/// Where `at` is in its page, if `size` bytes of it lie there and are not its first.
+#[inline(always)]
+pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
+    let past = (at as usize).wrapping_sub(BEGINNING) % PAGE_SIZE;
+    if past > PAGE_SIZE - BEGINNING - size {
+        cold_path();
+        return None;
+    }
+    Some(past + BEGINNING)
+}
+
+impl AtHand {
+    /// [`Translator::hit_past_beginning`] of `translator`, whose this is.
+    #[inline(always)]
+    pub(in crate::space) fn hit<R>(
+        &self,
+        translator: &Translator,
+        (at, size): (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        let offset = offset_past_beginning(at, size)?;
+        debug_assert!(Arc::ptr_eq(
+            &self.participant,
+            translator.sections.participant()
+        ));
+        // SAFETY: that of `translator`, which is borrowed.
+        let look = unsafe { Look::in_session(self.participant.shown()) };
+        look.find(at, need, |found| {
+            debug_assert!(self.participant.is_open());
+            act(found.page(offset))
+        })
+    }
+}
+
+impl Translator {
+    pub(in crate::space) fn new(domain: &Arc<Domain>) -> Translator {
+        let leaves = LeavesPlace::new();
+        let binding = CacheBinding::new(leaves.0.as_ptr(), &raw const SHOWN_WITH_MAIL);
+        Translator {
+            sections: Domain::register_at(domain, binding),
+            leaves,
+            begun: 0,
+        }
+    }
+
+    /// Bytes a translator takes, its participant and a full mailbox included.
+    pub(in crate::space) const SIZE: usize = size_of::<Leaves>() + 1024;
+
+    /// Where generated code finds what `hit` reads.
+    #[cfg(all(feature = "layout", not(shuttle)))]
+    pub(in crate::space) fn layout(&self) -> super::layout::TranslationLayout {
+        super::layout::TranslationLayout {
+            current: self.sections.shown_word().as_ptr().cast(),
+            tags: self.leaves.tags().cast(),
+            words: self.leaves.places(),
+        }
+    }
+
+    /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
+    #[inline(always)]
+    pub(in crate::space) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
+        self.hit_if(self.look(), at, size, need)
+    }
+
+    /// What an access looks at in a section that was opened for more than one.
+    #[inline(always)]
+    pub(in crate::space) fn look(&self) -> Look<'_> {
+        // SAFETY: our own, and borrowed.
+        unsafe { Look::in_session(self.sections.shown()) }
+    }
+
+    /// What one looks at in a section of its own ([`Sections::enter_alone`]).
+    #[inline(always)]
+    pub(in crate::space) fn look_alone(&self) -> Look<'_> {
+        Look {
+            leaves: &self.leaves,
+            mail: self.sections.pending_mark(),
+        }
+    }
+
+    /// The same, with this to look at.
+    #[inline(always)]
+    pub(in crate::space) fn hit_if(
+        &self,
+        look: Look<'_>,
+        at: u64,
+        size: usize,
+        need: Need,
+    ) -> Option<Page> {
+        let offset = at as usize % PAGE_SIZE;
+        let found = |found: Found| found.page(offset);
+        let page = look.find(at, need, found)?;
+        // A session that was suspended meanwhile has mail.
+        debug_assert!(self.sections.is_open());
+        if offset > PAGE_SIZE - size {
+            cold_path();
+            return None;
+        }
+        Some(page)
+    }
+
+    /// [`Translator::hit_past_beginning`] in a section of its own, which is left open on a miss.
+    #[inline(always)]
+    pub(in crate::space) fn hit_alone<R>(
+        &mut self,
+        (at, size): (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        let leaves = &*self.leaves;
+        self.sections.alone(|mail| {
+            let offset = offset_past_beginning(at, size)?;
+            Look { leaves, mail }.find(at, need, |found| act(found.page(offset)))
+        })
+    }
+
+    /// Does `act` with what `hit_if` would find, but for the first bytes of a page: those are for
+    /// [`Translator::hit_and_fetch_ahead`].
+    ///
+    /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a
+    /// miss again.
+    #[inline(always)]
+    pub(in crate::space) fn hit_past_beginning<R>(
+        &self,
+        look: Look<'_>,
+        (at, size): (u64, usize),
+        need: Need,
+        act: impl Fn(Page) -> R,
+    ) -> Option<R> {
+        let offset = offset_past_beginning(at, size)?;
+        look.find(at, need, |found| {
+            debug_assert!(self.sections.is_open());
+            act(found.page(offset))
+        })
+    }
+
+    /// As `hit`; if the access comes upwards from the beginning of the page before, the next page
+    /// is sent for.
+    pub(in crate::space) fn hit_and_fetch_ahead(
+        &mut self,
+        at: u64,
+        size: usize,
+        need: Need,
+    ) -> Option<Page> {
+        let page = self.hit(at, size, need)?;
+        let number = at >> PAGE_SHIFT;
+        let before = std::mem::replace(&mut self.begun, number);
+        if number.wrapping_sub(before) == 1 {
+            let next = (number + 1) << PAGE_SHIFT;
+            if let Some(Page(bytes)) = self.hit(next, AHEAD, need) {
+                copy::prefetch_first::<AHEAD>(bytes.as_ptr());
+            }
+        }
+        Some(page)
+    }
+
+    pub(in crate::space) fn at_hand(&self) -> AtHand {
+        AtHand {
+            participant: self.sections.participant().clone(),
+        }
+    }
+
+    /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: for
+    /// as long as the section, the leaf is the space's alone. In a section.
+    #[inline(always)]
+    pub(in crate::space) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
+        self.slot(at, &self.look().leaves.tags.write)
+    }
+
+    /// The same if the leaf is remembered for loads: others may share it, and their accessors be in
+    /// it.
+    #[inline(always)]
+    pub(in crate::space) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
+        self.slot(at, &self.look().leaves.tags.read)
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
+        let word = self.place_of_words(at, tags)?.word(at);
+        // SAFETY: as in `find`: the tag says whose leaf it is, and the section, which the borrow
+        // keeps open, keeps it.
+        Some(unsafe { &*word })
+    }
+
+    /// Where the words of the leaf of `at` are, if one of these tags is its and it is not
+    /// coalesced: then no page has to be had.
+    #[inline(always)]
+    pub(super) fn place_of_words(&self, at: u64, tags: &[u64; LEAVES]) -> Option<Place> {
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        let place = self.leaves.places[slot];
+        (tags[slot] == leaf && !place.is_coalesced()).then_some(place)
+    }
+
+    /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for
+    /// `need`. In a section.
+    #[inline(always)]
+    pub(in crate::space) fn prefetch(&self, at: u64, need: Need) {
+        if let Some(Page(bytes)) = self.hit(at, 1, need) {
+            copy::prefetch_page(bytes.as_ptr());
+        }
+    }
+
+    /// Remembers the leaf of `at`. In the section in which it was found.
+    pub(in crate::space) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
+        debug_assert!(self.sections.is_open());
+        let leaf = at >> LEAF_SHIFT;
+        let slot = leaf as usize % LEAVES;
+        self.leaves.tags.read[slot] = leaf;
+        self.leaves.tags.write[slot] = if use_for == Need::Write {
+            leaf
+        } else {
+            NO_LEAF
+        };
+        self.leaves.places[slot] = Place::of_words(words, leaf);
+        self.leaves.visits[slot] = 0;
+    }
+
+    /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as
+    /// well.
+    pub(in crate::space) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
+        let leaf = at >> LEAF_SHIFT;
+        let known = self.leaves.tags.read[leaf as usize % LEAVES] == leaf;
+        if use_for == Need::Write || !known {
+            self.fill(at, words, use_for);
+        }
+    }
+
+    /// Forgets what the message names, as if it had been read.
+    pub(in crate::space) fn forget(&mut self, post: Post) {
+        self.leaves.forget(post);
+    }
+
+    /// Reads the mail and forgets what it names. In a section, before anything remembered is used.
+    #[cold]
+    pub(in crate::space) fn drain(&mut self) {
+        let leaves = &mut *self.leaves;
+        self.sections.drain(|post| leaves.forget(post));
+    }
+
+    /// Opens a section and reads the mail.
+    pub(in crate::space) fn enter_and_drain(&mut self) {
+        self.sections.enter();
+        if self.sections.has_mail() {
+            self.drain();
+        }
+    }
+}
+
+/// The number under which the leaf of `at` is posted.
+pub(in crate::space) fn leaf_number(at: u64) -> u64 {
+    at >> LEAF_SHIFT
+}
+
+/// What can be done with the bytes. SAFETY of all: `hit` found as many bytes as the caller asked it
+/// for in a page that is valid for the access; the section, which is still open, keeps page and
+/// validity; others may use the bytes at the same time, through these functions alone.
+impl Page {
+    /// Loads a value; `hit` was asked for its size.
+    #[inline(always)]
+    pub(in crate::space) fn load<T: Scalar>(self) -> T {
+        // SAFETY: see above.
+        unsafe { copy::load(self.0.as_ptr()) }
+    }
+
+    /// Stores a value.
+    #[inline(always)]
+    pub(in crate::space) fn store<T: Scalar>(self, value: T) {
+        // SAFETY: see above.
+        unsafe { copy::store(self.0.as_ptr(), value) }
+    }
+
+    /// Loads a value at an aligned address in this order.
+    #[inline(always)]
+    pub(in crate::space) fn load_atomic<T: AtomicScalar>(self, order: Ordering) -> T {
+        // SAFETY: see above; the caller checked the alignment, which pages keep.
+        unsafe { copy::load_atomic(self.0.as_ptr(), order) }
+    }
+
+    /// Stores a value at an aligned address in this order.
+    #[inline(always)]
+    pub(in crate::space) fn store_atomic<T: AtomicScalar>(self, value: T, order: Ordering) {
+        // SAFETY: as for `load_atomic`.
+        unsafe { copy::store_atomic(self.0.as_ptr(), value, order) }
+    }
+
+    /// Compares and exchanges a value at an aligned address.
+    #[inline(always)]
+    pub(in crate::space) fn compare_exchange<T: AtomicScalar>(
+        self,
+        old: T,
+        new: T,
+        orders: [Ordering; 2],
+    ) -> Result<T, T> {
+        // SAFETY: as for `load_atomic`.
+        unsafe { copy::compare_exchange(self.0.as_ptr(), old, new, orders) }
+    }
+
+    /// Modifies a value at an aligned address, and gives the one before.
+    #[inline(always)]
+    pub(in crate::space) fn modify<T: AtomicScalar>(
+        self,
+        how: Modify,
+        operand: T,
+        order: Ordering,
+    ) -> T {
+        // SAFETY: as for `load_atomic`.
+        unsafe { copy::modify(self.0.as_ptr(), how, operand, order) }
+    }
+
+    /// Copies the bytes out.
+    #[inline(always)]
+    pub(in crate::space) fn read(self, to: &mut [u8]) {
+        // SAFETY: see above; `to` is the caller's own memory.
+        unsafe { copy::copy_in(to, self.0.as_ptr()) }
+    }
+
+    /// Copies bytes in.
+    #[inline(always)]
+    pub(in crate::space) fn write(self, from: &[u8]) {
+        // SAFETY: see above.
+        unsafe { copy::copy_out(self.0.as_ptr(), from) }
+    }
+
+    /// Sets the bytes.
+    pub(in crate::space) fn fill(self, byte: u8, len: usize) {
+        // SAFETY: see above.
+        unsafe { copy::fill(self.0.as_ptr(), byte, len) }
+    }
+
+    /// Compares the bytes with others.
+    pub(in crate::space) fn compare(self, with: &[u8]) -> std::cmp::Ordering {
+        // SAFETY: see above.
+        unsafe { copy::compare(self.0.as_ptr(), with) }
+    }
+}
+
+/// The value whose bytes these are, in the machine's order.
+pub(in crate::space) fn from_bytes<T: Scalar>(bytes: &[u8]) -> T {
+    assert_eq!(bytes.len(), size_of::<T>());
+    // SAFETY: so many bytes are there, and a scalar can have any bytes.
+    unsafe { copy::load(bytes.as_ptr()) }
+}
+
+/// Writes a value's bytes in the machine's order.
+pub(in crate::space) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
+    assert_eq!(bytes.len(), size_of::<T>());
+    // SAFETY: so many bytes are there, and they are borrowed mutably.
+    unsafe { copy::store(bytes.as_mut_ptr(), value) };
+}

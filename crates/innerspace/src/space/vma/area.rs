@@ -1,0 +1,399 @@
+//! One mapped range: where it is, what may be done there, and where its pages come from.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::tree::Ranged;
+use crate::cache::{FileInner, MapperId, Mappers, Reading};
+use crate::dax::{DaxRef, WeakDaxRef};
+use crate::space::access::device::DeviceRef;
+use crate::sync::{Arc, Weak};
+use crate::{FrameId, PAGE_SHIFT, VirtAddr};
+
+/// What may be done with the pages of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Protection(u8);
+
+impl Protection {
+    /// Nothing may be done.
+    pub const NONE: Protection = Protection(0);
+    /// Loads.
+    pub const READ: Protection = Protection(1);
+    /// Stores, and loads with them, as on most hardware.
+    pub const WRITE: Protection = Protection(3);
+    /// Instruction fetches; carried and reported, and told apart from reading.
+    pub const EXECUTE: Protection = Protection(4);
+    /// Loads and stores.
+    pub const READ_WRITE: Protection = Protection(3);
+
+    /// The protection as a number; only [`Protection::from_bits`] can read it.
+    pub(in crate::space) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// What `bits` gave; `None` for any other number.
+    pub(in crate::space) fn from_bits(bits: u8) -> Option<Protection> {
+        let known = [0, 1, 3, 4, 5, 7];
+        known.contains(&bits).then_some(Protection(bits))
+    }
+
+    /// Whether everything `other` allows is allowed.
+    pub fn allows(self, other: Protection) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Protection {
+    type Output = Protection;
+
+    fn bitor(self, other: Protection) -> Protection {
+        Protection(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |which: Protection, letter| if self.allows(which) { letter } else { '-' };
+        let (r, w) = (
+            letter(Protection::READ, 'r'),
+            letter(Protection::WRITE, 'w'),
+        );
+        match self.allows(Protection::EXECUTE) {
+            true => write!(f, "{r}{w}x"),
+            false => write!(f, "{r}{w}"),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Protection {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Who sees what is stored to a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Sharing {
+    /// This space alone: a store copies the page.
+    Private,
+    /// Everybody who maps or reads the file.
+    Shared,
+}
+
+/// A file whose pages are shown.
+#[derive(Clone)]
+pub(in crate::space) enum MappedFile {
+    /// By way of the page cache.
+    Cached(Arc<FileInner>),
+    /// Its own bytes.
+    Direct(DaxRef),
+}
+
+/// The same, without keeping it open.
+#[derive(Debug)]
+pub(in crate::space) enum WeakFile {
+    Cached(Weak<FileInner>),
+    Direct(WeakDaxRef),
+}
+
+impl MappedFile {
+    /// Tells files apart as long as they are open.
+    pub(in crate::space) fn key(&self) -> usize {
+        match self {
+            MappedFile::Cached(file) => file.address(),
+            MappedFile::Direct(file) => Arc::as_ptr(file.core()) as usize,
+        }
+    }
+
+    pub(in crate::space) fn name(&self) -> &Arc<str> {
+        match self {
+            MappedFile::Cached(file) => file.name(),
+            MappedFile::Direct(file) => file.name(),
+        }
+    }
+
+    pub(in crate::space) fn downgrade(&self) -> WeakFile {
+        match self {
+            MappedFile::Cached(file) => WeakFile::Cached(Arc::downgrade(file)),
+            MappedFile::Direct(file) => WeakFile::Direct(file.downgrade()),
+        }
+    }
+
+    /// Has the file ask this mapper before it takes pages away.
+    pub(in crate::space) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
+        match self {
+            MappedFile::Cached(file) => file.add_mapper(mapper),
+            MappedFile::Direct(file) => file.add_mapper(mapper),
+        }
+    }
+
+    /// Takes the right to store to pages away, in every space.
+    pub(in crate::space) fn revoke_write(&self, pages: Range<u64>) {
+        match self {
+            MappedFile::Cached(file) => file.core().revoke_write(pages),
+            MappedFile::Direct(file) => file.core().revoke_write(pages),
+        }
+    }
+
+    pub(in crate::space) fn remove_mapper(&self, id: MapperId) {
+        match self {
+            MappedFile::Cached(file) => file.remove_mapper(id),
+            MappedFile::Direct(file) => file.remove_mapper(id),
+        }
+    }
+}
+
+impl WeakFile {
+    pub(in crate::space) fn upgrade(&self) -> Option<MappedFile> {
+        match self {
+            WeakFile::Cached(file) => file.upgrade().map(MappedFile::Cached),
+            WeakFile::Direct(file) => file.upgrade().map(MappedFile::Direct),
+        }
+    }
+}
+
+/// Where the pages of a mapping come from.
+#[derive(Clone)]
+pub(in crate::space) enum Backing {
+    Anonymous,
+    /// A file, from the page with this number on.
+    File {
+        file: MappedFile,
+        first_page: u64,
+    },
+    /// A device, from the page with this number on.
+    Device {
+        device: DeviceRef,
+        first_page: u64,
+    },
+}
+
+impl Backing {
+    /// Where it begins, unless it has no pages of its own.
+    pub(in crate::space) fn first_page_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Backing::Anonymous => None,
+            Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
+                Some(first_page)
+            }
+        }
+    }
+
+    /// Why a mapping of it may not be had with a protection above its ceiling.
+    pub(in crate::space) fn rules_out(&self, wanted: Protection) -> &'static str {
+        match self {
+            Backing::Device { device, .. } => device.rules_out(wanted),
+            Backing::Anonymous | Backing::File { .. } => "the file was opened read-only",
+        }
+    }
+
+    /// The first page of `other` if both are of one thing; for anonymous memory 0.
+    fn same_thing(&self, other: &Backing) -> Option<u64> {
+        match (self, other) {
+            (Backing::Anonymous, Backing::Anonymous) => Some(0),
+            (
+                Backing::File { file, .. },
+                Backing::File {
+                    file: theirs,
+                    first_page,
+                },
+            ) if file.key() == theirs.key() => Some(*first_page),
+            (
+                Backing::Device { device, .. },
+                Backing::Device {
+                    device: theirs,
+                    first_page,
+                },
+            ) if device.is(theirs) => Some(*first_page),
+            _ => None,
+        }
+    }
+}
+
+/// One mapped range, page-aligned.
+#[derive(Clone)]
+pub(in crate::space) struct Vma {
+    pub(in crate::space) start: u64,
+    pub(in crate::space) end: u64,
+    pub(in crate::space) protection: Protection,
+    /// The most `protect` may allow: what the file was opened for.
+    pub(in crate::space) ceiling: Protection,
+    pub(in crate::space) sharing: Sharing,
+    pub(in crate::space) residence: Residence,
+    /// How its pages will be read; of no effect on what is not a cached file.
+    pub(in crate::space) reading: Reading,
+    pub(in crate::space) backing: Backing,
+}
+
+/// Whether reclaim may take the pages of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(in crate::space) enum Residence {
+    Pageable,
+    /// They stay until they are unlocked or unmapped.
+    Locked,
+}
+
+impl Vma {
+    pub(in crate::space) fn contains(&self, at: u64) -> bool {
+        self.start <= at && at < self.end
+    }
+
+    pub(in crate::space) fn is_locked(&self) -> bool {
+        self.residence == Residence::Locked
+    }
+
+    /// The page of the file or device that `at` shows; 0 for anonymous memory.
+    pub(in crate::space) fn file_page(&self, at: u64) -> u64 {
+        match &self.backing {
+            Backing::Anonymous => 0,
+            Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
+                first_page + ((at - self.start) >> PAGE_SHIFT)
+            }
+        }
+    }
+
+    /// The file that is shown, if it is one.
+    pub(in crate::space) fn file(&self) -> Option<&MappedFile> {
+        match &self.backing {
+            Backing::File { file, .. } => Some(file),
+            Backing::Anonymous | Backing::Device { .. } => None,
+        }
+    }
+
+    /// The file whose bytes are shown, also if it is guarded, so that each access is a call.
+    pub(in crate::space) fn file_of_bytes(&self) -> Option<MappedFile> {
+        let guarded = match &self.backing {
+            Backing::Device { device, .. } => device.file(),
+            Backing::File { .. } | Backing::Anonymous => return self.file().cloned(),
+        };
+        guarded.map(|file| MappedFile::Direct(file.with_own_count()))
+    }
+
+    /// Whether what `at` shows is the page of a cached file in this frame. The page's block is
+    /// locked, and the frame was found in a page table, in a section.
+    pub(in crate::space) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
+        match self.file() {
+            Some(MappedFile::Cached(file)) => file.core().has_page_in(self.file_page(at), frame),
+            Some(MappedFile::Direct(_)) | None => false,
+        }
+    }
+
+    /// The addresses at which this range shows pages of `pages`, if it is a range of the file with
+    /// that key.
+    pub(in crate::space) fn addresses_of(
+        &self,
+        file: usize,
+        pages: &Range<u64>,
+    ) -> Option<Range<u64>> {
+        let Backing::File {
+            file: own,
+            first_page,
+        } = &self.backing
+        else {
+            return None;
+        };
+        if own.key() != file {
+            return None;
+        }
+        let own_pages = *first_page..first_page + ((self.end - self.start) >> PAGE_SHIFT);
+        let from = pages.start.max(own_pages.start);
+        let to = pages.end.min(own_pages.end);
+        let address = |page: u64| self.start + ((page - own_pages.start) << PAGE_SHIFT);
+        (from < to).then(|| address(from)..address(to))
+    }
+
+    /// The part of the range inside `start..end`, with its backing moved along.
+    pub(in crate::space) fn slice(&self, start: u64, end: u64) -> Vma {
+        let mut part = self.clone();
+        if let Some(first_page) = part.backing.first_page_mut() {
+            *first_page = self.file_page(start);
+        }
+        part.start = start;
+        part.end = end;
+        part
+    }
+
+    /// Whether nothing differs.
+    pub(in crate::space) fn is_same(&self, other: &Vma) -> bool {
+        let same_backing = self.shows_same(other, self.start);
+        (self.start, self.end) == (other.start, other.end) && self.is_like(other) && same_backing
+    }
+
+    /// Whether both show the same page of the same thing at `at`, which is in both.
+    pub(in crate::space) fn shows_same(&self, other: &Vma, at: u64) -> bool {
+        let same_thing = self.backing.same_thing(&other.backing).is_some();
+        same_thing && other.contains(at) && self.file_page(at) == other.file_page(at)
+    }
+
+    fn is_like(&self, other: &Vma) -> bool {
+        self.protection == other.protection
+            && self.ceiling == other.ceiling
+            && self.sharing == other.sharing
+            && self.residence == other.residence
+            && self.reading == other.reading
+    }
+
+    /// Whether the two are one range: adjacent, alike, and backed contiguously.
+    pub(in crate::space) fn merges_with(&self, next: &Vma) -> bool {
+        let first = self.backing.same_thing(&next.backing);
+        let same_backing = first.is_some_and(|first| first == self.file_page(self.end));
+        self.end == next.start && self.is_like(next) && same_backing
+    }
+}
+
+impl fmt::Debug for Vma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Vma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sharing = match self.sharing {
+            Sharing::Private => "private",
+            Sharing::Shared => "shared",
+        };
+        write!(f, "{:#x}..{:#x} ", self.start, self.end)?;
+        match &self.backing {
+            Backing::Anonymous => write!(f, "anonymous")?,
+            Backing::File { file, .. } => write!(f, "{}", file.name())?,
+            Backing::Device { device, .. } => write!(f, "{device:?}")?,
+        }
+        write!(f, " {} {sharing}", self.protection)?;
+        match self.residence {
+            Residence::Pageable => {}
+            Residence::Locked => write!(f, " locked")?,
+        }
+        match self.reading {
+            Reading::Normal => Ok(()),
+            Reading::Random => write!(f, " read at random"),
+            Reading::Sequential => write!(f, " read in order"),
+        }
+    }
+}
+
+impl Ranged for Vma {
+    type Key = u64;
+
+    fn start(&self) -> u64 {
+        self.start
+    }
+
+    fn end(&self) -> u64 {
+        self.end
+    }
+}
+
+impl VirtAddr {
+    /// Whether the address is the first of a page.
+    pub(in crate::space) fn is_page_aligned(self) -> bool {
+        self.page_offset() == 0
+    }
+}

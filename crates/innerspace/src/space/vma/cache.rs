@@ -1,0 +1,525 @@
+//! An accessor's own cache of mappings: four slots, so that threads that fault in different places
+//! find their mapping without walking the tree.
+//!
+//! A slot has a copy of a mapping; the cache has the number of the space's [`Sequence`] at which
+//! its slots were looked up, and is good, as a whole, while the number is the same. Every change of
+//! a mapping that exists (bounds, protection, backing) bumps the number once, after the new tree is
+//! published and before the gate opens again; adding a mapping bumps nothing, since only a mapping
+//! that contains the address is ever kept. The low bits of a page's number say which slot its
+//! mapping is put in. A lookup looks at one slot first, the one that had the last address of the
+//! same 2 MiB (a hint, which nothing but speed depends on), and then compares all.
+//!
+//! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and
+//! bumps the number after it. So a copy from an old tree has an old number. Whoever looks an
+//! address up that is being changed is kept out by the gate, so the copies that are still good
+//! meanwhile are those of what does not change.
+//!
+//! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for
+//! tests: where it wraps, every cache of the space is told to forget everything, however many there
+//! are. (One that is just about to note the last number may miss that, which nothing but such tests
+//! could come to. The kernel's told none while there was a single thread, whose slots came to life
+//! again once others had counted on: CVE-2018-17182.)
+
+use super::area::{Backing, MappedFile, Protection, Residence, Sharing, Vma, WeakFile};
+use crate::PAGE_SHIFT;
+use crate::cache::Reading;
+use crate::dax::DaxRef;
+use crate::space::access::device::DeviceCall;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex};
+
+/// Slots of a cache.
+const SLOTS: usize = 4;
+/// Hints of a cache, a power of two.
+const HINTS: usize = 32;
+/// Addresses of the same 2 MiB have the same hint.
+const HINT_SHIFT: u32 = PAGE_SHIFT + 9;
+/// A number that no sequence comes to.
+const FORGOTTEN: u64 = u64::MAX;
+
+/// How often the accessors' caches were asked for a mapping, and what came of it.
+///
+/// Calls are counted also when every slot is out of date; so hits and misses add up to calls. An
+/// access that gets its page in one step, by a mapping that a slot has, is counted after it
+/// succeeded; if it does not, its fault asks and is counted instead.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct VmaLookups {
+    /// Lookups.
+    pub calls: u64,
+    /// Answered by a slot.
+    pub hits: u64,
+    /// Answered by the tree, or by nobody.
+    pub misses: u64,
+}
+
+impl VmaLookups {
+    fn add(&mut self, more: VmaLookups) {
+        self.calls += more.calls;
+        self.hits += more.hits;
+        self.misses += more.misses;
+    }
+}
+
+/// What a cache shares with its space. On lines of its own (two: the adjacent line is prefetched
+/// with it): every fault counts here.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shared {
+    /// The sequence's number when the slots were filled, by the cache; [`FORGOTTEN`], by the space:
+    /// everything is to be forgotten.
+    number: AtomicU64,
+    // Written by the cache alone. What is no miss is a hit.
+    calls: AtomicU64,
+    misses: AtomicU64,
+    /// What keeps the files of the slots open, as long as they are mapped: emptied by the space
+    /// when that changes. A leaf.
+    kept: Mutex<[Option<DaxRef>; SLOTS]>,
+}
+
+impl Shared {
+    fn lookups(&self) -> VmaLookups {
+        // In this order: the call of each miss that is seen is seen, too. Acquire: pairs with the
+        // Release in `count`.
+        let misses = self.misses.load(Ordering::Acquire);
+        let calls = self.calls.load(Ordering::Relaxed);
+        VmaLookups {
+            calls,
+            hits: calls - misses,
+            misses,
+        }
+    }
+}
+
+/// Counts without a read-modify-write: only the cache's owner does.
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
+}
+
+/// Counts the changes of a space's mappings.
+#[derive(Debug)]
+pub(in crate::space) struct Sequence {
+    number: AtomicU64,
+    /// The bits that count.
+    mask: u64,
+    caches: Mutex<Caches>,
+}
+
+#[derive(Debug, Default)]
+struct Caches {
+    alive: Vec<Arc<Shared>>,
+    /// What those counted that are gone.
+    gone: VmaLookups,
+}
+
+impl Default for Sequence {
+    fn default() -> Sequence {
+        Sequence::with_width(u64::BITS)
+    }
+}
+
+impl Sequence {
+    /// A sequence of this many bits.
+    pub(in crate::space) fn with_width(bits: u32) -> Sequence {
+        Sequence {
+            number: AtomicU64::new(0),
+            mask: u64::MAX >> (u64::BITS - bits),
+            caches: Mutex::default(),
+        }
+    }
+
+    /// Invalidates every slot. By one writer at a time.
+    pub(in crate::space) fn bump(&self) {
+        let next = (self.number.load(Ordering::Relaxed) + 1) & self.mask;
+        let wraps = next == 0;
+        if wraps {
+            self.forget_all();
+        }
+        // Release: pairs with `now`; what was published before, and what the caches were told, is
+        // seen by who reads the number.
+        self.number.store(next, Ordering::Release);
+        self.let_files_go();
+        if wraps {
+            // Who obeyed before the number changed may have filled a slot at the old one since.
+            self.forget_all();
+        }
+    }
+
+    fn forget_all(&self) {
+        let caches = self.caches.lock();
+        if cfg!(mutant = "V3") && caches.alive.len() == 1 {
+            // mutant: V3 (test: a_number_that_wraps_brings_no_slot_back) a lone cache is not told
+            return;
+        }
+        for cache in &caches.alive {
+            cache.number.store(FORGOTTEN, Ordering::Relaxed);
+        }
+    }
+
+    /// No slot keeps a file open any more: what the number was bumped for may have been its last
+    /// mapping. The caller has the old set of mappings, so none of these is the last to keep one.
+    fn let_files_go(&self) {
+        for cache in &self.caches.lock().alive {
+            *cache.kept.lock() = Default::default();
+        }
+    }
+
+    /// What all caches of the space counted.
+    pub(in crate::space) fn lookups(&self) -> VmaLookups {
+        let caches = self.caches.lock();
+        let mut sum = caches.gone;
+        caches
+            .alive
+            .iter()
+            .for_each(|cache| sum.add(cache.lookups()));
+        sum
+    }
+
+    /// The cache is about to go.
+    pub(in crate::space) fn forget_cache(&self, cache: &VmaCache) {
+        let mut caches = self.caches.lock();
+        caches
+            .alive
+            .retain(|other| !Arc::ptr_eq(other, &cache.hinted.shared));
+        caches.gone.add(cache.hinted.shared.lookups());
+        drop(caches);
+        *cache.hinted.shared.kept.lock() = Default::default();
+    }
+
+    fn now(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+}
+
+/// A mapping as a slot keeps it: it keeps no file open by itself.
+#[derive(Debug)]
+struct Copy {
+    vma: Vma,
+    /// The file, which `vma` does not name. A direct access file by a count of the cache's own,
+    /// which `Shared::kept` keeps from 0.
+    file: Option<(WeakFile, u64)>,
+}
+
+impl Default for Copy {
+    /// What an empty slot has.
+    fn default() -> Copy {
+        Copy {
+            vma: Vma {
+                start: 0,
+                end: 0,
+                protection: Protection::NONE,
+                ceiling: Protection::NONE,
+                sharing: Sharing::Private,
+                residence: Residence::Pageable,
+                reading: Reading::Normal,
+                backing: Backing::Anonymous,
+            },
+            file: None,
+        }
+    }
+}
+
+impl Copy {
+    /// Of a mapping of anything but a device.
+    #[inline]
+    fn of(vma: &Vma) -> Copy {
+        debug_assert!(!matches!(vma.backing, Backing::Device { .. }), "{vma}");
+        let file = match &vma.backing {
+            Backing::File { file, first_page } => Some((file.downgrade(), *first_page)),
+            _ => None,
+        };
+        let backing = Backing::Anonymous;
+        let vma = Vma { backing, ..*vma };
+        Copy { vma, file }
+    }
+
+    /// Puts the mapping in `named` if it is one that names a file; `false`: the file is closed.
+    #[inline]
+    fn name(&self, named: &mut Option<Vma>) -> bool {
+        let Some((file, first_page)) = &self.file else {
+            return true;
+        };
+        let Some(file) = file.upgrade() else {
+            return false;
+        };
+        let backing = Backing::File {
+            file,
+            first_page: *first_page,
+        };
+        *named = Some(Vma {
+            backing,
+            ..self.vma
+        });
+        true
+    }
+}
+
+/// Where the hint for `at` is.
+#[inline(always)]
+fn hint(at: u64) -> usize {
+    (at >> HINT_SHIFT) as usize % HINTS
+}
+
+/// What anonymous memory is wanted for; what may be stored to may be loaded from.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::space) enum MemoryFor {
+    Loads,
+    Stores,
+}
+
+/// What a lookup by hint looks at, on two lines.
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Hinted {
+    /// Where each slot's mapping begins.
+    starts: [u64; SLOTS],
+    /// How long it is, of those that name no file; of others 0.
+    lengths: [u64; SLOTS],
+    /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of
+    /// these addresses.
+    hints: [u8; HINTS],
+    shared: Arc<Shared>,
+}
+
+/// The cache; see the module.
+#[derive(Debug)]
+pub(in crate::space) struct VmaCache {
+    hinted: Hinted,
+    /// How long each slot's mapping is; an empty one has the length 0, which holds no address.
+    lengths: [u64; SLOTS],
+    copies: [Copy; SLOTS],
+    /// Where the mapping begins that [`VmaCache::is_memory`] found last for each of them, and how
+    /// long it is; as good as the slots.
+    memory: [(u64, u64); 2],
+    /// What the last fault found instead of a page.
+    pub(in crate::space) device: Option<DeviceCall>,
+}
+
+impl VmaCache {
+    /// An empty cache of the space with this sequence.
+    pub(in crate::space) fn new(sequence: &Sequence) -> VmaCache {
+        let shared = Arc::new(Shared::default());
+        sequence.caches.lock().alive.push(shared.clone());
+        VmaCache {
+            hinted: Hinted {
+                starts: [0; SLOTS],
+                lengths: [0; SLOTS],
+                hints: [0; HINTS],
+                shared,
+            },
+            lengths: [0; SLOTS],
+            copies: Default::default(),
+            memory: [(0, 0); 2],
+            device: None,
+        }
+    }
+
+    /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number
+    /// was read. In a section that saw the gate open at `at`. `sequence` is the one the cache was
+    /// made for. What has to be kept alive for the result is put in `named`, to be dropped with no
+    /// section open.
+    #[inline(always)]
+    pub(in crate::space) fn find<'t>(
+        &'t mut self,
+        sequence: &Sequence,
+        at: u64,
+        named: &'t mut Option<Vma>,
+        tree: impl FnOnce() -> Option<&'t Vma>,
+    ) -> Option<&'t Vma> {
+        match self.hinted(sequence, at) {
+            Some(place) => Some(&self.copies[place].vma),
+            None => self.find_without_hint(sequence, at, named, tree),
+        }
+    }
+
+    /// The rest of [`VmaCache::find`], where the hint was of no use.
+    #[inline(never)]
+    pub(in crate::space) fn find_without_hint<'t>(
+        &'t mut self,
+        sequence: &Sequence,
+        at: u64,
+        named: &'t mut Option<Vma>,
+        tree: impl FnOnce() -> Option<&'t Vma>,
+    ) -> Option<&'t Vma> {
+        count(&self.hinted.shared.calls);
+        let number = sequence.now();
+        if number != self.hinted.shared.number.load(Ordering::Relaxed) {
+            self.flush(number);
+        }
+        if let Some(place) = self.holding(at) {
+            if !self.names_file(place) {
+                self.hinted.hints[hint(at)] = place as u8;
+                return Some(&self.copies[place].vma);
+            }
+            // A file that is closed is not mapped any more: the tree will say so.
+            if self.copies[place].name(named) {
+                return named.as_ref();
+            }
+        }
+        self.missed(sequence, at, named, tree)
+    }
+
+    /// The slot that the hint of `at` names, if its mapping contains `at` and names no file. A
+    /// lookup, if so; when and where [`VmaCache::find`] may be called.
+    #[inline(always)]
+    fn hinted(&self, sequence: &Sequence, at: u64) -> Option<usize> {
+        let place = usize::from(self.hinted.hints[hint(at)]) % SLOTS;
+        let Hinted {
+            starts, lengths, ..
+        } = &self.hinted;
+        if !self.is_good(sequence) || at.wrapping_sub(starts[place]) >= lengths[place] {
+            return None;
+        }
+        count(&self.hinted.shared.calls);
+        Some(place)
+    }
+
+    /// Where the mapping begins and ends that is in the slot that the hint of `at` names, as
+    /// [`VmaCache::find`] would find it.
+    #[cfg(feature = "tables")]
+    #[inline(always)]
+    pub(in crate::space) fn find_hinted(&self, sequence: &Sequence, at: u64) -> Option<(u64, u64)> {
+        let place = self.hinted(sequence, at)?;
+        let start = self.hinted.starts[place];
+        Some((start, start + self.hinted.lengths[place]))
+    }
+
+    /// Whether nothing was changed since the slots were filled.
+    #[inline(always)]
+    fn is_good(&self, sequence: &Sequence) -> bool {
+        sequence.now() == self.hinted.shared.number.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn holds(&self, place: usize, at: u64) -> bool {
+        at.wrapping_sub(self.hinted.starts[place]) < self.lengths[place]
+    }
+
+    /// Whether the mapping in this slot is one that names a file.
+    fn names_file(&self, place: usize) -> bool {
+        self.hinted.lengths[place] != self.lengths[place]
+    }
+
+    /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks
+    /// through a mapping finds it in another slot than its page's, three times of four.
+    #[inline(always)]
+    fn holding(&self, at: u64) -> Option<usize> {
+        let slots = (0..SLOTS).rev();
+        let places = slots.fold(0, |places, place| {
+            2 * places + u32::from(self.holds(place, at))
+        });
+        (places != 0).then(|| places.trailing_zeros() as usize % SLOTS)
+    }
+
+    #[inline]
+    fn missed<'t>(
+        &'t mut self,
+        sequence: &Sequence,
+        at: u64,
+        named: &'t mut Option<Vma>,
+        tree: impl FnOnce() -> Option<&'t Vma>,
+    ) -> Option<&'t Vma> {
+        count(&self.hinted.shared.misses);
+        let found = tree()?;
+        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
+        // The tree's own reference to a file may go while the caller waits for the file.
+        let found = match found.file() {
+            Some(file) => {
+                let backing = Backing::File {
+                    file: self.keep(sequence, own, file),
+                    first_page: found.file_page(found.start),
+                };
+                &*named.insert(Vma { backing, ..*found })
+            }
+            None => found,
+        };
+        // A slot would keep a device of the user's alive; and its accesses are calls, which are
+        // slow anyway.
+        if !matches!(found.backing, Backing::Device { .. }) {
+            self.hinted.hints[hint(at)] = own as u8;
+            let (copy, len) = (Copy::of(found), found.end - found.start);
+            self.hinted.starts[own] = found.start;
+            self.hinted.lengths[own] = if copy.file.is_none() { len } else { 0 };
+            self.lengths[own] = len;
+            self.copies[own] = copy;
+        }
+        Some(found)
+    }
+
+    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be so
+    /// used. When and where [`VmaCache::find`] may be called; a lookup, if it is of use
+    /// ([`VmaCache::count_hit`]).
+    #[inline(always)]
+    pub(in crate::space) fn is_memory(
+        &mut self,
+        wanted: MemoryFor,
+        sequence: &Sequence,
+        at: u64,
+    ) -> bool {
+        if !self.is_good(sequence) {
+            return false;
+        }
+        let (start, len) = self.memory[wanted as usize];
+        at.wrapping_sub(start) < len || self.find_memory(wanted, at)
+    }
+
+    #[inline(never)]
+    fn find_memory(&mut self, wanted: MemoryFor, at: u64) -> bool {
+        let Some(place) = self.holding(at) else {
+            return false;
+        };
+        let right = match wanted {
+            MemoryFor::Loads => Protection::READ,
+            MemoryFor::Stores => Protection::WRITE,
+        };
+        let vma = &self.copies[place].vma;
+        if self.names_file(place) || !vma.protection.allows(right) {
+            return false;
+        }
+        debug_assert!(matches!(vma.backing, Backing::Anonymous), "{vma}");
+        self.memory[wanted as usize] = (self.hinted.starts[place], self.lengths[place]);
+        true
+    }
+
+    /// A lookup that was answered.
+    #[inline(always)]
+    pub(in crate::space) fn count_hit(&self) {
+        count(&self.hinted.shared.calls);
+    }
+
+    /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept
+    /// until the mappings change. What was kept for the slot before is mapped as well, or nobody
+    /// keeps it for a slot any more; so it is not the last that goes.
+    #[cold]
+    fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
+        let MappedFile::Direct(file) = file else {
+            return file.clone();
+        };
+        let mut kept = self.hinted.shared.kept.lock();
+        // Another slot of this cache may name the file already: its count is changed by the same
+        // faults.
+        let known = kept.iter().flatten().find(|known| known.is_same(file));
+        let own = known.cloned().unwrap_or_else(|| file.with_own_count());
+        // With the mutex held: whoever bumps the number empties this afterwards, or has done so and
+        // we see the number.
+        if self.is_good(sequence) {
+            kept[slot] = Some(own.clone());
+        }
+        MappedFile::Direct(own)
+    }
+
+    #[cold]
+    fn flush(&mut self, number: u64) {
+        self.hinted.shared.number.store(number, Ordering::Relaxed);
+        if self.lengths != self.hinted.lengths {
+            self.copies = Default::default();
+        }
+        self.hinted.lengths = [0; SLOTS];
+        self.lengths = [0; SLOTS];
+        self.memory = [(0, 0); 2];
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -1,0 +1,81 @@
+//! Who pays for the nodes of a tree.
+//!
+//! Nodes are smaller than a page and live on the heap. Each is counted in the ledger of the space
+//! that made it, also while a fork still has it; the ledger's group is charged for whole pages of
+//! them. The first few are free, so that a space with a handful of mappings costs no page for them.
+
+use crate::group::{Group, LimitError};
+use crate::reclaim::{AllocMode, HeapCharge, Pool};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex};
+
+/// Bytes that are not charged, those included that wait for a grace period: some eight nodes.
+const FREE: usize = 8 << 10;
+
+/// Counts nodes, and is charged for them.
+#[derive(Default)]
+pub(in crate::space) struct Ledger {
+    /// Bytes of the nodes alive: those of one tree are larger than those of another.
+    bytes: AtomicUsize,
+    paid: Mutex<Option<HeapCharge>>,
+}
+
+impl Ledger {
+    /// A ledger whose nodes `group` pays for.
+    pub(in crate::space) fn new(pool: &Arc<Pool>, group: &Group) -> Arc<Ledger> {
+        let paid = HeapCharge::new(pool, group);
+        Arc::new(Ledger {
+            bytes: AtomicUsize::new(0),
+            paid: Mutex::new(Some(paid)),
+        })
+    }
+
+    /// Bytes of the nodes alive, in whichever tree.
+    pub(in crate::space) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Charges for the nodes alive, or gives back what is charged too much. Outside every section;
+    /// may reclaim. Never fails with [`AllocMode::Must`].
+    pub(in crate::space) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
+        let mut paid = self.paid.lock();
+        let Some(paid) = paid.as_mut() else {
+            return Ok(());
+        };
+        let wanted = || self.bytes().saturating_sub(FREE) as u64;
+        if paid.is_too_little_for(wanted()) {
+            // Some may be waiting for a grace period alone.
+            paid.pool().flush_retired();
+        }
+        paid.settle(wanted(), mode)
+    }
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ledger({} bytes)", self.bytes())
+    }
+}
+
+/// One node in its ledger.
+pub(in crate::space) struct Entry {
+    ledger: Arc<Ledger>,
+    bytes: usize,
+}
+
+impl Entry {
+    /// Of so many bytes.
+    pub(in crate::space) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
+        ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Entry {
+            ledger: ledger.clone(),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.ledger.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,279 @@
+//! Which ranges of a space show a page of a file: what a file that takes pages away goes by.
+//!
+//! Ranges of a file may show the same page several times, and be of any length. They are kept in a
+//! tree of their own, part of the set of mappings, by file, size class (log2 of their pages), first
+//! page and address. Whoever looks for a page looks in each class that the file has at the ranges
+//! that begin close enough below it: those of one class differ in length by less than two, so what
+//! is looked at in vain shows pages close by. A look costs what the hits are, and a few descents
+//! for each class, not what the space has in ranges.
+
+use std::ops::Range;
+
+use super::area::{Backing, Vma};
+use super::ledger::Ledger;
+use super::tree::{Key, RangeTree, Ranged};
+use crate::PAGE_SHIFT;
+use crate::sync::Arc;
+
+/// The ranges of files; see the module.
+#[derive(Clone)]
+pub(in crate::space) struct FileRanges(RangeTree<Shown>);
+
+/// Pages of a file that an address range shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Shown {
+    place: Place,
+    /// The first page that is not shown.
+    end: u64,
+}
+
+/// Where a range stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Place {
+    /// Its key.
+    file: usize,
+    /// log2 of the number of pages.
+    size: u8,
+    /// The first page.
+    first: u64,
+    /// The first address.
+    at: u64,
+}
+
+impl Key for Place {
+    const FIRST: Place = Place {
+        file: 0,
+        size: 0,
+        first: 0,
+        at: 0,
+    };
+    const UNUSED: Place = Place {
+        file: usize::MAX,
+        size: u8::MAX,
+        first: u64::MAX,
+        at: u64::MAX,
+    };
+
+    fn gap(_end: Place, _start: Place) -> u64 {
+        0
+    }
+}
+
+impl Shown {
+    /// `None` for what shows no file.
+    fn by(vma: &Vma) -> Option<Shown> {
+        let Backing::File { file, first_page } = &vma.backing else {
+            return None;
+        };
+        let pages = (vma.end - vma.start) >> PAGE_SHIFT;
+        let place = Place {
+            file: file.key(),
+            size: pages.ilog2() as u8,
+            first: *first_page,
+            at: vma.start,
+        };
+        Some(Shown {
+            place,
+            end: first_page + pages,
+        })
+    }
+}
+
+impl Ranged for Shown {
+    type Key = Place;
+
+    fn start(&self) -> Place {
+        self.place
+    }
+
+    fn end(&self) -> Place {
+        Place {
+            at: self.place.at + 1,
+            ..self.place
+        }
+    }
+}
+
+impl FileRanges {
+    /// None; nodes are counted in `ledger`.
+    pub(in crate::space) fn new(ledger: Arc<Ledger>) -> FileRanges {
+        FileRanges(RangeTree::new(ledger))
+    }
+
+    /// The same ranges; nodes that this clone makes are counted in `ledger`.
+    pub(in crate::space) fn with_ledger(&self, ledger: Arc<Ledger>) -> FileRanges {
+        FileRanges(self.0.with_ledger(ledger))
+    }
+
+    /// Adds a range, if it is one of a file.
+    pub(in crate::space) fn insert(&mut self, vma: &Vma) {
+        if let Some(shown) = Shown::by(vma) {
+            self.0.insert(shown);
+        }
+    }
+
+    /// Takes a range out, if it is one of a file.
+    pub(in crate::space) fn remove(&mut self, vma: &Vma) {
+        if let Some(shown) = Shown::by(vma) {
+            self.0.remove(shown.place);
+        }
+    }
+
+    /// Where the ranges begin that show one of these pages of the file with that key.
+    pub(in crate::space) fn showing(
+        &self,
+        file: usize,
+        pages: &Range<u64>,
+    ) -> impl Iterator<Item = u64> + use<'_> {
+        let pages = pages.clone();
+        self.sizes(file)
+            .flat_map(move |size| self.looked_at(file, size, pages.clone()))
+            .filter(move |(_, shows)| *shows)
+            .map(|(shown, _)| shown.place.at)
+    }
+
+    /// The first page of the file at or above `from` that is shown.
+    pub(in crate::space) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
+        let first = |size| {
+            let mut looked_at = self.looked_at(file, size, from..u64::MAX);
+            let (shown, _) = looked_at.find(|(_, shows)| *shows)?;
+            Some(shown.place.first.max(from))
+        };
+        self.sizes(file).filter_map(first).min()
+    }
+
+    /// The classes that there are ranges of the file in.
+    fn sizes(&self, file: usize) -> impl Iterator<Item = u8> + use<'_> {
+        let mut next = Place {
+            file,
+            ..Place::FIRST
+        };
+        std::iter::from_fn(move || {
+            let found = self.0.find(next)?.place;
+            next.size = found.size + 1;
+            (found.file == file).then_some(found.size)
+        })
+    }
+
+    /// The ranges of one class that are looked at for these pages, and whether they show one.
+    fn looked_at(
+        &self,
+        file: usize,
+        size: u8,
+        pages: Range<u64>,
+    ) -> impl Iterator<Item = (&Shown, bool)> + use<'_> {
+        let most = (2 << size) - 1;
+        let from = Place {
+            file,
+            size,
+            first: (pages.start + 1).saturating_sub(most),
+            at: 0,
+        };
+        let is_near = move |shown: &&Shown| {
+            let Place {
+                file: of,
+                size: class,
+                first,
+                ..
+            } = shown.place;
+            (of, class) == (file, size) && first < pages.end
+        };
+        let near = self.0.iter_from(from).take_while(is_near);
+        near.map(move |shown| (shown, shown.end > pages.start))
+    }
+
+    /// Checks that these are the ranges of files among `all`.
+    pub(in crate::space) fn validate<'a>(&self, all: impl Iterator<Item = &'a Vma>) {
+        self.0.validate();
+        let mut known: Vec<Shown> = all.filter_map(Shown::by).collect();
+        known.sort_unstable_by_key(|shown| shown.place);
+        assert!(
+            self.0.iter().eq(known.iter()),
+            "the ranges of files by page"
+        );
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Numbers that look random.
+    fn numbers() -> impl FnMut(u64) -> u64 {
+        let mut state = 7_u64;
+        move |below| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (state >> 33) % below
+        }
+    }
+
+    fn shown(file: usize, at: u64, first: u64, pages: u64) -> Shown {
+        let size = pages.ilog2() as u8;
+        let place = Place {
+            file,
+            size,
+            first,
+            at,
+        };
+        Shown {
+            place,
+            end: first + pages,
+        }
+    }
+
+    fn ranges(all: &[Shown]) -> FileRanges {
+        let mut ranges = FileRanges::new(Arc::default());
+        all.iter().for_each(|one| ranges.0.insert(*one));
+        ranges
+    }
+
+    #[test]
+    fn what_shows_a_page_is_found_as_by_looking_at_all() {
+        let mut random = numbers();
+        let longest = [1, 2, 3, 4, 7, 8, 9, 64, 300];
+        let mut one = |at| {
+            let pages = 1 + random(longest[at as usize % longest.len()]);
+            shown(1 + random(3) as usize, at, random(500), pages)
+        };
+        let all: Vec<Shown> = (0..400).map(&mut one).collect();
+        let ranges = ranges(&all);
+        for start in 0..810 {
+            for (file, len) in [(1, 1), (2, 1), (3, 40), (2, 1000), (4, 1)] {
+                let pages = start..start + len;
+                let of_file = || all.iter().filter(|one| one.place.file == file);
+                let shows = |one: &&Shown| one.place.first < pages.end && pages.start < one.end;
+                let want: Vec<u64> = of_file().filter(shows).map(|one| one.place.at).collect();
+                let mut found: Vec<u64> = ranges.showing(file, &pages).collect();
+                found.sort_unstable();
+                assert_eq!(found, want, "{pages:?} of {file}");
+                let first = |one: &Shown| (start < one.end).then(|| one.place.first.max(start));
+                let want = of_file().filter_map(first).min();
+                assert_eq!(ranges.first_page(file, start), want, "{start} of {file}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_thousand_ranges_few_are_looked_at_for_a_page() {
+        // In whatever order: 1,000 ranges of 5 to 9 pages side by side, and one that shows them
+        // all.
+        let mut random = numbers();
+        let mut page = 0;
+        let mut all: Vec<Shown> = (0..1000)
+            .map(|_| {
+                let first = page;
+                page += 5 + random(5);
+                shown(1, random(1 << 40), first, page - first)
+            })
+            .collect();
+        all.push(shown(1, 1 << 41, 0, page));
+        let ranges = ranges(&all);
+        let looks = |page: u64| {
+            let looked_at = |size| ranges.looked_at(1, size, page..page + 1).count();
+            ranges.sizes(1).map(looked_at).sum::<usize>()
+        };
+        let most = (0..page).map(looks).max();
+        assert!(most <= Some(8), "{most:?} looks for one page");
+        assert!((0..page).all(|page| ranges.showing(1, &(page..page + 1)).count() == 2));
+    }
+}

@@ -1,0 +1,412 @@
+//! All mapped ranges of a space: sorted, not overlapping, merged where they can be.
+//!
+//! A set is a value, as its tree is (`tree`): a writer changes a clone and publishes it; readers
+//! keep what they found. A change splits at its ends, and what comes to lie beside its like merges
+//! with it. The ranges of files stand in a second tree as well, by their pages (`shown`).
+
+use std::ops::Range;
+
+use super::area::Vma;
+use super::ledger::Ledger;
+use super::rmap::FileRanges;
+use super::tree::RangeTree;
+use crate::PAGE_SIZE;
+use crate::sync::Arc;
+
+/// The set; see the module.
+#[derive(Clone)]
+pub(in crate::space) struct VmaSet {
+    tree: RangeTree<Vma>,
+    /// Those of files, by page.
+    files: FileRanges,
+    /// Ranges whose pages stay in memory.
+    locked: usize,
+}
+
+impl Changed {
+    /// This change and then another.
+    pub(in crate::space) fn and(mut self, mut next: Changed) -> Changed {
+        self.removed.append(&mut next.removed);
+        self.added.append(&mut next.added);
+        self
+    }
+}
+
+impl std::fmt::Debug for VmaSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// What a change of a set did to its ranges.
+#[derive(Debug, Default)]
+pub(in crate::space) struct Changed {
+    /// Ranges that are no more, at least not with these bounds.
+    pub(in crate::space) removed: Vec<Vma>,
+    /// Ranges that were not there, at least not with these bounds.
+    pub(in crate::space) added: Vec<Vma>,
+}
+
+impl VmaSet {
+    /// An empty set whose nodes are counted in `ledger`.
+    pub(in crate::space) fn new(ledger: Arc<Ledger>) -> VmaSet {
+        VmaSet {
+            files: FileRanges::new(ledger.clone()),
+            tree: RangeTree::new(ledger),
+            locked: 0,
+        }
+    }
+
+    /// The same set for another payer: only nodes made from now on are counted in `ledger`.
+    pub(in crate::space) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
+        VmaSet {
+            files: self.files.with_ledger(ledger.clone()),
+            tree: self.tree.with_ledger(ledger),
+            locked: self.locked,
+        }
+    }
+
+    /// The set without anything in it.
+    pub(in crate::space) fn emptied(&self) -> VmaSet {
+        VmaSet::new(self.tree.ledger().clone())
+    }
+
+    /// Where the nodes that this clone makes are counted.
+    pub(in crate::space) fn ledger(&self) -> &Arc<Ledger> {
+        self.tree.ledger()
+    }
+
+    /// Whether it is the same set, unchanged since one was cloned from the other.
+    pub(in crate::space) fn is_clone_of(&self, other: &VmaSet) -> bool {
+        self.tree.is_clone_of(&other.tree)
+    }
+
+    pub(in crate::space) fn iter(&self) -> impl Iterator<Item = &Vma> {
+        self.tree.iter()
+    }
+
+    /// Whether there are ranges whose pages stay in memory.
+    pub(in crate::space) fn has_locked(&self) -> bool {
+        self.locked > 0
+    }
+
+    /// The ranges that show one of these pages of the file with that key, each with the addresses
+    /// that do.
+    pub(in crate::space) fn showing(
+        &self,
+        file: usize,
+        pages: &Range<u64>,
+    ) -> impl Iterator<Item = (&Vma, Range<u64>)> + use<'_> {
+        let pages = pages.clone();
+        let found = self.files.showing(file, &pages);
+        found.map(move |at| {
+            let vma = self.find_containing(at);
+            let vma = vma.expect("a range of a file is a range");
+            let addresses = vma.addresses_of(file, &pages);
+            (vma, addresses.expect("it shows some of them"))
+        })
+    }
+
+    /// The first page of the file at or above `from` that a range shows.
+    pub(in crate::space) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
+        self.files.first_page(file, from)
+    }
+
+    /// The first range that ends above `at`; it may start above it.
+    pub(in crate::space) fn find(&self, at: u64) -> Option<&Vma> {
+        self.tree.find(at)
+    }
+
+    /// The range that contains `at`.
+    pub(in crate::space) fn find_containing(&self, at: u64) -> Option<&Vma> {
+        self.find(at).filter(|vma| vma.contains(at))
+    }
+
+    /// The range nearest to `at`, above or below.
+    pub(in crate::space) fn nearest(&self, at: u64) -> Option<&Vma> {
+        match (self.tree.before(at), self.find(at)) {
+            (Some(below), Some(above)) => {
+                let nearer_above = above.start.saturating_sub(at) <= at - below.end;
+                Some(if nearer_above { above } else { below })
+            }
+            (below, above) => above.or(below),
+        }
+    }
+
+    /// The ranges that overlap `range`, whole.
+    pub(in crate::space) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Vma> {
+        let end = range.end;
+        let from_there = self.tree.iter_from(range.start);
+        from_there.take_while(move |vma| vma.start < end)
+    }
+
+    /// Whether every page of `range` is mapped.
+    pub(in crate::space) fn covers(&self, range: &Range<u64>) -> bool {
+        let mut at = range.start;
+        for vma in self.overlapping(range) {
+            if vma.start > at {
+                return false;
+            }
+            at = vma.end;
+        }
+        at >= range.end
+    }
+
+    /// Whether each page of `range` shows, and allows, what it does in `other`, where the same
+    /// pages are mapped.
+    pub(in crate::space) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
+        self.overlapping(range).all(|vma| {
+            let part = vma.start.max(range.start)..vma.end.min(range.end);
+            other.overlapping(&part).all(|before| {
+                vma.protection == before.protection
+                    && vma.shows_same(before, part.start.max(before.start))
+            })
+        })
+    }
+
+    /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to
+    /// `align`.
+    pub(in crate::space) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
+        self.tree.gap(from, limit, len, align)
+    }
+
+    /// Unmaps `range`.
+    pub(in crate::space) fn remove(&mut self, range: &Range<u64>) -> Changed {
+        self.change(range, |_| None, None)
+    }
+
+    /// Puts `vma` in place of whatever it overlaps.
+    pub(in crate::space) fn put(&mut self, vma: Vma) -> Changed {
+        self.change(&(vma.start..vma.end), |_| None, Some(vma))
+    }
+
+    /// Passes the parts inside `range` through `change`.
+    pub(in crate::space) fn update(
+        &mut self,
+        range: &Range<u64>,
+        change: impl Fn(&mut Vma),
+    ) -> Changed {
+        let keep = |mut part: Vma| {
+            change(&mut part);
+            Some(part)
+        };
+        self.change(range, keep, None)
+    }
+
+    /// Splits at the ends of `range`, passes each part inside through `change`, adds `new`, and
+    /// merges.
+    fn change(
+        &mut self,
+        range: &Range<u64>,
+        change: impl Fn(Vma) -> Option<Vma>,
+        new: Option<Vma>,
+    ) -> Changed {
+        // Neighbours that only touch may merge with what is new.
+        let left = self.tree.before(range.start);
+        let left = left.filter(|left| left.end == range.start);
+        let right = self.find(range.end);
+        let right = right.filter(|right| right.start == range.end);
+        let old: Vec<Vma> = left
+            .into_iter()
+            .chain(self.overlapping(range))
+            .chain(right)
+            .cloned()
+            .collect();
+        let mut parts: Vec<Vma> = Vec::with_capacity(old.len() + 3);
+        for vma in &old {
+            if vma.start < range.start {
+                parts.push(vma.slice(vma.start, vma.end.min(range.start)));
+            }
+            let inside = vma.start.max(range.start)..vma.end.min(range.end);
+            if inside.start < inside.end {
+                parts.extend(change(vma.slice(inside.start, inside.end)));
+            }
+            if range.end < vma.end {
+                parts.push(vma.slice(vma.start.max(range.end), vma.end));
+            }
+        }
+        if let Some(new) = new {
+            let place = parts.partition_point(|vma| vma.start < new.start);
+            parts.insert(place, new);
+        }
+        let mut merged: Vec<Vma> = Vec::with_capacity(parts.len());
+        for part in parts {
+            match merged.last_mut() {
+                Some(last) if last.merges_with(&part) => last.end = part.end,
+                _ => merged.push(part),
+            }
+        }
+        self.replace(old, merged)
+    }
+
+    fn replace(&mut self, mut old: Vec<Vma>, mut new: Vec<Vma>) -> Changed {
+        // Both are sorted. What comes out as it went in is left alone.
+        let same = |vma: &Vma| {
+            let place = new.binary_search_by_key(&vma.start, |other| other.start);
+            place.is_ok_and(|place| vma.is_same(&new[place]))
+        };
+        let stay: Vec<u64> = old
+            .iter()
+            .filter(|vma| same(vma))
+            .map(|vma| vma.start)
+            .collect();
+        let changes = |vma: &Vma| stay.binary_search(&vma.start).is_err();
+        old.retain(changes);
+        new.retain(changes);
+        let locked = |vmas: &[Vma]| vmas.iter().filter(|vma| vma.is_locked()).count();
+        self.locked = self.locked + locked(&new) - locked(&old);
+        for vma in &old {
+            self.tree.remove(vma.start);
+            self.files.remove(vma);
+        }
+        for vma in &new {
+            self.tree.insert(vma.clone());
+            self.files.insert(vma);
+        }
+        Changed {
+            removed: old,
+            added: new,
+        }
+    }
+
+    /// Checks order, alignment and merging.
+    pub(in crate::space) fn validate(&self) {
+        self.tree.validate();
+        self.files.validate(self.iter());
+        let locked = self.iter().filter(|vma| vma.is_locked()).count();
+        assert_eq!(self.locked, locked, "the number of locked ranges");
+        let mut last: Option<&Vma> = None;
+        for vma in self.iter() {
+            let aligned = (vma.start | vma.end) % PAGE_SIZE as u64 == 0;
+            assert!(aligned, "unaligned: {vma}");
+            let merges = last.is_some_and(|last| last.merges_with(vma));
+            assert!(!merges, "{vma} should merge with the one below it");
+            last = Some(vma);
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::cache::Reading;
+    use crate::space::vma::area::{Backing, Protection, Residence, Sharing};
+
+    const R: Protection = Protection::READ;
+    const RW: Protection = Protection::READ_WRITE;
+
+    fn anonymous(start: u64, end: u64, protection: Protection) -> Vma {
+        Vma {
+            start: start << 12,
+            end: end << 12,
+            protection,
+            ceiling: RW | Protection::EXECUTE,
+            sharing: Sharing::Private,
+            residence: Residence::Pageable,
+            reading: Reading::Normal,
+            backing: Backing::Anonymous,
+        }
+    }
+
+    fn set(vmas: &[Vma]) -> VmaSet {
+        let mut set = VmaSet::new(Arc::default());
+        vmas.iter().for_each(|vma| drop(set.put(vma.clone())));
+        set
+    }
+
+    fn pages(start: u64, end: u64) -> Range<u64> {
+        start << 12..end << 12
+    }
+
+    /// Pages and protection of each range.
+    fn shape(set: &VmaSet) -> String {
+        set.validate();
+        let row = |vma: &Vma| format!("{}-{} {}", vma.start >> 12, vma.end >> 12, vma.protection);
+        set.iter().map(row).collect::<Vec<_>>().join(", ")
+    }
+
+    fn protect(set: &mut VmaSet, start: u64, end: u64, protection: Protection) -> Changed {
+        set.update(&pages(start, end), |part| part.protection = protection)
+    }
+
+    // spec: V14
+    #[test]
+    fn a_range_that_extends_another_merges_with_it() {
+        let mut set = set(&[anonymous(10, 20, RW)]);
+        set.put(anonymous(5, 10, RW));
+        assert_eq!(shape(&set), "5-20 rw", "to the left");
+        set.put(anonymous(20, 25, RW));
+        assert_eq!(shape(&set), "5-25 rw", "to the right");
+        set.put(anonymous(30, 35, RW));
+        set.put(anonymous(25, 30, RW));
+        assert_eq!(shape(&set), "5-35 rw", "both");
+        set.put(anonymous(35, 40, R));
+        assert_eq!(
+            shape(&set),
+            "5-35 rw, 35-40 r-",
+            "another protection does not"
+        );
+    }
+
+    // spec: V14
+    #[test]
+    fn a_hole_in_the_middle_splits_and_filling_it_merges() {
+        let mut set = set(&[anonymous(10, 20, RW)]);
+        let changed = set.remove(&pages(14, 16));
+        assert_eq!(shape(&set), "10-14 rw, 16-20 rw");
+        assert_eq!((changed.removed.len(), changed.added.len()), (1, 2));
+        set.put(anonymous(14, 16, RW));
+        assert_eq!(shape(&set), "10-20 rw");
+        set.remove(&pages(10, 12));
+        set.remove(&pages(18, 20));
+        assert_eq!(shape(&set), "12-18 rw", "an end comes off");
+        assert!(set.remove(&pages(30, 40)).removed.is_empty());
+    }
+
+    // spec: V14
+    #[test]
+    fn protecting_splits_in_the_middle_and_merges_across_three() {
+        let mut set = set(&[anonymous(10, 20, RW)]);
+        protect(&mut set, 14, 16, R);
+        assert_eq!(shape(&set), "10-14 rw, 14-16 r-, 16-20 rw");
+        protect(&mut set, 12, 18, R);
+        assert_eq!(shape(&set), "10-12 rw, 12-18 r-, 18-20 rw");
+        let changed = protect(&mut set, 10, 20, RW);
+        assert_eq!(shape(&set), "10-20 rw");
+        assert_eq!((changed.removed.len(), changed.added.len()), (3, 1));
+        let unchanged = protect(&mut set, 12, 13, RW);
+        assert!(unchanged.removed.is_empty() && unchanged.added.is_empty());
+    }
+
+    // spec: V14
+    #[test]
+    fn whatever_differs_does_not_merge() {
+        let base = anonymous(10, 20, RW);
+        let next = anonymous(20, 30, RW);
+        assert!(base.merges_with(&next));
+        let change = |change: fn(&mut Vma)| {
+            let mut other = next.clone();
+            change(&mut other);
+            base.merges_with(&other)
+        };
+        assert!(!change(|vma| vma.ceiling = R));
+        assert!(!change(|vma| vma.sharing = Sharing::Shared));
+        assert!(!change(|vma| vma.residence = Residence::Locked));
+        assert!(!change(|vma| vma.reading = Reading::Random));
+        assert!(!change(|vma| vma.start += 0x1000));
+    }
+
+    #[test]
+    fn ranges_are_found_by_what_lies_around() {
+        let set = set(&[anonymous(10, 14, RW), anonymous(16, 30, RW)]);
+        assert_eq!(set.find(15 << 12).unwrap().start, 16 << 12);
+        assert!(set.find_containing(15 << 12).is_none());
+        assert!(set.find_containing((14 << 12) - 1).is_some());
+        assert!(set.find(30 << 12).is_none());
+        assert!(!set.covers(&pages(10, 30)));
+        assert!(set.covers(&pages(16, 30)));
+        assert_eq!(set.nearest(15 << 12).unwrap().start, 16 << 12);
+        assert_eq!(set.nearest(14 << 12).unwrap().start, 10 << 12);
+        assert_eq!(set.nearest(99 << 12).unwrap().start, 16 << 12);
+    }
+}

@@ -1,0 +1,575 @@
+//! A persistent tree of ranges, wide nodes: what the mappings of a space are kept in.
+//!
+//! A B+ tree over ranges that do not overlap, up to [`WIDTH`] to a node, keyed by their ends:
+//! addresses, or what else has an order ([`Key`]). A tree is a value: cloning it costs one count,
+//! and changing a clone copies the nodes on the way and no others, so O(log n). What a reader got
+//! hold of never changes, whatever becomes of other clones; a space publishes a new root
+//! (`sync::rcu_cell`), a fork keeps the parent's. A node that only this clone has is changed in
+//! place, so a run of changes copies each node once.
+//!
+//! An inner node knows, for each child, where its ranges start and end and the widest gap between
+//! two of them: a free place is found without looking at the ranges.
+//!
+//! Nodes are counted in a [`Ledger`], whose owner charges for them.
+
+mod gap;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
+use arrayvec::ArrayVec;
+
+use super::ledger::{Entry, Ledger};
+use crate::sync::Arc;
+
+/// Ranges or children in a node. Small under shuttle, so that small models split and merge nodes.
+pub(in crate::space) const WIDTH: usize = if cfg!(shuttle) { 4 } else { 16 };
+const QUARTER: usize = WIDTH / 4;
+/// The fewest in a node other than the root.
+const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
+/// More levels than a tree of 2^36 pages can have.
+const MAX_DEPTH: usize = 24;
+
+/// Where ranges begin and end.
+pub(in crate::space) trait Key: Copy + Ord + std::fmt::Debug {
+    /// Below every end.
+    const FIRST: Self;
+    /// That of an unused place: above every end.
+    const UNUSED: Self;
+
+    /// How much lies between the end of one range and the start of the next.
+    fn gap(end: Self, start: Self) -> u64;
+}
+
+impl Key for u64 {
+    const FIRST: u64 = 0;
+    const UNUSED: u64 = u64::MAX;
+
+    fn gap(end: u64, start: u64) -> u64 {
+        start - end
+    }
+}
+
+/// A range with what is known about it.
+pub(in crate::space) trait Ranged: Clone {
+    type Key: Key;
+
+    fn start(&self) -> Self::Key;
+    /// Above `start`.
+    fn end(&self) -> Self::Key;
+    /// The widest gap inside.
+    fn gap(&self) -> u64 {
+        0
+    }
+}
+
+/// The tree; see the module.
+pub(in crate::space) struct RangeTree<V: Ranged> {
+    root: Option<Arc<Node<V>>>,
+    len: usize,
+    /// Where nodes are counted that this clone makes.
+    ledger: Arc<Ledger>,
+}
+
+struct Node<V: Ranged> {
+    body: Body<V>,
+    _entry: Entry,
+}
+
+enum Body<V: Ranged> {
+    Leaf(Row<V>),
+    Inner(Row<Child<V>>),
+}
+
+/// Things in order, with their ends at hand: a search reads two cache lines.
+struct Row<T: Ranged> {
+    ends: [T::Key; WIDTH],
+    items: ArrayVec<T, WIDTH>,
+}
+
+struct Child<V: Ranged> {
+    node: Arc<Node<V>>,
+    /// Of its first range.
+    start: V::Key,
+    /// Of its last range.
+    end: V::Key,
+    /// The widest gap between two of its ranges.
+    gap: u64,
+}
+
+impl<V: Ranged> Clone for Child<V> {
+    fn clone(&self) -> Child<V> {
+        Child {
+            node: self.node.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<V: Ranged> Clone for RangeTree<V> {
+    fn clone(&self) -> RangeTree<V> {
+        RangeTree {
+            root: self.root.clone(),
+            len: self.len,
+            ledger: self.ledger.clone(),
+        }
+    }
+}
+
+impl<V: Ranged> Ranged for Child<V> {
+    type Key = V::Key;
+
+    fn start(&self) -> V::Key {
+        self.start
+    }
+
+    fn end(&self) -> V::Key {
+        self.end
+    }
+
+    fn gap(&self) -> u64 {
+        self.gap
+    }
+}
+
+impl<T: Ranged> Row<T> {
+    fn new(items: impl IntoIterator<Item = T>) -> Row<T> {
+        let mut row = Row {
+            ends: [T::Key::UNUSED; WIDTH],
+            items: items.into_iter().collect(),
+        };
+        row.index(0);
+        row
+    }
+
+    /// Sets the ends from the item `first` on.
+    fn index(&mut self, first: usize) {
+        for place in first..WIDTH {
+            self.ends[place] = self.items.get(place).map_or(T::Key::UNUSED, Ranged::end);
+        }
+    }
+
+    /// The place of the first item that ends above `at`. Counts the quarters of the row that end at
+    /// or below it, and then in the quarter that does not: no branch depends on what is in the row.
+    #[inline]
+    fn place(&self, at: T::Key) -> usize {
+        let below = |ends: &[T::Key]| {
+            ends.iter()
+                .map(|end| usize::from(*end <= at))
+                .sum::<usize>()
+        };
+        let (quarters, _) = self.ends.as_chunks::<QUARTER>();
+        let lasts = [0, 1, 2].map(|quarter| quarters[quarter][QUARTER - 1]);
+        let quarter = below(&lasts);
+        QUARTER * quarter + below(&quarters[quarter])
+    }
+
+    fn insert(&mut self, place: usize, item: T) {
+        self.items.insert(place, item);
+        self.index(place);
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.items.remove(place);
+        self.index(place);
+    }
+
+    /// The upper half, taken out.
+    fn split(&mut self) -> Row<T> {
+        let upper = Row::new(self.items.drain(WIDTH / 2..));
+        self.index(WIDTH / 2);
+        upper
+    }
+
+    /// First start, last end and widest gap.
+    fn bounds(&self) -> (T::Key, T::Key, u64) {
+        let between = self
+            .items
+            .windows(2)
+            .map(|pair| Key::gap(pair[0].end(), pair[1].start()));
+        let inside = self.items.iter().map(Ranged::gap);
+        let gap = between.chain(inside).max().unwrap_or(0);
+        (self.items[0].start(), self.ends[self.items.len() - 1], gap)
+    }
+}
+
+impl<T: Ranged> Clone for Row<T> {
+    fn clone(&self) -> Row<T> {
+        Row {
+            ends: self.ends,
+            items: self.items.clone(),
+        }
+    }
+}
+
+impl<V: Ranged> Child<V> {
+    fn new(body: Body<V>, ledger: &Arc<Ledger>) -> Child<V> {
+        let (start, end, gap) = body.bounds();
+        let _entry = Entry::new(ledger, RangeTree::<V>::NODE_BYTES);
+        Child {
+            node: Arc::new(Node { body, _entry }),
+            start,
+            end,
+            gap,
+        }
+    }
+
+    fn refresh(&mut self) {
+        (self.start, self.end, self.gap) = self.node.body.bounds();
+    }
+}
+
+impl<V: Ranged> Body<V> {
+    fn len(&self) -> usize {
+        match self {
+            Body::Leaf(row) => row.items.len(),
+            Body::Inner(row) => row.items.len(),
+        }
+    }
+
+    fn bounds(&self) -> (V::Key, V::Key, u64) {
+        match self {
+            Body::Leaf(row) => row.bounds(),
+            Body::Inner(row) => row.bounds(),
+        }
+    }
+}
+
+/// The node to change: itself if nobody else has it, or else a copy in its place.
+fn own<'a, V: Ranged>(node: &'a mut Arc<Node<V>>, ledger: &Arc<Ledger>) -> &'a mut Body<V> {
+    if Arc::get_mut(node).is_none() {
+        let body = match &node.body {
+            Body::Leaf(row) => Body::Leaf(row.clone()),
+            Body::Inner(row) => Body::Inner(row.clone()),
+        };
+        let _entry = Entry::new(ledger, RangeTree::<V>::NODE_BYTES);
+        *node = Arc::new(Node { body, _entry });
+    }
+    &mut Arc::get_mut(node).expect("nobody else has it").body
+}
+
+impl<V: Ranged> RangeTree<V> {
+    /// Bytes that a node takes.
+    pub(in crate::space) const NODE_BYTES: usize = size_of::<Node<V>>() + 2 * size_of::<usize>();
+
+    /// An empty tree whose nodes are counted in `ledger`.
+    pub(in crate::space) fn new(ledger: Arc<Ledger>) -> RangeTree<V> {
+        RangeTree {
+            root: None,
+            len: 0,
+            ledger,
+        }
+    }
+
+    /// The same tree; nodes that this clone makes are counted in `ledger`.
+    pub(in crate::space) fn with_ledger(&self, ledger: Arc<Ledger>) -> RangeTree<V> {
+        RangeTree {
+            ledger,
+            ..self.clone()
+        }
+    }
+
+    /// Whether the two share their root, or are empty.
+    pub(in crate::space) fn is_clone_of(&self, other: &RangeTree<V>) -> bool {
+        match (&self.root, &other.root) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+
+    /// Where the nodes are counted that this clone makes.
+    pub(in crate::space) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// The number of ranges.
+    #[cfg(test)]
+    pub(in crate::space) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first range that ends above `at`; it may start above it.
+    #[inline]
+    pub(in crate::space) fn find(&self, at: V::Key) -> Option<&V> {
+        let mut node = self.root.as_deref()?;
+        loop {
+            crate::sync::interleave();
+            match &node.body {
+                Body::Leaf(row) => return row.items.get(row.place(at)),
+                Body::Inner(row) => node = &row.items.get(row.place(at))?.node,
+            }
+        }
+    }
+
+    /// The last range that ends at or below `at`.
+    pub(in crate::space) fn before(&self, at: V::Key) -> Option<&V> {
+        let mut node = self.root.as_deref()?;
+        let mut below: Option<&Node<V>> = None;
+        loop {
+            match &node.body {
+                Body::Leaf(row) => {
+                    if let Some(place) = row.place(at).checked_sub(1) {
+                        return row.items.get(place);
+                    }
+                    return below?.last();
+                }
+                Body::Inner(row) => {
+                    let place = row.place(at);
+                    if let Some(left) = place.checked_sub(1) {
+                        below = Some(&row.items[left].node);
+                    }
+                    match row.items.get(place) {
+                        Some(child) => node = &child.node,
+                        None => return below?.last(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The ranges that end above `at`, in order.
+    pub(in crate::space) fn iter_from(&self, at: V::Key) -> Iter<'_, V> {
+        let mut iter = Iter {
+            above: ArrayVec::new(),
+            leaf: [].iter(),
+        };
+        if let Some(root) = self.root.as_deref() {
+            iter.descend(root, at);
+        }
+        iter
+    }
+
+    /// All ranges, in order.
+    pub(in crate::space) fn iter(&self) -> Iter<'_, V> {
+        self.iter_from(V::Key::FIRST)
+    }
+
+    /// Adds a range that overlaps none.
+    pub(in crate::space) fn insert(&mut self, value: V) {
+        self.len += 1;
+        let Some(root) = &mut self.root else {
+            let leaf = Child::new(Body::Leaf(Row::new([value])), &self.ledger);
+            self.root = Some(leaf.node);
+            return;
+        };
+        if let Some(upper) = insert_below(root, value, &self.ledger) {
+            let (start, end, gap) = root.body.bounds();
+            let lower = Child {
+                node: root.clone(),
+                start,
+                end,
+                gap,
+            };
+            self.root = Some(Child::new(Body::Inner(Row::new([lower, upper])), &self.ledger).node);
+        }
+    }
+
+    /// Takes out the range that contains `at`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(in crate::space) fn remove(&mut self, at: V::Key) {
+        let root = self.root.as_mut().expect("a range to remove");
+        remove_below(root, at, &self.ledger);
+        self.len -= 1;
+        let lone = match &root.body {
+            Body::Leaf(row) => row.items.is_empty().then_some(None),
+            Body::Inner(row) => (row.items.len() == 1).then(|| Some(row.items[0].node.clone())),
+        };
+        if let Some(new_root) = lone {
+            self.root = new_root;
+        }
+    }
+
+    /// Checks everything a node knows against its ranges.
+    pub(in crate::space) fn validate(&self) {
+        let mut last = V::Key::FIRST;
+        for value in self.iter() {
+            assert!(last <= value.start() && value.start() < value.end());
+            last = value.end();
+        }
+        assert_eq!(self.iter().count(), self.len, "a tree's length");
+        if let Some(root) = &self.root {
+            root.validate(true);
+        }
+    }
+}
+
+fn insert_below<V: Ranged>(
+    node: &mut Arc<Node<V>>,
+    value: V,
+    ledger: &Arc<Ledger>,
+) -> Option<Child<V>> {
+    match own(node, ledger) {
+        Body::Leaf(row) => {
+            let upper = insert_item(row, row.place(value.start()), value);
+            upper.map(|upper| Child::new(Body::Leaf(upper), ledger))
+        }
+        Body::Inner(row) => {
+            let place = row.place(value.start()).min(row.items.len() - 1);
+            let child = &mut row.items[place];
+            let split = insert_below(&mut child.node, value, ledger);
+            child.refresh();
+            row.index(place);
+            let upper = insert_item(row, place + 1, split?);
+            upper.map(|upper| Child::new(Body::Inner(upper), ledger))
+        }
+    }
+}
+
+/// Inserts into a row, which is split if it is full: the upper half is returned.
+fn insert_item<T: Ranged>(row: &mut Row<T>, place: usize, item: T) -> Option<Row<T>> {
+    if row.items.len() < WIDTH {
+        row.insert(place, item);
+        return None;
+    }
+    let mut upper = row.split();
+    match place.checked_sub(row.items.len()) {
+        Some(place) if place > 0 => upper.insert(place, item),
+        _ => row.insert(place, item),
+    }
+    Some(upper)
+}
+
+fn remove_below<V: Ranged>(node: &mut Arc<Node<V>>, at: V::Key, ledger: &Arc<Ledger>) {
+    match own(node, ledger) {
+        Body::Leaf(row) => {
+            let place = row.place(at);
+            assert!(row.items[place].start() <= at, "a range to remove");
+            row.remove(place);
+        }
+        Body::Inner(row) => {
+            let place = row.place(at);
+            let child = &mut row.items[place];
+            remove_below(&mut child.node, at, ledger);
+            if child.node.body.len() < LEAST {
+                rebalance(row, place, ledger);
+            } else {
+                child.refresh();
+                row.index(place);
+            }
+        }
+    }
+}
+
+/// A child has too few: it and a neighbour become one, or share evenly.
+fn rebalance<V: Ranged>(row: &mut Row<Child<V>>, place: usize, ledger: &Arc<Ledger>) {
+    let left = place.min(row.items.len() - 2);
+    let (a, b) = (&row.items[left].node.body, &row.items[left + 1].node.body);
+    let (lower, upper) = match (a, b) {
+        (Body::Leaf(a), Body::Leaf(b)) => {
+            let (lower, upper) = shared_out(a, b);
+            (Body::Leaf(lower), upper.map(Body::Leaf))
+        }
+        (Body::Inner(a), Body::Inner(b)) => {
+            let (lower, upper) = shared_out(a, b);
+            (Body::Inner(lower), upper.map(Body::Inner))
+        }
+        _ => unreachable!("all leaves have the same depth"),
+    };
+    row.items[left] = Child::new(lower, ledger);
+    match upper {
+        Some(upper) => row.items[left + 1] = Child::new(upper, ledger),
+        None => row.remove(left + 1),
+    }
+    row.index(left);
+}
+
+fn shared_out<T: Ranged>(a: &Row<T>, b: &Row<T>) -> (Row<T>, Option<Row<T>>) {
+    let all: Vec<T> = a.items.iter().chain(&b.items).cloned().collect();
+    if all.len() <= WIDTH {
+        return (Row::new(all), None);
+    }
+    let mut all = all.into_iter();
+    let half = all.len() / 2;
+    let lower = Row::new(all.by_ref().take(half));
+    (lower, Some(Row::new(all)))
+}
+
+impl<V: Ranged> Node<V> {
+    fn last(&self) -> Option<&V> {
+        match &self.body {
+            Body::Leaf(row) => row.items.last(),
+            Body::Inner(row) => row.items.last()?.node.last(),
+        }
+    }
+
+    /// Returns the depth.
+    fn validate(&self, is_root: bool) -> usize {
+        let least = if is_root { 1 } else { LEAST };
+        assert!(self.body.len() >= least, "a node is too empty");
+        match &self.body {
+            Body::Leaf(row) => {
+                row.validate();
+                1
+            }
+            Body::Inner(row) => {
+                row.validate();
+                assert!(!is_root || row.items.len() > 1, "a root with one child");
+                let depths: Vec<usize> = row
+                    .items
+                    .iter()
+                    .map(|child| {
+                        let known = (child.start, child.end, child.gap);
+                        assert_eq!(known, child.node.body.bounds(), "what is known of a child");
+                        child.node.validate(false)
+                    })
+                    .collect();
+                assert!(depths.iter().all(|depth| *depth == depths[0]), "uneven");
+                depths[0] + 1
+            }
+        }
+    }
+}
+
+impl<T: Ranged> Row<T> {
+    fn validate(&self) {
+        for place in 0..WIDTH {
+            let want = self.items.get(place).map_or(T::Key::UNUSED, Ranged::end);
+            assert_eq!(self.ends[place], want, "a row's ends");
+        }
+    }
+}
+
+/// The ranges from a place on.
+pub(in crate::space) struct Iter<'a, V: Ranged> {
+    /// For each level above the leaf, the children that are still to come.
+    above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_DEPTH>,
+    leaf: std::slice::Iter<'a, V>,
+}
+
+impl<'a, V: Ranged> Iter<'a, V> {
+    fn descend(&mut self, mut node: &'a Node<V>, at: V::Key) {
+        loop {
+            match &node.body {
+                Body::Leaf(row) => {
+                    self.leaf = row.items[row.place(at).min(row.items.len())..].iter();
+                    return;
+                }
+                Body::Inner(row) => {
+                    let mut rest = row.items[row.place(at).min(row.items.len())..].iter();
+                    let Some(child) = rest.next() else {
+                        return;
+                    };
+                    self.above.push(rest);
+                    node = &child.node;
+                }
+            }
+        }
+    }
+}
+
+impl<'a, V: Ranged> Iterator for Iter<'a, V> {
+    type Item = &'a V;
+
+    fn next(&mut self) -> Option<&'a V> {
+        loop {
+            if let Some(value) = self.leaf.next() {
+                return Some(value);
+            }
+            match self.above.last_mut()?.next() {
+                Some(child) => self.descend(&child.node, V::Key::FIRST),
+                None => drop(self.above.pop()),
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Finding a free range: subtrees whose widest gap is too narrow are passed over.
+
+use super::{Body, Node, RangeTree, Ranged};
+
+impl<V: Ranged<Key = u64>> RangeTree<V> {
+    /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to
+    /// `align`.
+    pub(in crate::space) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
+        let mut search = Gap {
+            at: from,
+            len,
+            align,
+        };
+        let found = self
+            .root
+            .as_deref()
+            .and_then(|root| search.look(root))
+            .or_else(|| search.fits(u64::MAX))?;
+        (found.checked_add(len)? <= limit).then_some(found)
+    }
+}
+
+/// A search for a free range.
+struct Gap {
+    /// Everything below is looked at.
+    at: u64,
+    len: u64,
+    align: u64,
+}
+
+impl Gap {
+    /// Where it fits between `at` and `end`.
+    fn fits(&self, end: u64) -> Option<u64> {
+        let start = self.at.checked_next_multiple_of(self.align)?;
+        (start.checked_add(self.len)? <= end).then_some(start)
+    }
+
+    fn look<V: Ranged<Key = u64>>(&mut self, node: &Node<V>) -> Option<u64> {
+        match &node.body {
+            Body::Leaf(row) => row.items[row.place(self.at)..].iter().find_map(|value| {
+                let found = self.fits(value.start());
+                self.at = self.at.max(value.end());
+                found
+            }),
+            Body::Inner(row) => row.items[row.place(self.at)..].iter().find_map(|child| {
+                let before = self.fits(child.start);
+                let inside = || (child.gap >= self.len).then(|| self.look(&child.node))?;
+                let found = before.or_else(inside);
+                self.at = self.at.max(child.end);
+                found
+            }),
+        }
+    }
+}
