@@ -34,7 +34,7 @@ const MAY_BE_UNSAFE: [&str; 11] = [
     "space/table/pinned",
     "space/table/still",
     "dax/device",
-    "store/file/flights",
+    "store/file/ring/flights",
     "dax/loom_models",
     "dax/tests/cutting",
 ];

@@ -1,64 +1,50 @@
-//! The completion form of store I/O: a batch of requests is handed over and goes on by itself; each
-//! request is completed once, later, in any order, on any thread.
+//! The completion form of store I/O. A store is handed a batch of requests, and completes each of
+//! them once, later, in any order, on any thread.
 //!
-//! A request owns what it reads into or writes from until it is completed, so a store that keeps
-//! one for long, or for ever, holds that memory and nothing else of its caller's. A request that is
-//! dropped without being completed fails with [`StoreError::Abandoned`]; a memory reads the same
-//! by plain calls.
+//! A request owns the memory it reads into or writes from until it is completed. So a store that
+//! keeps one for long, or for ever, holds that memory and nothing else of the caller. A request
+//! that is dropped without being completed fails with [`StoreError::Abandoned`]; a memory then
+//! reads the same bytes by plain calls.
 //!
 //! A request to read knows how far it was filled. A store fills it from front to back:
-//! [`Request::fill`] copies bytes in, [`Request::unfilled`] lends the next piece, which is cleared
-//! first: no store of a program's own ever sees what the memory held before. Bytes that were not
-//! filled are shown to nobody.
+//! [`Request::fill`] copies bytes in, [`Request::unfilled`] lends the next piece, cleared first, so
+//! that no store of a program's own ever sees what the memory held before. Bytes that were not
+//! filled are never used.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::{fmt, mem};
 
-#[cfg(all(
-    target_os = "linux",
-    feature = "io-uring",
-    not(any(loom, shuttle, miri, portable))
-))]
-use super::file::Flights;
-#[cfg(all(
-    target_os = "linux",
-    feature = "io-uring",
-    not(any(loom, shuttle, miri, portable))
-))]
-use crate::sync::Arc;
-
 use super::transfer::{read_vectored_or_eof, write_all_vectored_at};
 use super::{Own, Store, StoreError};
 
-/// What a request is about, with the memory it reads into or writes from, and who is told of its
-/// end.
+/// The memory that a request reads into or writes from, and its end.
 pub(crate) trait Transfer: Send {
-    /// Bytes in all.
+    /// Bytes of memory.
     fn len(&self) -> usize;
 
-    /// Some of the memory to read into, piece by piece: whatever it held before.
+    /// Some of the memory to read into, piece by piece, with what it held before.
     fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>>;
 
     /// Some of the bytes to write, piece by piece.
     fn slices(&self, bytes: Range<usize>) -> Vec<IoSlice<'_>>;
 
-    /// It is over: so many bytes were transferred, or why not.
+    /// Ends the request: so many bytes were transferred, or why not.
     fn complete(self: Box<Self>, result: io::Result<usize>);
 
+    /// The ring that may do the request.
     #[cfg(all(
         target_os = "linux",
         feature = "io-uring",
         not(any(loom, shuttle, miri, portable))
     ))]
-    /// The ring that may do it.
-    fn by_ring(&self) -> Option<Arc<Flights>> {
+    fn by_ring(&self) -> Option<crate::sync::Arc<super::Flights>> {
         None
     }
 
-    /// The store has no completion form. Whoever made the request may take it back, to have it done
-    /// by the store's plain calls elsewhere; the others are done at once.
+    /// The store has no completion form. The maker of the request may take it back, to have it done
+    /// by the store's plain calls elsewhere; otherwise it is done at once.
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>>;
 }
 
@@ -77,7 +63,7 @@ pub struct Request {
     offset: u64,
     /// Bytes read so far.
     filled: usize,
-    /// Bytes from `filled` on that were cleared already.
+    /// Bytes up to here, from `filled` on, are cleared already.
     cleared: usize,
     /// `None` once it is complete.
     transfer: Option<Box<dyn Transfer>>,
@@ -94,20 +80,20 @@ impl Request {
         }
     }
 
-    fn transfer(&self) -> &dyn Transfer {
+    pub(super) fn transfer(&self) -> &dyn Transfer {
         &**self.transfer.as_ref().expect("not complete")
     }
 
-    fn transfer_mut(&mut self) -> &mut dyn Transfer {
+    pub(super) fn transfer_mut(&mut self) -> &mut dyn Transfer {
         &mut **self.transfer.as_mut().expect("not complete")
     }
 
-    /// Whether to read or to write.
+    /// Whether this is a read or a write.
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// Where in the store, in bytes.
+    /// The offset in the store, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -121,12 +107,12 @@ impl Request {
         self.transfer().len()
     }
 
-    /// Of a read: how many bytes were filled so far, from the front.
+    /// For a read: how many bytes were filled so far, from the front.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Of a read: copies bytes in behind those that are there, as many as there is room for;
+    /// For a read: copies bytes in behind those that are there, as many as there is room for;
     /// returns how many.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.len() - self.filled);
@@ -142,8 +128,8 @@ impl Request {
         len
     }
 
-    /// Of a read: the memory behind what was filled, all zeros, in pieces; [`Request::advance`]
-    /// says how much of it was.
+    /// For a read: the memory behind what was filled, all zeros, in pieces. Say by
+    /// [`Request::advance`] how much of it was filled.
     pub fn unfilled(&mut self) -> Vec<IoSliceMut<'_>> {
         let (filled, len) = (self.filled, self.len());
         let stale = mem::replace(&mut self.cleared, len)..len;
@@ -153,7 +139,7 @@ impl Request {
         self.transfer_mut().slices_mut(filled..len)
     }
 
-    /// Of a read: `count` bytes more were filled.
+    /// For a read: `count` more bytes were filled.
     ///
     /// # Panics
     /// When that is more than [`Request::unfilled`] gave.
@@ -163,20 +149,20 @@ impl Request {
         self.filled = filled.expect("no more than was lent");
     }
 
-    /// Of a write: the bytes, in pieces.
+    /// For a write: the bytes, in pieces.
     pub fn bytes(&self) -> Vec<IoSlice<'_>> {
         self.transfer().slices(0..self.len())
     }
 
-    /// Ends the request. A read that filled less than was asked for is asked for the rest by plain
-    /// calls, where nothing at all is the end of the store; `Ok(0)` of a write is an error.
+    /// Ends the request. If a read filled less than was asked for, the rest is read by plain calls;
+    /// there, reading nothing means the end of the store. `Ok(0)` for a write is an error.
     ///
-    /// Of a request that a memory made, those calls are made later, elsewhere: by a thread of the
-    /// memory's, by a caller that waits for the bytes, or by `tick()`. So this may be called with
-    /// locks of the store held, but where the memory was without threads and its last handle is
-    /// gone: then nobody else comes by, and they are made in here.
+    /// For a request of a memory, those calls are made later, elsewhere: by a thread of the memory,
+    /// by a caller that waits for the bytes, or by `tick()`. So locks of the store may be held
+    /// here, with one exception: if the memory was without threads and its last handle is gone, the
+    /// calls are made in here.
     ///
-    /// `Ok` carries the bytes written; for reads it is what was filled that counts.
+    /// `Ok` carries the bytes written. For a read its number is ignored: the bytes filled count.
     pub fn complete(mut self, result: io::Result<usize>) {
         let result = match self.operation {
             Operation::Read => result.map(|_| self.filled),
@@ -185,7 +171,7 @@ impl Request {
         self.finish(result);
     }
 
-    /// The same for a store of the library's own, which fills memory as it says it does.
+    /// [`Request::complete`] for a store of the library's own, whose count of bytes is trusted.
     #[cfg_attr(
         not(all(target_os = "linux", feature = "io-uring")),
         allow(dead_code, reason = "for the ring")
@@ -194,38 +180,11 @@ impl Request {
         self.finish(result);
     }
 
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
-    /// The ring that may do it.
-    pub(crate) fn by_ring(&self) -> Option<Arc<Flights>> {
-        self.transfer().by_ring()
-    }
-
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
-    /// The memory to read into, as the kernel takes it.
-    pub(crate) fn iovecs(&mut self) -> Vec<crate::sys::ring::iovec> {
-        let all = 0..self.len();
-        let slices = self.transfer_mut().slices_mut(all);
-        let iovec = |mut slice: IoSliceMut<'_>| crate::sys::ring::iovec {
-            iov_base: slice.as_mut_ptr().cast(),
-            iov_len: slice.len(),
-        };
-        slices.into_iter().map(iovec).collect()
-    }
-
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
-    /// It cannot be done by a ring: whoever made it has it done by calls.
+    /// The ring refused the request: its maker has it done by calls.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "io-uring")),
+        allow(dead_code, reason = "for the ring")
+    )]
     pub(crate) fn give_back(mut self) {
         let left = self.transfer.take().and_then(Transfer::take_back);
         if let Some(left) = left {
@@ -310,8 +269,8 @@ impl Batch {
         Batch::default()
     }
 
-    /// Adds a read of `buffer.len()` bytes at `offset`; `on_complete` gets the buffer back, and how
-    /// many bytes of it were filled, or why they could not be.
+    /// Adds a read of `buffer.len()` bytes at `offset`. `on_complete` gets the buffer back, and how
+    /// many bytes of it were filled, or the error.
     pub fn read(
         &mut self,
         offset: u64,
@@ -321,8 +280,8 @@ impl Batch {
         self.add(Operation::Read, offset, buffer, on_complete);
     }
 
-    /// Adds a write of `bytes` at `offset`; `on_complete` gets them back, and how many were
-    /// written, or why they could not be.
+    /// Adds a write of `bytes` at `offset`. `on_complete` gets them back, and how many were written,
+    /// or the error.
     pub fn write(
         &mut self,
         offset: u64,
@@ -351,7 +310,7 @@ impl Batch {
         self.requests.push_back(request);
     }
 
-    /// Takes the oldest request out; `None` when all are taken.
+    /// Takes out the oldest request; `None` when all are taken.
     pub fn take(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
@@ -361,10 +320,10 @@ impl Batch {
         self.requests.len()
     }
 
-    /// What a store without a completion form of its own does with a batch: the plain calls of
-    /// `store`, on the threads of the memory that made the requests, as many at a time as
-    /// [`Limits::requests`](super::Limits::requests) says; in this thread for requests made with
-    /// [`Batch::read`] and [`Batch::write`].
+    /// Does the requests by the plain calls of `store`: on the threads of the memory that made them,
+    /// as many at a time as [`Limits::requests`](super::Limits::requests) says, or in this thread
+    /// for requests made with [`Batch::read`] and [`Batch::write`]. For stores without a completion
+    /// form of their own.
     pub fn call<S: Store + ?Sized>(mut self, store: &S) {
         while let Some(mut request) = self.take() {
             let transfer = request.transfer.take().expect("not complete");
@@ -376,7 +335,7 @@ impl Batch {
     }
 }
 
-/// A request of somebody who is not a cache: memory of its own.
+/// The transfer of a request that is not a cache's: it has memory of its own.
 struct Owned<F> {
     buffer: Vec<u8>,
     on_complete: Box<F>,

@@ -1,10 +1,10 @@
 //! Direct I/O on a second descriptor of the file.
 //!
-//! It wants offset, length and memory aligned. The arena's frames are, so the cache's transfers go
-//! as they are. The rest:
-//! - A read that is not aligned, or a write from such memory, goes by way of a bounce buffer of
-//!   its own, 64 KiB at a time (a short transfer: the caller's loop comes back for the rest).
-//!   Calls share nothing, so no thread waits for another's.
+//! Direct I/O requires offset, length and memory to be aligned. The arena's frames are, so most of
+//! the cache's transfers need nothing more. The others:
+//! - A read that is not aligned, or a write from such memory, uses a bounce buffer of its own,
+//!   64 KiB at a time (a short transfer, which the caller continues). Calls share no buffer, so no
+//!   thread waits for another.
 //! - An unaligned edge of a write (the last block of a file) goes through the page cache, is waited
 //!   for, and dropped. Reading the block, changing it and writing it back whole would be wrong
 //!   against a concurrent write beside it, and would lengthen the file.
@@ -19,7 +19,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use crate::sync::Mutex;
 use crate::sys::file::{self as sys, Keep};
 
-/// The least alignment that direct I/O is used with; more when the file system asks for it.
+/// The least alignment used for direct I/O; more when the file system asks for it.
 pub(super) const DIRECT_ALIGNMENT: usize = 4096;
 /// Bytes in a bounce buffer, at most, unless the alignment is more.
 const BOUNCE: usize = 64 << 10;
@@ -56,7 +56,7 @@ impl Direct {
         &self.file
     }
 
-    /// Tries a read, for file systems that take the flag and fail later.
+    /// Tries a read: some file systems accept the flag and fail later.
     pub(super) fn probe(&self) -> io::Result<()> {
         let mut bytes = AlignedBytes::new(self.alignment, self.alignment);
         sys::read_at(&self.file, bytes.get(), 0, Keep::Cached).map(drop)
@@ -72,8 +72,8 @@ impl Direct {
         (offset & (self.alignment as u64 - 1)) as usize
     }
 
-    /// Reads into the buffers up to the first that is not aligned, or else into the first by
-    /// another way, at least in part.
+    /// Reads into the buffers up to the first that is not aligned; if that is the first one, into
+    /// part of it, or by a bounce buffer.
     pub(super) fn read_vectored_at(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -119,12 +119,12 @@ impl Direct {
         Ok(count)
     }
 
-    /// Writes whole buffers, of which all are aligned, as is the offset.
+    /// Writes whole buffers. All of them are aligned, as is the offset.
     pub(super) fn write_aligned(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         sys::write_vectored_at(&self.file, bufs, offset, Keep::Cached)
     }
 
-    /// Writes from one buffer; edges through the page cache, on `file`.
+    /// Writes from one buffer. Edges go through the page cache, by `file`.
     fn write_at(&self, file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
         let excess = self.excess(offset);
         if excess != 0 {
@@ -144,8 +144,8 @@ impl Direct {
         self.write_aligned(&[IoSlice::new(bounce.get())], offset)
     }
 
-    /// Writes the buffers up to the first that is not aligned, or else from the first by another
-    /// way, at least in part; edges through the page cache, on `file`.
+    /// Writes the buffers up to the first that is not aligned; if that is the first one, part of it.
+    /// Edges go through the page cache, by `file`.
     pub(super) fn write_vectored_at(
         &self,
         file: &File,
@@ -171,16 +171,15 @@ impl Direct {
         self.write_edge_and(file, buf, offset, sys::wait_writeback)
     }
 
-    /// Writes less than a block through the page cache and sees it out of there, by `wait`.
+    /// Writes less than a block through the page cache, and waits by `wait` until it is written out.
     ///
-    /// The kernel tells each descriptor once of a write-out that failed. A sync asks by `file`;
-    /// were the edge waited for by that one too, a sync beside this could take the error along,
-    /// and this would end well. So it is waited for by the other, by one edge at a time: what that
-    /// descriptor is told is its own.
+    /// The kernel reports a failed write-out once for each descriptor. A sync asks by `file`. If
+    /// the edge were waited for by `file` too, a concurrent sync could take its error, and this
+    /// write would succeed. So it is waited for by the other descriptor, one edge at a time: an
+    /// error reported there is the edge's own.
     ///
-    /// Where the system cannot write a range out (a filter of system calls may refuse), the whole
-    /// file is written out: the bytes are written by then, and an error would say that they are
-    /// not.
+    /// If the system cannot write out a range (a filter of system calls may refuse it), the whole
+    /// file is written out: the bytes have been written by then, and an error would deny it.
     fn write_edge_and(
         &self,
         file: &File,

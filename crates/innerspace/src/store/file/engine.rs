@@ -1,9 +1,9 @@
-//! One read or write by each cache mode.
+//! One read or write in each cache mode.
 //!
 //! An engine is a way through the page cache that leaves nothing there ([`Cached`]), and a second
-//! descriptor past it ([`Direct`]) for the reads, the long writes or all writes, where that works.
-//! In mode `Auto` reads go past the page cache and short writes through it, for these reasons
-//! (Linux 6.18, ext4, virtio disk, two processors, file of 2 GiB, none of it cached):
+//! descriptor that bypasses it ([`Direct`]) for the reads, the long writes or all writes, where
+//! that works. In mode `Auto` reads bypass the page cache and short writes go through it, for these
+//! reasons (Linux 6.18, ext4, virtio disk, two processors, file of 2 GiB, none of it cached):
 //!
 //! | | RWF_DONTCACHE | O_DIRECT |
 //! |---|---|---|
@@ -15,32 +15,33 @@
 //! | the same, 1 MiB | 4,100, 161 µs | 4,000, 60 µs |
 //! | the same, 4 MiB | 900, 760 µs | 910, 165 µs |
 //!
-//! So a direct read is as fast with little in flight, and costs a fifth of the processor's time
-//! when it is long. A short write is faster through the page cache, since nobody waits for the
+//! So a direct read is as fast with little in flight, and a long one costs a fifth of the
+//! processor's time. A short write is faster through the page cache, since no thread waits for the
 //! device before the sync.
 //!
-//! The two ways are coherent: see `direct.rs`. A direct read that the file system refuses after
-//! all goes through the page cache, and so do those after it.
+//! The two ways are coherent: see `direct.rs`. When the file system refuses a direct read after
+//! all, it goes through the page cache, and so do all reads after it.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
-use super::super::Limits;
-use super::CacheMode;
 use super::direct::Direct;
 use super::long::write_long;
+use super::options::CacheMode;
+use crate::store::Limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::sys::file::{self as sys, Keep};
 
-/// Bytes written after which what they left in the page cache is dropped without waiting for a
-/// sync. Several times what one call writes: the device is at work while the next is copied.
+/// After so many bytes written, the pages that they left in the page cache are dropped without
+/// waiting for a sync. Several times what one call writes: the device is at work while the next is
+/// copied.
 const DROP_EVERY: u64 = 16 << 20;
 
 /// What a transfer through the page cache leaves there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cached {
-    /// Whatever the kernel likes.
+    /// What the kernel likes.
     Kept,
     /// Nothing: the kernel sees to it (RWF_DONTCACHE).
     Nothing,
@@ -48,11 +49,11 @@ pub(super) enum Cached {
     Dropped,
 }
 
-/// Which writes go past the page cache.
+/// Which writes bypass the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DirectWrites {
     Never,
-    /// Those that are long and aligned.
+    /// Long and aligned ones.
     Long,
     All,
 }
@@ -62,10 +63,10 @@ pub(super) enum DirectWrites {
 pub(super) struct Engine {
     cached: Cached,
     written: Written,
-    /// Shared with the reads in flight, which go by its descriptor.
+    /// Shared with the reads in flight, which use its descriptor.
     direct: Option<Arc<Direct>>,
-    /// Whether reads go by `direct`. Cleared for good when one is refused; it says nothing about
-    /// other memory, so `Relaxed`.
+    /// Whether reads use `direct`. Cleared for good when one is refused. It guards no other memory,
+    /// so `Relaxed`.
     direct_reads: AtomicBool,
     direct_writes: DirectWrites,
 }
@@ -82,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// The same with a descriptor past the page cache.
+    /// The same engine with a descriptor that bypasses the page cache.
     pub(super) fn with_direct(self, direct: Direct, reads: bool, writes: DirectWrites) -> Engine {
         Engine {
             direct: Some(Arc::new(direct)),
@@ -109,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// The descriptor that reads go by, unless that is the one of the page cache.
+    /// The descriptor of direct reads, unless reads go through the page cache.
     pub(super) fn direct_reads(&self) -> Option<&Arc<Direct>> {
         let direct = self.direct.as_ref()?;
         self.direct_reads.load(Ordering::Relaxed).then_some(direct)
@@ -126,7 +127,7 @@ impl Engine {
         };
         match direct.read_vectored_at(bufs, offset) {
             Err(error) if is_refusal(&error) => {
-                // It is the way that was refused only if the other one takes the same request.
+                // The way was refused, not the request, only if the other way takes the request.
                 let count = self.read_cached(file, bufs, offset)?;
                 self.direct_reads.store(false, Ordering::Relaxed);
                 Ok(count)
@@ -174,8 +175,8 @@ impl Engine {
             Cached::Kept => sys::write_vectored_at(file, bufs, offset, Keep::Cached),
             Cached::Nothing => {
                 let count = sys::write_vectored_at(file, bufs, offset, Keep::Nothing)?;
-                // The kernel has started writing; what it has finished can go. The rest is for
-                // another time, or the sync.
+                // The kernel has started writing. Pages that it has finished can go; the rest go
+                // another time, or with the sync.
                 if let Some((begin, len)) = written.add(offset, count as u64, OnceDue::Keep) {
                     sys::drop_cached(file, begin, len);
                 }
@@ -187,8 +188,7 @@ impl Engine {
                 // are started one by one and waited for together.
                 match written.add(offset, count as u64, OnceDue::Forget) {
                     Some((begin, len)) => {
-                        // The next sync says it: this write is not the one that failed, or not
-                        // alone.
+                        // The next sync reports an error: not this write failed, or not it alone.
                         let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
                         sys::drop_cached(file, begin, len);
                     }
@@ -209,10 +209,10 @@ impl Engine {
         file: &File,
         sync: impl FnOnce(&File) -> io::Result<()>,
     ) -> io::Result<()> {
-        // Before the sync: what is written from now on it need not cover, and is the next one's.
+        // Before the sync: it need not cover later writes, which are left to the next one.
         let span = self.written.take();
         let result = self.written.unsaid.said_with(sync(file));
-        // Also where it failed: the next sync does not know of it.
+        // Also where it failed: the next sync does not know of these bytes.
         if let Some((begin, len)) = span {
             sys::drop_cached(file, begin, len);
         }
@@ -220,15 +220,15 @@ impl Engine {
     }
 }
 
-/// Whether an error of the system says that it does not do such a thing, not that it failed.
+/// Whether an error says that the system does not support the call, not that it failed.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, Unsupported};
     error.raw_os_error().is_some() && matches!(error.kind(), InvalidInput | Unsupported)
 }
 
-/// What was written through the page cache and is perhaps still in it.
+/// The range written through the page cache that may still be in it.
 ///
-/// That is so with RWF_DONTCACHE too: when a write to blocks that the file has already ends in an
+/// It may be with RWF_DONTCACHE too: when a write to existing blocks of the file ends in an
 /// interrupt, the kernel does not drop the pages (6.14 to 6.18 at least, ext4).
 #[derive(Debug, Default)]
 pub(super) struct Written {
@@ -236,11 +236,11 @@ pub(super) struct Written {
     unsaid: Unsaid,
 }
 
-/// What a sync has to say: a write-out failed while nobody was told, or not whom it concerned. The
-/// kernel reports it once by each descriptor, to whoever waits first, and that was us.
+/// The error of a failed write-out that the next sync has to report. The kernel reports it once for
+/// each descriptor, to the first call that waits, and that was not a sync.
 ///
-/// Locked while we wait: a sync whose fsync finds nothing any more because a wait of ours has taken
-/// the error comes for it here afterwards, and then it is here.
+/// Locked during such a wait: if the wait has taken the error, a concurrent sync whose fsync finds
+/// none any more comes here afterwards, and finds it.
 #[derive(Debug, Default)]
 struct Unsaid(Mutex<Option<io::Error>>);
 
@@ -265,8 +265,7 @@ impl Unsaid {
         }
     }
 
-    /// What a sync came to that had this result: its error says what the one kept would have said,
-    /// too.
+    /// The result of a sync, whose own error is reported in place of the one kept.
     fn said_with(&self, result: io::Result<()>) -> io::Result<()> {
         let kept = self.0.lock().take();
         result.and(kept.map_or(Ok(()), Err))
@@ -277,21 +276,21 @@ impl Unsaid {
 struct Span {
     begin: u64,
     end: u64,
-    /// Bytes written in it since something was last due, those written twice counted twice.
+    /// Bytes written in it since pages were last due; bytes written twice count twice.
     bytes: u64,
 }
 
-/// What becomes of the note of what is due to be dropped.
+/// What becomes of a span that is due to be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OnceDue {
-    /// It stays: dropping leaves what is being written out.
+    /// It stays: dropping skips pages that are being written out.
     Keep,
-    /// It goes: the caller waits for the write-out, and all of it is dropped.
+    /// It is forgotten: the caller waits for the write-out, and all of it is dropped.
     Forget,
 }
 
 impl Written {
-    /// Adds a write; answers with offset and length of what is due to be dropped, if it is due.
+    /// Adds a write. Returns offset and length of the span if it is due to be dropped.
     fn add(&self, offset: u64, count: u64, once_due: OnceDue) -> Option<(u64, u64)> {
         if count == 0 {
             return None;
@@ -315,7 +314,7 @@ impl Written {
         due.then_some((new.begin, new.end - new.begin))
     }
 
-    /// Offset and length of all that was written since the last sync, but what was forgotten.
+    /// Offset and length of all that was written since the last sync and not forgotten.
     fn take(&self) -> Option<(u64, u64)> {
         self.span
             .lock()

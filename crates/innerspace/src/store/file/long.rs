@@ -1,20 +1,20 @@
-//! Long writes past the page cache, beside short ones through it.
+//! Long writes that bypass the page cache, beside short ones through it.
 //!
 //! A write through the page cache costs a copy and a page of the kernel's for each of ours, and is
-//! on its way before the next one is made. Past it there is neither, and the device is waited for.
-//! With short writes the second is worse, with long ones the first.
+//! on its way before the next one is made. A direct write costs neither, but waits for the device.
+//! For short writes the wait is worse, for long ones the copy.
 
 use std::io::{self, IoSlice};
 
 use super::direct::Direct;
 
-/// Bytes in a write from which on it goes past the page cache. More than what is written in the
-/// background at once, which is one block of 2 MiB at most: there nobody has to wait, while a sync
-/// waits for the device anyway.
+/// A write of at least so many bytes bypasses the page cache. It is more than the background writes
+/// at once, which is one block of 2 MiB at most: no caller waits there, while a sync waits for the
+/// device anyway.
 pub(super) const LONG: usize = (2 << 20) + 4096;
 
-/// Writes the buffers up to the first that is not aligned, if they are long together. `None` where
-/// they are not, or the file system does not want it: they go the other way.
+/// Writes the buffers up to the first that is not aligned, if they are long together. `None` if they
+/// are not, or the file system refuses: they go through the page cache.
 pub(super) fn write_long(
     direct: &Direct,
     bufs: &[IoSlice<'_>],

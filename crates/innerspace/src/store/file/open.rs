@@ -1,179 +1,22 @@
-//! Opening a file as a store, step by step, with an error for each thing that can be wrong.
+//! Opening a file in steps: opened, locked, emptied. A caller can learn which file it is before
+//! anything happens to it.
+//!
+//! The file that a path names can change between any two steps. So a file is known by what was
+//! opened. Once it is locked, the path is looked at again (a process that had the lock may have
+//! renamed another file there), and so is the length (that process may have written). The file is
+//! emptied last, when nothing else can fail.
 
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
-use std::path::{Path, PathBuf};
-use std::{fmt, io};
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::Path;
 
-use super::direct::{DIRECT_ALIGNMENT, Direct};
-use super::engine::{Cached, DirectWrites, Engine};
-use super::opened::Opened;
-use super::{FileStore, shown};
-use crate::sys::file as sys;
-
-/// What a store may do with its file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Access {
-    /// Read; takes no lock.
-    #[default]
-    ReadOnly,
-    /// Read and write; takes an exclusive advisory lock.
-    ReadWrite,
-}
-
-/// What to do when the file does not exist, or does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Create {
-    /// The file must exist; its content is kept.
-    #[default]
-    Never,
-    /// Make an empty file when there is none; keep the content when there is one.
-    IfMissing,
-    /// The file must not exist.
-    New,
-    /// Make an empty file, or empty the one there is.
-    Truncate,
-}
-
-/// How the kernel's page cache is kept free of the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum CacheMode {
-    /// Reads in the first mode that works of `Direct`, `DontCache`, `DropAfterUse`, `Kernel`;
-    /// writes in the first of `DontCache`, `Direct`, `DropAfterUse`, `Kernel`.
-    #[default]
-    Auto,
-    /// The kernel drops what a transfer brought in as soon as it is done, and written, by itself
-    /// (Linux 6.14 on file systems that support it; macOS). Long writes go past the page cache
-    /// where that is possible, see `Direct`.
-    DontCache,
-    /// Transfers go past the page cache (O_DIRECT), but for parts of a block that are written: they
-    /// go through it and are dropped.
-    Direct,
-    /// Transfers go through the page cache, which is told to drop the range afterwards: also what
-    /// other programs have cached of it.
-    DropAfterUse,
-    /// The kernel caches as it likes; its cache is not part of any limit of this library.
-    Kernel,
-}
-
-impl fmt::Display for CacheMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CacheMode::Auto => "auto",
-            CacheMode::DontCache => "dont-cache",
-            CacheMode::Direct => "direct",
-            CacheMode::DropAfterUse => "drop-after-use",
-            CacheMode::Kernel => "kernel",
-        })
-    }
-}
-
-/// Who holds the lock that we wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Holder {
-    /// Another store of this process.
-    ThisProcess,
-    /// The process with this id.
-    Process(u32),
-    /// Some process, which may be this one: the system does not tell which.
-    Unknown,
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Holder::ThisProcess => f.write_str("this process: it is open for writing already"),
-            Holder::Process(pid) => write!(f, "another process (pid {pid})"),
-            Holder::Unknown => f.write_str("some process: the system does not tell which"),
-        }
-    }
-}
-
-/// Why a file could not be opened as a store.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// There is no such file.
-    #[error("{}: no such file", shown(path))]
-    NotFound {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// The file was to be made, in a folder that there is not.
-    #[error("{}: the folder to make it in does not exist", shown(path))]
-    NoFolder {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// The file, or a folder on the way to it, is not ours to open so.
-    #[error("{}: no permission to {} it", shown(path), verb(*access))]
-    PermissionDenied {
-        /// The path as given.
-        path: PathBuf,
-        /// What was wanted.
-        access: Access,
-    },
-    /// The path names a directory.
-    #[error("{}: is a directory, not a file", shown(path))]
-    IsDirectory {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// The path names something that is neither a directory nor a regular file.
-    #[error("{}: is a {kind}, not a regular file", shown(path))]
-    NotRegular {
-        /// The path as given.
-        path: PathBuf,
-        /// What it is.
-        kind: &'static str,
-    },
-    /// The file was to be new.
-    #[error("{}: exists already", shown(path))]
-    AlreadyExists {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// The file was to be written and its file system is mounted read-only.
-    #[error("{}: is on a read-only file system", shown(path))]
-    ReadOnlyFileSystem {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// Someone else has the file open for writing.
-    #[error("{} is in use by {holder}", shown(path))]
-    InUse {
-        /// The path as given.
-        path: PathBuf,
-        /// Who has it.
-        holder: Holder,
-    },
-    /// The cache mode asked for does not work on this file.
-    #[error("{}: cache mode {mode} does not work here", shown(path))]
-    CacheMode {
-        /// The path as given.
-        path: PathBuf,
-        /// The mode asked for.
-        mode: CacheMode,
-    },
-    /// A step of opening failed in some other way.
-    #[error("{}: cannot {step}: {source}", shown(path))]
-    Io {
-        /// The path as given.
-        path: PathBuf,
-        /// The step, as a verb.
-        step: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-fn verb(access: Access) -> &'static str {
-    match access {
-        Access::ReadOnly => "read",
-        Access::ReadWrite => "write",
-    }
-}
+use super::lock::{LockError, LockedFile};
+use super::opening::{Opening, forced};
+use super::options::{Access, CacheMode, Create, OpenError};
+use super::store::{FileStore, identity_of};
+use super::watch::FileState;
+use crate::store::Identity;
+use crate::sync::Arc;
 
 /// How to open a file as a store. The default: an existing file, read-only, cache mode `Auto`.
 ///
@@ -205,20 +48,21 @@ impl FileOptions {
         self
     }
 
-    /// What to do when there is no file, or is one. Anything but [`Create::Never`] opens writable.
+    /// What to do when the file exists, and when it does not. All choices but [`Create::Never`] open
+    /// it writable.
     pub fn create(mut self, create: Create) -> FileOptions {
         self.create = create;
         self
     }
 
-    /// How to keep the kernel's page cache free of the file. A mode other than `Auto` is used or
-    /// the open fails.
+    /// How to keep the kernel's page cache free of the file. If a mode other than `Auto` does not
+    /// work, the open fails.
     pub fn cache_mode(mut self, cache: CacheMode) -> FileOptions {
         self.cache = cache;
         self
     }
 
-    /// Opens the file. Nothing of an existing file is changed before it is locked.
+    /// Opens the file. An existing file is not changed before it is locked.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -236,240 +80,229 @@ impl FileOptions {
     }
 }
 
-/// One open under way.
-pub(super) struct Opening<'a> {
-    pub(super) path: &'a Path,
-    pub(super) access: Access,
+impl FileStore {
+    /// Opens an existing file in the default cache mode.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a writable open also fails when the file is open for writing already.
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<FileStore, OpenError> {
+        FileOptions::new().access(access).open(path)
+    }
+
+    /// Makes a file, or empties an existing one once it is locked, and opens it writable.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a file that is in use keeps its content.
+    pub fn create(path: impl AsRef<Path>) -> Result<FileStore, OpenError> {
+        FileOptions::new().create(Create::Truncate).open(path)
+    }
+
+    /// The identity that a store on `path` would have, without opening it. Ask before a writable
+    /// open: a second one in the same process is refused. `None` where it is unknown.
+    pub fn identify(path: impl AsRef<Path>) -> io::Result<Option<Identity>> {
+        Ok(identity_of(&std::fs::metadata(path)?))
+    }
 }
 
-impl Opening<'_> {
-    pub(super) fn io(&self, step: &'static str, source: io::Error) -> OpenError {
-        OpenError::Io {
-            path: self.path.to_owned(),
-            step,
-            source,
-        }
+/// How often a file is opened again because its path has come to name another one.
+const TRIES: u32 = 16;
+
+/// A file that is open, and neither locked nor emptied yet.
+pub(crate) struct Opened<'a> {
+    opening: Opening<'a>,
+    create: Create,
+    file: File,
+    metadata: Metadata,
+    tries: u32,
+}
+
+/// The outcome of locking an open file.
+pub(crate) enum Locking<'a> {
+    /// The file is locked, and its path still names it.
+    Done(Locked<'a>),
+    /// The path names another file by now, which is open in place of the first. Nothing that was
+    /// known of the first holds for it.
+    Other(Opened<'a>),
+}
+
+impl<'a> Opened<'a> {
+    /// Opens or makes a file as [`FileOptions::open`](super::FileOptions::open) does, with its
+    /// errors.
+    pub(crate) fn begin(
+        path: &'a Path,
+        access: Access,
+        create: Create,
+    ) -> Result<Opened<'a>, OpenError> {
+        Opened::try_again(Opening { path, access }, create, TRIES)
     }
 
-    fn options(&self) -> OpenOptions {
-        let mut options = File::options();
-        options.read(true).write(self.access == Access::ReadWrite);
-        options
+    fn try_again(
+        opening: Opening<'a>,
+        create: Create,
+        tries: u32,
+    ) -> Result<Opened<'a>, OpenError> {
+        let (file, metadata) = opening.open_regular(create)?;
+        #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+        hook::run(&file);
+        Ok(Opened {
+            opening,
+            create,
+            file,
+            metadata,
+            tries,
+        })
     }
 
-    /// The file open, and regular.
-    pub(super) fn open_regular(&self, create: Create) -> Result<(File, Metadata), OpenError> {
-        let mut options = self.options();
-        match create {
-            Create::Never => {}
-            Create::IfMissing | Create::Truncate => drop(options.create(true).truncate(false)),
-            Create::New => drop(options.create_new(true)),
-        }
-        sys::without_waiting(&mut options);
-        let file = options
-            .open(self.path)
-            .map_err(|error| self.explain(error, create))?;
-        let metadata = file
-            .metadata()
-            .map_err(|source| self.io("examine it", source))?;
-        match self.wrong_kind(&metadata) {
-            Some(error) => Err(error),
-            None => Ok((file, metadata)),
-        }
+    /// The identity of the file that was opened, whatever its path names by now.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        identity_of(&self.metadata)
     }
 
-    /// Says why open failed; by the file's kind first, since each kind fails in its own way.
-    fn explain(&self, error: io::Error, create: Create) -> OpenError {
-        let path = self.path.to_owned();
-        match error.kind() {
-            io::ErrorKind::NotFound if create != Create::Never => {
-                return OpenError::NoFolder { path };
+    /// Locks the file if it is to be written, and looks at it again.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] while the path names the file; [`OpenError::Io`], also when the path
+    /// names another file every time.
+    pub(crate) fn lock(self) -> Result<Locking<'a>, OpenError> {
+        let Opened {
+            opening,
+            create,
+            file,
+            metadata,
+            tries,
+        } = self;
+        let to_be_locked = opening.access == Access::ReadWrite;
+        let mut file = LockedFile::unlocked(file);
+        let in_use = match to_be_locked.then(|| file.lock(&metadata)) {
+            Some(Err(LockError::Io(source))) => return Err(opening.io("lock it", source)),
+            Some(Err(LockError::InUse(holder))) => Some(holder),
+            Some(Ok(())) | None => None,
+        };
+        // Also where the lock is held: its holder may be in the way of this file alone.
+        if to_be_locked && !opening.still_names(&metadata) {
+            drop(file);
+            let Some(tries) = tries.checked_sub(1) else {
+                let text = "it was replaced by another file each time";
+                let error = io::Error::new(io::ErrorKind::ResourceBusy, text);
+                return Err(opening.io("lock it", error));
+            };
+            return Opened::try_again(opening, create, tries).map(Locking::Other);
+        }
+        if let Some(holder) = in_use {
+            let path = opening.path.to_owned();
+            return Err(OpenError::InUse { path, holder });
+        }
+        // A process that had the lock before may have changed the file until now.
+        let metadata = opening.examine(&file)?;
+        Ok(Locking::Done(Locked {
+            file,
+            metadata,
+            emptying: Emptying { opening, create },
+        }))
+    }
+
+    /// [`Opened::lock`] for a caller that takes whatever file the path names.
+    pub(crate) fn lock_any(self) -> Result<Locked<'a>, OpenError> {
+        let mut opened = self;
+        loop {
+            match opened.lock()? {
+                Locking::Done(locked) => return Ok(locked),
+                Locking::Other(other) => opened = other,
             }
-            io::ErrorKind::NotFound => return OpenError::NotFound { path },
-            io::ErrorKind::AlreadyExists => return OpenError::AlreadyExists { path },
-            _ => {}
-        }
-        let metadata = std::fs::metadata(self.path).ok();
-        if let Some(wrong) = metadata.and_then(|metadata| self.wrong_kind(&metadata)) {
-            return wrong;
-        }
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => OpenError::PermissionDenied {
-                path,
-                access: self.access,
-            },
-            io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyFileSystem { path },
-            io::ErrorKind::IsADirectory => OpenError::IsDirectory { path },
-            _ => self.io("open it", error),
-        }
-    }
-
-    fn wrong_kind(&self, metadata: &Metadata) -> Option<OpenError> {
-        let path = self.path.to_owned();
-        if metadata.is_dir() {
-            Some(OpenError::IsDirectory { path })
-        } else if !metadata.is_file() {
-            Some(OpenError::NotRegular {
-                path,
-                kind: sys::special_kind(metadata.file_type()),
-            })
-        } else {
-            None
-        }
-    }
-
-    /// Takes the exclusive lock, which lives until it is released, or `file` closed by everybody
-    /// who has inherited it.
-    pub(super) fn lock(&self, file: &File, metadata: &Metadata) -> Result<(), OpenError> {
-        match file.try_lock() {
-            Ok(()) => Ok(()),
-            Err(TryLockError::Error(source)) => Err(self.io("lock it", source)),
-            Err(TryLockError::WouldBlock) => {
-                let holder = match sys::identity(metadata).and_then(sys::lock_holder) {
-                    Some(pid) if pid == std::process::id() => Holder::ThisProcess,
-                    Some(pid) => Holder::Process(pid),
-                    None => Holder::Unknown,
-                };
-                Err(OpenError::InUse {
-                    path: self.path.to_owned(),
-                    holder,
-                })
-            }
-        }
-    }
-
-    /// The engine for the mode asked for.
-    pub(super) fn engine(
-        &self,
-        file: &File,
-        metadata: &Metadata,
-        cache: CacheMode,
-    ) -> Result<Engine, OpenError> {
-        if let Some(forced) = forced::mode(cache)
-            && let Ok(engine) = self.engine_in(file, metadata, forced)
-        {
-            return Ok(engine);
-        }
-        self.engine_in(file, metadata, cache)
-    }
-
-    fn engine_in(
-        &self,
-        file: &File,
-        metadata: &Metadata,
-        cache: CacheMode,
-    ) -> Result<Engine, OpenError> {
-        let refused = || OpenError::CacheMode {
-            path: self.path.to_owned(),
-            mode: cache,
-        };
-        let cached = match cache {
-            CacheMode::Kernel => Cached::Kept,
-            CacheMode::DropAfterUse if sys::CAN_DROP => Cached::Dropped,
-            CacheMode::DropAfterUse => return Err(refused()),
-            _ if sys::enable_dontcache(file) => Cached::Nothing,
-            CacheMode::DontCache => return Err(refused()),
-            // For what does not go past the page cache.
-            _ if sys::CAN_DROP => Cached::Dropped,
-            _ => Cached::Kept,
-        };
-        if cached != Cached::Kept {
-            sys::expect_random(file);
-        }
-        let engine = Engine::new(cached);
-        let writes = match (cache, cached) {
-            (CacheMode::Direct, _) => DirectWrites::All,
-            (CacheMode::Auto | CacheMode::DontCache, Cached::Nothing) => DirectWrites::Long,
-            (CacheMode::Auto, _) => DirectWrites::All,
-            _ => DirectWrites::Never,
-        };
-        let reads = matches!(cache, CacheMode::Auto | CacheMode::Direct);
-        let is_written = self.access == Access::ReadWrite && writes != DirectWrites::Never;
-        let direct = match reads || is_written {
-            true => self.open_direct(metadata),
-            false => None,
-        };
-        // Writes that are refused go through the page cache one by one: only reads need a probe.
-        match direct.filter(|direct| !reads || direct.probe().is_ok()) {
-            Some(direct) => Ok(engine.with_direct(direct, reads, writes)),
-            None if cache == CacheMode::Direct => Err(refused()),
-            None => Ok(engine),
-        }
-    }
-
-    /// A second descriptor for direct I/O, if there is such a thing and the path still names the
-    /// same file.
-    fn open_direct(&self, metadata: &Metadata) -> Option<Direct> {
-        let file = sys::open_direct(self.path, &self.options()).ok()?;
-        if sys::identity(&file.metadata().ok()?) != sys::identity(metadata) {
-            return None;
-        }
-        let alignment = match sys::direct_alignment(&file) {
-            Some(0) => return None,
-            Some(needed) => DIRECT_ALIGNMENT.max(needed.next_power_of_two()),
-            None => DIRECT_ALIGNMENT,
-        };
-        Some(Direct::new(file, alignment))
-    }
-}
-
-/// Which engine tests have in force where there is a choice: `INNERSPACE_ENGINE` names one to begin
-/// the fallback at.
-#[cfg(any(test, feature = "test-util"))]
-pub(super) mod forced {
-    use super::CacheMode;
-
-    fn is_told(engine: &str) -> bool {
-        std::env::var_os("INNERSPACE_ENGINE").is_some_and(|told| told == engine)
-    }
-
-    /// The mode in place of [`CacheMode::Auto`], where it works.
-    pub(super) fn mode(asked: CacheMode) -> Option<CacheMode> {
-        match asked {
-            CacheMode::Auto if is_told("dontcache") => Some(CacheMode::DontCache),
-            CacheMode::Auto if is_told("dropped") => Some(CacheMode::DropAfterUse),
-            _ => None,
-        }
-    }
-
-    /// Whether reads go by calls from the beginning on.
-    pub(in super::super) fn no_ring() -> bool {
-        is_told("pool")
-    }
-}
-
-#[cfg(not(any(test, feature = "test-util")))]
-pub(super) mod forced {
-    use super::CacheMode;
-
-    pub(super) fn mode(_: CacheMode) -> Option<CacheMode> {
-        None
-    }
-
-    pub(in super::super) fn no_ring() -> bool {
-        false
-    }
-}
-
-impl OpenError {
-    /// The nearest kind of [`io::Error`].
-    pub fn kind(&self) -> io::ErrorKind {
-        match self {
-            OpenError::NotFound { .. } | OpenError::NoFolder { .. } => io::ErrorKind::NotFound,
-            OpenError::PermissionDenied { .. } => io::ErrorKind::PermissionDenied,
-            OpenError::IsDirectory { .. } => io::ErrorKind::IsADirectory,
-            OpenError::NotRegular { .. } => io::ErrorKind::InvalidInput,
-            OpenError::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
-            OpenError::ReadOnlyFileSystem { .. } => io::ErrorKind::ReadOnlyFilesystem,
-            OpenError::InUse { .. } => io::ErrorKind::ResourceBusy,
-            OpenError::CacheMode { .. } => io::ErrorKind::Unsupported,
-            OpenError::Io { source, .. } => source.kind(),
         }
     }
 }
 
-impl From<OpenError> for io::Error {
-    fn from(error: OpenError) -> io::Error {
-        io::Error::new(error.kind(), error)
+/// A file that is open, locked if it is to be written, and not emptied yet.
+pub(crate) struct Locked<'a> {
+    pub(crate) file: LockedFile,
+    /// The file's metadata, read after it was locked.
+    pub(crate) metadata: Metadata,
+    pub(crate) emptying: Emptying<'a>,
+}
+
+impl Locked<'_> {
+    /// A store over the file.
+    ///
+    /// # Errors
+    /// [`OpenError::CacheMode`], [`OpenError::Io`]: the file keeps its content then, unless it was
+    /// emptied and could not be examined afterwards.
+    pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, OpenError> {
+        let Locked {
+            file,
+            metadata,
+            emptying,
+        } = self;
+        let opening = &emptying.opening;
+        let engine = opening.engine(&file, &metadata, cache)?;
+        emptying.run(&file)?;
+        let metadata = opening.examine(&file)?;
+        Ok(FileStore {
+            engine,
+            access: opening.access,
+            identity: identity_of(&metadata),
+            name: opening.path.to_string_lossy().into_owned(),
+            state: Arc::new(FileState::new(&metadata, forced::no_ring())),
+            file,
+        })
+    }
+}
+
+/// The last step, when nothing else can fail: emptying the file, if it is to be emptied.
+#[must_use]
+pub(crate) struct Emptying<'a> {
+    opening: Opening<'a>,
+    create: Create,
+}
+
+impl<'a> Emptying<'a> {
+    pub(crate) fn path(&self) -> &'a Path {
+        self.opening.path
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.opening.access
+    }
+
+    /// The length that the file will have.
+    pub(crate) fn len(&self, metadata: &Metadata) -> u64 {
+        match self.create {
+            Create::Truncate => 0,
+            _ => metadata.len(),
+        }
+    }
+
+    /// Empties the file, if it is to be emptied.
+    pub(crate) fn run(&self, file: &LockedFile) -> Result<(), OpenError> {
+        if self.create != Create::Truncate {
+            return Ok(());
+        }
+        file.set_len(0)
+            .map_err(|source| self.opening.io("empty it", source))
+    }
+}
+
+/// Lets a test act between opening and locking.
+#[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+pub(crate) mod hook {
+    use std::cell::Cell;
+    use std::fs::File;
+
+    type Hook = Box<dyn FnOnce(&File)>;
+
+    thread_local! {
+        static OPENED: Cell<Option<Hook>> = const { Cell::new(None) };
+    }
+
+    /// Runs `what` the next time this thread has opened a file, before the file is looked up or
+    /// locked.
+    pub(crate) fn when_opened(what: impl FnOnce(&File) + 'static) {
+        OPENED.set(Some(Box::new(what)));
+    }
+
+    pub(super) fn run(file: &File) {
+        if let Some(what) = OPENED.take() {
+            what(file);
+        }
     }
 }

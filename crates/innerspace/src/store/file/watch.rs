@@ -1,24 +1,53 @@
-//! Notices what others do to the file: its length below what we know it had, and a modification
+//! Notices what other processes do to the file: a length below the known one, and a modification
 //! that was not ours.
 //!
-//! A file has one modification time for everybody. `version` therefore counts a new time as a
-//! change from outside only if no change of our own was begun or under way since the time was last
-//! looked at. What escapes: a change from outside that falls between a change of ours and the next
-//! look, or that the file system's clock cannot tell apart from the last one.
+//! A file has one modification time for all its writers. So `version` counts a new time as a change
+//! from outside only if no change of our own was begun or under way since the last look at the
+//! time. It misses a change from outside between a change of ours and the next look, and one that
+//! the file system's clock cannot tell apart from the last.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::time::SystemTime;
 
-use super::super::{KnownSince, StoreError, Version};
+use crate::store::{KnownSince, StoreError, Version};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// What reads in flight share with their store, which may be dropped before they complete.
+#[derive(Debug)]
+pub(super) struct FileState {
+    pub(super) watch: Watch,
+    /// The kernel has refused a read by io_uring(7). It guards no other memory, so `Relaxed`.
+    fell_back: AtomicBool,
+}
+
+impl FileState {
+    pub(super) fn new(metadata: &Metadata, fell_back: bool) -> FileState {
+        FileState {
+            watch: Watch::new(metadata),
+            fell_back: AtomicBool::new(fell_back),
+        }
+    }
+
+    /// Has all reads go by calls from now on: the ring has refused one.
+    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
+    pub(super) fn fall_back(&self) {
+        self.fell_back.store(true, Ordering::Relaxed);
+    }
+
+    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
+    pub(super) fn has_fallen_back(&self) -> bool {
+        self.fell_back.load(Ordering::Relaxed)
+    }
+}
+
+/// What is known of a file's length and its changes.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The length at opening: immutable.
+    /// The length at opening.
     opened_len: u64,
-    /// The length that the file has unless somebody else cut it: `opened_len`, and our changes.
+    /// The length that the file has unless another process cut it: `opened_len`, and our changes.
     known_len: AtomicU64,
     /// Own changes begun, and ended. Loaded as a pair: `ended` first (see `Watch::version`).
     begun: AtomicU64,
@@ -30,7 +59,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
-    /// Own changes begun before that look, if none of them was still under way.
+    /// Own changes begun before that look, if none was still under way.
     settled_at: Option<u64>,
     /// Changes from outside so far.
     generation: u64,
@@ -51,7 +80,7 @@ impl Stamp {
     }
 }
 
-/// An own change under way; it has ended when this is dropped.
+/// An own change under way. Dropping this ends it.
 pub(super) struct OwnChange<'a>(&'a Watch);
 
 impl Drop for OwnChange<'_> {
@@ -76,7 +105,7 @@ impl Watch {
         }
     }
 
-    /// Marks what follows as our own doing, until the answer is dropped.
+    /// Begins an own change, which lasts until the result is dropped.
     pub(super) fn own_change(&self) -> OwnChange<'_> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         OwnChange(self)
@@ -98,7 +127,7 @@ impl Watch {
         let result = resize();
         match &result {
             Ok(()) => self.known_len.store(len, Ordering::Relaxed),
-            // Nothing was cut, or the file can tell.
+            // Nothing was cut, or the file's length tells.
             Err(_) => {
                 let now = file.metadata().map_or(len, |metadata| metadata.len());
                 self.known_len.fetch_max(before.min(now), Ordering::Relaxed);
@@ -107,7 +136,7 @@ impl Watch {
         result
     }
 
-    /// Called when a read at `offset` found the end: an error if the file once reached further.
+    /// Called when a read at `offset` found the end. An error if the file once reached further.
     pub(super) fn check_end(&self, file: &File, offset: u64, wanted: u64) -> io::Result<()> {
         let was = self.known_len.load(Ordering::Relaxed);
         if offset >= was {

@@ -1,12 +1,12 @@
-//! Reads of a file by io_uring(7): which can go so, and what their completions mean.
+//! Reads of a file by io_uring(7): which reads can go by a ring, and what their completions mean.
 //!
-//! A read goes as it is if reads are direct and everything about it is aligned; the others, and
-//! all writes, are calls. It ends as [`Store::read_vectored_at`] does: the same ends of files, and
-//! a short read is continued by the caller. What the kernel will not do by a ring is done by a
-//! call, and [`FileState::fall_back`] keeps the rest from trying.
+//! A read goes by the ring if reads are direct and everything about it is aligned. Other reads, and
+//! all writes, are calls. A read ends as [`Store::read_vectored_at`] does: the same ends of files,
+//! and the caller continues a short read. If the kernel refuses a read by the ring, it is done by a
+//! call, and [`FileState::fall_back`] keeps the others from trying.
 //!
-//! A store may be dropped while its reads are in flight: one that opens it for each batch does so.
-//! Each read therefore keeps a [`Source`], which has the descriptor and decides what its
+//! A store may be dropped while its reads are in flight; a store that opens the file for each batch
+//! does so. So each read keeps a [`Source`], which has the descriptor and decides what its
 //! completion means.
 //!
 //! [`Store::read_vectored_at`]: crate::store::Store::read_vectored_at
@@ -14,39 +14,50 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::direct::Direct;
-use super::{FileState, FileStore};
+use crate::store::file::direct::Direct;
+use crate::store::file::engine::Engine;
+use crate::store::file::watch::FileState;
 use crate::sync::Arc;
-use crate::sys::ring::{Direction, Transfer, iovec, is_passing, is_refusal};
+use crate::sys::ring::{Direction, Transfer, available, iovec, is_passing, is_refusal};
 
-/// What a read that a ring has completed came to.
+/// The outcome of a read that a ring has completed.
 #[derive(Debug)]
 pub(crate) enum Completed {
-    /// This, as [`Store::read_vectored_at`](crate::store::Store::read_vectored_at) would have it.
+    /// The result, as [`Store::read_vectored_at`](crate::store::Store::read_vectored_at) would
+    /// return it.
     Done(io::Result<usize>),
-    /// Nothing: the caller reads the same by a call, which may wait.
+    /// None: the caller reads the same by a call, which may wait.
     ByCall,
 }
 
-/// What a read in flight keeps of its store: the descriptor, and what is known about the file.
+/// What a read in flight keeps of its store: the descriptor, and the file's state.
 #[derive(Debug)]
 pub(crate) struct Source {
     direct: Arc<Direct>,
     state: Arc<FileState>,
 }
 
-impl FileStore {
-    /// A read of this memory that a ring can take as it is; the memory comes back if none can.
+/// The descriptor of direct reads, if they go by a ring now.
+pub(super) fn direct_reads<'e>(engine: &'e Engine, state: &FileState) -> Option<&'e Arc<Direct>> {
+    let direct = engine.direct_reads()?;
+    (!state.has_fallen_back() && available()).then_some(direct)
+}
+
+impl Source {
+    #[cfg(test)]
+    pub(super) fn new(direct: Arc<Direct>, state: Arc<FileState>) -> Source {
+        Source { direct, state }
+    }
+
+    /// A read into this memory that a ring can take as it is; the memory comes back if none can.
     /// The caller keeps the source, which has the descriptor, until the read has completed.
-    pub(crate) fn transfer_for(
-        &self,
+    pub(super) fn of_read(
+        engine: &Engine,
+        state: &Arc<FileState>,
         offset: u64,
         iovecs: Vec<iovec>,
     ) -> Result<(Transfer, Source), Vec<iovec>> {
-        if !self.reads_in_flight() {
-            return Err(iovecs);
-        }
-        let Some(direct) = self.engine.direct_reads() else {
+        let Some(direct) = direct_reads(engine, state) else {
             return Err(iovecs);
         };
         let is_aligned = |piece: &iovec| {
@@ -57,7 +68,7 @@ impl FileStore {
         }
         let source = Source {
             direct: direct.clone(),
-            state: self.state.clone(),
+            state: state.clone(),
         };
         let transfer = Transfer {
             fd: direct.file().as_raw_fd(),
@@ -67,21 +78,14 @@ impl FileStore {
         };
         Ok((transfer, source))
     }
-}
 
-impl Source {
-    #[cfg(test)]
-    pub(super) fn new(direct: Arc<Direct>, state: Arc<FileState>) -> Source {
-        Source { direct, state }
-    }
-
-    /// No ring does the read: the store's reads go by calls from now on.
+    /// The ring refused the read: the store's reads go by calls from now on.
     pub(super) fn fall_back(&self) {
         self.state.fall_back();
     }
 
-    /// Says what the completion of a read of `wanted` bytes at `offset` means. A read that the
-    /// kernel does not do by a ring makes the store fall back.
+    /// The outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused the read
+    /// by the ring, the store falls back.
     pub(crate) fn completed(
         &self,
         offset: u64,
@@ -108,9 +112,11 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FileEngine;
     use super::*;
-    use crate::store::{Access, CacheMode, FileOptions, Store, StoreErrorKind, read_exact_or_eof};
+    use crate::store::{
+        Access, CacheMode, FileEngine, FileOptions, FileStore, Store, StoreErrorKind,
+        read_exact_or_eof,
+    };
     use crate::sys::file::disk_dir;
     use crate::sys::ring::tests::read_pages;
 
@@ -160,7 +166,8 @@ mod tests {
     fn read(case: &Case, offset: u64, pages: &[usize]) -> Option<(Vec<u8>, Completed)> {
         let mut source = None;
         let transfer_for = |pieces| {
-            let (transfer, of) = case.store.transfer_for(offset, pieces).ok()?;
+            let (transfer, of) =
+                Source::of_read(&case.store.engine, &case.store.state, offset, pieces).ok()?;
             source = Some(of);
             Some(transfer)
         };
@@ -220,7 +227,7 @@ mod tests {
         let mut takes = |offset, at, len| {
             let whole = piece(&mut memory, begin, PAGE);
             let pieces = vec![whole, piece(&mut memory, begin + at, len)];
-            match case.store.transfer_for(offset, pieces) {
+            match Source::of_read(&case.store.engine, &case.store.state, offset, pieces) {
                 Ok((transfer, _)) => transfer.iovecs.len() == 2,
                 Err(pieces) => {
                     assert_eq!(pieces.len(), 2, "the memory comes back");
@@ -235,7 +242,7 @@ mod tests {
         let buffered = FileOptions::new().cache_mode(CacheMode::Kernel);
         let store = buffered.open(&case.path).unwrap();
         assert_eq!(store.engine(), FileEngine::Calls);
-        assert!(store.transfer_for(0, Vec::new()).is_err());
+        assert!(Source::of_read(&store.engine, &store.state, 0, Vec::new()).is_err());
     }
 
     // spec: R15
@@ -244,7 +251,8 @@ mod tests {
         let refused = [libc::EOPNOTSUPP, libc::EINVAL, libc::EPERM, libc::ENOSYS];
         for number in refused {
             let Some(case) = case(2 * PAGE) else { return };
-            let (_, source) = case.store.transfer_for(0, Vec::new()).unwrap();
+            let (_, source) =
+                Source::of_read(&case.store.engine, &case.store.state, 0, Vec::new()).unwrap();
             let complete = |number| {
                 let error = io::Error::from_raw_os_error(number);
                 source.completed(0, PAGE as u64, Err(error))

@@ -1,35 +1,53 @@
 //! A memory's ring: one thread puts reads of files in flight, and completes them.
 //!
-//! The thread submits as well as reaps, because the kernel completes direct I/O in the context of
-//! the thread that submitted it (`sys::ring`): a caller that sleeps would delay what it has put in
-//! flight. It is started by the first read, and ends when there was nothing to do for a second.
+//! The thread both submits and reaps, because the kernel completes direct I/O in the context of the
+//! thread that submitted it (`sys::ring`): a caller that sleeps would delay its own reads. The
+//! first read starts the thread, which ends when there was nothing to do for a second.
 //!
 //! **Wakers.** A completion leaves the wakers of futures to the end of its batch. They are foreign
-//! code: a thread that does not come back from one is replaced, by the next read or by
-//! [`Flights::look_after`]. Where no thread can be started, what is queued goes by calls, and what
-//! is in flight is reaped by the next one that can, or by the replaced one when it comes back.
+//! code: a thread that does not return from one is replaced, by the next read or by
+//! [`Flights::look_after`]. If no thread can be started, queued reads go by calls, and reads in
+//! flight are reaped by the next thread that can be, or by the replaced one when it returns.
 //!
 //! Locking: one mutex, a leaf, not held while the ring is used or a read is completed.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::time::{Duration, Instant};
 
-use super::super::Request;
 use super::in_flight::{Completed, Source};
 use crate::exec::run_with_wakers;
+use crate::store::Request;
 use crate::sync::{Arc, Mutex};
-use crate::sys::ring::{Ring, Transfer, is_refusal};
+use crate::sys::ring::{Ring, Transfer, iovec, is_refusal};
 
 /// Reads in flight at a time; others wait.
 const DEPTH: u32 = 256;
 
-/// How long the thread waits for more before it ends, and how long it sleeps for a completion at
-/// most.
+/// How long the thread stays without work before it ends, and the longest it sleeps for a
+/// completion.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long wakers may take before another thread takes the ring over.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+impl Request {
+    /// The ring that may do the request.
+    pub(super) fn by_ring(&self) -> Option<Arc<Flights>> {
+        self.transfer().by_ring()
+    }
+
+    /// The memory to read into, as the kernel takes it.
+    pub(super) fn iovecs(&mut self) -> Vec<iovec> {
+        let all = 0..self.len();
+        let slices = self.transfer_mut().slices_mut(all);
+        let iovec = |mut slice: IoSliceMut<'_>| iovec {
+            iov_base: slice.as_mut_ptr().cast(),
+            iov_len: slice.len(),
+        };
+        slices.into_iter().map(iovec).collect()
+    }
+}
 
 /// A read under way. It keeps its memory (the request does) and its descriptor (the source does).
 struct Flight {
@@ -37,7 +55,7 @@ struct Flight {
     source: Source,
 }
 
-/// The ring of one memory. It is made by the first read.
+/// The ring of one memory. The first read makes it.
 #[derive(Default)]
 pub(crate) struct Flights {
     state: Mutex<State>,
@@ -46,18 +64,18 @@ pub(crate) struct Flights {
 #[derive(Default)]
 struct State {
     ring: Option<Arc<Ring<Flight>>>,
-    /// No ring can be had, or the one there was is broken: reads go by calls. A broken one stays
-    /// until the last read in flight has completed.
+    /// There is no ring, or it is broken: reads go by calls. A broken ring stays until the last read
+    /// in flight has completed.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
-    /// Reads that were taken and whose requests have not been completed, or given back, to the end.
+    /// Reads taken whose requests have not yet been completed or given back.
     outstanding: usize,
-    /// The thread that has the ring, by number; 0: none.
+    /// The number of the thread that has the ring; 0 for none.
     thread: u64,
     threads: u64,
-    /// The thread sleeps, or is about to, and has to be woken for what is queued.
+    /// The thread sleeps, or is about to, and has to be woken for queued reads.
     sleeps: bool,
-    /// Since when the thread calls wakers.
+    /// When the thread began to call wakers, if it does.
     calls_since: Option<Instant>,
 }
 
@@ -70,7 +88,7 @@ impl State {
 }
 
 impl Flights {
-    /// Puts reads in flight. Those that no ring can take go by calls.
+    /// Puts reads in flight. If there is no ring, they go by calls.
     pub(crate) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Request, Source)>) {
         let mut state = self.state.lock();
         if state.ring.is_none() && !state.is_refused {
@@ -105,8 +123,8 @@ impl Flights {
         }
     }
 
-    /// Has another thread take the ring over, if the one that has it does not come back from a
-    /// waker, or none could be started.
+    /// Has another thread take over the ring if the thread that has it does not return from a waker,
+    /// or none could be started.
     pub(crate) fn look_after(self: &Arc<Flights>) {
         let starts = {
             let mut state = self.state.lock();
@@ -120,28 +138,28 @@ impl Flights {
         }
     }
 
-    /// As if the kernel had no ring for us.
+    /// Acts as if the kernel had no ring.
     #[cfg(test)]
     pub(crate) fn refuse(&self) {
         self.state.lock().is_refused = true;
     }
 
-    /// As if the kernel had refused a submission for good.
+    /// Acts as if the kernel had refused a submission for good.
     #[cfg(test)]
     pub(crate) fn break_ring(&self) {
         let ring = self.state.lock().ring.clone();
         ring.expect("it was used").break_off();
     }
 
-    /// Waits until every read has been completed to the end. A request leaves its file's table a
-    /// little earlier.
+    /// Waits until every read has been completed. A request leaves its file's table a little
+    /// earlier.
     pub(crate) fn wait_quiet(&self) {
         while self.state.lock().outstanding > 0 {
             crate::sync::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// The number of the thread that is to be started, if one is.
+    /// The number of a thread to start, if one is needed.
     fn wants_thread(state: &mut State) -> Option<u64> {
         let is_stuck = state
             .calls_since
@@ -159,7 +177,7 @@ impl Flights {
         let flights = self.clone();
         let thread = crate::sync::thread::Builder::new().name("innerspace-ring".to_owned());
         if thread.spawn(move || flights.serve(number)).is_err() {
-            // What is queued goes by calls; what is in flight is reaped by the next thread.
+            // Queued reads go by calls; reads in flight are reaped by the next thread.
             let mut state = self.state.lock();
             if state.thread == number {
                 state.thread = 0;
@@ -174,7 +192,7 @@ impl Flights {
         }
     }
 
-    /// What the thread does.
+    /// The thread's loop.
     fn serve(self: &Arc<Flights>, number: u64) {
         let mut idle_since = Instant::now();
         let mut landed = Vec::new();
@@ -182,7 +200,7 @@ impl Flights {
             let (ring, queue) = {
                 let mut state = self.state.lock();
                 if state.thread == 0 {
-                    // This one was to be replaced, and no other could be started.
+                    // This thread was to be replaced, and no other could be started.
                     state.thread = number;
                 }
                 if state.thread != number {
@@ -202,8 +220,8 @@ impl Flights {
                     }
                     return;
                 }
-                // Set under the mutex under which reads are queued: whoever queues one from here on
-                // wakes this thread.
+                // Set under the mutex under which reads are queued: a caller that queues one from
+                // here on wakes this thread.
                 state.sleeps = queue.is_empty();
                 (ring, queue)
             };
@@ -282,13 +300,11 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::task::{Wake, Waker};
 
-    use super::super::FileState;
-    use super::super::direct::Direct;
-    use super::super::watch::Watch;
     use super::*;
     use crate::exec::wake_after;
     use crate::store::Batch;
-    use crate::sync::atomic::AtomicBool;
+    use crate::store::file::direct::Direct;
+    use crate::store::file::watch::FileState;
     use crate::sys::ring::Direction;
     use crate::sys::ring::tests::pipe;
 
@@ -312,10 +328,7 @@ mod tests {
             offset: 0,
             iovecs: request.iovecs(),
         };
-        let state = FileState {
-            watch: Watch::new(&out.metadata().unwrap()),
-            fell_back: AtomicBool::new(false),
-        };
+        let state = FileState::new(&out.metadata().unwrap(), false);
         let source = Source::new(Arc::new(Direct::new(out, 1)), Arc::new(state));
         ((transfer, request, source), into)
     }

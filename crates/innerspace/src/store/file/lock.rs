@@ -1,0 +1,71 @@
+//! The advisory lock of a file that is open for writing.
+
+use std::fs::{File, Metadata, TryLockError};
+use std::io;
+use std::ops::Deref;
+
+use super::options::Holder;
+use crate::sys::file as sys;
+use crate::sys::process::Process;
+
+/// Why a file could not be locked.
+pub(super) enum LockError {
+    InUse(Holder),
+    Io(io::Error),
+}
+
+/// An open file, which may have the lock. Dropping it gives the lock back.
+#[derive(Debug)]
+pub(crate) struct LockedFile {
+    file: File,
+    locked_by: Option<Process>,
+}
+
+impl LockedFile {
+    /// A file that is not locked.
+    pub(super) fn unlocked(file: File) -> LockedFile {
+        LockedFile {
+            file,
+            locked_by: None,
+        }
+    }
+
+    /// Takes the exclusive lock. It lives until it is released, or until every process that has
+    /// inherited the file has closed it.
+    pub(super) fn lock(&mut self, metadata: &Metadata) -> Result<(), LockError> {
+        match self.file.try_lock() {
+            Ok(()) => {
+                self.locked_by = Some(Process::current());
+                Ok(())
+            }
+            Err(TryLockError::Error(source)) => Err(LockError::Io(source)),
+            Err(TryLockError::WouldBlock) => {
+                let holder = match sys::identity(metadata).and_then(sys::lock_holder) {
+                    Some(pid) if pid == std::process::id() => Holder::ThisProcess,
+                    Some(pid) => Holder::Process(pid),
+                    None => Holder::Unknown,
+                };
+                Err(LockError::InUse(holder))
+            }
+        }
+    }
+}
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // A child of fork(2) has the handle too, but the lock is its parent's.
+        if self.locked_by.is_some_and(Process::is_current) {
+            // Closing it would not be enough: a child that another thread is spawning shares the
+            // description until it runs its program. If unlocking fails, that is what is left.
+            let _ = self.file.unlock();
+        }
+    }
+}

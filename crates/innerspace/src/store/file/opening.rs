@@ -1,0 +1,213 @@
+//! The steps of opening a file, with an error for each thing that can be wrong.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use super::direct::{DIRECT_ALIGNMENT, Direct};
+use super::engine::{Cached, DirectWrites, Engine};
+use super::options::{Access, CacheMode, Create, OpenError};
+use crate::sys::file as sys;
+
+/// An open under way.
+pub(super) struct Opening<'a> {
+    pub(super) path: &'a Path,
+    pub(super) access: Access,
+}
+
+impl Opening<'_> {
+    pub(super) fn io(&self, step: &'static str, source: io::Error) -> OpenError {
+        OpenError::Io {
+            path: self.path.to_owned(),
+            step,
+            source,
+        }
+    }
+
+    fn options(&self) -> OpenOptions {
+        let mut options = File::options();
+        options.read(true).write(self.access == Access::ReadWrite);
+        options
+    }
+
+    /// Opens the file, which must be a regular one.
+    pub(super) fn open_regular(&self, create: Create) -> Result<(File, Metadata), OpenError> {
+        let mut options = self.options();
+        match create {
+            Create::Never => {}
+            Create::IfMissing | Create::Truncate => drop(options.create(true).truncate(false)),
+            Create::New => drop(options.create_new(true)),
+        }
+        sys::without_waiting(&mut options);
+        let file = options
+            .open(self.path)
+            .map_err(|error| self.explain(error, create))?;
+        let metadata = self.examine(&file)?;
+        match self.wrong_kind(&metadata) {
+            Some(error) => Err(error),
+            None => Ok((file, metadata)),
+        }
+    }
+
+    /// Explains a failed open: by the file's kind first, since each kind fails in its own way.
+    fn explain(&self, error: io::Error, create: Create) -> OpenError {
+        let path = self.path.to_owned();
+        match error.kind() {
+            io::ErrorKind::NotFound if create != Create::Never => {
+                return OpenError::NoFolder { path };
+            }
+            io::ErrorKind::NotFound => return OpenError::NotFound { path },
+            io::ErrorKind::AlreadyExists => return OpenError::AlreadyExists { path },
+            _ => {}
+        }
+        let metadata = std::fs::metadata(self.path).ok();
+        if let Some(wrong) = metadata.and_then(|metadata| self.wrong_kind(&metadata)) {
+            return wrong;
+        }
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => OpenError::PermissionDenied {
+                path,
+                access: self.access,
+            },
+            io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyFileSystem { path },
+            io::ErrorKind::IsADirectory => OpenError::IsDirectory { path },
+            _ => self.io("open it", error),
+        }
+    }
+
+    fn wrong_kind(&self, metadata: &Metadata) -> Option<OpenError> {
+        let path = self.path.to_owned();
+        if metadata.is_dir() {
+            Some(OpenError::IsDirectory { path })
+        } else if !metadata.is_file() {
+            Some(OpenError::NotRegular {
+                path,
+                kind: sys::special_kind(metadata.file_type()),
+            })
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn examine(&self, file: &File) -> Result<Metadata, OpenError> {
+        file.metadata()
+            .map_err(|source| self.io("examine it", source))
+    }
+
+    /// Whether the path names the file with this metadata, as far as can be told.
+    pub(super) fn still_names(&self, metadata: &Metadata) -> bool {
+        std::fs::metadata(self.path).is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
+    }
+
+    /// The engine for the mode asked for.
+    pub(super) fn engine(
+        &self,
+        file: &File,
+        metadata: &Metadata,
+        cache: CacheMode,
+    ) -> Result<Engine, OpenError> {
+        if let Some(forced) = forced::mode(cache)
+            && let Ok(engine) = self.engine_in(file, metadata, forced)
+        {
+            return Ok(engine);
+        }
+        self.engine_in(file, metadata, cache)
+    }
+
+    fn engine_in(
+        &self,
+        file: &File,
+        metadata: &Metadata,
+        cache: CacheMode,
+    ) -> Result<Engine, OpenError> {
+        let refused = || OpenError::CacheMode {
+            path: self.path.to_owned(),
+            mode: cache,
+        };
+        let cached = match cache {
+            CacheMode::Kernel => Cached::Kept,
+            CacheMode::DropAfterUse if sys::CAN_DROP => Cached::Dropped,
+            CacheMode::DropAfterUse => return Err(refused()),
+            _ if sys::enable_dontcache(file) => Cached::Nothing,
+            CacheMode::DontCache => return Err(refused()),
+            // For transfers that do not bypass the page cache.
+            _ if sys::CAN_DROP => Cached::Dropped,
+            _ => Cached::Kept,
+        };
+        if cached != Cached::Kept {
+            sys::expect_random(file);
+        }
+        let engine = Engine::new(cached);
+        let writes = match (cache, cached) {
+            (CacheMode::Direct, _) => DirectWrites::All,
+            (CacheMode::Auto | CacheMode::DontCache, Cached::Nothing) => DirectWrites::Long,
+            (CacheMode::Auto, _) => DirectWrites::All,
+            _ => DirectWrites::Never,
+        };
+        let reads = matches!(cache, CacheMode::Auto | CacheMode::Direct);
+        let is_written = self.access == Access::ReadWrite && writes != DirectWrites::Never;
+        let direct = match reads || is_written {
+            true => self.open_direct(metadata),
+            false => None,
+        };
+        // Each refused write goes through the page cache instead: only reads need a probe.
+        match direct.filter(|direct| !reads || direct.probe().is_ok()) {
+            Some(direct) => Ok(engine.with_direct(direct, reads, writes)),
+            None if cache == CacheMode::Direct => Err(refused()),
+            None => Ok(engine),
+        }
+    }
+
+    /// A second descriptor for direct I/O, if the file system has it and the path still names the
+    /// same file.
+    fn open_direct(&self, metadata: &Metadata) -> Option<Direct> {
+        let file = sys::open_direct(self.path, &self.options()).ok()?;
+        if sys::identity(&file.metadata().ok()?) != sys::identity(metadata) {
+            return None;
+        }
+        let alignment = match sys::direct_alignment(&file) {
+            Some(0) => return None,
+            Some(needed) => DIRECT_ALIGNMENT.max(needed.next_power_of_two()),
+            None => DIRECT_ALIGNMENT,
+        };
+        Some(Direct::new(file, alignment))
+    }
+}
+
+/// The engine that tests force where there is a choice: `INNERSPACE_ENGINE` names the one at which
+/// the fallback begins.
+#[cfg(any(test, feature = "test-util"))]
+pub(super) mod forced {
+    use super::CacheMode;
+
+    fn is_forced(engine: &str) -> bool {
+        std::env::var_os("INNERSPACE_ENGINE").is_some_and(|forced| forced == engine)
+    }
+
+    /// The mode in place of [`CacheMode::Auto`], where it works.
+    pub(super) fn mode(asked: CacheMode) -> Option<CacheMode> {
+        match asked {
+            CacheMode::Auto if is_forced("dontcache") => Some(CacheMode::DontCache),
+            CacheMode::Auto if is_forced("dropped") => Some(CacheMode::DropAfterUse),
+            _ => None,
+        }
+    }
+
+    /// Whether all reads go by calls.
+    pub(in crate::store::file) fn no_ring() -> bool {
+        is_forced("pool")
+    }
+}
+
+#[cfg(not(any(test, feature = "test-util")))]
+pub(super) mod forced {
+    use super::CacheMode;
+
+    pub(super) fn mode(_: CacheMode) -> Option<CacheMode> {
+        None
+    }
+
+    pub(in crate::store::file) fn no_ring() -> bool {
+        false
+    }
+}

@@ -1,0 +1,49 @@
+//! Reads in flight by io_uring(7): [`in_flight`] says which reads can go by a ring, [`flights`] has
+//! the ring and its thread.
+
+mod flights;
+mod in_flight;
+
+pub(crate) use flights::Flights;
+use in_flight::{Source, direct_reads};
+
+use super::engine::Engine;
+use super::watch::FileState;
+use crate::store::{Batch, Operation};
+use crate::sync::Arc;
+
+/// Whether reads of this file go by a ring now.
+pub(super) fn takes_reads(engine: &Engine, state: &FileState) -> bool {
+    direct_reads(engine, state).is_some()
+}
+
+/// Puts the reads that a ring can take in flight. Returns the other requests.
+pub(super) fn launch(engine: &Engine, state: &Arc<FileState>, mut batch: Batch) -> Batch {
+    if !takes_reads(engine, state) {
+        return batch;
+    }
+    let mut reads = Vec::new();
+    let mut rest = Batch::new();
+    let mut flights = None;
+    while let Some(mut request) = batch.take() {
+        let by_ring = match request.operation() {
+            Operation::Read => request.by_ring(),
+            Operation::Write => None,
+        };
+        let Some(ring) = by_ring else {
+            rest.push(request);
+            continue;
+        };
+        match Source::of_read(engine, state, request.offset(), request.iovecs()) {
+            Ok((transfer, source)) => {
+                reads.push((transfer, request, source));
+                flights = Some(ring);
+            }
+            Err(_) => rest.push(request),
+        }
+    }
+    if let Some(flights) = flights {
+        flights.launch(reads);
+    }
+    rest
+}

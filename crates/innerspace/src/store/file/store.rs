@@ -1,0 +1,177 @@
+//! [`FileStore`] itself.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+
+use super::engine::Engine;
+use super::lock::LockedFile;
+use super::options::{Access, CacheMode, FileEngine};
+use super::ring;
+use super::watch::FileState;
+use crate::store::{
+    Batch, Identity, Limits, Own, Store, StoreError, SyncWhat, Version, write_zeros,
+};
+use crate::sync::Arc;
+use crate::sys::file as sys;
+use crate::units::PageCount;
+
+/// A request size that keeps a disk busy for longer than the call takes.
+const PREFERRED_SIZE: usize = 1 << 20;
+
+/// A regular file as a store. Dropping it unlocks the file; it does not sync.
+#[derive(Debug)]
+pub struct FileStore {
+    /// Holds the lock when writable; used for everything but direct transfers.
+    pub(super) file: LockedFile,
+    pub(super) engine: Engine,
+    pub(super) access: Access,
+    pub(super) identity: Option<Identity>,
+    /// The path as given.
+    pub(super) name: String,
+    pub(super) state: Arc<FileState>,
+}
+
+impl FileStore {
+    /// How the kernel's page cache is kept empty; for [`CacheMode::Auto`] the mode that reads are in.
+    /// When the file system refuses a read in mode [`CacheMode::Direct`] after all, reads are in
+    /// another mode from then on.
+    pub fn cache_mode(&self) -> CacheMode {
+        self.engine.mode()
+    }
+
+    /// How several reads are under way at once. When the kernel refuses a read by
+    /// [`FileEngine::IoUring`], the store falls back to [`FileEngine::Calls`] for good.
+    pub fn engine(&self) -> FileEngine {
+        match ring::takes_reads(&self.engine, &self.state) {
+            true => FileEngine::IoUring,
+            false => FileEngine::Calls,
+        }
+    }
+
+    /// Whether the file was opened for reading alone, or for writing too.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(StoreError::ReadOnly.into()),
+        }
+    }
+}
+
+/// The identity of a regular file's bytes, however it is opened.
+pub(super) fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
+    sys::identity(metadata).map(|numbers| Identity::new("file", numbers))
+}
+
+impl Store for FileStore {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_vectored_at(&mut [IoSliceMut::new(buf)], offset)
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        let count = self.engine.read_vectored_at(&self.file, bufs, offset)?;
+        if count == 0 {
+            let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+            if wanted > 0 {
+                self.state
+                    .watch
+                    .check_end(&self.file, offset, wanted as u64)?;
+            }
+        }
+        Ok(count)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_vectored_at(&[IoSlice::new(buf)], offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.check_writable()?;
+        let _own = self.state.watch.own_change();
+        let count = self.engine.write_vectored_at(&self.file, bufs, offset)?;
+        self.state.watch.grew_to(offset + count as u64);
+        Ok(count)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let _own = self.state.watch.own_change();
+        self.state
+            .watch
+            .resizing(&self.file, len, || self.file.set_len(len))
+    }
+
+    fn sync(&self, what: SyncWhat) -> io::Result<()> {
+        self.engine.sync_with(&self.file, |file| match what {
+            SyncWhat::Data => file.sync_data(),
+            SyncWhat::All => file.sync_all(),
+        })
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let len = offset
+            .saturating_add(len)
+            .min(self.len()?)
+            .saturating_sub(offset);
+        if len == 0 {
+            return Ok(());
+        }
+        let _own = self.state.watch.own_change();
+        match sys::punch(&self.file, offset, len) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                write_zeros(self, offset, len)
+            }
+            done => done,
+        }
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        sys::next_data(&self.file, offset)
+    }
+
+    fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        Ok(sys::next_hole(&self.file, offset)?.unwrap_or(offset))
+    }
+
+    fn submit(&self, batch: Batch) {
+        ring::launch(&self.engine, &self.state, batch).call(self);
+    }
+
+    fn fills_as_told(&self, _: Own) -> bool {
+        true
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    fn version(&self) -> io::Result<Option<Version>> {
+        self.state.watch.version(&self.file).map(Some)
+    }
+
+    fn limits(&self) -> Limits {
+        self.engine.limits().prefer(PREFERRED_SIZE)
+    }
+
+    fn writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// The pages of 4 KiB of the file at `path` that the kernel has in its page cache. Linux only; on
+/// tmpfs and the like, the page cache is the file itself.
+pub fn kernel_cached_pages(path: impl AsRef<Path>) -> io::Result<PageCount> {
+    sys::cached_bytes_of(path.as_ref()).map(PageCount::ceil)
+}
